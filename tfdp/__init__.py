@@ -1,0 +1,43 @@
+"""Data-parallel training for Keras 3 on TensorFlow: N replicas train exactly like one device.
+
+>>> import keras, tfdp
+>>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+>>> with strategy.scope():
+...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+...     model.compile("sgd", "mse")
+
+Importing the package is cheap: TensorFlow is loaded when the first name that needs it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfdp import errors, topology
+    from tfdp.strategy.data_parallel import DataParallelStrategy
+
+__version__ = "0.1.0"
+
+__all__ = ["DataParallelStrategy", "__version__", "errors", "topology"]
+
+_LAZY = {
+    "DataParallelStrategy": ("tfdp.strategy.data_parallel", "DataParallelStrategy"),
+    "errors": ("tfdp.errors", None),
+    "topology": ("tfdp.topology", None),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tfdp' has no attribute {name!r}")
+    module_name, attribute = _LAZY[name]
+    module = importlib.import_module(module_name)
+    value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

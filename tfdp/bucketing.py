@@ -1,0 +1,55 @@
+"""Buckets: which tensors travel together in one all-reduce. Pure Python, no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One tensor to be sent.
+
+    Attributes:
+      kind: What must agree within a bucket, such as the dtype.
+      size_bytes: Its size, or None where the shape is not known before the step runs.
+    """
+
+    kind: Hashable
+    size_bytes: int | None
+
+
+def assign(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
+    """Splits `items` into buckets of one kind and at most `bucket_bytes` each.
+
+    A tensor that fills half a bucket or more travels alone: it needs no copy into a bucket. So does
+    one of unknown size.
+
+    Args:
+      items: The tensors in the order in which they become ready.
+      bucket_bytes: Upper limit of a bucket with several tensors, in bytes.
+
+    Returns:
+      Indices into `items`; within a bucket in their order, buckets in the order in which they fill.
+
+    >>> assign([Item("f4", 4), Item("f2", 2), Item("f4", 90), Item("f4", 8)], bucket_bytes=100)
+    [[2], [0, 3], [1]]
+    """
+    if bucket_bytes < 1:
+        raise ValueError(
+            f"`bucket_bytes` must be at least 1, but received {bucket_bytes}. "
+            "Use bucket_bytes=25 * 2**20 for 25 MiB."
+        )
+    done: list[list[int]] = []
+    filling: dict[Hashable, list[int]] = {}
+    filled_bytes: dict[Hashable, int] = {}
+    for index, item in enumerate(items):
+        if item.size_bytes is None or 2 * item.size_bytes >= bucket_bytes:
+            done.append([index])
+            continue
+        if filled_bytes.get(item.kind, 0) + item.size_bytes > bucket_bytes:
+            done.append(filling.pop(item.kind))
+            filled_bytes[item.kind] = 0
+        filling.setdefault(item.kind, []).append(index)
+        filled_bytes[item.kind] = filled_bytes.get(item.kind, 0) + item.size_bytes
+    return done + list(filling.values())

@@ -1,0 +1,108 @@
+"""Collective primitives on groups of ranks, run by TensorFlow's collective runtime in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.collectives import sequence
+
+# `CollectiveGatherV2` moves no such values on CPU; their bits travel as another type.
+_GATHER_AS = {tf.bfloat16: tf.float16, tf.bool: tf.int32, tf.int8: tf.int32, tf.uint8: tf.int32}
+
+
+class Communicator:
+    """Primitives between the replicas of one process.
+
+    Ops are placed by the caller's device scope. Each (group, device) has an ordering token: without
+    it, several local devices may wait for each other in different orders.
+
+    Args:
+      devices: The device of each rank, as TensorFlow writes them in full.
+      timeout_seconds: How long a collective waits for the other ranks, in seconds.
+    """
+
+    def __init__(self, devices: Sequence[str], timeout_seconds: float) -> None:
+        self._devices = tuple(devices)
+        self._timeout_seconds = float(timeout_seconds)
+        self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
+        self._group_keys: dict[tuple[int, ...], int] = {}
+        self._tokens: dict[tuple[tuple[int, ...], int], tf.Tensor] = {}
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self._devices)
+
+    def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """The sum of `tensor` over `group`: the same bits on every member.
+
+        Sends 2(n-1)/n of the tensor's bytes per rank in 2(n-1) steps (a ring).
+
+        Args:
+          tensor: float16/32/64, bfloat16, int32 or int64, of the same shape on every member.
+          group: The ranks that take part, the caller's included.
+        """
+        if len(group) == 1:
+            return tf.identity(tensor)
+        return tf.raw_ops.CollectiveReduceV2(
+            input=tensor, merge_op="Add", final_op="Id", **self._launch("all_reduce", tensor, group)
+        )
+
+    def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """The members' tensors concatenated along axis 0, in the order of ranks.
+
+        Args:
+          tensor: Of rank 1 or more and the same shape on every member.
+          group: The ranks that take part, the caller's included.
+        """
+        if len(group) == 1:
+            return tf.identity(tensor)
+        travels_as = _GATHER_AS.get(tensor.dtype, tensor.dtype)
+        move = tf.bitcast if tensor.dtype == tf.bfloat16 else tf.cast
+        sent = move(tensor, travels_as)
+        received = tf.raw_ops.CollectiveGatherV2(
+            input=sent, **self._launch("all_gather", sent, group)
+        )
+        if tensor.shape.rank is not None:
+            received.set_shape([None, *tensor.shape[1:]])
+        return move(received, tensor.dtype)
+
+    def all_gather_rows(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """As `all_gather`, for members that hold different numbers of rows.
+
+        Pads to the longest, so that n times its bytes arrive at each member.
+        """
+        if len(group) == 1:
+            return tf.identity(tensor)
+        rows = tf.shape(tensor)[0]
+        all_rows = self.all_gather(rows[tf.newaxis], group)
+        longest = tf.reduce_max(all_rows)
+        padding = [[0, longest - rows]] + [[0, 0]] * (tensor.shape.rank - 1)
+        gathered = self.all_gather(tf.pad(tensor, padding), group)
+        return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(all_rows, longest), [-1]))
+
+    def _launch(self, kind: str, tensor: tf.Tensor, group: tuple[int, ...]) -> dict:
+        sequences, rank = sequence.current()
+        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        call = sequence.Call(kind, tensor.dtype.name, shape, group)
+        key = self._group_keys.setdefault(group, sequence.next_key())
+        return {
+            "group_size": len(group),
+            "group_key": key,
+            "instance_key": sequences.instance_key(rank, call),
+            "ordering_token": [self._token(group, rank)],
+            "communication_hint": self._hint,
+            "timeout_seconds": self._timeout_seconds,
+        }
+
+    def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
+        # A resource handle that no op reads: ops that take it run in program order on its device.
+        if (group, rank) not in self._tokens:
+            with tf.init_scope(), tf.device(self._devices[rank]):
+                name = f"tfdp_order_{self._group_keys[group]}_{rank}"
+                self._tokens[group, rank] = tf.raw_ops.VarHandleOp(
+                    dtype=tf.float32, shape=[], shared_name=name
+                )
+        return self._tokens[group, rank]

@@ -1,0 +1,103 @@
+"""Sums lists of tensors over the replicas: buckets, and a topology's schedule for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp import bucketing
+from tfdp.collectives.communicator import Communicator
+from tfdp.topology import Topology
+
+
+class Reducer:
+    """All-reduce as the strategy does it.
+
+    Args:
+      communicator: Runs the primitives.
+      topology: Gives the schedule for each bucket.
+      hosts: For each rank the index of its host.
+      bucket_bytes: Tensors up to half this size travel together, at most this many bytes at a time.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        topology: Topology,
+        hosts: Sequence[int],
+        bucket_bytes: int,
+    ) -> None:
+        self._communicator = communicator
+        self._topology = topology
+        self._hosts = tuple(hosts)
+        self._bucket_bytes = bucket_bytes
+
+    def all_reduce(
+        self, values: Sequence[tf.Tensor | tf.IndexedSlices], rank: int
+    ) -> list[tf.Tensor | tf.IndexedSlices]:
+        """The sum of each value over all replicas, the same bits on each of them.
+
+        Slices are gathered, not merged: the result holds every replica's rows in the order of
+        ranks, which is what one device given the global batch computes. Gathering sends n times the
+        rows.
+
+        Args:
+          values: Dense tensors, or IndexedSlices.
+          rank: The caller's.
+        """
+        results: list[tf.Tensor | tf.IndexedSlices] = list(values)
+        dense = []
+        for index, value in enumerate(values):
+            if isinstance(value, tf.IndexedSlices):
+                results[index] = self._gather_slices(value)
+            else:
+                results[index] = tf.convert_to_tensor(value)
+                dense.append(index)
+        items = [_item(results[index]) for index in dense]
+        for bucket in bucketing.assign(items, self._bucket_bytes):
+            members = [dense[position] for position in bucket]
+            summed = self._reduce_bucket([results[index] for index in members], rank)
+            for index, tensor in zip(members, summed, strict=True):
+                results[index] = tensor
+        return results
+
+    def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
+        """Rank 0's `value` on every replica, for numbers and booleans."""
+        as_number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+        own = as_number if rank == 0 else tf.zeros_like(as_number)
+        (summed,) = self.all_reduce([own], rank)
+        return tf.cast(summed, value.dtype)
+
+    def _gather_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+        everyone = tuple(range(self._communicator.world_size))
+        return tf.IndexedSlices(
+            self._communicator.all_gather_rows(slices.values, everyone),
+            self._communicator.all_gather_rows(slices.indices, everyone),
+            slices.dense_shape,
+        )
+
+    def _reduce_bucket(self, tensors: list[tf.Tensor], rank: int) -> list[tf.Tensor]:
+        if len(tensors) == 1:
+            return [self._run_schedule(tensors[0], rank)]
+        sizes = [tensor.shape.num_elements() for tensor in tensors]
+        packed = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+        parts = tf.split(self._run_schedule(packed, rank), sizes)
+        return [
+            tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)
+        ]
+
+    def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
+        world_size = self._communicator.world_size
+        size_bytes = _item(tensor).size_bytes or self._bucket_bytes
+        for phase in self._topology.schedule(world_size, self._hosts, size_bytes).phases:
+            group = phase.group_of(rank)
+            if group is not None:
+                tensor = self._communicator.all_reduce(tensor, group)
+        return tensor
+
+
+def _item(tensor: tf.Tensor) -> bucketing.Item:
+    elements = tensor.shape.num_elements()
+    size_bytes = None if elements is None else elements * tensor.dtype.size
+    return bucketing.Item(tensor.dtype.name, size_bytes)

@@ -1,0 +1,126 @@
+"""Which collectives each replica issues, compared before any of them can wait for another."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+from collections.abc import Iterator
+
+from tfdp.errors import CollectiveMismatchError
+
+# TensorFlow's own strategies count group keys from 1 and instance keys from 100; a key belongs to one
+# list of members for the life of the process, so these start far above.
+_FIRST_KEY = 1 << 24
+_keys = itertools.count(_FIRST_KEY)
+_current = threading.local()
+
+
+def next_key() -> int:
+    """A key that nothing in this process has used for a group or an instance."""
+    return next(_keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One collective as a replica issues it.
+
+    Attributes:
+      kind: Such as "all_reduce".
+      dtype: The name of the dtype.
+      shape: The static shape, None for an unknown dimension; None where the rank is unknown.
+      group: The ranks that take part.
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    group: tuple[int, ...]
+
+    def agrees_with(self, other: Call) -> bool:
+        """Whether the two can be one collective, as far as static shapes tell."""
+        if (self.kind, self.dtype, self.group) != (other.kind, other.dtype, other.group):
+            return False
+        if self.shape is None or other.shape is None:
+            return True
+        return len(self.shape) == len(other.shape) and all(
+            a is None or b is None or a == b for a, b in zip(self.shape, other.shape, strict=True)
+        )
+
+    def __str__(self) -> str:
+        shape = "unknown shape" if self.shape is None else list(self.shape)
+        return f"{self.kind} of {self.dtype} {shape} between ranks {list(self.group)}"
+
+
+class Sequences:
+    """The collectives of one traced replica function, by rank.
+
+    While a replica's function is traced inside `replica(rank)`, `Communicator` asks
+    `instance_key` for the key of each collective: replicas that issue the same sequence get the same
+    keys. Keys are fixed in the graph, so that loops and conditionals can hold collectives.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, list[Call]] = {}
+        self._instance_keys: dict[tuple[tuple[int, ...], int], int] = {}
+        self._issued: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    @contextlib.contextmanager
+    def replica(self, rank: int) -> Iterator[None]:
+        """Records what the calling thread issues as that of `rank`."""
+        outer = getattr(_current, "value", None)
+        _current.value = (self, rank)
+        self._calls[rank] = []
+        try:
+            yield
+        finally:
+            _current.value = outer
+
+    def instance_key(self, rank: int, call: Call) -> int:
+        """Records `call` and returns the key that the other members of its group get too."""
+        self._calls[rank].append(call)
+        position = self._issued.get((rank, call.group), 0)
+        self._issued[rank, call.group] = position + 1
+        return self._instance_keys.setdefault((call.group, position), next_key())
+
+    def check(self) -> None:
+        """Compares the replicas.
+
+        Raises:
+          CollectiveMismatchError: Names the two replicas, the position and both collectives.
+        """
+        members = {group for calls in self._calls.values() for group in {c.group for c in calls}}
+        for group in sorted(members):
+            mine = {
+                rank: [c for c in self._calls.get(rank, []) if c.group == group] for rank in group
+            }
+            first, *others = group
+            for rank in others:
+                self._compare(first, mine[first], rank, mine[rank])
+
+    def _compare(self, a: int, calls_a: list[Call], b: int, calls_b: list[Call]) -> None:
+        for position, (x, y) in enumerate(itertools.zip_longest(calls_a, calls_b)):
+            if x is not None and y is not None and x.agrees_with(y):
+                continue
+            raise CollectiveMismatchError(
+                "Every replica must issue the same collectives in the same order, but number "
+                f"{position + 1} is {x or 'missing'} on replica {a} and {y or 'missing'} on "
+                f"replica {b}. Take Python branches that depend on the replica out of the step, "
+                "or let every replica take part and select the result with `tf.where`."
+            )
+
+
+def current() -> tuple[Sequences, int]:
+    """The record and the rank of the calling thread.
+
+    Raises:
+      RuntimeError: The thread is not inside a replica function.
+    """
+    value = getattr(_current, "value", None)
+    if value is None:
+        raise RuntimeError(
+            "A collective must be issued inside a replica function, but none is being run by this "
+            "thread. Call it in the function that is given to `strategy.run`."
+        )
+    return value

@@ -1,0 +1,44 @@
+"""Every private Keras name that the adapter uses, each with its reason.
+
+Tested with Keras 3.15.1. `tests/keras_adapter/test_hooks.py` fails when a hooked function changes.
+"""
+
+# The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
+from keras.src.backend.common import global_state
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+from keras.src.backend.common.stateless_scope import StatelessScope
+from keras.src.backend.tensorflow import nn, trainer
+from keras.src.backend.tensorflow.core import Variable
+
+# The reduction of gradients and the variables for accumulation.
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.layers.layer import Layer
+
+# The functions that all losses share; `keras.losses.Loss` calls them by name.
+from keras.src.losses import loss as losses
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.random.seed_generator import SeedGenerator
+from keras.src.trainers.trainer import Trainer
+
+TESTED_VERSIONS = ("3.15.1",)
+
+__all__ = [
+    "TESTED_VERSIONS",
+    "BaseOptimizer",
+    "Layer",
+    "LossScaleOptimizer",
+    "SeedGenerator",
+    "StatelessScope",
+    "TFOptimizer",
+    "TensorFlowTrainer",
+    "Trainer",
+    "Variable",
+    "get_keras_mask",
+    "global_state",
+    "losses",
+    "nn",
+    "set_keras_mask",
+    "trainer",
+]

@@ -1,0 +1,75 @@
+"""How a Keras function is wrapped, and the list of those that are."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+_MODULES = (
+    "compiling",
+    "losses",
+    "metrics",
+    "moments",
+    "optimizers",
+    "randomness",
+    "statistics",
+    "trainer",
+    "variables",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """A Keras function and what stands in its place.
+
+    Attributes:
+      owner: The class or module that holds it.
+      name: Its name there.
+      original: Keras' function.
+      wrapper: Called as `wrapper(original, *args, **kwargs)`.
+    """
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+    wrapper: Callable[..., Any]
+
+
+HOOKS: list[Hook] = []
+
+
+def hook(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the decorated function to be called in place of `owner.name`.
+
+    It receives Keras' function first. Nothing changes before `install`.
+    """
+
+    def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        HOOKS.append(Hook(owner, name, vars(owner)[name], wrapper))
+        return wrapper
+
+    return register
+
+
+def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Puts `wrapper` in the place of `owner.name`."""
+    original = vars(owner)[name]
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    wrapped.is_tfdp_hook = True  # type: ignore[attr-defined]
+    setattr(owner, name, wrapped)
+
+
+@functools.cache
+def install() -> None:
+    """Puts all hooks in place, once in the process."""
+    for module in _MODULES:
+        importlib.import_module(f"tfdp.keras_adapter.{module}")
+    for entry in HOOKS:
+        wrap(entry.owner, entry.name, entry.wrapper)

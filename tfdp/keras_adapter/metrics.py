@@ -1,0 +1,101 @@
+"""Metrics and logs: those of the global batch, the same on every replica."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import StatelessScope, Trainer
+from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import Step, current
+
+
+@hook(Trainer, "get_metrics_result")
+def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
+    """All metrics' results, from one all-reduce of all their variables."""
+    step = current()
+    if step is None or step.share is None or step.in_result:
+        return original(self)
+    variables = [variable for metric in self.metrics for variable in metric.variables]
+    return _result(step, variables, lambda: original(self))
+
+
+@contextlib.contextmanager
+def results_over_replicas(model: keras.Model) -> Iterator[None]:
+    """Within it, `metric.result()` of each of the model's metrics is that of all replicas.
+
+    `update_state` of the model's loss tracker weighs unreduced losses by the global batch.
+    """
+    metrics = list({id(metric): metric for metric in model.metrics}.values())
+    for metric in metrics:
+        metric.__dict__["result"] = _shadow(metric, type(metric).result)
+    try:
+        yield
+    finally:
+        for metric in metrics:
+            del metric.__dict__["result"]
+
+
+def same_on_all(step: Step, logs: Any) -> Any:
+    """What a step returns, made the same on every replica.
+
+    Results of metrics are already. Other numbers are taken as means over the replica's examples.
+    """
+    leaves = tf.nest.flatten(logs)
+    own = [index for index, leaf in enumerate(leaves) if _is_local_number(step, leaf)]
+    share = step.share
+    assert share is not None
+    scaled = [
+        share.select(tf.cast(leaves[i], tf.float32)) * share.fraction for i in own
+    ]
+    for index, value in zip(own, step.sum(scaled), strict=True):
+        leaves[index] = tf.cast(value, leaves[index].dtype)
+    return tf.nest.pack_sequence_as(logs, leaves)
+
+
+def _is_local_number(step: Step, leaf: Any) -> bool:
+    if not tf.is_tensor(leaf) or not isinstance(leaf, tf.Tensor):
+        return False
+    if id(leaf) in step.global_values:
+        return False
+    return leaf.dtype.is_floating and leaf.shape.is_fully_defined()
+
+
+def _shadow(metric: keras.Metric, result: Callable[..., Any]) -> Callable[[], Any]:
+    def over_replicas() -> Any:
+        step = current()
+        if step is None or step.in_result:
+            return result(metric)
+        return _result(step, metric.variables, lambda: result(metric))
+
+    return over_replicas
+
+
+def _result(step: Step, variables: list[Any], compute: Callable[[], Any]) -> Any:
+    values = _read_over_replicas(step, variables)
+    mapping = list(zip(variables, values, strict=True))
+    with step.having(in_result=True), StatelessScope(state_mapping=mapping):
+        result = compute()
+    for leaf in tf.nest.flatten(result):
+        step.global_values[id(leaf)] = leaf
+    return result
+
+
+def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
+    """Each variable as its aggregation says: a sum (the default), a mean, or replica 0's value."""
+    own = []
+    for variable in variables:
+        value = tf.convert_to_tensor(variable.value)
+        number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+        keep = variable.aggregation in ("sum", "mean") or step.rank == 0
+        own.append(number if keep else tf.zeros_like(number))
+    values = step.sum(own)
+    for index, variable in enumerate(variables):
+        if variable.aggregation == "mean":
+            values[index] = values[index] / tf.cast(step.num_replicas, values[index].dtype)
+        values[index] = tf.cast(values[index], variable.value.dtype)
+    return values

@@ -1,0 +1,66 @@
+"""Synchronized BatchNormalization: the moments of the global batch, in two passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import nn
+from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import Step, current
+
+
+@hook(nn, "_compute_moments_sync")
+def compute_moments_sync(
+    original: Callable[..., Any], x: tf.Tensor, axes: Sequence[int], keepdims: bool
+) -> Any:
+    """Mean and variance of `x` over `axes` and over all replicas.
+
+    1. Sum `x` and the number of entries over replicas; the mean follows.
+    2. Sum the squared distances from that mean. Keras' E[x^2] - E[x]^2 loses the variance where the
+       mean is large.
+    """
+    step = current()
+    if step is None:
+        return original(x, axes, keepdims)
+    if step.compiling:
+        raise RuntimeError(
+            "BatchNormalization(synchronized=True) must run outside XLA on CPU, where XLA has no "
+            "collective, but the model is compiled with jit_compile=True. Use jit_compile=False, or "
+            "BatchNormalization(synchronized=False)."
+        )
+    axes = list(axes)
+    local_sum = tf.reduce_sum(x, axes, keepdims=True)
+    entries = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), axes)), x.dtype)
+    total, count = _sum_over_replicas(step, local_sum, tf.zeros_like(local_sum) + entries)
+    mean = tf.math.divide_no_nan(total, count)
+    (distances,) = _sum_over_replicas(
+        step, tf.reduce_sum(tf.square(x - mean), axes, keepdims=True)
+    )
+    variance = tf.math.divide_no_nan(distances, count)
+    if keepdims:
+        return mean, variance
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
+    """The sums, with a gradient that knows whether gradients are weighted when they are applied."""
+    share = step.share
+    if share is None:
+        return step.sum(values)
+
+    @tf.custom_gradient
+    def summed(*values: tf.Tensor) -> Any:
+        def backward(*upstream: tf.Tensor) -> list[tf.Tensor]:
+            own = [share.select(gradient) for gradient in upstream]
+            if not share.scaled_at_apply:
+                return step.sum(own)
+            # The gradient of sum_r f_r * loss_r, divided by the f_r that `apply` multiplies by.
+            totals = step.sum([g * tf.cast(share.fraction, g.dtype) for g in own])
+            return [tf.math.divide_no_nan(g, tf.cast(share.fraction, g.dtype)) for g in totals]
+
+        return step.sum(values), backward
+
+    return list(summed(*values))

@@ -1,0 +1,68 @@
+"""Statistics that replicas write for themselves are averaged, once, at the end of the step.
+
+Plain BatchNormalization's moving mean and variance are of this kind: a variable without aggregation,
+of a floating dtype, that a replica assigns outside the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import Variable
+from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import Step, current, entered
+
+
+def around_replica(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The replica function `fn` with what must happen before and after it."""
+
+    @tf.autograph.experimental.do_not_convert
+    def run(*args: Any, **kwargs: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        rank = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group))
+        step = Step(context=context, rank=int(rank))
+        with entered(step):
+            result = fn(*args, **kwargs)
+            _average_written(step)
+            return result
+
+    return run
+
+
+@hook(Variable, "_direct_assign")
+def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> Any:
+    """Notes which statistics the replica writes; an optimizer's writes are alike everywhere."""
+    step = current()
+    if step is None:
+        return original(self, value)
+    if step.optimizing:
+        with step.strategy.extended.identical_writes():
+            return original(self, value)
+    kept_by_replicas = self.value.synchronization != tf.VariableSynchronization.ON_READ
+    if kept_by_replicas and self.aggregation == "none" and self.value.dtype.is_floating:
+        step.written[id(self)] = self
+    return original(self, value)
+
+
+def _average_written(step: Step) -> None:
+    if not step.written or step.num_replicas == 1:
+        return
+    variables = list(step.written.values())
+    if step.last_share is None:
+        fraction = tf.constant(1.0 / step.num_replicas)
+    else:
+        fraction = step.last_share.fraction
+    summed = step.sum([_contribution(variable.value, fraction) for variable in variables])
+    with step.strategy.extended.identical_writes():
+        for variable, mean in zip(variables, summed, strict=True):
+            variable.value.assign(tf.cast(mean, variable.value.dtype))
+
+
+def _contribution(variable: tf.Variable, fraction: tf.Tensor) -> tf.Tensor:
+    dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
+    value = tf.cast(tf.convert_to_tensor(variable), dtype)
+    # An empty share leaves NaN in its statistics: it is left out, not multiplied by zero.
+    return tf.where(fraction > 0, value * tf.cast(fraction, dtype), tf.zeros_like(value))

@@ -1,0 +1,133 @@
+"""What a replica knows of the step that it is taking part in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_thread = threading.local()
+
+
+@dataclasses.dataclass
+class Share:
+    """A replica's part of the global batch, in a step of Keras' trainer.
+
+    Attributes:
+      examples: Number of examples on this replica, a float32 scalar.
+      fraction: `examples` over those of the global batch, a float32 scalar; 0 for an empty share.
+      scaled_at_apply: Whether gradients are multiplied by `fraction` when they are applied, which
+        is how a raw mean in a user's `train_step` comes out right. Keras' own step multiplies each
+        term of the loss instead.
+    """
+
+    examples: tf.Tensor
+    fraction: tf.Tensor
+    scaled_at_apply: bool
+    user_divides: bool = False
+
+    def select(self, tensor: tf.Tensor) -> tf.Tensor:
+        """`tensor`, or zeros where this replica has no examples (it may be NaN then)."""
+        return tf.where(self.examples > 0, tensor, tf.zeros_like(tensor))
+
+
+@dataclasses.dataclass
+class Step:
+    """One replica function while it is traced, or run eagerly.
+
+    Attributes:
+      context: The replica's context.
+      rank: The replica's.
+      share: Set inside a step of Keras' trainer.
+      last_share: That of the last such step in the replica function.
+      optimizing: Inside an optimizer, whose writes are the same on all replicas.
+      reduced: The gradients that the optimizer holds are summed over replicas.
+      voting: Finite or not is put to the vote: the gradients are not summed yet.
+      in_result: Metrics' variables read as their sums over replicas.
+      compiling: Inside a forward pass that XLA compiles.
+      written: Keras variables that this replica wrote by itself, by id.
+      global_values: Tensors that are already the same on all replicas, by id.
+    """
+
+    context: tf.distribute.ReplicaContext
+    rank: int
+    share: Share | None = None
+    last_share: Share | None = None
+    optimizing: bool = False
+    reduced: bool = False
+    voting: bool = False
+    in_result: bool = False
+    compiling: bool = False
+    written: dict[int, Any] = dataclasses.field(default_factory=dict)
+    global_values: dict[int, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas in sync."""
+        return len(self.strategy.extended.worker_devices)
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        """The strategy whose replica this is."""
+        return self.context.strategy
+
+    @contextlib.contextmanager
+    def having(self, **values: Any) -> Iterator[None]:
+        """Sets attributes for a while."""
+        outer = {name: getattr(self, name) for name in values}
+        for name, value in values.items():
+            setattr(self, name, value)
+        try:
+            yield
+        finally:
+            for name, value in outer.items():
+                setattr(self, name, value)
+
+    def sum(self, values: Sequence[Any]) -> list[Any]:
+        """Sums each value over the replicas, in as few collectives as can be."""
+        return list(self.context.all_reduce("SUM", list(values))) if values else []
+
+
+def current() -> Step | None:
+    """The step of the calling thread's replica; None outside, or in another strategy's replica."""
+    step = getattr(_thread, "step", None)
+    if step is None or tf.distribute.in_cross_replica_context():
+        return None
+    return step
+
+
+def share() -> Share | None:
+    """The share of the current step of Keras' trainer, if there is one."""
+    step = current()
+    return None if step is None else step.share
+
+
+@contextlib.contextmanager
+def entered(step: Step) -> Iterator[None]:
+    """Makes `step` the calling thread's."""
+    outer = getattr(_thread, "step", None)
+    _thread.step = step
+    try:
+        yield
+    finally:
+        _thread.step = outer
+
+
+def replica_count_was_read() -> None:
+    """Notes that a `train_step` asks for the number of replicas.
+
+    One that does scales its raw losses by it, as tf.distribute's guide says; one that does not was
+    written for one device. Either is right: see `optimizers.weighted`.
+    """
+    step = getattr(_thread, "step", None)
+    if step is not None and step.share is not None and not step.optimizing:
+        step.share.user_divides = True
+
+
+def is_tfdp(strategy: Any) -> bool:
+    """Whether `strategy` is one of tfdp's."""
+    return getattr(getattr(strategy, "extended", None), "is_tfdp", False)

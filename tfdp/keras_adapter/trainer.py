@@ -1,0 +1,169 @@
+"""Keras' trainer: build without reading a batch, cut global batches, wrap each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.errors import ScopeError
+from tfdp.keras_adapter import compiling, metrics
+from tfdp.keras_adapter._keras import TensorFlowTrainer, Trainer, trainer
+from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import Share, current, is_tfdp
+
+
+@hook(TensorFlowTrainer, "_make_function")
+def make_function(
+    original: Callable[..., Any], self: Any, step_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function for `fit` and `evaluate`: each replica's step knows its share of the batch."""
+    strategy = self.distribute_strategy
+    if not is_tfdp(strategy):
+        return original(self, step_function)
+    check_made_in_scope(self, strategy)
+    with compiling.forward_only(self):
+        run = original(self, _with_share(self, step_function))
+    return lambda iterator: run(_cut(strategy, iterator))
+
+
+@hook(TensorFlowTrainer, "make_predict_function")
+def make_predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> None:
+    """The function for `predict`, whose batches may be whole."""
+    strategy = self.distribute_strategy
+    if not is_tfdp(strategy) or (self.predict_function is not None and not force):
+        return original(self, force)
+    check_made_in_scope(self, strategy)
+    with compiling.forward_only(self):
+        original(self, force)
+    run = self.predict_function
+    self.predict_function = lambda batches: run(list(_cut(strategy, batches)))
+    return None
+
+
+@hook(TensorFlowTrainer, "_maybe_symbolic_build")
+def maybe_symbolic_build(
+    original: Callable[..., Any], self: Any, iterator: Any = None, data_batch: Any = None
+) -> None:
+    """Builds from what the dataset declares: no batch is read to learn its shape.
+
+    A model that cannot be called with symbolic tensors is built by its first step, as on one device.
+    """
+    strategy = self._distribute_strategy
+    if not is_tfdp(strategy):
+        return original(self, iterator, data_batch)
+    if iterator is not None:
+        spec = iterator._distributed_dataset.element_spec
+        data_batch = tf.nest.map_structure(_one_replica, spec)
+    try:
+        original(self, None, data_batch)
+    except Exception:
+        if self.optimizer is not None and all(layer.built for layer in self._flatten_layers()):
+            with strategy.scope():
+                if self.trainable_variables and not self.optimizer.built:
+                    self.optimizer.build(self.trainable_variables)
+
+
+@hook(Trainer, "compile")
+def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """What `compile` makes from names is made in the model's scope."""
+    strategy = getattr(self, "_distribute_strategy", None)
+    if not is_tfdp(strategy) or tf.distribute.has_strategy():
+        return original(self, *args, **kwargs)
+    with strategy.scope():
+        return original(self, *args, **kwargs)
+
+
+@hook(trainer, "reduce_per_replica")
+def reduce_per_replica(
+    original: Callable[..., Any], values: Any, strategy: Any, reduction: str
+) -> Any:
+    """Logs are the same on all replicas: their mean could differ in the last bit."""
+    if is_tfdp(strategy) and reduction == "auto":
+        reduction = "first"
+    return original(values, strategy, reduction)
+
+
+def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
+    """Raises ScopeError if the model, or a variable that it uses, was made outside the scope."""
+    if model._distribute_strategy is not strategy:
+        raise ScopeError(
+            "A model must be built in the scope of the strategy that it trains under, but "
+            f"{model.name!r} was built outside it. Move its construction and `compile` into "
+            "`with strategy.scope():`."
+        )
+    optimizer = getattr(model, "optimizer", None)
+    parts = {
+        "The model": model.variables,
+        "The optimizer": getattr(optimizer, "variables", []),
+        "A metric": [v for metric in model.metrics for v in metric.variables],
+    }
+    for part, variables in parts.items():
+        for variable in variables:
+            owner = getattr(variable.value, "distribute_strategy", None)
+            if owner is not strategy:
+                raise ScopeError(
+                    f"{part} must be made in the scope of the strategy, but its variable "
+                    f"{variable.path!r} was made outside it. Move its construction into "
+                    "`with strategy.scope():`."
+                )
+
+
+def _with_share(model: Any, step_function: Callable[..., Any]) -> Callable[..., Any]:
+    scaled_at_apply = _has_own_losses(model)
+
+    @tf.autograph.experimental.do_not_convert
+    def run(data: Any) -> Any:
+        step = current()
+        if step is None:
+            return step_function(data)
+        examples = tf.cast(_num_examples(data), tf.float32)
+        (total,) = step.sum([examples])
+        share = Share(examples, tf.math.divide_no_nan(examples, total), scaled_at_apply)
+        with step.having(share=share), metrics.results_over_replicas(model):
+            logs = metrics.same_on_all(step, step_function(data))
+        step.last_share = share
+        return logs
+
+    return run
+
+
+def _has_own_losses(model: Any) -> bool:
+    """Whether a step may hold losses that Keras does not know of."""
+    cls = type(model)
+    return any(
+        getattr(cls, name) is not getattr(keras.Model, name) or name in vars(model)
+        for name in ("train_step", "compute_loss", "_compute_loss")
+    )
+
+
+def _num_examples(data: Any) -> Any:
+    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    return tf.shape(first)[0]
+
+
+def _one_replica(spec: Any) -> Any:
+    spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
+    return None if isinstance(spec, tf.OptionalSpec) else spec
+
+
+def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
+    """Whole batches, as `train_on_batch` gives them, become one share per replica."""
+    if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+        return iterator
+
+    def cut() -> Iterator[Any]:
+        for batch in iterator:
+            leaves = tf.nest.flatten(batch)
+            if any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
+                yield batch
+            else:
+                yield strategy.split(batch)
+
+    return cut()

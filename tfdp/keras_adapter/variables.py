@@ -1,0 +1,22 @@
+"""Variables that a model or an optimizer makes inside a replica: built lazily, copied everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import Variable
+from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import current
+
+
+@hook(Variable, "_initialize")
+def initialize(original: Callable[..., Any], self: Variable, value: Any) -> None:
+    """The first replica makes the variable for all; the others find the layer built."""
+    step = current()
+    if step is None:
+        return original(self, value)
+    with tf.init_scope(), step.strategy.scope():
+        return original(self, value)

@@ -1,0 +1,1 @@
+"""The strategy: it composes devices, collectives and the Keras adapter."""

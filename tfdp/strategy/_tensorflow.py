@@ -1,0 +1,55 @@
+"""Every private TensorFlow name that the strategy uses, each with its reason.
+
+Tested with TensorFlow 2.21.0. `tests/strategy/test_tensorflow.py` fails when one of them moves.
+"""
+
+# `tf.autograph.to_graph` converts a function once and for all; this one follows the caller's context.
+from tensorflow.python.autograph.core.ag_ctx import control_status_ctx
+from tensorflow.python.autograph.impl.api import tf_convert
+
+# The batch size that a dataset declares where its element_spec does not show it.
+from tensorflow.python.data.experimental.ops.distribute import compute_batch_size
+
+# Sums values of several devices on one of them without a collective.
+from tensorflow.python.distribute.cross_device_ops import ReductionToOneDevice
+
+# The public `StrategyExtended` lacks what TensorFlow and Keras call (`call_for_each_replica` ...).
+from tensorflow.python.distribute.distribute_lib import get_replica_context
+from tensorflow.python.distribute.distribute_utils import (
+    VARIABLE_POLICY_MAPPING,
+    create_mirrored_variable,
+    regroup,
+)
+from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+
+# The classes behind variables and values in a scope; `tf.distribute.DistributedValues` is public.
+from tensorflow.python.distribute.values import (
+    DistributedVariable,
+    Mirrored,
+    MirroredVariable,
+    SyncOnReadVariable,
+)
+
+# `tf.function`'s own clone keeps the options of a function that `run` is given.
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+# Whether a graph is being compiled by XLA, which has no collective on CPU.
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+__all__ = [
+    "VARIABLE_POLICY_MAPPING",
+    "DistributedVariable",
+    "Function",
+    "GraphOrParentsInXlaContext",
+    "Mirrored",
+    "MirroredExtended",
+    "MirroredVariable",
+    "ReductionToOneDevice",
+    "SyncOnReadVariable",
+    "compute_batch_size",
+    "control_status_ctx",
+    "create_mirrored_variable",
+    "get_replica_context",
+    "regroup",
+    "tf_convert",
+]

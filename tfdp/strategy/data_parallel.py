@@ -1,0 +1,125 @@
+"""`tfdp.DataParallelStrategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp import keras_adapter, topology as topologies
+from tfdp.errors import ScopeError
+from tfdp.strategy import devices as device_names
+from tfdp.strategy import input_batches
+from tfdp.strategy.extended import DataParallelExtended
+
+
+class DataParallelStrategy(tf.distribute.Strategy):
+    """Trains a Keras model on several devices exactly as one device given the global batch would.
+
+    A `tf.distribute.Strategy`: `scope`, `run`, `reduce`, `gather`, `experimental_distribute_dataset`
+    and the others behave as tf.distribute documents. Variables made in its scope have a copy on
+    every device, bit for bit the same after each step.
+
+    Each step sends the gradients' bytes 2(n-1)/n times per replica (`topology="native"`), once per
+    optimizer and accumulation window, and a few scalars per batch and loss.
+
+    Args:
+      devices: Names such as `["GPU:0", "GPU:1"]`, of one kind and in this process. None: all local
+        GPUs, else the CPU.
+      topology: How buffers are summed: a name (see `tfdp.topology.names`) or a
+        `tfdp.topology.Topology`.
+      bucket_bytes: Gradients up to half this size travel together, at most this many bytes at a
+        time.
+      timeout_seconds: How long a collective waits for the other replicas before it fails.
+
+    Raises:
+      ValueError: A device is unknown, doubled, or of another process; a number is out of range.
+
+    >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+    >>> strategy.num_replicas_in_sync
+    2
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        *,
+        topology: str | topologies.Topology = "native",
+        bucket_bytes: int = 25 * 2**20,
+        timeout_seconds: float = 600.0,
+    ) -> None:
+        if not bucket_bytes >= 1:
+            raise ValueError(
+                f"`bucket_bytes` must be at least 1, but received {bucket_bytes}. "
+                "Use bucket_bytes=25 * 2**20 for 25 MiB."
+            )
+        if not timeout_seconds > 0:
+            raise ValueError(
+                f"`timeout_seconds` must be positive, but received {timeout_seconds}. "
+                "Use timeout_seconds=600."
+            )
+        extended = DataParallelExtended(
+            self,
+            devices=device_names.resolve(devices),
+            topology=topologies.from_name(topology),
+            bucket_bytes=bucket_bytes,
+            timeout_seconds=timeout_seconds,
+            around_replica=keras_adapter.around_replica,
+        )
+        super().__init__(extended)
+        keras_adapter.install()
+
+    # `MirroredExtended` reads it for collectives of its own, which are not used here.
+    _collective_key_base = 0
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Number of replicas whose gradients are summed."""
+        keras_adapter.replica_count_was_read()
+        return super().num_replicas_in_sync
+
+    def scope(self) -> Any:
+        """Within it, variables get a copy on every device. See `tf.distribute.Strategy.scope`.
+
+        Raises:
+          ScopeError: The scope of another strategy is open.
+        """
+        current = tf.distribute.get_strategy()
+        if tf.distribute.has_strategy() and current is not self:
+            raise ScopeError(
+                "Only one strategy's scope can be open at a time, but that of another "
+                f"{type(current).__name__} is. Leave it first, or build the model in one of the two."
+            )
+        return super().scope()
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduces `value` over replicas, and over `axis` first if given; nests are reduced leafwise.
+
+        See `tf.distribute.Strategy.reduce`.
+        """
+        reduce_one = super().reduce
+        return tf.nest.map_structure(lambda leaf: reduce_one(reduce_op, leaf, axis), value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenates `value` over replicas along `axis`; nests are gathered leafwise.
+
+        See `tf.distribute.Strategy.gather`.
+        """
+        gather_one = super().gather
+        return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
+
+    def split(self, batch: Any) -> Any:
+        """Cuts one global batch into the replicas' shares, in order and as even as can be.
+
+        Args:
+          batch: A nest of arrays or tensors with the examples along axis 0; None stays None.
+
+        Returns:
+          The nest with a `tf.distribute.DistributedValues` for each tensor, to be given to `run`.
+
+        >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+        >>> [v.numpy().tolist() for v in strategy.split(tf.range(3)).values]
+        [[0, 1], [2]]
+        """
+        return input_batches.split(batch, self)

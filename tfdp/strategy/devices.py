@@ -1,0 +1,80 @@
+"""Which devices a strategy trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
+    """The full names of the replicas' devices.
+
+    Args:
+      devices: Such as `["GPU:0", "GPU:1"]`, or None: all GPUs of this process, else its CPU.
+
+    Raises:
+      TypeError: Not a sequence of strings.
+      ValueError: Empty, doubled, unknown, of another process, or of two kinds.
+    """
+    present = [d.name for d in tf.config.list_logical_devices() if d.device_type != "XLA_CPU"]
+    if devices is None:
+        gpus = [name for name in present if ":GPU:" in name]
+        devices = gpus or [next(name for name in present if ":CPU:" in name)]
+    if isinstance(devices, str) or not isinstance(devices, Sequence):
+        raise TypeError(
+            f"`devices` must be a list of device names, but received {devices!r}. "
+            'Use devices=["CPU:0", "CPU:1"].'
+        )
+    if not devices:
+        raise ValueError(
+            "`devices` must name at least one device, but received an empty list. "
+            "Leave it out to train on all local GPUs, else on the CPU."
+        )
+    resolved = tuple(_resolve_one(device, present) for device in devices)
+    for device in resolved:
+        if resolved.count(device) > 1:
+            raise ValueError(
+                f"`devices` must name each device once, but received {list(devices)}, where "
+                f"{device!r} stands {resolved.count(device)} times. To train several replicas on one "
+                "device, split it with `tf.config.set_logical_device_configuration`."
+            )
+    kinds = sorted({tf.DeviceSpec.from_string(device).device_type for device in resolved})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"`devices` must be of one kind, but received {list(devices)} with {' and '.join(kinds)}. "
+            "Name only the faster ones."
+        )
+    return resolved
+
+
+def _resolve_one(device: str, present: list[str]) -> str:
+    try:
+        spec = tf.DeviceSpec.from_string(device)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"`devices` must hold device names, but received {device!r}. "
+            'Write them as in devices=["CPU:0", "CPU:1"].'
+        ) from error
+    spec = spec.replace(
+        device_type=spec.device_type or "CPU",
+        device_index=spec.device_index if spec.device_index is not None else 0,
+    )
+    local = tf.DeviceSpec.from_string(present[0])
+    for field in ("job", "replica", "task"):
+        value = getattr(spec, field)
+        if value is not None and value != getattr(local, field):
+            raise ValueError(
+                f"`devices` must belong to this process ({local.job!r}, task {local.task}), but "
+                f"received {device!r}. Name the local devices in each process, such as "
+                f'"{spec.device_type}:{spec.device_index}".'
+            )
+    full = spec.replace(job=local.job, replica=local.replica, task=local.task).to_string()
+    if full not in present:
+        short = [name.split("device:")[-1] for name in present]
+        raise ValueError(
+            f"`devices` must exist, but received {device!r} and there are only {short}. Name some of "
+            "these, or make several logical CPU devices with "
+            "`tf.config.set_logical_device_configuration` before TensorFlow starts."
+        )
+    return full

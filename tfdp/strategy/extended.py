@@ -1,0 +1,218 @@
+"""What TensorFlow calls on a strategy: replicas that compute, reduce and update by themselves."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives import Communicator, Reducer, Sequences
+from tfdp.strategy import input_batches, variables
+from tfdp.strategy._tensorflow import (
+    VARIABLE_POLICY_MAPPING,
+    Function,
+    GraphOrParentsInXlaContext,
+    Mirrored,
+    MirroredExtended,
+    ReductionToOneDevice,
+    control_status_ctx,
+    create_mirrored_variable,
+    tf_convert,
+)
+from tfdp.topology import Topology
+
+
+class DataParallelExtended(MirroredExtended):
+    """The strategy's inner part. No replica waits for another while tracing.
+
+    `_use_merge_call()` is False, so that TensorFlow and Keras let every replica act by itself; this
+    makes a conditional around an update legal, and its collectives run inside.
+    """
+
+    # The mark by which the Keras adapter knows the strategy.
+    is_tfdp = True
+
+    def __init__(
+        self,
+        container: tf.distribute.Strategy,
+        devices: Sequence[str],
+        topology: Topology,
+        bucket_bytes: int,
+        timeout_seconds: float,
+        around_replica: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        self._around_replica = around_replica
+        self._lifted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
+        communicator = Communicator(self.worker_devices, timeout_seconds)
+        hosts = [0] * len(self.worker_devices)
+        self._reducer = Reducer(communicator, topology, hosts, bucket_bytes)
+
+    identical_writes = staticmethod(variables.identical_writes)
+    summed_on_read = staticmethod(variables.summed_on_read)
+
+    def _make_collective_ops_with_fallbacks(self) -> ReductionToOneDevice:
+        return ReductionToOneDevice()
+
+    def _use_merge_call(self) -> bool:
+        return False
+
+    def _get_cross_device_ops(self, value: Any) -> ReductionToOneDevice:
+        return self._cross_device_ops
+
+    # ---- variables
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        kwargs = variables.placement(kwargs)
+        colocate_with = kwargs.pop("colocate_with", None)
+        devices = getattr(colocate_with, "_devices", self._devices)
+        if isinstance(getattr(colocate_with, "device", None), str) and not hasattr(
+            colocate_with, "_devices"
+        ):
+            with tf.device(colocate_with.device):
+                return next_creator(**kwargs)
+
+        def create_copies(**kwargs: Any) -> list[Any]:
+            copies: list[Any] = []
+            for index, device in enumerate(devices):
+                with tf.device(device):
+                    kwargs["initial_value"] = self._get_variable_creator_initial_value(
+                        index, device, copies[0] if copies else None, **kwargs
+                    )
+                    if index:
+                        kwargs["name"] = f"{copies[0].name.split(':')[0]}/replica_{index}/"
+                    copies.append(next_creator(**kwargs))
+            return copies
+
+        return create_mirrored_variable(
+            self._container_strategy(),
+            create_copies,
+            variables.CLASS_MAPPING,
+            VARIABLE_POLICY_MAPPING,
+            **kwargs,
+        )
+
+    # ---- running replicas
+
+    def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if isinstance(fn, Function):
+            return self._lift(fn)(*args, **kwargs)
+        if not tf.executing_eagerly():
+            fn = tf_convert(fn, control_status_ctx())
+        sequences = Sequences()
+        run = self._around_replica(fn)
+
+        @tf.autograph.experimental.do_not_convert
+        def replica(*args: Any, **kwargs: Any) -> Any:
+            with sequences.replica(self._rank()):
+                return run(*args, **kwargs)
+
+        result = super()._call_for_each_replica(replica, args, kwargs)
+        sequences.check()
+        return result
+
+    def _lift(self, fn: Function) -> Function:
+        # A tf.function that is run eagerly: all replicas go into one graph with its options.
+        if fn not in self._lifted:
+            python_function = fn.python_function
+
+            def run_all(*args: Any, **kwargs: Any) -> Any:
+                return self._call_for_each_replica(python_function, args, kwargs)
+
+            self._lifted[fn] = fn._clone(python_function=functools.wraps(python_function)(run_all))
+        return self._lifted[fn]
+
+    @staticmethod
+    def _rank() -> int:
+        rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return int(tf.get_static_value(rank)) if tf.is_tensor(rank) else int(rank)
+
+    # ---- reducing
+
+    def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        flat = tf.nest.flatten(value)
+        world_size = self._num_replicas_in_sync
+        if world_size == 1:
+            return value
+        if tf.executing_eagerly():
+            summed = self._eager_sum(flat)
+        else:
+            self._check_can_communicate()
+            with tf.name_scope("tfdp_all_reduce"):
+                summed = self._reducer.all_reduce(flat, self._rank())
+        if reduce_op == tf.distribute.ReduceOp.MEAN:
+            summed = [_divide(tensor, world_size) for tensor in summed]
+        return tf.nest.pack_sequence_as(value, summed)
+
+    def broadcast_from_first(self, value: Any, dtype: tf.DType) -> Any:
+        """Replica 0's `value` on every replica, in a replica function."""
+        if self._num_replicas_in_sync == 1:
+            return value
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                self.broadcast_from_first(value.values, value.values.dtype),
+                self.broadcast_from_first(value.indices, value.indices.dtype),
+                value.dense_shape,
+            )
+        value = tf.convert_to_tensor(value, None if tf.is_tensor(value) else dtype)
+        if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+            raise TypeError(
+                "A variable with aggregation ONLY_FIRST_REPLICA must hold numbers or booleans to be "
+                f"written in a replica, but received {value.dtype.name}. Write it outside "
+                "`strategy.run`."
+            )
+        if tf.executing_eagerly():
+            number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+            (summed,) = self._eager_sum([number if self._rank() == 0 else tf.zeros_like(number)])
+            return tf.cast(summed, value.dtype)
+        self._check_can_communicate()
+        return self._reducer.broadcast(value, self._rank())
+
+    def _eager_sum(self, flat: list[Any]) -> list[Any]:
+        # Eagerly the replicas' threads take turns and meet in `merge_call`.
+        def merge(strategy: tf.distribute.Strategy, *values: Any) -> list[Any]:
+            total = tf.distribute.ReduceOp.SUM
+            return [self._cross_device_ops.reduce(total, value, value) for value in values]
+
+        context = tf.distribute.get_replica_context()
+        return list(context.merge_call(merge, args=tuple(map(_as_tensor, flat))))
+
+    def _check_can_communicate(self) -> None:
+        if getattr(threading.current_thread(), "in_eager", False):
+            raise RuntimeError(
+                "Replicas that run eagerly can only communicate eagerly, but a collective is inside "
+                "a tf.function that one replica calls. Decorate the function that calls "
+                "`strategy.run` with `tf.function`, or leave `run_eagerly` out."
+            )
+        on_cpu = all(":CPU:" in device for device in self.worker_devices)
+        if on_cpu and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise RuntimeError(
+                "Replicas must communicate outside XLA on CPU, where XLA has no collective, but a "
+                "collective is inside a function that is compiled (`jit_compile=True`). In a model, "
+                "use jit_compile=False, or make BatchNormalization(synchronized=False)."
+            )
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        if isinstance(value, Mirrored) and reduce_op == tf.distribute.ReduceOp.MEAN:
+            return value
+        return super()._reduce_to(reduce_op, value, destinations, options)
+
+    # ---- input
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
+        return super()._experimental_distribute_dataset(dataset, options)
+
+
+def _as_tensor(value: Any) -> Any:
+    return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+
+
+def _divide(value: Any, count: int) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(_divide(value.values, count), value.indices, value.dense_shape)
+    return value / tf.cast(count, value.dtype)

@@ -1,0 +1,89 @@
+"""Variables with a copy on every replica, written by each replica for itself."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.strategy._tensorflow import (
+    DistributedVariable,
+    MirroredVariable,
+    SyncOnReadVariable,
+)
+
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def identical_writes() -> Iterator[None]:
+    """Within it every replica writes the same values: nothing is sent to make sure."""
+    outer = getattr(_thread, "identical", False)
+    _thread.identical = True
+    try:
+        yield
+    finally:
+        _thread.identical = outer
+
+
+@contextlib.contextmanager
+def summed_on_read() -> Iterator[None]:
+    """Variables made within it hold one share per replica; outside a replica their sum is read."""
+    outer = getattr(_thread, "summed", False)
+    _thread.summed = True
+    try:
+        yield
+    finally:
+        _thread.summed = outer
+
+
+def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """`kwargs` for a variable's creation, as `summed_on_read` changes them."""
+    if not getattr(_thread, "summed", False):
+        return kwargs
+    return kwargs | {
+        "synchronization": tf.VariableSynchronization.ON_READ,
+        "aggregation": tf.VariableAggregation.SUM,
+        "trainable": False,
+    }
+
+
+class ReplicatedVariable(MirroredVariable):
+    """A variable that replicas keep equal without meeting each other.
+
+    TensorFlow's class calls `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
+    conditional; here replica 0's value is sent instead.
+    """
+
+    def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
+        aggregation = self.aggregation
+        if not (getattr(_thread, "identical", False) or aggregation == tf.VariableAggregation.NONE):
+            value = self._aggregated(value, aggregation)
+        return update_fn(self._get_on_device_or_primary(), value, **kwargs)
+
+    def _aggregated(self, value: Any, aggregation: tf.VariableAggregation) -> Any:
+        context = tf.distribute.get_replica_context()
+        if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+            return context.strategy.extended.broadcast_from_first(value, self.dtype)
+        if aggregation == tf.VariableAggregation.MEAN and not self.dtype.is_floating:
+            if not tf.is_tensor(value):
+                return value
+            raise ValueError(
+                f"A variable with aggregation MEAN must be of a floating dtype to be written in a "
+                f"replica, but {self.name!r} is {self.dtype.name}. Make it float32, or write it "
+                "outside `strategy.run`."
+            )
+        if not (tf.is_tensor(value) or isinstance(value, tf.IndexedSlices)):
+            value = tf.convert_to_tensor(value, self.dtype)
+        op = "MEAN" if aggregation == tf.VariableAggregation.MEAN else "SUM"
+        return context.all_reduce(op, value)
+
+
+CLASS_MAPPING = {
+    "VariableClass": DistributedVariable,
+    tf.VariableSynchronization.ON_WRITE: ReplicatedVariable,
+    tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
+}
