@@ -87,11 +87,16 @@ class Communicator:
         sequences, rank = sequence.current()
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
         call = sequence.Call(kind, tensor.dtype.name, shape, group)
-        key = self._group_keys.setdefault(group, sequence.next_key())
+        group_key = self._group_keys.setdefault(group, sequence.next_key())
+        instance_key = sequences.instance_key(rank, call)
+        if not tensor.shape.is_fully_defined():
+            # The runtime remembers an instance's shape: a call whose shape varies has a group of its
+            # own, in which each shape is an instance.
+            group_key, instance_key = instance_key, _shape_key(tensor)
         return {
             "group_size": len(group),
-            "group_key": key,
-            "instance_key": sequences.instance_key(rank, call),
+            "group_key": group_key,
+            "instance_key": instance_key,
             "ordering_token": [self._token(group, rank)],
             "communication_hint": self._hint,
             "timeout_seconds": self._timeout_seconds,
@@ -106,3 +111,15 @@ class Communicator:
                     dtype=tf.float32, shape=[], shared_name=name
                 )
         return self._tokens[group, rank]
+
+
+def _shape_key(tensor: tf.Tensor) -> tf.Tensor:
+    """An int32 that differs between the shapes a tensor may take: exact for one unknown dimension."""
+    if tensor.shape.rank is None:
+        return tf.cast(tf.reduce_sum(tf.shape(tensor, tf.int64) * 65_599) % 2**30, tf.int32)
+    key = tf.constant(0, tf.int64)
+    sizes = tf.shape(tensor, tf.int64)
+    for axis, size in enumerate(tensor.shape):
+        if size is None:
+            key = key * 65_599 + sizes[axis]
+    return tf.cast(key % 2**30, tf.int32)

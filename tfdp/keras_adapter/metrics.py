@@ -13,6 +13,8 @@ from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import Step, current
 
+_INSIDE = "_tfdp_replicas_inside"
+
 
 @hook(Trainer, "get_metrics_result")
 def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
@@ -28,16 +30,21 @@ def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
 def results_over_replicas(model: keras.Model) -> Iterator[None]:
     """Within it, `metric.result()` of each of the model's metrics is that of all replicas.
 
-    `update_state` of the model's loss tracker weighs unreduced losses by the global batch.
+    Eagerly the replicas' threads take turns inside: the last one to leave restores the metrics.
     """
-    metrics = list({id(metric): metric for metric in model.metrics}.values())
+    metrics = {id(metric): metric for metric in model.metrics}.values()
     for metric in metrics:
-        metric.__dict__["result"] = _shadow(metric, type(metric).result)
+        inside = metric.__dict__.get(_INSIDE, 0)
+        metric.__dict__[_INSIDE] = inside + 1
+        if not inside:
+            metric.__dict__["result"] = _shadow(metric, type(metric).result)
     try:
         yield
     finally:
         for metric in metrics:
-            del metric.__dict__["result"]
+            metric.__dict__[_INSIDE] -= 1
+            if not metric.__dict__[_INSIDE]:
+                del metric.__dict__[_INSIDE], metric.__dict__["result"]
 
 
 def same_on_all(step: Step, logs: Any) -> Any:

@@ -18,5 +18,5 @@ def initialize(original: Callable[..., Any], self: Variable, value: Any) -> None
     step = current()
     if step is None:
         return original(self, value)
-    with tf.init_scope(), step.strategy.scope():
+    with tf.init_scope():
         return original(self, value)

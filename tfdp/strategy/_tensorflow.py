@@ -13,13 +13,16 @@ from tensorflow.python.data.experimental.ops.distribute import compute_batch_siz
 # Sums values of several devices on one of them without a collective.
 from tensorflow.python.distribute.cross_device_ops import ReductionToOneDevice
 
-# The public `StrategyExtended` lacks what TensorFlow and Keras call (`call_for_each_replica` ...).
-from tensorflow.python.distribute.distribute_lib import get_replica_context
+# How a scope makes its variables.
 from tensorflow.python.distribute.distribute_utils import (
     VARIABLE_POLICY_MAPPING,
     create_mirrored_variable,
-    regroup,
 )
+
+# Puts a dataset's elements onto the replicas in turn, without cutting them up again.
+from tensorflow.python.distribute.input_util import get_distributed_dataset
+
+# The public `StrategyExtended` lacks what TensorFlow and Keras call (`call_for_each_replica` ...).
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 
 # The classes behind variables and values in a scope; `tf.distribute.DistributedValues` is public.
@@ -49,7 +52,6 @@ __all__ = [
     "compute_batch_size",
     "control_status_ctx",
     "create_mirrored_variable",
-    "get_replica_context",
-    "regroup",
+    "get_distributed_dataset",
     "tf_convert",
 ]

@@ -21,6 +21,7 @@ from tfdp.strategy._tensorflow import (
     ReductionToOneDevice,
     control_status_ctx,
     create_mirrored_variable,
+    get_distributed_dataset,
     tf_convert,
 )
 from tfdp.topology import Topology
@@ -205,7 +206,15 @@ class DataParallelExtended(MirroredExtended):
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
-        return super()._experimental_distribute_dataset(dataset, options)
+        divided = input_batches.divide(dataset, self._num_replicas_in_sync)
+        if divided is None:
+            return super()._experimental_distribute_dataset(dataset, options)
+        return get_distributed_dataset(
+            divided,
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            options=options,
+        )
 
 
 def _as_tensor(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -32,6 +33,48 @@ def shares(size: int, num_replicas: int) -> list[int]:
     return [least + (rank < rest) for rank in range(num_replicas)]
 
 
+def divide(dataset: Any, num_replicas: int) -> tf.data.Dataset | None:
+    """`dataset` with each global batch cut into `num_replicas` elements, in order.
+
+    A share may be empty: TensorFlow's own rebatching would fill it from the next batch.
+
+    Returns:
+      The dataset, or None where its elements are no batches: then each replica gets whole elements.
+    """
+    if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
+        return None
+    specs = [spec for spec in tf.nest.flatten(dataset.element_spec) if _can_be_cut(spec)]
+    if not specs or any(spec.shape.rank in (None, 0) for spec in specs):
+        return None
+
+    def cut(*batch: Any) -> tf.data.Dataset:
+        batch = batch[0] if len(batch) == 1 else batch
+        leaves = tf.nest.flatten(batch)
+        size = _num_rows(next(leaf for leaf in leaves if _can_be_cut(leaf)))
+
+        def one_share(rank: tf.Tensor) -> Any:
+            least, rest = size // num_replicas, size % num_replicas
+            start = rank * least + tf.minimum(rank, rest)
+            end = start + least + tf.cast(rank < rest, tf.int64)
+            shares = [
+                _with_static_rows(_rows(leaf, start, end), leaf, num_replicas)
+                if _can_be_cut(leaf)
+                else leaf
+                for leaf in leaves
+            ]
+            return tf.nest.pack_sequence_as(batch, shares)
+
+        return tf.data.Dataset.range(num_replicas).map(one_share)
+
+    divided = dataset.flat_map(cut)
+    cardinality = dataset.cardinality()
+    if cardinality == tf.data.UNKNOWN_CARDINALITY:
+        return divided
+    if cardinality != tf.data.INFINITE_CARDINALITY:
+        cardinality *= num_replicas
+    return divided.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
 def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """Cuts one global batch into the replicas' shares, in order.
 
@@ -43,35 +86,46 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
       The nest with a `tf.distribute.DistributedValues` in place of each tensor.
     """
     num_replicas = strategy.num_replicas_in_sync
-    is_none = [leaf is None for leaf in tf.nest.flatten(batch)]
-    tensors = [
-        None if none else _tensor(leaf)
-        for none, leaf in zip(is_none, tf.nest.flatten(batch), strict=True)
-    ]
-    if num_replicas == 1:
-        return tf.nest.pack_sequence_as(batch, tensors)
 
     def cut(leaf: Any) -> Any:
         if leaf is None:
             return None
-        size = int(leaf.nrows() if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf)[0])
-        ends = [sum(shares(size, num_replicas)[: rank + 1]) for rank in range(num_replicas)]
-        starts = [0, *ends[:-1]]
+        if not isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+            leaf = tf.convert_to_tensor(leaf)
+        if num_replicas == 1:
+            return leaf
+        sizes = shares(int(_num_rows(leaf)), num_replicas)
+        ends = list(itertools.accumulate(sizes))
         return strategy.experimental_distribute_values_from_function(
             lambda context: _rows(
                 leaf,
-                starts[context.replica_id_in_sync_group],
+                ends[context.replica_id_in_sync_group] - sizes[context.replica_id_in_sync_group],
                 ends[context.replica_id_in_sync_group],
             )
         )
 
-    return tf.nest.pack_sequence_as(batch, [cut(leaf) for leaf in tensors])
+    return tf.nest.map_structure(cut, batch)
 
 
-def _tensor(leaf: Any) -> Any:
-    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-        return leaf
-    return tf.convert_to_tensor(leaf)
+def _can_be_cut(leaf: Any) -> bool:
+    tensors = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
+    specs = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+    return isinstance(leaf, (*tensors, *specs))
+
+
+def _num_rows(leaf: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, tf.int64)[0]
+
+
+def _with_static_rows(share: Any, batch: Any, num_replicas: int) -> Any:
+    rows = batch.shape[0]
+    if isinstance(share, tf.Tensor) and rows is not None and rows % num_replicas == 0:
+        share.set_shape([rows // num_replicas, *share.shape[1:]])
+    return share
 
 
 def _rows(leaf: Any, start: int, end: int) -> Any:
