@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -34,7 +34,10 @@ class Reducer:
         self._bucket_bytes = bucket_bytes
 
     def all_reduce(
-        self, values: Sequence[tf.Tensor | tf.IndexedSlices], rank: int
+        self,
+        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        rank: int,
+        prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
     ) -> list[tf.Tensor | tf.IndexedSlices]:
         """The sum of each value over all replicas, the same bits on each of them.
 
@@ -45,19 +48,22 @@ class Reducer:
         Args:
           values: Dense tensors, or IndexedSlices.
           rank: The caller's.
+          prepare: Applied to each buffer before it is sent, elementwise: once per bucket, not per
+            tensor.
         """
+        prepare = prepare or (lambda tensor: tensor)
         results: list[tf.Tensor | tf.IndexedSlices] = list(values)
         dense = []
         for index, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
-                results[index] = self._gather_slices(value)
+                results[index] = self._gather_slices(value, prepare)
             else:
                 results[index] = tf.convert_to_tensor(value)
                 dense.append(index)
         items = [_item(results[index]) for index in dense]
         for bucket in bucketing.assign(items, self._bucket_bytes):
             members = [dense[position] for position in bucket]
-            summed = self._reduce_bucket([results[index] for index in members], rank)
+            summed = self._reduce_bucket([results[index] for index in members], rank, prepare)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
         return results
@@ -69,22 +75,27 @@ class Reducer:
         (summed,) = self.all_reduce([own], rank)
         return tf.cast(summed, value.dtype)
 
-    def _gather_slices(self, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    def _gather_slices(
+        self, slices: tf.IndexedSlices, prepare: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.IndexedSlices:
         everyone = tuple(range(self._communicator.world_size))
         return tf.IndexedSlices(
-            self._communicator.all_gather_rows(slices.values, everyone),
+            self._communicator.all_gather_rows(prepare(slices.values), everyone),
             self._communicator.all_gather_rows(slices.indices, everyone),
             slices.dense_shape,
         )
 
-    def _reduce_bucket(self, tensors: list[tf.Tensor], rank: int) -> list[tf.Tensor]:
+    def _reduce_bucket(
+        self, tensors: list[tf.Tensor], rank: int, prepare: Callable[[tf.Tensor], tf.Tensor]
+    ) -> list[tf.Tensor]:
         if len(tensors) == 1:
-            return [self._run_schedule(tensors[0], rank)]
+            return [self._run_schedule(prepare(tensors[0]), rank)]
         sizes = [tensor.shape.num_elements() for tensor in tensors]
-        packed = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
-        parts = tf.split(self._run_schedule(packed, rank), sizes)
+        packed = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
+        parts = tf.split(self._run_schedule(prepare(packed), rank), sizes)
         return [
-            tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)
+            part if tensor.shape.rank == 1 else tf.reshape(part, tensor.shape)
+            for part, tensor in zip(parts, tensors, strict=True)
         ]
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
@@ -95,6 +106,10 @@ class Reducer:
             if group is not None:
                 tensor = self._communicator.all_reduce(tensor, group)
         return tensor
+
+
+def _flat(tensor: tf.Tensor) -> tf.Tensor:
+    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
 
 
 def _item(tensor: tf.Tensor) -> bucketing.Item:

@@ -95,7 +95,7 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     finite = original(self, grads)
     if step is None or not step.optimizing or step.reduced:
         return finite
-    (against,) = step.sum([1.0 - tf.cast(finite, tf.float32)])
+    (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
     return against < 0.5
 
 
@@ -119,14 +119,15 @@ def _outermost(
     step: Step, optimizer: BaseOptimizer, grads: list[Any], run: Callable[[list[Any]], Any]
 ) -> Any:
     _check_scope(step, optimizer)
-    grads = weighted(step, grads)
-    accumulates = _accumulates(optimizer)
-    with step.having(optimizing=True, reduced=not accumulates):
-        return run(grads if accumulates else _summed(step, grads))
+    if _accumulates(optimizer):
+        with step.having(optimizing=True):
+            return run(_weighted(step, grads))
+    with step.having(optimizing=True, reduced=True):
+        return run(_summed(step, grads, _weight(step)))
 
 
-def weighted(step: Step, grads: list[Any]) -> list[Any]:
-    """Gradients such that their sum over replicas is the global batch's.
+def _weight(step: Step) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """What makes a replica's gradients such that their sum over replicas is the global batch's.
 
     Keras' own `train_step` needs no factor: its losses have global denominators. In a user's, a raw
     mean is multiplied by the replica's fraction of the examples; and by the number of replicas where
@@ -135,28 +136,18 @@ def weighted(step: Step, grads: list[Any]) -> list[Any]:
     """
     share = step.share
     if share is None or step.num_replicas == 1:
-        return grads
-    present = [grad for grad in grads if grad is not None]
+        return None
+    factor = None
     if share.scaled_at_apply:
         factor = share.fraction * (step.num_replicas if share.user_divides else 1)
-        present = [_map_values(lambda x: x * tf.cast(factor, x.dtype), grad) for grad in present]
-    values = [_values(grad) for grad in present]
-    values = tf.cond(
-        share.examples > 0,
-        lambda: [tf.identity(value) for value in values],
-        lambda: [tf.zeros_like(value) for value in values],
-    )
-    kept = iter(
-        [
-            _map_values(lambda _, value=value: value, grad)
-            for grad, value in zip(present, values, strict=True)
-        ]
-    )
-    return [None if grad is None else next(kept) for grad in grads]
+    return lambda tensor: share.scaled(tensor, factor)
 
 
-def _values(grad: Any) -> tf.Tensor:
-    return grad.values if isinstance(grad, tf.IndexedSlices) else grad
+def _weighted(step: Step, grads: list[Any]) -> list[Any]:
+    weight = _weight(step)
+    if weight is None:
+        return grads
+    return [None if grad is None else _map_values(weight, grad) for grad in grads]
 
 
 def _map_values(fn: Callable[[tf.Tensor], tf.Tensor], grad: Any) -> Any:
@@ -165,8 +156,10 @@ def _map_values(fn: Callable[[tf.Tensor], tf.Tensor], grad: Any) -> Any:
     return fn(grad)
 
 
-def _summed(step: Step, grads: list[Any]) -> list[Any]:
-    summed = iter(step.sum([grad for grad in grads if grad is not None]))
+def _summed(
+    step: Step, grads: list[Any], weight: Callable[[tf.Tensor], tf.Tensor] | None = None
+) -> list[Any]:
+    summed = iter(step.sum_prepared([grad for grad in grads if grad is not None], weight))
     return [None if grad is None else next(summed) for grad in grads]
 
 

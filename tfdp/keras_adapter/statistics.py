@@ -51,18 +51,20 @@ def _average_written(step: Step) -> None:
     if not step.written or step.num_replicas == 1:
         return
     variables = list(step.written.values())
-    if step.last_share is None:
-        fraction = tf.constant(1.0 / step.num_replicas)
-    else:
-        fraction = step.last_share.fraction
-    summed = step.sum([_contribution(variable.value, fraction) for variable in variables])
+    share = step.last_share
+    own = [tf.cast(tf.convert_to_tensor(v.value), _at_least_float32(v.value)) for v in variables]
+
+    def contribution(values: tf.Tensor) -> tf.Tensor:
+        if share is None:
+            return values / tf.cast(step.num_replicas, values.dtype)
+        # An empty share leaves NaN in its statistics: it is left out, not multiplied by zero.
+        return share.scaled(values, share.fraction)
+
+    means = step.sum_prepared(own, contribution)
     with step.strategy.extended.identical_writes():
-        for variable, mean in zip(variables, summed, strict=True):
-            variable.value.assign(tf.cast(mean, variable.value.dtype))
+        for variable, mean in zip(variables, means, strict=True):
+            variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
 
 
-def _contribution(variable: tf.Variable, fraction: tf.Tensor) -> tf.Tensor:
-    dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
-    value = tf.cast(tf.convert_to_tensor(variable), dtype)
-    # An empty share leaves NaN in its statistics: it is left out, not multiplied by zero.
-    return tf.where(fraction > 0, value * tf.cast(fraction, dtype), tf.zeros_like(value))
+def _at_least_float32(variable: tf.Variable) -> tf.DType:
+    return tf.float64 if variable.dtype == tf.float64 else tf.float32

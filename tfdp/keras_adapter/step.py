@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -32,7 +32,15 @@ class Share:
 
     def select(self, tensor: tf.Tensor) -> tf.Tensor:
         """`tensor`, or zeros where this replica has no examples (it may be NaN then)."""
-        return tf.where(self.examples > 0, tensor, tf.zeros_like(tensor))
+        return self.scaled(tensor, None)
+
+    def scaled(self, tensor: tf.Tensor, factor: tf.Tensor | None) -> tf.Tensor:
+        """`tensor * factor`, or zeros where this replica has no examples."""
+        return tf.cond(
+            self.examples > 0,
+            lambda: tf.identity(tensor) if factor is None else tensor * tf.cast(factor, tensor.dtype),
+            lambda: tf.zeros_like(tensor),
+        )
 
 
 @dataclasses.dataclass
@@ -88,8 +96,16 @@ class Step:
                 setattr(self, name, value)
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
-        """Sums each value over the replicas, in as few collectives as can be."""
+        """Sums each value over the replicas, in as few collectives as can be; differentiable."""
         return list(self.context.all_reduce("SUM", list(values))) if values else []
+
+    def sum_prepared(
+        self, values: Sequence[Any], prepare: Callable[[tf.Tensor], tf.Tensor] | None
+    ) -> list[Any]:
+        """As `sum`, of `prepare`d values, without a gradient."""
+        if self.num_replicas == 1 or not values:
+            return list(values)
+        return self.strategy.extended.sum_prepared(values, prepare)
 
 
 def current() -> Step | None:
@@ -121,7 +137,7 @@ def replica_count_was_read() -> None:
     """Notes that a `train_step` asks for the number of replicas.
 
     One that does scales its raw losses by it, as tf.distribute's guide says; one that does not was
-    written for one device. Either is right: see `optimizers.weighted`.
+    written for one device. Either is right: see `optimizers._weight`.
     """
     step = getattr(_thread, "step", None)
     if step is not None and step.share is not None and not step.optimizing:

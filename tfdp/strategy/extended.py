@@ -135,19 +135,28 @@ class DataParallelExtended(MirroredExtended):
     # ---- reducing
 
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        flat = tf.nest.flatten(value)
-        world_size = self._num_replicas_in_sync
-        if world_size == 1:
+        if self._num_replicas_in_sync == 1:
             return value
-        if tf.executing_eagerly():
-            summed = self._eager_sum(flat)
-        else:
-            self._check_can_communicate()
-            with tf.name_scope("tfdp_all_reduce"):
-                summed = self._reducer.all_reduce(flat, self._rank())
+        summed = self.sum_prepared(tf.nest.flatten(value))
         if reduce_op == tf.distribute.ReduceOp.MEAN:
-            summed = [_divide(tensor, world_size) for tensor in summed]
+            summed = [_divide(tensor, self._num_replicas_in_sync) for tensor in summed]
         return tf.nest.pack_sequence_as(value, summed)
+
+    def sum_prepared(
+        self, values: Sequence[Any], prepare: Callable[[tf.Tensor], tf.Tensor] | None = None
+    ) -> list[Any]:
+        """Sums `values` over replicas, in a replica function; no gradient flows through.
+
+        Args:
+          values: Tensors and IndexedSlices.
+          prepare: Applied to what is sent, elementwise: once per bucket in a graph.
+        """
+        if tf.executing_eagerly():
+            tensors = [_as_tensor(value) for value in values]
+            return self._eager_sum([_map_values(prepare, t) if prepare else t for t in tensors])
+        self._check_can_communicate()
+        with tf.name_scope("tfdp_all_reduce"):
+            return self._reducer.all_reduce(values, self._rank(), prepare)
 
     def broadcast_from_first(self, value: Any, dtype: tf.DType) -> Any:
         """Replica 0's `value` on every replica, in a replica function."""
@@ -180,7 +189,7 @@ class DataParallelExtended(MirroredExtended):
             return [self._cross_device_ops.reduce(total, value, value) for value in values]
 
         context = tf.distribute.get_replica_context()
-        return list(context.merge_call(merge, args=tuple(map(_as_tensor, flat))))
+        return list(context.merge_call(merge, args=tuple(flat)))
 
     def _check_can_communicate(self) -> None:
         if getattr(threading.current_thread(), "in_eager", False):
@@ -221,7 +230,11 @@ def _as_tensor(value: Any) -> Any:
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
 
 
-def _divide(value: Any, count: int) -> Any:
+def _map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
     if isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(_divide(value.values, count), value.indices, value.dense_shape)
-    return value / tf.cast(count, value.dtype)
+        return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)
+    return fn(value)
+
+
+def _divide(value: Any, count: int) -> Any:
+    return _map_values(lambda tensor: tensor / tf.cast(count, tensor.dtype), value)
