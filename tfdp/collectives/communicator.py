@@ -18,14 +18,16 @@ class Communicator:
     Ops are placed by the caller's device scope. Each (group, device) has an ordering token: without
     it, several local devices may wait for each other in different orders.
 
+    No op has a timeout: TensorFlow would start a thread for each collective that sleeps until the
+    timeout is over, thousands of them within minutes. Within a process no rank can be lost, and an
+    op that fails on one device aborts the collectives of all.
+
     Args:
       devices: The device of each rank, as TensorFlow writes them in full.
-      timeout_seconds: How long a collective waits for the other ranks, in seconds.
     """
 
-    def __init__(self, devices: Sequence[str], timeout_seconds: float) -> None:
+    def __init__(self, devices: Sequence[str]) -> None:
         self._devices = tuple(devices)
-        self._timeout_seconds = float(timeout_seconds)
         self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
         self._group_keys: dict[tuple[int, ...], int] = {}
         self._tokens: dict[tuple[tuple[int, ...], int], tf.Tensor] = {}
@@ -99,7 +101,7 @@ class Communicator:
             "instance_key": instance_key,
             "ordering_token": [self._token(group, rank)],
             "communication_hint": self._hint,
-            "timeout_seconds": self._timeout_seconds,
+            "timeout_seconds": 0,
         }
 
     def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:

@@ -31,7 +31,6 @@ class DataParallelStrategy(tf.distribute.Strategy):
         `tfdp.topology.Topology`.
       bucket_bytes: Gradients up to half this size travel together, at most this many bytes at a
         time.
-      timeout_seconds: How long a collective waits for the other replicas before it fails.
 
     Raises:
       ValueError: A device is unknown, doubled, or of another process; a number is out of range.
@@ -47,24 +46,17 @@ class DataParallelStrategy(tf.distribute.Strategy):
         *,
         topology: str | topologies.Topology = "native",
         bucket_bytes: int = 25 * 2**20,
-        timeout_seconds: float = 600.0,
     ) -> None:
         if not bucket_bytes >= 1:
             raise ValueError(
                 f"`bucket_bytes` must be at least 1, but received {bucket_bytes}. "
                 "Use bucket_bytes=25 * 2**20 for 25 MiB."
             )
-        if not timeout_seconds > 0:
-            raise ValueError(
-                f"`timeout_seconds` must be positive, but received {timeout_seconds}. "
-                "Use timeout_seconds=600."
-            )
         extended = DataParallelExtended(
             self,
             devices=device_names.resolve(devices),
             topology=topologies.from_name(topology),
             bucket_bytes=bucket_bytes,
-            timeout_seconds=timeout_seconds,
             around_replica=keras_adapter.around_replica,
         )
         super().__init__(extended)

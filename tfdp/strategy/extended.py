@@ -43,13 +43,12 @@ class DataParallelExtended(MirroredExtended):
         devices: Sequence[str],
         topology: Topology,
         bucket_bytes: int,
-        timeout_seconds: float,
         around_replica: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
         self._around_replica = around_replica
         self._lifted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
-        communicator = Communicator(self.worker_devices, timeout_seconds)
+        communicator = Communicator(self.worker_devices)
         hosts = [0] * len(self.worker_devices)
         self._reducer = Reducer(communicator, topology, hosts, bucket_bytes)
 
