@@ -1,0 +1,65 @@
+# From a clone, with nothing but Python 3.11+ and make: `make demo`, `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+PIP_FLAGS ?= --quiet --disable-pip-version-check --no-warn-script-location
+DEMO_FLAGS ?=
+
+# TensorFlow's default number of inter-op threads can starve its iterators on two cores.
+export TF_NUM_INTEROP_THREADS ?= 8
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+BIN := $(VENV)/bin
+RUN_SETUP := $(VENV)/setup-demo.stamp
+DEV_SETUP := $(VENV)/setup-dev.stamp
+SETUP_FILES := setup.cfg pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types layers fast format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the curves
+	@$(BIN)/tfdp demo $(DEMO_FLAGS)
+
+test: $(DEV_SETUP) ## Run the whole suite and the docstrings' examples
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --doctest-modules tfdp tests
+
+check: lint types layers fast ## Lint, types, import layers and the fast tests
+
+lint: $(DEV_SETUP) ## Lint and formatting, by ruff
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+
+types: $(DEV_SETUP) ## Types, by mypy
+	@$(BIN)/mypy
+
+layers: $(DEV_SETUP) ## The import layers, module sizes and docstrings
+	@$(BIN)/python -m pytest -q tests/test_layers.py
+
+fast: $(DEV_SETUP) ## The fast tests
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not multiprocess" tests
+
+format: $(DEV_SETUP) ## Format the code and mend what ruff can mend
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+clean: ## Remove the environment, caches and build output
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Set-up runs once, and again when the metadata change.
+$(RUN_SETUP): $(SETUP_FILES)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	    "`PYTHON` must be Python 3.11 or newer (Keras 3.15 needs it); received %d.%d; " \
+	    "do `make PYTHON=/path/to/python3.11 ...`." % v[:2])'
+	@echo "Setting up $(VENV) with the CPU build of TensorFlow (some minutes) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,demo]'
+	@touch $@
+
+$(DEV_SETUP): $(RUN_SETUP)
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]'
+	@touch $@

@@ -1,0 +1,146 @@
+"""The shape of the code: layers, sizes, docstrings, and where private imports may be."""
+
+import ast
+import pathlib
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parent.parent / "tfdp"
+MAX_LINES = 400
+
+# Imports go down, or stay within one package. A new package or module must be given a layer.
+LAYERS = {
+    "errors": 0,
+    "types": 0,
+    "cluster": 1,
+    "bucketing": 1,
+    "topology": 1,
+    "collectives": 2,
+    "compression": 2,
+    "optimizers": 2,
+    "precision": 2,
+    "data": 2,
+    "callbacks": 2,
+    "keras_adapter": 3,
+    "strategy": 3.5,  # composes the Keras adapter, which knows nothing of it
+    "launch": 4,
+    "bench": 4,
+    "demo": 4,
+    "cli": 5,  # calls the others of its kind
+}
+
+# These import the package's lazy surface (`import tfdp`) as a user would.
+USERS = {"bench", "demo", "cli", "launch"}
+
+PRIVATE = ("tensorflow.python", "keras.src")
+PRIVATE_IMPORTS_IN = {
+    "tfdp/strategy/_tensorflow.py",
+    "tfdp/keras_adapter/_keras.py",
+    "tfdp/collectives/_tensorflow.py",
+}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def relative(path):
+    return path.relative_to(PACKAGE.parent).as_posix()
+
+
+def top_level(path):
+    """The layer's name of a module: `tfdp/strategy/x.py` is in `strategy`, `tfdp/cli.py` `cli`."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    """Dotted names of everything that a module imports at run time, also inside functions."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test).endswith("TYPE_CHECKING")
+        for statement in block.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_base(path, node)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def resolve_base(path, node):
+    if node.level == 0:
+        return node.module
+    package = path.relative_to(PACKAGE.parent).parts[: -node.level]
+    return ".".join([*package, *filter(None, [node.module])])
+
+
+def public_definitions(tree):
+    """Public classes and functions of a module, and public methods of its public classes."""
+    definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in tree.body:
+        if isinstance(node, definitions) and not node.name.startswith("_"):
+            yield node.name, node
+            if isinstance(node, ast.ClassDef):
+                for member in node.body:
+                    if isinstance(member, definitions) and not member.name.startswith("_"):
+                        yield f"{node.name}.{member.name}", member
+
+
+def overrides(node, classes):
+    """Whether a method belongs to a subclass, where the base documents what is overridden."""
+    return any(node in owner.body and owner.bases for owner in classes)
+
+
+every_module = pytest.mark.parametrize("path", MODULES, ids=relative)
+
+
+def test_every_top_level_module_has_a_layer():
+    present = {top_level(path) for path in MODULES} - {"__init__", "__main__"}
+    assert not present - LAYERS.keys(), "give these a layer in LAYERS"
+
+
+@every_module
+def test_imports_go_down_the_layers(path):
+    own = top_level(path)
+    if own in ("__init__", "__main__"):
+        pytest.skip("the package's surface names all layers")
+    for name in imports(path):
+        if name == "tfdp" or name.split(".")[0] != "tfdp":
+            assert name != "tfdp" or own in USERS, "import the module that is meant, not tfdp"
+            continue
+        imported = name.split(".")[1]
+        if imported not in LAYERS:
+            assert own in USERS, f"{name} is the package's surface"
+            continue
+        assert imported == own or LAYERS[imported] < LAYERS[own], (
+            f"{relative(path)} (layer {LAYERS[own]}) must not import {name} "
+            f"(layer {LAYERS[imported]})"
+        )
+
+
+@every_module
+def test_private_tensorflow_and_keras_imports_are_in_their_own_modules(path):
+    found = [name for name in imports(path) if name.startswith(PRIVATE)]
+    assert not found or relative(path) in PRIVATE_IMPORTS_IN
+
+
+@every_module
+def test_no_module_is_longer_than_a_reader_can_hold(path):
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@every_module
+def test_every_public_name_has_a_docstring(path):
+    tree = ast.parse(path.read_text())
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert ast.get_docstring(tree), "the module"
+    missing = [
+        name
+        for name, node in public_definitions(tree)
+        if not ast.get_docstring(node) and not overrides(node, classes)
+    ]
+    assert not missing

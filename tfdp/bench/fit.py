@@ -1,0 +1,173 @@
+"""`tfdp bench fit`: rounds of fresh processes, interleaved, and a table of what they took."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tfdp.bench.options import BenchOptions
+from tfdp.bench.processes import Failure, run_for_json
+from tfdp.bench.summary import Ratio, ratio, spread
+
+_TIMES = {"median_step_seconds": "step", "first_step_seconds": "first step"}
+
+# For each side, the rounds' results; None where the process failed.
+Rounds = Mapping[str, Sequence[dict | None]]
+
+
+def run(options: BenchOptions, console: Console | None = None) -> int:
+    """Measures every model at every number of replicas, and prints a table for each.
+
+    The sides alternate (A B A B ...), each in its own process. Cost: models x replicas x sides
+    x processes, each 10 to 60 s on two cores.
+
+    Args:
+        options: what to measure.
+        console: where to print; by default standard output.
+
+    Returns:
+        The exit code: 0, or 1 where a process failed.
+    """
+    console = console or Console()
+    results: list[dict] = []
+    failures: list[Failure] = []
+    cases = [(model, replicas) for model in options.models for replicas in options.replicas]
+    with _progress(console) as progress:
+        task = progress.add_task("", total=len(cases) * options.processes * len(options.sides))
+        for model, replicas in cases:
+            rounds: dict[str, list[dict | None]] = {side: [] for side in options.sides}
+            for _ in range(options.processes):
+                for side in options.sides:
+                    progress.update(task, description=f"{model}, {replicas} replicas, {side}")
+                    result = _measure(side, model, replicas, options)
+                    if isinstance(result, Failure):
+                        failures.append(result)
+                        console.print(str(result), style="red", markup=False, soft_wrap=True)
+                        rounds[side].append(None)
+                    else:
+                        results.append(result)
+                        rounds[side].append(result)
+                    progress.advance(task)
+                    if options.json is not None:
+                        write_results(options.json, options, results, failures)
+            console.print(summary_table(f"{model}, {replicas} replicas", rounds, options.batch))
+    if options.json is not None:
+        console.print(f"Raw results: {options.json}", soft_wrap=True, highlight=False)
+    return 1 if failures else 0
+
+
+def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
+    """A row for each side and kind of time: median, range, and tfdp's time divided by the side's.
+
+    Args:
+        title: names the model and the number of replicas.
+        rounds: for each side, one result of :func:`tfdp.bench.fit_worker.measure` a round, or
+            None.
+        batch: examples per replica.
+    """
+    parameters = {r["parameters"] for results in rounds.values() for r in results if r is not None}
+    counts = ", ".join(f"{count / 1e6:.2f} M parameters" for count in sorted(parameters))
+    table = Table(
+        title=f"{title} of {batch} examples, {counts or 'no results'}",
+        caption="first step: from the call of fit. ratio: tfdp's median / the side's; "
+        "pairs: median of the rounds' ratios",
+    )
+    for column in ("", "side", "runs", "median", "min-max", "ratio", "pairs"):
+        table.add_column(
+            column, justify="left" if column in ("", "side") else "right", no_wrap=True
+        )
+    for key, label in _TIMES.items():
+        times = {
+            side: [None if result is None else result[key] for result in results]
+            for side, results in rounds.items()
+        }
+        for side, values in times.items():
+            compared = None if side == "tfdp" else ratio(times["tfdp"], values)
+            table.add_row(label, side, *_time_cells(values), *_ratio_cells(compared))
+        table.add_section()
+    return table
+
+
+def write_results(
+    path: pathlib.Path, options: BenchOptions, results: list[dict], failures: list[Failure]
+) -> None:
+    """Writes everything that was measured so far, and on what, as JSON.
+
+    The file is replaced at once: a reader sees the old one or the new one, never half of one.
+    """
+    content = {
+        "machine": {
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "cpus": len(os.sched_getaffinity(0)),
+        },
+        "options": dataclasses.asdict(options),
+        "results": results,
+        "failures": [dataclasses.asdict(failure) for failure in failures],
+    }
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
+        temporary = pathlib.Path(file.name)
+        try:
+            json.dump(content, file, indent=1, default=str)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _measure(side: str, model: str, replicas: int, options: BenchOptions) -> dict | Failure:
+    values = {
+        "side": side,
+        "model": model,
+        "replicas": replicas,
+        "batch": options.batch,
+        "steps": options.steps,
+    }
+    arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+    return run_for_json("tfdp.bench.fit_worker", arguments, options.timeout_seconds)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:<34}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("processes"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def _time_cells(values: Sequence[float | None]) -> tuple[str, str, str]:
+    delivered = [value for value in values if value is not None]
+    counted = f"{len(delivered)}/{len(values)}"
+    if not delivered:
+        return counted, "failed", ""
+    times = spread(delivered)
+    return counted, _show(times.median), _show(times.minimum, times.maximum)
+
+
+def _ratio_cells(compared: Ratio | None) -> tuple[str, str]:
+    if compared is None:
+        return "", ""
+    return f"{compared.of_medians:.3f}", f"{compared.median_of_pairs:.3f}"
+
+
+def _show(*seconds: float) -> str:
+    if max(seconds) >= 1:
+        return "-".join(f"{value:.2f}" for value in seconds) + " s"
+    return "-".join(f"{1e3 * value:.1f}" for value in seconds) + " ms"

@@ -1,0 +1,113 @@
+"""One measurement in this process; prints one line of JSON.
+
+    python -m tfdp.bench.fit_worker --side tfdp --model mlp --replicas 2 --batch 16 --steps 20
+
+`tfdp bench fit` starts a fresh process for each measurement, for a process can fix its devices
+only once, and so that no side profits from what another has warmed up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+from tfdp.bench.models import build_model, random_batch
+from tfdp.bench.options import MODELS, SIDES
+
+
+def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dict:
+    """Times `model.fit` on logical CPU devices of this process.
+
+    Args:
+        side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`) or `"one_device"`, which
+            gets the same global batch and no strategy.
+        model: a name in :data:`tfdp.bench.options.MODELS`.
+        replicas: number of replicas.
+        batch: examples per replica.
+        steps: steps to time after the first.
+
+    Returns:
+        The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end
+        of its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
+    """
+    devices = [f"CPU:{index}" for index in range(1 if side == "one_device" else replicas)]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * len(devices)
+    )
+    keras.utils.set_random_seed(0)
+    with _scope(side, devices):
+        built = build_model(model)
+    global_batch_size = replicas * batch
+    inputs, labels = random_batch(model, global_batch_size)
+    batches = (
+        tf.data.Dataset.from_tensor_slices((inputs, labels))
+        .repeat(steps + 1)
+        .batch(global_batch_size, drop_remainder=True)
+    )
+    clock = _StepClock()
+    called = time.perf_counter()
+    history = built.fit(batches, epochs=1, callbacks=[clock], verbose=0)
+    step_seconds = [end - begin for begin, end in clock.steps[1:]]
+    return {
+        "side": side,
+        "model": model,
+        "replicas": replicas,
+        "batch_per_replica": batch,
+        "parameters": built.count_params(),
+        "first_step_seconds": clock.steps[0][1] - called,
+        "step_seconds": step_seconds,
+        "median_step_seconds": statistics.median(step_seconds),
+        "final_loss": history.history["loss"][-1],
+        "versions": {
+            "tfdp": tfdp.__version__,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def _scope(side: str, devices: list[str]) -> contextlib.AbstractContextManager:
+    if side == "tfdp":
+        return tfdp.DataParallelStrategy(devices=devices).scope()
+    if side == "stock":
+        return tf.distribute.MirroredStrategy(devices).scope()
+    return contextlib.nullcontext()
+
+
+class _StepClock(keras.callbacks.Callback):
+    """Notes when each step begins, and when its loss is known on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[float, float]] = []
+        self._began = 0.0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps.append((self._began, time.perf_counter()))
+
+
+def main() -> None:
+    """Reads the command line, measures and prints."""
+    parser = argparse.ArgumentParser(description="One measurement of `tfdp bench fit`.")
+    parser.add_argument("--side", choices=SIDES, required=True)
+    parser.add_argument("--model", choices=MODELS, required=True)
+    for name in ("--replicas", "--batch", "--steps"):
+        parser.add_argument(name, type=int, required=True)
+    print(json.dumps(measure(**vars(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The command `tfdp`.
+
+Nothing heavy is imported until a subcommand runs: `tfdp --help` answers without TensorFlow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import tfdp
+from tfdp.bench.options import MODELS, BenchOptions
+from tfdp.demo.options import DATASETS, DemoOptions
+
+# For each module a subcommand may need, what to install.
+_INSTALL = {
+    "tensorflow": "pip install 'tfdp[cpu]' (or 'tfdp[gpu]', or 'tfdp[tensorflow]')",
+    "sklearn": "pip install 'tfdp[demo]'",
+    "matplotlib": "pip install 'tfdp[demo]'",
+}
+
+# Read when TensorFlow is imported. Its default number of inter-op threads can starve the iterators
+# of several devices on two cores.
+_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTEROP_THREADS": "8"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line.
+
+    Args:
+        arguments: the words after `tfdp`; by default those of this process.
+
+    Returns:
+        The exit code: 0; 1 where the demo's weights differ or a benchmark's process failed; 2
+        where what the user asked for cannot be done, with a message and no traceback.
+
+    Raises:
+        SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).
+    """
+    parser = build_parser()
+    parsed = parser.parse_args(arguments)
+    return parsed.handler(parsed)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands; each leaves its function in `handler`."""
+    parser = argparse.ArgumentParser(
+        prog="tfdp",
+        description="Data-parallel training for Keras 3: N replicas train like one device.",
+    )
+    parser.add_argument("--version", action="version", version=f"tfdp {tfdp.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="train on one device and on N replicas, and compare",
+        description="Trains a small convolutional network on one device and on N replicas, with "
+        "the same seed and order, compares the weights and draws both curves.",
+    )
+    default = DemoOptions()
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        default=default.replicas,
+        help="GPUs, or logical CPU devices (%(default)s)",
+    )
+    parser.add_argument(
+        "--dataset", choices=DATASETS, default=default.dataset, help="real images (%(default)s)"
+    )
+    parser.add_argument("--epochs", type=int, help="8 for digits, 2 for fashion_mnist")
+    parser.add_argument(
+        "--batch-size", type=int, default=default.batch_size, help="the global batch (%(default)s)"
+    )
+    parser.add_argument(
+        "--output",
+        type=pathlib.Path,
+        default=default.output,
+        metavar="PATH.png",
+        help="where to draw the curves (%(default)s)",
+    )
+    parser.set_defaults(handler=_demo, parser=parser)
+
+
+def _add_bench(commands: argparse._SubParsersAction) -> None:
+    bench = commands.add_parser("bench", help="measure tfdp against TensorFlow's own strategy")
+    measures = bench.add_subparsers(metavar="MEASURE", required=True)
+    parser = measures.add_parser(
+        "fit",
+        help="step time and time to the first step of model.fit",
+        description="Step time and time to the first step of model.fit on logical CPU devices, "
+        "for tfdp and tf.distribute.MirroredStrategy in turn, each in fresh processes.",
+    )
+    default = BenchOptions()
+    parser.add_argument(
+        "--model", choices=(*MODELS, "all"), default="all", help="what to train (%(default)s)"
+    )
+    parser.add_argument(
+        "--replicas", type=_numbers, default="2,4", help="numbers of replicas (%(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=default.batch, help="examples per replica (%(default)s)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=default.processes,
+        help="fresh processes a side (%(default)s)",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=default.steps, help="timed steps a process (%(default)s)"
+    )
+    parser.add_argument(
+        "--one-device", action="store_true", help="also time one device with the global batch"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=default.timeout_seconds,
+        help="seconds for each process (%(default)g)",
+    )
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the raw results")
+    parser.set_defaults(handler=_bench_fit, parser=parser)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"`replicas` must be numbers with commas between; received {text!r}; "
+            "do `--replicas 2,4`."
+        ) from None
+
+
+def _demo(parsed: argparse.Namespace) -> int:
+    parser: argparse.ArgumentParser = parsed.parser
+    try:
+        options = DemoOptions(
+            dataset=parsed.dataset,
+            replicas=parsed.replicas,
+            epochs=parsed.epochs,
+            batch_size=parsed.batch_size,
+            output=parsed.output,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    needed = ["tensorflow", "matplotlib"] + ["sklearn"] * (options.dataset == "digits")
+    _require(needed, parser)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+
+    from tfdp.demo.data import DataUnavailableError
+    from tfdp.demo.run import run
+
+    try:
+        return run(options)
+    except DataUnavailableError as error:
+        parser.error(str(error))
+
+
+def _bench_fit(parsed: argparse.Namespace) -> int:
+    parser: argparse.ArgumentParser = parsed.parser
+    try:
+        options = BenchOptions(
+            models=MODELS if parsed.model == "all" else (parsed.model,),
+            replicas=parsed.replicas,
+            batch=parsed.batch,
+            processes=parsed.processes,
+            steps=parsed.steps,
+            one_device=parsed.one_device,
+            timeout_seconds=parsed.timeout,
+            json=parsed.json,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    _require(["tensorflow"], parser)
+
+    from tfdp.bench.fit import run
+
+    return run(options)
+
+
+def _require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            parser.error(
+                f"`{parser.prog}` must be able to import {module}; received an environment "
+                f"without it; do `{_INSTALL[module]}`."
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

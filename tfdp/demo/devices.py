@@ -1,0 +1,33 @@
+"""Devices for the replicas: GPUs where there are enough, else logical CPU devices."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def prepare_devices(replicas: int) -> list[str]:
+    """Makes sure of `replicas` devices of one kind, and hides the GPUs if there are too few.
+
+    Call it before TensorFlow touches a device.
+
+    Returns:
+        Device names such as `["CPU:0", "CPU:1"]`, `replicas` of them. The first is also where an
+        unplaced model runs.
+
+    Raises:
+        RuntimeError: TensorFlow has already fixed its devices, and there are too few.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) >= replicas:
+        # TensorFloat-32 rounds products to 10 bits; the comparison is about float32.
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        return [f"GPU:{index}" for index in range(replicas)]
+    if gpus:
+        tf.config.set_visible_devices([], "GPU")
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configured = tf.config.get_logical_device_configuration(cpu) or [None]
+    if len(configured) < replicas:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * replicas
+        )
+    return [f"CPU:{index}" for index in range(replicas)]

@@ -1,0 +1,100 @@
+"""One demo run from its options to its verdict."""
+
+from __future__ import annotations
+
+import functools
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import tfdp
+from tfdp.demo.compare import RELATIVE_BOUND, WeightDifference, weight_difference
+from tfdp.demo.data import load
+from tfdp.demo.devices import prepare_devices
+from tfdp.demo.options import DemoOptions
+from tfdp.demo.plot import plot_curves
+from tfdp.demo.train import TrainingRun, steps_per_epoch, train
+
+
+def run(options: DemoOptions, console: Console | None = None) -> int:
+    """Trains twice, prints the comparison and draws the curves.
+
+    Args:
+        options: what to train, and on how many replicas.
+        console: where to print; by default standard output.
+
+    Returns:
+        The exit code: 0, or 1 where the weights differ by more than
+        :data:`tfdp.demo.compare.RELATIVE_BOUND` of the largest weight.
+
+    Raises:
+        tfdp.demo.data.DataUnavailableError: the images cannot be had.
+    """
+    console = console or Console()
+    devices = prepare_devices(options.replicas)
+    data = load(options.dataset)
+    strategies = {
+        "one device": None,
+        f"{options.replicas} replicas": tfdp.DataParallelStrategy(devices=devices),
+    }
+    total_steps = options.passes * steps_per_epoch(data, options.batch_size)
+    console.print(
+        f"{options.dataset}: {len(data.train_images)} training and {len(data.test_images)} test "
+        f"images, {options.passes} epochs, {total_steps} steps of {options.batch_size} examples; "
+        f"devices {', '.join(devices)}"
+    )
+    runs: dict[str, TrainingRun] = {}
+    with _progress(console) as progress:
+        for name, strategy in strategies.items():
+            task = progress.add_task(name, total=total_steps)
+            runs[name] = train(
+                data,
+                strategy=strategy,
+                epochs=options.passes,
+                batch_size=options.batch_size,
+                seed=options.seed,
+                on_step=functools.partial(progress.advance, task),
+            )
+    single, replicated = runs.values()
+    difference = weight_difference(single.weights, replicated.weights)
+    plot_curves(runs, f"{options.dataset}: {' and '.join(runs)}, same seed", options.output)
+    console.print(_table(runs))
+    return _verdict(difference, options, console)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:>12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def _table(runs: dict[str, TrainingRun]) -> Table:
+    table = Table("", *runs)
+    table.add_row("test accuracy", *(f"{run.test_accuracy:.4f}" for run in runs.values()))
+    table.add_row("training loss", *(f"{run.history['loss'][-1]:.6f}" for run in runs.values()))
+    table.add_row(
+        "median step", *(f"{1e3 * run.median_step_seconds:.1f} ms" for run in runs.values())
+    )
+    return table
+
+
+def _verdict(difference: WeightDifference, options: DemoOptions, console: Console) -> int:
+    console.print(
+        f"Largest weight difference: {difference.absolute:.2e}, "
+        f"{difference.relative:.2e} of the largest weight (bound {RELATIVE_BOUND:.0e})"
+    )
+    console.print(f"Curves: {options.output}", soft_wrap=True, highlight=False)
+    if difference.within_bound:
+        return 0
+    console.print(
+        f"[bold red]{options.replicas} replicas must end within {RELATIVE_BOUND:.0e} of one "
+        f"device's largest weight; received {difference.relative:.2e}.[/] This is a bug in tfdp; "
+        "please report it with the output above and the output of `pip freeze`."
+    )
+    return 1
