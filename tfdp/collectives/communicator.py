@@ -92,8 +92,8 @@ class Communicator:
         group_key = self._group_keys.setdefault(group, sequence.next_key())
         instance_key = sequences.instance_key(rank, call)
         if not tensor.shape.is_fully_defined():
-            # The runtime remembers an instance's shape: a call whose shape varies has a group of its
-            # own, in which each shape is an instance.
+            # The runtime remembers an instance's shape: a call whose shape varies has a group of
+            # its own, in which each shape is an instance.
             group_key, instance_key = instance_key, _shape_key(tensor)
         return {
             "group_size": len(group),
@@ -116,7 +116,7 @@ class Communicator:
 
 
 def _shape_key(tensor: tf.Tensor) -> tf.Tensor:
-    """An int32 that differs between the shapes a tensor may take: exact for one unknown dimension."""
+    """An int32 that differs between a tensor's shapes: exact for one unknown dimension."""
     if tensor.shape.rank is None:
         return tf.cast(tf.reduce_sum(tf.shape(tensor, tf.int64) * 65_599) % 2**30, tf.int32)
     key = tf.constant(0, tf.int64)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from tfdp.errors import CollectiveMismatchError
 
-# TensorFlow's own strategies count group keys from 1 and instance keys from 100; a key belongs to one
-# list of members for the life of the process, so these start far above.
+# TensorFlow's own strategies count group keys from 1 and instance keys from 100; a key belongs to
+# one list of members for the life of the process, so these start far above.
 _FIRST_KEY = 1 << 24
 _keys = itertools.count(_FIRST_KEY)
 _current = threading.local()
@@ -57,8 +57,8 @@ class Sequences:
     """The collectives of one traced replica function, by rank.
 
     While a replica's function is traced inside `replica(rank)`, `Communicator` asks
-    `instance_key` for the key of each collective: replicas that issue the same sequence get the same
-    keys. Keys are fixed in the graph, so that loops and conditionals can hold collectives.
+    `instance_key` for the key of each collective: replicas that issue the same sequence get the
+    same keys. Keys are fixed in the graph, so that loops and conditionals can hold collectives.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _MARK = "_tfdp_compiles_forward"
 
 @contextlib.contextmanager
 def forward_only(model: keras.Model) -> Iterator[None]:
-    """Keras makes its step functions without `jit_compile`; the model's call is compiled instead."""
+    """Keras makes its step functions without `jit_compile`; the model's call is compiled."""
     jit_compile = model.jit_compile
     model.__dict__[_MARK] = bool(jit_compile)
     model._jit_compile = False

@@ -1,8 +1,8 @@
 """Losses: numerators and denominators of the global batch.
 
-Within a step of Keras' trainer the value of each loss is that of the global batch, the same on every
-replica, and its gradient is the replica's term of the global one: the sum over replicas is what one
-device computes, for any mask, weights, reduction and split of the batch.
+Within a step of Keras' trainer the value of each loss is that of the global batch, the same on
+every replica, and its gradient is the replica's term of the global one: the sum over replicas is
+what one device computes, for any mask, weights, reduction and split of the batch.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def apply_mask(
 ) -> Any:
     """Weights for a mask: those of all valid entries of the global batch add up to its size."""
     step = current()
-    in_step = step is not None and step.share is not None
-    if not in_step or mask is None or reduction not in ("mean", "sum_over_batch_size"):
+    if step is None or step.share is None:
+        return original(sample_weight, mask, dtype, reduction)
+    if mask is None or reduction not in ("mean", "sum_over_batch_size"):
         return original(sample_weight, mask, dtype, reduction)
     valid = tf.cast(mask, tf.float32)
     _forbid_in_xla(step, "a masked loss")
@@ -84,7 +85,7 @@ def unscale_loss_for_distribution(original: Callable[..., Any], value: Any) -> A
 def aggregate_additional_loss(
     original: Callable[..., Any], self: TensorFlowTrainer, loss: Any
 ) -> Any:
-    """What `add_loss` and regularizers give is a mean over the replica's examples, or free of them."""
+    """What `add_loss` and regularizers give: a mean over examples, or free of them."""
     step = current()
     if step is None or step.share is None:
         return original(self, loss)
@@ -133,8 +134,8 @@ def _raw(share: Share, value: tf.Tensor) -> tf.Tensor:
 def _reduce_in_xla(
     step: Step, values: tf.Tensor, numerator: tf.Tensor, reduction: str, weighted: bool
 ) -> tf.Tensor:
-    # XLA has no collective on CPU. Inside a layer `add_loss` weights by examples, which is exact for
-    # a mean over all entries; a sum is divided by the weight that will be put on it.
+    # XLA has no collective on CPU. Inside a layer `add_loss` weights by examples, which is exact
+    # for a mean over all entries; a sum is divided by the weight that will be put on it.
     assert step.share is not None
     if weighted:
         _forbid_in_xla(step, "a loss with reduction 'mean_with_sample_weight'")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Step, current
+from tfdp.keras_adapter.step import Share, Step, current
 
 _INSIDE = "_tfdp_replicas_inside"
 
@@ -24,6 +24,29 @@ def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
         return original(self)
     variables = [variable for metric in self.metrics for variable in metric.variables]
     return _result(step, variables, lambda: original(self))
+
+
+@hook(keras.metrics.Mean, "update_state")
+def update_mean(
+    original: Callable[..., Any], self: keras.metrics.Mean, values: Any, sample_weight: Any = None
+) -> Any:
+    """A scalar stands for the whole batch: the replicas' scalars together weigh as one."""
+    share = _share_of_scalar(values)
+    if share is None:
+        return original(self, values, sample_weight)
+    weight = share.fraction if sample_weight is None else sample_weight
+    return original(self, share.select(tf.cast(values, self.dtype)), weight)
+
+
+@hook(keras.metrics.Sum, "update_state")
+def update_sum(
+    original: Callable[..., Any], self: keras.metrics.Sum, values: Any, sample_weight: Any = None
+) -> Any:
+    """A scalar stands for the whole batch: the replicas' scalars together count once."""
+    share = _share_of_scalar(values)
+    if share is None or sample_weight is not None:
+        return original(self, values, sample_weight)
+    return original(self, share.scaled(tf.cast(values, self.dtype), share.fraction))
 
 
 @contextlib.contextmanager
@@ -56,12 +79,17 @@ def same_on_all(step: Step, logs: Any) -> Any:
     own = [index for index, leaf in enumerate(leaves) if _is_local_number(step, leaf)]
     share = step.share
     assert share is not None
-    scaled = [
-        share.select(tf.cast(leaves[i], tf.float32)) * share.fraction for i in own
-    ]
+    scaled = [share.select(tf.cast(leaves[i], tf.float32)) * share.fraction for i in own]
     for index, value in zip(own, step.sum(scaled), strict=True):
         leaves[index] = tf.cast(value, leaves[index].dtype)
     return tf.nest.pack_sequence_as(logs, leaves)
+
+
+def _share_of_scalar(values: Any) -> Share | None:
+    step = current()
+    if step is None or step.share is None or not tf.is_tensor(values) or values.shape.rank != 0:
+        return None
+    return step.share
 
 
 def _is_local_number(step: Step, leaf: Any) -> bool:

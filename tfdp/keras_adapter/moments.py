@@ -28,17 +28,15 @@ def compute_moments_sync(
     if step.compiling:
         raise RuntimeError(
             "BatchNormalization(synchronized=True) must run outside XLA on CPU, where XLA has no "
-            "collective, but the model is compiled with jit_compile=True. Use jit_compile=False, or "
-            "BatchNormalization(synchronized=False)."
+            "collective, but the model is compiled with jit_compile=True. Use jit_compile=False, "
+            "or BatchNormalization(synchronized=False)."
         )
     axes = list(axes)
     local_sum = tf.reduce_sum(x, axes, keepdims=True)
     entries = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), axes)), x.dtype)
     total, count = _sum_over_replicas(step, local_sum, tf.zeros_like(local_sum) + entries)
     mean = tf.math.divide_no_nan(total, count)
-    (distances,) = _sum_over_replicas(
-        step, tf.reduce_sum(tf.square(x - mean), axes, keepdims=True)
-    )
+    (distances,) = _sum_over_replicas(step, tf.reduce_sum(tf.square(x - mean), axes, keepdims=True))
     variance = tf.math.divide_no_nan(distances, count)
     if keepdims:
         return mean, variance

@@ -36,13 +36,15 @@ def apply(
     step = current()
     if step is None or step.optimizing:
         return original(self, grads, *args, **kwargs)
-    return _outermost(
-        step, self, list(grads), lambda grads: original(self, grads, *args, **kwargs)
-    )
+    return _outermost(step, self, list(grads), lambda grads: original(self, grads, *args, **kwargs))
 
 
 def apply_gradients(
-    original: Callable[..., Any], self: BaseOptimizer, grads_and_vars: Any, *args: Any, **kwargs: Any
+    original: Callable[..., Any],
+    self: BaseOptimizer,
+    grads_and_vars: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """`apply_gradients` in a replica, as `apply`."""
     step = current()
@@ -130,9 +132,9 @@ def _weight(step: Step) -> Callable[[tf.Tensor], tf.Tensor] | None:
     """What makes a replica's gradients such that their sum over replicas is the global batch's.
 
     Keras' own `train_step` needs no factor: its losses have global denominators. In a user's, a raw
-    mean is multiplied by the replica's fraction of the examples; and by the number of replicas where
-    the step divides by it. In a custom loop, outside Keras' trainer, the user owns the scaling.
-    An empty replica's gradient may be NaN and is left out.
+    mean is multiplied by the replica's fraction of the examples; and by the number of replicas
+    where the step divides by it. In a custom loop, outside Keras' trainer, the user owns the
+    scaling. An empty replica's gradient may be NaN and is left out.
     """
     share = step.share
     if share is None or step.num_replicas == 1:

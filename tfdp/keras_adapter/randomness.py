@@ -16,9 +16,7 @@ _STRIDE = 2654435761
 
 
 @hook(SeedGenerator, "next")
-def next_seed(
-    original: Callable[..., Any], self: SeedGenerator, *args: Any, **kwargs: Any
-) -> Any:
+def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **kwargs: Any) -> Any:
     """The next seed, offset by the replica; an optimizer's is the same everywhere."""
     seed = original(self, *args, **kwargs)
     step = current()

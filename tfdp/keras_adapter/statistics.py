@@ -1,7 +1,7 @@
 """Statistics that replicas write for themselves are averaged, once, at the end of the step.
 
-Plain BatchNormalization's moving mean and variance are of this kind: a variable without aggregation,
-of a floating dtype, that a replica assigns outside the optimizer.
+Plain BatchNormalization's moving mean and variance are of this kind: a variable without
+aggregation, of a floating dtype, that a replica assigns outside the optimizer.
 """
 
 from __future__ import annotations

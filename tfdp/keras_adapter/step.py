@@ -38,7 +38,9 @@ class Share:
         """`tensor * factor`, or zeros where this replica has no examples."""
         return tf.cond(
             self.examples > 0,
-            lambda: tf.identity(tensor) if factor is None else tensor * tf.cast(factor, tensor.dtype),
+            lambda: (
+                tf.identity(tensor) if factor is None else tensor * tf.cast(factor, tensor.dtype)
+            ),
             lambda: tf.zeros_like(tensor),
         )
 

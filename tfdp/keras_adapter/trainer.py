@@ -49,9 +49,10 @@ def maybe_symbolic_build(
 ) -> None:
     """Builds from what the dataset declares: no batch is read to learn its shape.
 
-    A model that cannot be called with symbolic tensors is built by its first step, as on one device.
+    A model that cannot be called with symbolic tensors is built by its first step, as on one
+    device.
     """
-    strategy = self._distribute_strategy
+    strategy: Any = self._distribute_strategy
     if not is_tfdp(strategy):
         return original(self, iterator, data_batch)
     if iterator is not None:
@@ -60,16 +61,17 @@ def maybe_symbolic_build(
     try:
         original(self, None, data_batch)
     except Exception:
-        if self.optimizer is not None and all(layer.built for layer in self._flatten_layers()):
-            with strategy.scope():
-                if self.trainable_variables and not self.optimizer.built:
-                    self.optimizer.build(self.trainable_variables)
+        optimizer = self.optimizer
+        all_built = all(layer.built for layer in self._flatten_layers())
+        if optimizer is not None and not optimizer.built and all_built and self.trainable_variables:
+            with self.distribute_strategy.scope():
+                optimizer.build(self.trainable_variables)
 
 
 @hook(Trainer, "compile")
 def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """What `compile` makes from names is made in the model's scope."""
-    strategy = getattr(self, "_distribute_strategy", None)
+    strategy: Any = getattr(self, "_distribute_strategy", None)
     if not is_tfdp(strategy) or tf.distribute.has_strategy():
         return original(self, *args, **kwargs)
     with strategy.scope():

@@ -1,4 +1,4 @@
-"""Variables that a model or an optimizer makes inside a replica: built lazily, copied everywhere."""
+"""Variables made inside a replica, by a model or an optimizer that is built lazily."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Tested with TensorFlow 2.21.0. `tests/strategy/test_tensorflow.py` fails when one of them moves.
 """
 
-# `tf.autograph.to_graph` converts a function once and for all; this one follows the caller's context.
+# `tf.autograph.to_graph` converts once and for all; this one follows the caller's context.
 from tensorflow.python.autograph.core.ag_ctx import control_status_ctx
 from tensorflow.python.autograph.impl.api import tf_convert
 
@@ -24,6 +24,9 @@ from tensorflow.python.distribute.input_util import get_distributed_dataset
 
 # The public `StrategyExtended` lacks what TensorFlow and Keras call (`call_for_each_replica` ...).
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+
+# `colocate_vars_with` may name one device in this form.
+from tensorflow.python.distribute.numpy_dataset import SingleDevice
 
 # The classes behind variables and values in a scope; `tf.distribute.DistributedValues` is public.
 from tensorflow.python.distribute.values import (
@@ -48,6 +51,7 @@ __all__ = [
     "MirroredExtended",
     "MirroredVariable",
     "ReductionToOneDevice",
+    "SingleDevice",
     "SyncOnReadVariable",
     "compute_batch_size",
     "control_status_ctx",

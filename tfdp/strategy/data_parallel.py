@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import keras_adapter, topology as topologies
+from tfdp import keras_adapter
+from tfdp import topology as topologies
 from tfdp.errors import ScopeError
 from tfdp.strategy import devices as device_names
 from tfdp.strategy import input_batches
@@ -17,9 +18,9 @@ from tfdp.strategy.extended import DataParallelExtended
 class DataParallelStrategy(tf.distribute.Strategy):
     """Trains a Keras model on several devices exactly as one device given the global batch would.
 
-    A `tf.distribute.Strategy`: `scope`, `run`, `reduce`, `gather`, `experimental_distribute_dataset`
-    and the others behave as tf.distribute documents. Variables made in its scope have a copy on
-    every device, bit for bit the same after each step.
+    A `tf.distribute.Strategy`: `scope`, `run`, `reduce`, `gather`,
+    `experimental_distribute_dataset` and the others behave as tf.distribute documents. Variables
+    made in its scope have a copy on every device, bit for bit the same after each step.
 
     Each step sends the gradients' bytes 2(n-1)/n times per replica (`topology="native"`), once per
     optimizer and accumulation window, and a few scalars per batch and loss.
@@ -81,12 +82,12 @@ class DataParallelStrategy(tf.distribute.Strategy):
         if tf.distribute.has_strategy() and current is not self:
             raise ScopeError(
                 "Only one strategy's scope can be open at a time, but that of another "
-                f"{type(current).__name__} is. Leave it first, or build the model in one of the two."
+                f"{type(current).__name__} is. Leave it first, or build the model in one of them."
             )
         return super().scope()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduces `value` over replicas, and over `axis` first if given; nests are reduced leafwise.
+        """Reduces `value` over replicas, and over `axis` first if given; nests leaf by leaf.
 
         See `tf.distribute.Strategy.reduce`.
         """

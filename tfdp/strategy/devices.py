@@ -36,14 +36,14 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
         if resolved.count(device) > 1:
             raise ValueError(
                 f"`devices` must name each device once, but received {list(devices)}, where "
-                f"{device!r} stands {resolved.count(device)} times. To train several replicas on one "
-                "device, split it with `tf.config.set_logical_device_configuration`."
+                f"{device!r} stands {resolved.count(device)} times. To train several replicas on "
+                "one device, split it with `tf.config.set_logical_device_configuration`."
             )
     kinds = sorted({tf.DeviceSpec.from_string(device).device_type for device in resolved})
     if len(kinds) > 1:
         raise ValueError(
-            f"`devices` must be of one kind, but received {list(devices)} with {' and '.join(kinds)}. "
-            "Name only the faster ones."
+            f"`devices` must be of one kind, but received {list(devices)} with "
+            f"{' and '.join(kinds)}. Name only the faster ones."
         )
     return resolved
 
@@ -73,8 +73,8 @@ def _resolve_one(device: str, present: list[str]) -> str:
     if full not in present:
         short = [name.split("device:")[-1] for name in present]
         raise ValueError(
-            f"`devices` must exist, but received {device!r} and there are only {short}. Name some of "
-            "these, or make several logical CPU devices with "
+            f"`devices` must exist, but received {device!r} and there are only {short}. Name some "
+            "of these, or make several logical CPU devices with "
             "`tf.config.set_logical_device_configuration` before TensorFlow starts."
         )
     return full

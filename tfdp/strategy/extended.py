@@ -19,6 +19,7 @@ from tfdp.strategy._tensorflow import (
     Mirrored,
     MirroredExtended,
     ReductionToOneDevice,
+    SingleDevice,
     control_status_ctx,
     create_mirrored_variable,
     get_distributed_dataset,
@@ -69,12 +70,10 @@ class DataParallelExtended(MirroredExtended):
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         kwargs = variables.placement(kwargs)
         colocate_with = kwargs.pop("colocate_with", None)
-        devices = getattr(colocate_with, "_devices", self._devices)
-        if isinstance(getattr(colocate_with, "device", None), str) and not hasattr(
-            colocate_with, "_devices"
-        ):
+        if isinstance(colocate_with, SingleDevice):
             with tf.device(colocate_with.device):
                 return next_creator(**kwargs)
+        devices: Any = getattr(colocate_with, "_devices", self._devices)
 
         def create_copies(**kwargs: Any) -> list[Any]:
             copies: list[Any] = []
@@ -111,9 +110,11 @@ class DataParallelExtended(MirroredExtended):
             with sequences.replica(self._rank()):
                 return run(*args, **kwargs)
 
-        result = super()._call_for_each_replica(replica, args, kwargs)
-        sequences.check()
-        return result
+        try:
+            return super()._call_for_each_replica(replica, args, kwargs)
+        finally:
+            # Also after an error: TensorFlow's own says only that the replicas' calls differ.
+            sequences.check()
 
     def _lift(self, fn: Function) -> Function:
         # A tf.function that is run eagerly: all replicas go into one graph with its options.
@@ -170,8 +171,8 @@ class DataParallelExtended(MirroredExtended):
         value = tf.convert_to_tensor(value, None if tf.is_tensor(value) else dtype)
         if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
             raise TypeError(
-                "A variable with aggregation ONLY_FIRST_REPLICA must hold numbers or booleans to be "
-                f"written in a replica, but received {value.dtype.name}. Write it outside "
+                "A variable with aggregation ONLY_FIRST_REPLICA must hold numbers or booleans to "
+                f"be written in a replica, but received {value.dtype.name}. Write it outside "
                 "`strategy.run`."
             )
         if tf.executing_eagerly():
@@ -193,16 +194,16 @@ class DataParallelExtended(MirroredExtended):
     def _check_can_communicate(self) -> None:
         if getattr(threading.current_thread(), "in_eager", False):
             raise RuntimeError(
-                "Replicas that run eagerly can only communicate eagerly, but a collective is inside "
-                "a tf.function that one replica calls. Decorate the function that calls "
+                "Replicas that run eagerly can only communicate eagerly, but a collective is "
+                "inside a tf.function that one replica calls. Decorate the function that calls "
                 "`strategy.run` with `tf.function`, or leave `run_eagerly` out."
             )
         on_cpu = all(":CPU:" in device for device in self.worker_devices)
         if on_cpu and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise RuntimeError(
                 "Replicas must communicate outside XLA on CPU, where XLA has no collective, but a "
-                "collective is inside a function that is compiled (`jit_compile=True`). In a model, "
-                "use jit_compile=False, or make BatchNormalization(synchronized=False)."
+                "collective is inside a function that is compiled (`jit_compile=True`). In a "
+                "model, use jit_compile=False, or make BatchNormalization(synchronized=False)."
             )
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:

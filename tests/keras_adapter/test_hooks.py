@@ -1,0 +1,83 @@
+"""The hooks into Keras: what they wrap is what they were written for."""
+
+import hashlib
+import inspect
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tfdp.keras_adapter
+from tfdp.keras_adapter import _keras
+
+tfdp.keras_adapter.install()
+HOOKS = {
+    f"{hook.owner.__name__.split('.')[-1]}.{hook.name}": hook for hook in tfdp.keras_adapter.HOOKS
+}
+
+# The first digits of the SHA-256 of the source that each hook wraps, in Keras 3.15.1. Where one
+# differs, Keras has changed that function: read the change, mend the hook, then write the new one.
+FINGERPRINTS = {
+    "Layer.__call__": "4fb7e42e4ffd",
+    "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
+    "Mean.update_state": "addc194e254f",
+    "SeedGenerator.next": "d2174a08ab35",
+    "Sum.update_state": "c378d5550155",
+    "TFOptimizer.__init__": "09edc473f7c6",
+    "TFOptimizer._all_reduce_sum_gradients": "953512efa56c",
+    "TFOptimizer.add_variable_from_reference": "fa3499082002",
+    "TensorFlowTrainer._aggregate_additional_loss": "3e9ee641327e",
+    "TensorFlowTrainer._make_function": "bb33b7a0da3d",
+    "TensorFlowTrainer._maybe_symbolic_build": "92a504f5eba9",
+    "TensorFlowTrainer.make_predict_function": "a772a2efdd90",
+    "Trainer.compile": "98ee80c63ae7",
+    "Trainer.get_metrics_result": "89f313bc35c1",
+    "Variable._direct_assign": "170647e9816d",
+    "Variable._initialize": "ab759c22f87f",
+    "loss.apply_mask": "61d8938cd866",
+    "loss.reduce_values": "60b046214772",
+    "loss.scale_loss_for_distribution": "143cd8a5efb6",
+    "loss.unscale_loss_for_distribution": "3903c7ed7f69",
+    "nn._compute_moments_sync": "4ef59a47d67b",
+    "trainer.reduce_per_replica": "2e7d54b1e6ed",
+}
+
+
+def fingerprint(function):
+    return hashlib.sha256(inspect.getsource(inspect.unwrap(function)).encode()).hexdigest()[:12]
+
+
+def test_every_hook_has_a_fingerprint():
+    assert set(HOOKS) == set(FINGERPRINTS)
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_a_hooked_function_is_the_one_that_the_hook_was_written_for(name):
+    assert fingerprint(HOOKS[name].original) == FINGERPRINTS.get(name)
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_a_hook_is_in_place_and_says_why(name):
+    hook = HOOKS[name]
+    assert vars(hook.owner)[hook.name].is_tfdp_hook
+    assert hook.wrapper.__doc__
+
+
+def test_the_keras_installed_is_one_that_was_tested():
+    assert keras.__version__ in _keras.TESTED_VERSIONS
+
+
+def test_installing_twice_wraps_once():
+    before = [vars(hook.owner)[hook.name] for hook in HOOKS.values()]
+    tfdp.keras_adapter.install()
+    assert [vars(hook.owner)[hook.name] for hook in HOOKS.values()] == before
+
+
+def test_hooks_change_nothing_without_a_tfdp_strategy():
+    values = tf.constant([1.0, 3.0])
+    mean = keras.losses.MeanSquaredError()
+    assert float(mean(values, tf.zeros_like(values))) == 5.0
+    metric = keras.metrics.Mean()
+    metric.update_state(2.0)
+    metric.update_state(tf.constant(4.0))
+    assert float(metric.result()) == 3.0
