@@ -129,6 +129,14 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the raw results")
     parser.set_defaults(handler=_bench_fit, parser=parser)
+    parser = measures.add_parser(
+        "equivalence",
+        help="what N replicas change, under TensorFlow's own strategy and under tfdp",
+        description="Trains small Keras programs on one device, under "
+        "tf.distribute.MirroredStrategy and under tfdp, and prints how far they part.",
+    )
+    parser.add_argument("--replicas", type=int, default=4, help="logical CPU devices (%(default)s)")
+    parser.set_defaults(handler=_bench_equivalence, parser=parser)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -188,6 +196,22 @@ def _bench_fit(parsed: argparse.Namespace) -> int:
     from tfdp.bench.fit import run
 
     return run(options)
+
+
+def _bench_equivalence(parsed: argparse.Namespace) -> int:
+    parser: argparse.ArgumentParser = parsed.parser
+    if parsed.replicas < 2:
+        parser.error(
+            f"`replicas` must be at least 2; received {parsed.replicas}; do `--replicas 4`."
+        )
+    _require(["tensorflow"], parser)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+
+    from tfdp.bench.equivalence import run
+
+    return run(parsed.replicas)
 
 
 def _require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:
