@@ -13,6 +13,9 @@ class CollectiveMismatchError(RuntimeError):
     one collective fewer, all would wait for ever; the difference is found while the step is traced.
     """
 
+    # AutoGraph raises an error anew, as its own class, only if it is made like this.
+    __init__ = Exception.__init__
+
 
 class ScopeError(RuntimeError):
     """Something was made in another scope than the one that it is used in."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -46,11 +47,39 @@ class Communicator:
           tensor: float16/32/64, bfloat16, int32 or int64, of the same shape on every member.
           group: The ranks that take part, the caller's included.
         """
-        if len(group) == 1:
+        if len(group) == 1 or tensor.shape.num_elements() == 0:
             return tf.identity(tensor)
-        return tf.raw_ops.CollectiveReduceV2(
-            input=tensor, merge_op="Add", final_op="Id", **self._launch("all_reduce", tensor, group)
+        if tensor.shape.is_fully_defined():
+            return self._all_reduce(tensor, group)
+        # The runtime crashes on a tensor without elements: one that may be empty gets one more.
+        padded = tf.pad(tf.reshape(tensor, [-1]), [[0, 1]])
+        return tf.reshape(self._all_reduce(padded, group)[:-1], tf.shape(tensor))
+
+    def _all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        return self._apart(
+            lambda tensor, **launch: tf.raw_ops.CollectiveReduceV2(
+                input=tensor, merge_op="Add", final_op="Id", **launch
+            ),
+            tensor,
+            self._launch("all_reduce", tensor, group),
         )
+
+    @staticmethod
+    def _apart(
+        collective: Callable[..., tf.Tensor], tensor: tf.Tensor, launch: dict[str, Any]
+    ) -> tf.Tensor:
+        # In a function that is not inlined: inside a loop the runtime adds the loop's name to the
+        # instance key, and that name differs between replicas.
+        token, key = launch.pop("ordering_token"), launch.pop("instance_key")
+        sequences, rank = sequence.current()
+        if sequences.is_in_own_graph(rank):
+            return collective(tensor, ordering_token=[token], instance_key=key, **launch)
+
+        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+        def call(tensor: tf.Tensor, token: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+            return collective(tensor, ordering_token=[token], instance_key=key, **launch)
+
+        return call(tensor, token, key)
 
     def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
         """The members' tensors concatenated along axis 0, in the order of ranks.
@@ -64,8 +93,10 @@ class Communicator:
         travels_as = _GATHER_AS.get(tensor.dtype, tensor.dtype)
         move = tf.bitcast if tensor.dtype == tf.bfloat16 else tf.cast
         sent = move(tensor, travels_as)
-        received = tf.raw_ops.CollectiveGatherV2(
-            input=sent, **self._launch("all_gather", sent, group)
+        received = self._apart(
+            lambda tensor, **launch: tf.raw_ops.CollectiveGatherV2(input=tensor, **launch),
+            sent,
+            self._launch("all_gather", sent, group),
         )
         if tensor.shape.rank is not None:
             received.set_shape([None, *tensor.shape[1:]])
@@ -80,7 +111,7 @@ class Communicator:
             return tf.identity(tensor)
         rows = tf.shape(tensor)[0]
         all_rows = self.all_gather(rows[tf.newaxis], group)
-        longest = tf.reduce_max(all_rows)
+        longest = tf.maximum(tf.reduce_max(all_rows), 1)
         padding = [[0, longest - rows]] + [[0, 0]] * (tensor.shape.rank - 1)
         gathered = self.all_gather(tf.pad(tensor, padding), group)
         return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(all_rows, longest), [-1]))
@@ -99,7 +130,7 @@ class Communicator:
             "group_size": len(group),
             "group_key": group_key,
             "instance_key": instance_key,
-            "ordering_token": [self._token(group, rank)],
+            "ordering_token": _captured(self._token(group, rank)),
             "communication_hint": self._hint,
             "timeout_seconds": 0,
         }
@@ -115,10 +146,26 @@ class Communicator:
         return self._tokens[group, rank]
 
 
+def _captured(token: tf.Tensor) -> tf.Tensor:
+    """`token`, taken in by every graph from the replica's own to the current one.
+
+    The gradient of a conditional or a loop can only use what the forward graph has taken in.
+    """
+    graphs = []
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph, "outer_graph"):
+        graphs.append(getattr(graph, "_forward_graph", None) or graph)
+        graph = graph.outer_graph
+    for graph in reversed(graphs):
+        token = graph.capture(token)
+    return token
+
+
 def _shape_key(tensor: tf.Tensor) -> tf.Tensor:
     """An int32 that differs between a tensor's shapes: exact for one unknown dimension."""
     if tensor.shape.rank is None:
-        return tf.cast(tf.reduce_sum(tf.shape(tensor, tf.int64) * 65_599) % 2**30, tf.int32)
+        powers = tf.pow(tf.constant(31, tf.int64), tf.range(tf.rank(tensor), dtype=tf.int64))
+        return tf.cast(tf.reduce_sum((tf.shape(tensor, tf.int64) + 1) * powers) % 2**30, tf.int32)
     key = tf.constant(0, tf.int64)
     sizes = tf.shape(tensor, tf.int64)
     for axis, size in enumerate(tensor.shape):

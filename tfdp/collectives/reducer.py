@@ -70,7 +70,8 @@ class Reducer:
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
         """Rank 0's `value` on every replica, for numbers and booleans."""
-        as_number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+        small = value.dtype.is_bool or (value.dtype.is_integer and value.dtype.size < 4)
+        as_number = tf.cast(value, tf.int32) if small else value
         own = as_number if rank == 0 else tf.zeros_like(as_number)
         (summed,) = self.all_reduce([own], rank)
         return tf.cast(summed, value.dtype)

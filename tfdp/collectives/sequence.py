@@ -8,6 +8,8 @@ import itertools
 import threading
 from collections.abc import Iterator
 
+import tensorflow as tf
+
 from tfdp.errors import CollectiveMismatchError
 
 # TensorFlow's own strategies count group keys from 1 and instance keys from 100; a key belongs to
@@ -63,6 +65,7 @@ class Sequences:
 
     def __init__(self) -> None:
         self._calls: dict[int, list[Call]] = {}
+        self._graphs: dict[int, tf.Graph] = {}
         self._instance_keys: dict[tuple[tuple[int, ...], int], int] = {}
         self._issued: dict[tuple[int, tuple[int, ...]], int] = {}
 
@@ -72,6 +75,7 @@ class Sequences:
         outer = getattr(_current, "value", None)
         _current.value = (self, rank)
         self._calls[rank] = []
+        self._graphs[rank] = tf.compat.v1.get_default_graph()
         try:
             yield
         finally:
@@ -83,6 +87,10 @@ class Sequences:
         position = self._issued.get((rank, call.group), 0)
         self._issued[rank, call.group] = position + 1
         return self._instance_keys.setdefault((call.group, position), next_key())
+
+    def is_in_own_graph(self, rank: int) -> bool:
+        """Whether the replica function's own graph is being built, not a loop or function in it."""
+        return tf.compat.v1.get_default_graph() is self._graphs[rank]
 
     def check(self) -> None:
         """Compares the replicas.

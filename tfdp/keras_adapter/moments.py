@@ -31,7 +31,7 @@ def compute_moments_sync(
             "collective, but the model is compiled with jit_compile=True. Use jit_compile=False, "
             "or BatchNormalization(synchronized=False)."
         )
-    axes = list(axes)
+    axes = [axis % x.shape.rank for axis in ([axes] if isinstance(axes, int) else axes)]
     local_sum = tf.reduce_sum(x, axes, keepdims=True)
     entries = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), axes)), x.dtype)
     total, count = _sum_over_replicas(step, local_sum, tf.zeros_like(local_sum) + entries)

@@ -17,7 +17,11 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
       TypeError: Not a sequence of strings.
       ValueError: Empty, doubled, unknown, of another process, or of two kinds.
     """
-    present = [d.name for d in tf.config.list_logical_devices() if d.device_type != "XLA_CPU"]
+    present = {
+        _in_full(d.name): d.name
+        for d in tf.config.list_logical_devices()
+        if d.device_type != "XLA_CPU"
+    }
     if devices is None:
         gpus = [name for name in present if ":GPU:" in name]
         devices = gpus or [next(name for name in present if ":CPU:" in name)]
@@ -48,8 +52,18 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
     return resolved
 
 
-def _resolve_one(device: str, present: list[str]) -> str:
+def _in_full(name: str) -> str:
+    # TensorFlow lists local devices without their process unless a cluster is configured.
+    spec = tf.DeviceSpec.from_string(name)
+    return spec.replace(
+        job=spec.job or "localhost", replica=spec.replica or 0, task=spec.task or 0
+    ).to_string()
+
+
+def _resolve_one(device: str, present: dict[str, str]) -> str:
     try:
+        if not device:
+            raise ValueError("empty")
         spec = tf.DeviceSpec.from_string(device)
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -60,7 +74,7 @@ def _resolve_one(device: str, present: list[str]) -> str:
         device_type=spec.device_type or "CPU",
         device_index=spec.device_index if spec.device_index is not None else 0,
     )
-    local = tf.DeviceSpec.from_string(present[0])
+    local = tf.DeviceSpec.from_string(next(iter(present)))
     for field in ("job", "replica", "task"):
         value = getattr(spec, field)
         if value is not None and value != getattr(local, field):
@@ -77,4 +91,4 @@ def _resolve_one(device: str, present: list[str]) -> str:
             "of these, or make several logical CPU devices with "
             "`tf.config.set_logical_device_configuration` before TensorFlow starts."
         )
-    return full
+    return present[full]

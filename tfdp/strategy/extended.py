@@ -111,10 +111,14 @@ class DataParallelExtended(MirroredExtended):
                 return run(*args, **kwargs)
 
         try:
-            return super()._call_for_each_replica(replica, args, kwargs)
-        finally:
-            # Also after an error: TensorFlow's own says only that the replicas' calls differ.
-            sequences.check()
+            result = super()._call_for_each_replica(replica, args, kwargs)
+        except RuntimeError as error:
+            # TensorFlow's own error says only that the replicas' calls differ.
+            if "different number of" in str(error):
+                sequences.check()
+            raise
+        sequences.check()
+        return result
 
     def _lift(self, fn: Function) -> Function:
         # A tf.function that is run eagerly: all replicas go into one graph with its options.
@@ -152,8 +156,8 @@ class DataParallelExtended(MirroredExtended):
           prepare: Applied to what is sent, elementwise: once per bucket in a graph.
         """
         if tf.executing_eagerly():
-            tensors = [_as_tensor(value) for value in values]
-            return self._eager_sum([_map_values(prepare, t) if prepare else t for t in tensors])
+            prepared = values if prepare is None else [_map_values(prepare, v) for v in values]
+            return self._eager_sum(list(prepared))
         self._check_can_communicate()
         with tf.name_scope("tfdp_all_reduce"):
             return self._reducer.all_reduce(values, self._rank(), prepare)
@@ -188,8 +192,9 @@ class DataParallelExtended(MirroredExtended):
             total = tf.distribute.ReduceOp.SUM
             return [self._cross_device_ops.reduce(total, value, value) for value in values]
 
-        context = tf.distribute.get_replica_context()
-        return list(context.merge_call(merge, args=tuple(flat)))
+        # A copy each: one tensor in all replicas would be taken for a value to be summed once.
+        copies = tuple(_map_values(tf.identity, value) for value in flat)
+        return list(tf.distribute.get_replica_context().merge_call(merge, args=copies))
 
     def _check_can_communicate(self) -> None:
         if getattr(threading.current_thread(), "in_eager", False):
@@ -218,16 +223,15 @@ class DataParallelExtended(MirroredExtended):
         divided = input_batches.divide(dataset, self._num_replicas_in_sync)
         if divided is None:
             return super()._experimental_distribute_dataset(dataset, options)
-        return get_distributed_dataset(
+        distributed = get_distributed_dataset(
             divided,
             self._input_workers_with_options(options),
             self._container_strategy(),
             options=options,
         )
-
-
-def _as_tensor(value: Any) -> Any:
-    return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+        # In global batches, as the user counts.
+        distributed._cardinality = dataset.cardinality().numpy()
+        return distributed
 
 
 def _map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:

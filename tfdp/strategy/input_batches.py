@@ -62,7 +62,7 @@ def divide(dataset: Any, num_replicas: int) -> tf.data.Dataset | None:
                 else leaf
                 for leaf in leaves
             ]
-            return tf.nest.pack_sequence_as(batch, shares)
+            return tf.nest.pack_sequence_as(dataset.element_spec, shares)
 
         return tf.data.Dataset.range(num_replicas).map(one_share)
 

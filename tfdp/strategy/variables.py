@@ -51,7 +51,7 @@ def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class ReplicatedVariable(MirroredVariable):
+class ReplicaMirroredVariable(MirroredVariable):
     """A variable that replicas keep equal without meeting each other.
 
     TensorFlow's class calls `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
@@ -84,6 +84,6 @@ class ReplicatedVariable(MirroredVariable):
 
 CLASS_MAPPING = {
     "VariableClass": DistributedVariable,
-    tf.VariableSynchronization.ON_WRITE: ReplicatedVariable,
+    tf.VariableSynchronization.ON_WRITE: ReplicaMirroredVariable,
     tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
 }

@@ -1,0 +1,105 @@
+"""Custom loops: the user scales the loss, as tf.distribute documents; the rest is one device's."""
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import optimizers
+
+BATCH = 8
+
+
+def sgd(**options):
+    return optimizers.SGD(0.1, momentum=0.9, **options)
+
+
+OPTIMIZERS = {
+    "plain": sgd,
+    "Adam": lambda: optimizers.Adam(0.05, weight_decay=0.1),
+    "clipnorm": lambda: sgd(clipnorm=0.3),
+    "global_clipnorm": lambda: sgd(global_clipnorm=0.3),
+    "clipvalue": lambda: sgd(clipvalue=0.1),
+    "accumulation": lambda: sgd(gradient_accumulation_steps=2, global_clipnorm=0.3),
+    "a loss scale": lambda: optimizers.LossScaleOptimizer(
+        sgd(global_clipnorm=0.3), initial_scale=64.0, dynamic_growth_steps=2
+    ),
+}
+FAST = {"global_clipnorm", "a loss scale"}
+
+
+def loop(model, x, y, epochs=2, build_lazily=False):
+    """The loop of tf.distribute's guide; on one device its strategy is TensorFlow's default one."""
+    strategy = model.distribute_strategy
+    optimizer = model.optimizer
+    with strategy.scope():
+        per_example = keras.losses.MeanSquaredError(reduction="none")
+        tracker = keras.metrics.Mean()
+        if not (build_lazily or optimizer.built):
+            optimizer.build(model.trainable_variables)
+
+    def step(batch):
+        inputs, targets = batch
+        with tf.GradientTape() as tape:
+            values = per_example(targets, model(inputs, training=True))
+            loss = tf.nn.compute_average_loss(values, global_batch_size=BATCH)
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        tracker.update_state(values)
+        return loss
+
+    @tf.function
+    def distributed_step(batch):
+        return strategy.reduce("SUM", strategy.run(step, args=(batch,)), axis=None)
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    losses = [
+        float(distributed_step(batch))
+        for _ in range(epochs)
+        for batch in strategy.experimental_distribute_dataset(data)
+    ]
+    return {"losses": losses, "mean": float(tracker.result())}
+
+
+@pytest.mark.parametrize(
+    "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in OPTIMIZERS]
+)
+def test_a_custom_loop_trains_as_on_one_device(case, trains_as_one_device):
+    x, y = harness.regression_data(22)  # the last batch is short
+    trains_as_one_device(
+        lambda: harness.dense_model(OPTIMIZERS[case]()), lambda model: loop(model, x, y)
+    )
+
+
+@pytest.mark.slow
+def test_an_optimizer_built_in_the_loop_trains_as_on_one_device(trains_as_one_device):
+    x, y = harness.regression_data(22)
+
+    def build():
+        return harness.dense_model(optimizers.Adam(0.05))
+
+    trains_as_one_device(build, lambda model: loop(model, x, y, build_lazily=True))
+
+
+def test_reductions_and_gathers_see_every_replica(replicas):
+    strategy = harness.strategy(replicas)
+
+    @tf.function
+    def step():
+        def replica():
+            context = tf.distribute.get_replica_context()
+            me = tf.cast(context.replica_id_in_sync_group, tf.float32) + 1.0
+            both = context.all_reduce("SUM", {"one": me, "rows": tf.fill([2, 3], me * me)})
+            return both, context.all_reduce("MEAN", me)
+
+        return strategy.run(replica)
+
+    both, mean = step()
+    ids = np.arange(1, replicas + 1)
+    for value in strategy.experimental_local_results(both["one"]):
+        assert float(value) == ids.sum()
+    for value in strategy.experimental_local_results(both["rows"]):
+        np.testing.assert_array_equal(value, np.full((2, 3), (ids**2).sum()))
+    for value in strategy.experimental_local_results(mean):
+        np.testing.assert_allclose(value, ids.mean(), rtol=1e-6)

@@ -1,0 +1,214 @@
+"""Every kind of input Keras takes: nothing is lost, reordered or read twice."""
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+X, Y = harness.regression_data(29)
+SIZES = [8, 8, 8, 5]
+
+
+def chunks():
+    ends = np.cumsum(SIZES)
+    return [(X[e - s : e], Y[e - s : e]) for s, e in zip(SIZES, ends, strict=True)]
+
+
+class Chunks(keras.utils.PyDataset):
+    """The same batches as a `PyDataset`."""
+
+    def __len__(self):
+        return len(SIZES)
+
+    def __getitem__(self, index):
+        return chunks()[index]
+
+
+def forever():
+    while True:
+        yield from chunks()
+
+
+def dataset(batch_size=8):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch_size)
+
+
+def shuffled():
+    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(29, seed=3).batch(8)
+
+
+# What `fit` is given; each is made afresh for each model.
+FEEDS = {
+    "arrays": lambda: {"x": X, "y": Y, "batch_size": 8, "shuffle": False, "epochs": 2},
+    "shuffled arrays": lambda: {"x": X, "y": Y, "batch_size": 8, "epochs": 2},
+    "a dataset": lambda: {"x": dataset(), "epochs": 2},
+    "a shuffled dataset": lambda: {"x": shuffled(), "epochs": 2},
+    "a PyDataset": lambda: {"x": Chunks(), "shuffle": False, "epochs": 2},
+    "a finite generator": lambda: {"x": (c for c in chunks())},
+    "an endless generator": lambda: {"x": forever(), "steps_per_epoch": 3, "epochs": 3},
+    "a repeated dataset": lambda: {"x": dataset().repeat(), "steps_per_epoch": 3, "epochs": 2},
+    "validation arrays": lambda: {
+        "x": X[:16], "y": Y[:16], "batch_size": 8, "shuffle": False, "epochs": 2,
+        "validation_data": (X[16:], Y[16:]),
+    },
+    "a validation dataset": lambda: {
+        "x": dataset(), "validation_data": dataset(5), "validation_steps": 4, "epochs": 2,
+    },
+    "a validation split": lambda: {
+        "x": X, "y": Y, "batch_size": 8, "shuffle": False, "validation_split": 0.3,
+    },
+}  # fmt: skip
+FAST = {"shuffled arrays", "a shuffled dataset", "a finite generator", "a validation split"}
+
+
+@pytest.mark.parametrize(
+    "feed", [f if f in FAST else pytest.param(f, marks=pytest.mark.slow) for f in FEEDS]
+)
+def test_every_feed_trains_as_on_one_device(feed, trains_as_one_device):
+    def use(model):
+        return model.fit(verbose=0, **FEEDS[feed]()).history
+
+    trains_as_one_device(harness.dense_model, use)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_no_element_is_drawn_only_to_learn_its_shape(method, replicas):
+    drawn = []
+
+    def generate():
+        for chunk in chunks():
+            drawn.append(len(chunk[0]))
+            yield chunk
+
+    signature = (tf.TensorSpec((None, 5)), tf.TensorSpec((None, 1)))
+    data = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    model = harness.build_in_scope(harness.dense_model, replicas)
+    getattr(model, method)(data, verbose=0)
+    assert drawn == SIZES
+
+
+def test_a_finite_generator_loses_no_batch(replicas):
+    steps, drawn = [], []
+
+    def generate():
+        for chunk in chunks():
+            drawn.append(len(chunk[0]))
+            yield chunk
+
+    model = harness.build_in_scope(harness.dense_model, replicas)
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: steps.append(batch)
+    )
+    model.fit(generate(), callbacks=[count], verbose=0)
+    assert len(steps) == len(SIZES)
+    assert drawn == SIZES
+
+
+def of_a_dict():
+    inputs = {"a": keras.Input((5,), name="a"), "b": keras.Input((2,), name="b", dtype="int32")}
+    hidden = layers.Concatenate()([inputs["a"], layers.Rescaling(0.1)(inputs["b"])])
+    data = {"a": X, "b": np.arange(58, dtype="int32").reshape(29, 2)}
+    return keras.Model(inputs, layers.Dense(1)(hidden)), data
+
+
+def of_strings():
+    words = np.array([["red"], ["green"], ["blue"], ["pink"]])[np.arange(29) % 4]
+    lookup = layers.StringLookup(vocabulary=["red", "green", "blue"])
+    inputs = keras.Input((1,), dtype="string")
+    hidden = layers.Flatten()(layers.Embedding(4, 3)(lookup(inputs)))
+    return keras.Model(inputs, layers.Dense(1)(hidden)), tf.constant(words)
+
+
+def of_text():
+    text = np.array([["a b c"], ["b"], ["c c a b a"], ["x"]])[np.arange(29) % 4]
+    vectorize = layers.TextVectorization(vocabulary=["a", "b", "c"], output_sequence_length=4)
+    inputs = keras.Input((1,), dtype="string")
+    hidden = layers.Flatten()(layers.Embedding(5, 3)(vectorize(inputs)))
+    return keras.Model(inputs, layers.Dense(1)(hidden)), tf.constant(text)
+
+
+def of_bools():
+    inputs = keras.Input((5,), dtype="bool")
+    hidden = layers.Lambda(lambda flags: keras.ops.cast(flags, "float32"))(inputs)
+    return keras.Model(inputs, layers.Dense(1)(hidden)), X > 0
+
+
+def of_bytes():
+    inputs = keras.Input((5,), dtype="uint8")
+    hidden = layers.Rescaling(1 / 255)(inputs)
+    return keras.Model(inputs, layers.Dense(1)(hidden)), np.uint8(np.abs(X) * 40)
+
+
+def of_ragged():
+    class MeanOfRows(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = layers.Dense(1)
+
+        def call(self, rows):
+            return self.dense(tf.reduce_mean(rows, axis=1)[:, None])
+
+    lengths = np.arange(29) % 4 + 1
+    return MeanOfRows(), tf.RaggedTensor.from_row_lengths(np.resize(X, lengths.sum()), lengths)
+
+
+KINDS = [of_a_dict, of_strings, of_text, of_bools, of_bytes, of_ragged]
+FAST_KINDS = {of_a_dict, of_strings, of_ragged}
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in FAST_KINDS else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
+)
+def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device):
+    def build():
+        model, _ = kind()
+        model.compile(keras.optimizers.SGD(0.1), loss="mse")
+        return model
+
+    def use(model):
+        _, inputs = kind()
+        data = tf.data.Dataset.from_tensor_slices((inputs, Y)).batch(8)
+        history = model.fit(data, epochs=2, verbose=0).history
+        return {"history": history, "predict": model.predict(data, verbose=0)}
+
+    trains_as_one_device(build, use)
+
+
+@pytest.mark.parametrize("sizes", [[8, 3, 1, 5], pytest.param([1, 8], marks=pytest.mark.slow)])
+def test_single_batches_of_any_size_give_one_devices_logs(sizes, trains_as_one_device):
+    def use(model):
+        seen = []
+        for size in sizes:
+            x, y, weights = X[:size], Y[:size], np.linspace(0.5, 2.0, size, dtype="float32")
+            seen += [
+                model.train_on_batch(x, y, return_dict=True),
+                model.train_on_batch(x, y, sample_weight=weights),
+                model.test_on_batch(x, y, return_dict=True),
+                model.predict_on_batch(x),
+            ]
+        return seen
+
+    trains_as_one_device(harness.dense_model, use)
+
+
+@pytest.mark.parametrize("steps", [2, pytest.param(3, marks=pytest.mark.slow), 7])
+def test_steps_per_execution_need_not_divide_the_epoch(steps, trains_as_one_device):
+    x, y = harness.regression_data(53)  # seven batches, the last one partial
+
+    def use(model):
+        seen = []
+        record = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append((batch, dict(logs)))
+        )
+        history = harness.fit_arrays(model, x, y, batch_size=8, callbacks=[record])
+        return {
+            "history": history,
+            "batches": [batch for batch, _ in seen],
+            "logs": [{n: float(v) for n, v in values.items()} for _, values in seen],
+            "evaluate": model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True),
+            "predict": model.predict(x, batch_size=8, verbose=0),
+        }
+
+    trains_as_one_device(lambda: harness.dense_model(steps_per_execution=steps), use)

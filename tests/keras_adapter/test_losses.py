@@ -1,0 +1,116 @@
+"""Every reduction and every way to write a loss takes its mean over the global batch."""
+
+import harness
+import keras
+import numpy as np
+import pytest
+from keras import losses, ops
+
+SIZES = [3, 8, 1, 5]
+REDUCTIONS = ["sum", "sum_over_batch_size", "mean", "mean_with_sample_weight", "none", None]
+
+
+def per_example(y_true, y_pred):
+    return ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+
+def scalar_mean(y_true, y_pred):
+    return ops.mean(ops.abs(y_true - y_pred))
+
+
+class Quartic(losses.Loss):
+    """A user's loss, one value an example."""
+
+    def call(self, y_true, y_pred):
+        return ops.mean((y_true - y_pred) ** 4, axis=-1) * 0.1
+
+
+class ScalarMean(losses.Loss):
+    """A user's loss that takes the mean itself."""
+
+    def call(self, y_true, y_pred):
+        return ops.mean(ops.square(y_true - y_pred))
+
+
+LOSSES = {
+    "a name": "mae",
+    "a function of one value an example": per_example,
+    "a function of one scalar": scalar_mean,
+    "a subclass": Quartic,
+    "a subclass with a sum": lambda: Quartic(reduction="sum"),
+    "a subclass of one scalar": ScalarMean,
+}
+FAST = {"a function of one scalar", "a subclass"}
+
+
+def build(loss):
+    """Small steps: a sum over the batch is a large loss."""
+    return harness.dense_model(keras.optimizers.SGD(0.02), loss=loss)
+
+
+def uneven_fit(*arrays):
+    return harness.fit_datasets(lambda: harness.batches_of(SIZES, *arrays), infer=True)
+
+
+@pytest.mark.parametrize(
+    "weights", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "weighted"]
+)
+@pytest.mark.parametrize(
+    "reduction",
+    [
+        "sum",
+        "mean_with_sample_weight",
+        *(
+            pytest.param(r, marks=pytest.mark.slow)
+            for r in REDUCTIONS
+            if r not in ("sum", "mean_with_sample_weight")
+        ),
+    ],
+)
+def test_every_reduction_is_over_the_global_batch(reduction, weights, trains_as_one_device):
+    x, y = harness.regression_data(sum(SIZES))
+    scale = np.linspace(0.1, 4.0, len(x)).astype("float32")
+    arrays = (x, y, scale) if weights else (x, y)
+
+    def fit(model):
+        history = model.fit(harness.batches_of(SIZES, *arrays), epochs=2, verbose=0).history
+        evaluate = model.evaluate(harness.batches_of(SIZES, *arrays), verbose=0, return_dict=True)
+        return {"history": history, "evaluate": evaluate}
+
+    trains_as_one_device(lambda: build(losses.MeanSquaredError(reduction=reduction)), fit)
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.slow) for k in LOSSES]
+)
+def test_a_loss_of_any_form_is_the_global_batchs(kind, trains_as_one_device):
+    made = LOSSES[kind]
+    if isinstance(made, type) or "sum" in kind:
+        made = made()
+    trains_as_one_device(lambda: build(made), uneven_fit(*harness.regression_data(sum(SIZES))))
+
+
+def test_several_outputs_with_loss_weights_train_as_on_one_device(trains_as_one_device):
+    x, y = harness.regression_data(21)
+
+    def several():
+        inputs = keras.Input((5,))
+        hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+        outputs = {
+            "a": keras.layers.Dense(1, name="a")(hidden),
+            "b": keras.layers.Dense(1, name="b")(hidden),
+        }
+        model = keras.Model(inputs, outputs)
+        model.compile(
+            keras.optimizers.SGD(0.1),
+            loss={"a": "mse", "b": scalar_mean},
+            loss_weights={"a": 0.3, "b": 2.0},
+            metrics={"a": ["mae"], "b": ["mse"]},
+        )
+        return model
+
+    def use(model):
+        history = harness.fit_arrays(model, x, {"a": y, "b": -y})
+        return {"history": history, "predict": model.predict(x, batch_size=8, verbose=0)}
+
+    trains_as_one_device(several, use)

@@ -1,0 +1,118 @@
+"""Metrics that are no means: their states add up, never their results."""
+
+import harness
+import keras
+import numpy as np
+import pytest
+from keras import metrics
+
+
+def labels(examples):
+    x, y = harness.regression_data(examples)
+    return x, (y > 0).astype("float32")
+
+
+def classifier(chosen, **compile_options):
+    def build():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(
+            keras.optimizers.SGD(0.3),
+            loss="binary_crossentropy",
+            metrics=[make() for make in chosen],
+            **compile_options,
+        )
+        return model
+
+    return build
+
+
+class LargestError(metrics.Metric):
+    """A user's metric whose state is a sum of powers, and whose result is far from a mean."""
+
+    def __init__(self, name="largest_error", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(keras.ops.sum(keras.ops.abs(y_true - y_pred) ** 8))
+
+    def result(self):
+        return self.total ** (1 / 8)
+
+
+CHOSEN = [
+    lambda: metrics.AUC(num_thresholds=20, name="auc"),
+    lambda: metrics.Precision(name="precision"),
+    lambda: metrics.F1Score(threshold=0.5, average="micro", name="f1"),
+    lambda: metrics.RootMeanSquaredError(name="rmse"),
+    lambda: metrics.R2Score(name="r2"),
+    LargestError,
+]
+
+
+def fit_and_evaluate(model):
+    x, y = labels(21)
+    batch_logs = []
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batch_logs.append(
+            {name: float(value) for name, value in logs.items()}
+        )
+    )
+    history = harness.fit_arrays(model, x, y, batch_size=8, callbacks=[record])
+    return {
+        "batch logs": batch_logs,
+        "history": history,
+        "evaluate": model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True),
+    }
+
+
+def test_logs_of_batches_and_epochs_are_one_devices(trains_as_one_device):
+    outcome, _ = trains_as_one_device(classifier(CHOSEN), fit_and_evaluate)
+    auc = [logs["auc"] for logs in outcome.seen["batch logs"]]
+    assert len(set(auc)) > 1, "The metric never changed; the comparison says nothing."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 3])
+def test_they_are_so_with_several_steps_an_execution(steps, trains_as_one_device):
+    build = classifier(CHOSEN, steps_per_execution=steps)
+    trains_as_one_device(build, fit_and_evaluate)
+
+
+@pytest.mark.slow
+def test_uneven_batches_give_one_devices_logs(trains_as_one_device):
+    x, y = labels(17)
+    use = harness.fit_datasets(lambda: harness.batches_of([3, 8, 1, 5], x, y), infer=True)
+    trains_as_one_device(classifier(CHOSEN), use)
+
+
+def test_an_auc_is_that_of_all_examples(replicas):
+    """An independent oracle, so that a fault shared by both sides would show."""
+    from sklearn.metrics import roc_auc_score
+
+    x, y = labels(40)
+    build = classifier([lambda: metrics.AUC(num_thresholds=4001, name="auc")])
+    model = harness.build_in_scope(build, replicas)
+    logs = model.evaluate(x, y, batch_size=7, verbose=0, return_dict=True)
+    scores = model.predict(x, verbose=0)
+    assert np.std(scores) > 0.01
+    np.testing.assert_allclose(logs["auc"], roc_auc_score(y[:, 0], scores[:, 0]), atol=2e-3)
+
+
+def test_a_metric_of_a_custom_loop_is_that_of_all_replicas(replicas):
+    import tensorflow as tf
+
+    strategy = harness.strategy(replicas)
+    with strategy.scope():
+        metric = metrics.Mean()
+
+    values = np.arange(10, dtype="float32")
+    data = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(values))
+
+    @tf.function
+    def step(batch):
+        strategy.run(metric.update_state, args=(batch,))
+
+    for batch in data:
+        step(batch)
+    np.testing.assert_allclose(float(metric.result()), values.mean(), rtol=1e-6)

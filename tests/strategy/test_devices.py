@@ -1,0 +1,76 @@
+"""Which devices a strategy trains on. The process has CPU:0 to CPU:3 and no GPU."""
+
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tfdp.strategy import devices
+
+
+@pytest.mark.parametrize(
+    ("given", "indices"),
+    [
+        (None, [0]),
+        (["CPU:0"], [0]),
+        (("CPU:2", "CPU:0"), [2, 0]),
+        (["/device:CPU:1", "/cpu:3"], [1, 3]),
+        (["cpu:0", "CPU:1"], [0, 1]),
+        (["CPU", "CPU:1"], [0, 1]),
+        (["/job:localhost/replica:0/task:0/device:CPU:1"], [1]),
+        (["/task:0/device:CPU:3"], [3]),
+    ],
+)
+def test_names_keep_their_order_and_are_all_written_alike(given, indices):
+    present = [device.name for device in tf.config.list_logical_devices("CPU")]
+    assert devices.resolve(given) == tuple(devices.resolve([present[i]])[0] for i in indices)
+    assert [tf.DeviceSpec.from_string(n).device_index for n in devices.resolve(given)] == indices
+
+
+def test_the_devices_of_a_strategy_make_another_one():
+    first = tfdp.DataParallelStrategy(["CPU:1", "CPU:3"])
+    second = tfdp.DataParallelStrategy(first.extended.worker_devices)
+    assert second.extended.worker_devices == first.extended.worker_devices
+    assert first.extended.worker_devices[0] == "/job:localhost/replica:0/task:0/device:CPU:1"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ("CPU:0", TypeError, r"must be a list of device names, but received 'CPU:0'"),
+        (2, TypeError, r"must be a list of device names, but received 2"),
+        ([], ValueError, r"must name at least one device.*Leave it out"),
+        (["CPU:0", "/cpu:0"], ValueError, r"each device once.*CPU:0.*stands 2 times"),
+        (["CPU:0", "CPU:7"], ValueError, r"must exist, but received 'CPU:7'.*'CPU:0'.*'CPU:3'"),
+        (["GPU:0"], ValueError, r"must exist, but received 'GPU:0'"),
+        (["banana"], ValueError, r"must hold device names, but received 'banana'"),
+        ([3], ValueError, r"must hold device names, but received 3"),
+        ([""], ValueError, r"must hold device names, but received ''"),
+        ([None], ValueError, r"must hold device names, but received None"),
+        (
+            ["/job:worker/task:1/device:CPU:0"],
+            ValueError,
+            r"must belong to this process.*received '/job:worker/task:1/device:CPU:0'.*\"CPU:0\"",
+        ),
+        (["/task:1/device:CPU:0"], ValueError, r"must belong to this process"),
+        (["/replica:1/device:CPU:0"], ValueError, r"must belong to this process"),
+    ],
+)
+def test_a_wrong_list_is_refused_with_what_was_received_and_a_remedy(given, error, words):
+    with pytest.raises(error, match=words):
+        devices.resolve(given)
+
+
+def _with_devices(monkeypatch, *kinds):
+    listed = [tf.config.LogicalDevice(f"/device:{kind}", kind.split(":")[0]) for kind in kinds]
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda *args: listed)
+
+
+def test_all_gpus_are_taken_where_there_are_any(monkeypatch):
+    _with_devices(monkeypatch, "CPU:0", "XLA_CPU:0", "GPU:0", "GPU:1")
+    assert [name[-5:] for name in devices.resolve(None)] == ["GPU:0", "GPU:1"]
+
+
+def test_devices_of_two_kinds_are_refused(monkeypatch):
+    _with_devices(monkeypatch, "CPU:0", "GPU:0")
+    with pytest.raises(ValueError, match=r"must be of one kind.*CPU and GPU"):
+        devices.resolve(["CPU:0", "GPU:0"])

@@ -1,0 +1,447 @@
+"""What replicas do together: `all_reduce`, `all_gather` and `merge_call`, and where they may."""
+
+import collections
+
+import harness
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.errors import CollectiveMismatchError
+
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+
+# Powers of two over small whole numbers: every dtype holds their sums and means without rounding.
+OPERANDS = [np.array([[4.0, -8.0], [0.0, 16.0]]), np.array([[8.0, 4.0], [-4.0, 0.0]])]
+
+
+def context():
+    return tf.distribute.get_replica_context()
+
+
+def all_reduce(op, value):
+    return context().all_reduce(op, value)
+
+
+def ways(strategy, fn):
+    """The same replica function run eagerly, in a graph, as a tf.function, and nested in one."""
+
+    def nested(*args):
+        inner = tf.function(fn)
+        inner(*args)
+        return inner(*args)
+
+    return {
+        "eager": lambda *args: strategy.run(fn, args=args),
+        "graph": tf.function(lambda *args: strategy.run(fn, args=args)),
+        "function": lambda *args: strategy.run(decorated, args=args),
+        "nested": tf.function(lambda *args: strategy.run(nested, args=args)),
+    } | {"_": (decorated := tf.function(fn))}
+
+
+SLOW_WAYS = [pytest.param(name, marks=pytest.mark.slow) for name in ("function", "nested")]
+
+
+@pytest.fixture(params=["eager", "graph", *SLOW_WAYS])
+def way(request):
+    """Returns a function (strategy, replica function, arguments) -> result, in one of four ways."""
+    return lambda strategy, fn, *args: ways(strategy, fn)[request.param](*args)
+
+
+@pytest.fixture(params=["graph", *SLOW_WAYS])
+def way_in_graph(request):
+    """As `way`, without eager execution."""
+    return lambda strategy, fn, *args: ways(strategy, fn)[request.param](*args)
+
+
+def own_value(rank, arrays, dtype=tf.float32):
+    return tf.constant(arrays[rank()], dtype)
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
+def test_all_reduce_is_exact_in_every_dtype_and_alike_on_every_replica(
+    dtype, op, way, rank, values
+):
+    out = way(
+        harness.strategy(2), lambda: all_reduce(op, own_value(rank, OPERANDS, tf.as_dtype(dtype)))
+    )
+    expected = np.sum(OPERANDS, axis=0) / (2 if op == "MEAN" else 1)
+    for copy in values(out):
+        np.testing.assert_array_equal(copy.astype("float64"), expected)
+    if not (op == "MEAN" and dtype.startswith("int")):
+        assert {v.dtype.name for v in out.values} == {dtype}
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_all_reduce_of_random_numbers_is_the_sum_in_float64_and_the_same_bits_everywhere(
+    replicas, way, rank, values
+):
+    arrays = np.random.default_rng(replicas).normal(size=(replicas, 37, 5)).astype("f4")
+    copies = values(
+        way(harness.strategy(replicas), lambda: all_reduce(SUM, own_value(rank, arrays)))
+    )
+    np.testing.assert_allclose(copies[0], arrays.astype("f8").sum(0), rtol=1e-6, atol=1e-6)
+    assert {copy.tobytes() for copy in copies} == {copies[0].tobytes()}
+
+
+def test_all_reduce_takes_nests_and_keeps_their_structure(way, rank, values):
+    Pair = collections.namedtuple("Pair", "left right")
+
+    def replica():
+        own = float(rank() + 1)
+        return all_reduce(
+            SUM,
+            {
+                "pair": Pair(tf.fill([2], own), [tf.constant(own), tf.fill([0, 3], own)]),
+                "integer": (tf.constant(rank()),),
+            },
+        )
+
+    out = way(harness.strategy(3), replica)
+    assert isinstance(out["pair"], Pair)
+    np.testing.assert_array_equal(values(out["pair"].left), [[6, 6]] * 3)
+    np.testing.assert_array_equal(values(out["pair"].right[0]), [6] * 3)
+    assert [copy.shape for copy in values(out["pair"].right[1])] == [(0, 3)] * 3
+    np.testing.assert_array_equal(values(out["integer"][0]), [3] * 3)
+
+
+@pytest.mark.parametrize("value", [2.5, 3, np.float32([1, 2])], ids=["float", "int", "array"])
+def test_all_reduce_takes_python_and_numpy_numbers(value, way, values):
+    for copy in values(way(harness.strategy(2), lambda: all_reduce("SUM", value))):
+        np.testing.assert_array_equal(copy, np.multiply(value, 2))
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_all_reduce_counts_a_tensor_that_all_replicas_share_once_for_each(op, way, values):
+    shared = tf.constant([1.0, 2.0])
+    slices = tf.IndexedSlices(shared, tf.constant([0, 1]), tf.constant([2]))
+
+    def replica():
+        dense, sparse = all_reduce(op, [shared, slices])
+        return dense, tf.convert_to_tensor(sparse)
+
+    times = 3 if op == "SUM" else 1
+    for copies in values(way(harness.strategy(3), replica)):
+        np.testing.assert_allclose(copies, [[times, 2 * times]] * 3, rtol=1e-6)
+
+
+def test_all_reduce_reads_a_variable_that_it_is_given(way, values):
+    strategy = harness.strategy(2)
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0])
+    np.testing.assert_array_equal(
+        values(way(strategy, lambda: all_reduce(SUM, variable))), [[2, 4]] * 2
+    )
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_all_reduce_of_slices_keeps_the_rows_of_every_replica(op, way, rank, values):
+    def replica():
+        r = rank()
+        slices = tf.IndexedSlices(
+            tf.constant([[1.0, 2.0]] * (r + 1)) * (r + 1),
+            tf.constant([r, 3][: r + 1], tf.int64),
+            dense_shape=tf.constant([5, 2], tf.int64),
+        )
+        dense, sparse = all_reduce(op, [tf.constant(2.0), slices])
+        return dense, tf.convert_to_tensor(sparse), sparse.values, sparse.indices
+
+    dense, densified, rows, indices = way(harness.strategy(2), replica)
+    scale = 2.0 if op == "MEAN" else 1.0
+    np.testing.assert_array_equal(values(dense), [4 / scale] * 2)
+    expected = np.zeros((5, 2))
+    expected[0] = np.array([1, 2]) / scale
+    expected[1] = expected[3] = np.array([2, 4]) / scale
+    for copy in values(densified):
+        np.testing.assert_array_equal(copy, expected)
+    for copy, index in zip(values(rows), values(indices), strict=True):
+        np.testing.assert_array_equal(copy, expected[[0, 1, 3]])
+        np.testing.assert_array_equal(index, [0, 1, 3])
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_the_gradient_of_all_reduce_is_the_all_reduce_of_the_gradient(op, way, rank, values):
+    def replica():
+        x = tf.constant([1.0, 2.0])
+        weight = float(rank() + 1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            reduced = all_reduce(op, x * weight)
+            loss = tf.reduce_sum(tf.square(reduced)) * weight
+        return tape.gradient(loss, x)
+
+    gradients = values(way(harness.strategy(3), replica))
+    x, weights = np.array([1.0, 2.0]), np.array([1.0, 2.0, 3.0])
+    scale = 3 if op == "MEAN" else 1
+    reduced = x * weights.sum() / scale
+    upstream = (2 * reduced[None] * weights[:, None]).sum(0) / scale
+    np.testing.assert_allclose(gradients, upstream[None] * weights[:, None], rtol=1e-6)
+
+
+def test_all_reduce_within_a_conditional_that_every_replica_takes(way_in_graph, rank, values):
+    strategy = harness.strategy(3)
+
+    def replica(take):
+        own = tf.constant(float(rank() + 1))
+        return tf.cond(take, lambda: all_reduce(SUM, own) * 10.0, lambda: all_reduce(MEAN, own))
+
+    for take, expected in ((True, 60.0), (False, 2.0)):
+        out = way_in_graph(strategy, replica, tf.constant(take))
+        np.testing.assert_array_equal(values(out), [expected] * 3)
+
+
+def test_all_reduce_within_a_loop_reduces_anew_in_every_round(way_in_graph, rank, values):
+    strategy = harness.strategy(3)
+
+    def replica(rounds):
+        return tf.while_loop(
+            lambda i, x: i < rounds,
+            lambda i, x: (i + 1, all_reduce(MEAN, x) * 2.0 + float(rank())),
+            (tf.constant(0), tf.constant(float(rank()))),
+        )[1]
+
+    for rounds in (1, 4):
+        x = np.arange(3.0)
+        for _ in range(rounds):
+            x = np.full(3, x.mean()) * 2 + np.arange(3)
+        out = way_in_graph(strategy, replica, tf.constant(rounds))
+        np.testing.assert_allclose(values(out), x, rtol=1e-6)
+
+
+def test_the_gradient_passes_through_an_all_reduce_within_a_loop_and_a_conditional(rank, values):
+    strategy = harness.strategy(2)
+
+    @tf.function
+    def step(take):
+        def replica():
+            x = tf.constant(float(rank() + 1))
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.while_loop(
+                    lambda i, y: i < 3,
+                    lambda i, y: (
+                        i + 1,
+                        tf.cond(take, lambda: all_reduce(SUM, y), lambda: y * 2.0),
+                    ),
+                    (tf.constant(0), x),
+                )[1]
+            return y, tape.gradient(y, x)
+
+        return strategy.run(replica)
+
+    # Summed three times over two replicas: y = 4 (x0 + x1); all replicas' y count.
+    y, gradient = step(tf.constant(True))
+    np.testing.assert_allclose(values(y), [12, 12])
+    np.testing.assert_allclose(values(gradient), [8, 8])
+    y, gradient = step(tf.constant(False))
+    np.testing.assert_allclose(values(y), [8, 16])
+    np.testing.assert_allclose(values(gradient), [8, 8])
+
+
+@pytest.mark.parametrize(
+    ("declared", "shapes"),
+    [
+        ([None], [(3,), (5,), (1,), (3,), (0,)]),
+        ([None], [(0,), (2,)]),
+        ([None, 3], [(2, 3), (4, 3), (0, 3)]),
+        ([2, None, None], [(2, 3, 4), (2, 4, 3), (2, 1, 12), (2, 0, 3)]),
+        (None, [(3,), (2, 3), (3, 2), (), (1, 6), (0, 2)]),
+    ],
+    ids=str,
+)
+def test_all_reduce_of_a_shape_that_changes_from_call_to_call(declared, shapes, values):
+    strategy = harness.strategy(3)
+
+    @tf.function(input_signature=[tf.TensorSpec(declared, tf.float32)])
+    def step(x):
+        return strategy.run(lambda: all_reduce(SUM, [x, tf.ones([4]), x * 2.0]))
+
+    for shape in shapes:
+        x = np.full(shape, 1.5, "f4")
+        once, constant, twice = step(tf.constant(x))
+        for copies, expected in ((once, 3 * x), (constant, np.full(4, 3.0)), (twice, 6 * x)):
+            for copy in values(copies):
+                np.testing.assert_array_equal(copy, expected)
+
+
+def test_all_reduce_of_slices_may_find_rows_on_some_replicas_or_on_none(rank, values):
+    strategy = harness.strategy(3)
+
+    @tf.function
+    def step(rows_of_rank_1):
+        def replica():
+            rows = rows_of_rank_1 if rank() == 1 else tf.zeros_like(rows_of_rank_1)
+            indices = tf.zeros([rows], tf.int32)
+            return tf.convert_to_tensor(
+                all_reduce(SUM, tf.IndexedSlices(tf.ones([rows, 2]), indices, [3, 2]))
+            )
+
+        return strategy.run(replica)
+
+    for rows in (0, 2, 0, 3):
+        for copy in values(step(tf.constant(rows))):
+            np.testing.assert_array_equal(copy, [[rows, rows], [0, 0], [0, 0]])
+
+
+def test_replicas_may_loop_by_themselves_and_strategies_may_run_in_loops():
+    strategy = harness.strategy(2)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([3]), aggregation=tf.VariableAggregation.SUM)
+
+    def add():
+        variable.assign_add(tf.ones([3]))
+
+    def add_twice_in_a_function():
+        function = tf.function(add)
+        function()
+        function()
+
+    def step(outside, inside, body):
+        def replica():
+            for _ in tf.range(inside):
+                body()
+
+        for _ in tf.range(outside):
+            strategy.run(replica)
+
+    expected = 0.0
+    for outside, inside, body, adds in (
+        (1, 4, add, 4),
+        (5, 1, add, 5),
+        (3, 4, add, 12),
+        (2, 3, add_twice_in_a_function, 12),
+    ):
+        tf.function(lambda o, i, body=body: step(o, i, body))(
+            tf.constant(outside), tf.constant(inside)
+        )
+        expected += 2 * adds
+        for copy in variable.values:
+            np.testing.assert_array_equal(copy, [expected] * 3)
+
+
+def test_a_step_that_is_traced_again_for_another_shape_still_communicates(values):
+    strategy = harness.strategy(2)
+    step = tf.function(lambda x: strategy.run(lambda: all_reduce(SUM, x)))
+    for size in (2, 5, 2, 7, 5):
+        np.testing.assert_array_equal(values(step(tf.ones([size]))), [[2.0] * size] * 2)
+    assert step.experimental_get_tracing_count() == 3
+
+
+def test_replicas_that_issue_different_collectives_are_named_before_anything_waits(rank):
+    strategy = harness.strategy(3)
+
+    def replica():
+        value = tf.ones([2 + (rank() == 2)])
+        return all_reduce(SUM, value)
+
+    words = r"number 1 is all_reduce of float32 \[2\].*replica 0 .*float32 \[3\].* on replica 2"
+    with pytest.raises(CollectiveMismatchError, match=words):
+        tf.function(lambda: strategy.run(replica))()
+
+    def one_less():
+        return all_reduce(SUM, tf.ones([2])) if rank() else tf.ones([2])
+
+    with pytest.raises(CollectiveMismatchError, match="number 1 is missing on replica 0"):
+        tf.function(lambda: strategy.run(one_less))()
+
+
+def test_a_collective_in_a_function_that_one_eager_replica_calls_is_refused():
+    strategy = harness.strategy(2)
+    inner = tf.function(lambda: all_reduce(SUM, tf.ones([2])))
+    with pytest.raises(RuntimeError, match="can only communicate eagerly"):
+        strategy.run(lambda: inner())
+
+
+def test_a_collective_in_a_compiled_function_is_refused_on_cpu():
+    strategy = harness.strategy(2)
+
+    @tf.function(jit_compile=True)
+    def step():
+        return strategy.run(lambda: all_reduce(SUM, tf.ones([2])))
+
+    with pytest.raises(RuntimeError, match=r"outside XLA on CPU.*jit_compile=False"):
+        step()
+
+
+@pytest.mark.parametrize("kind", ["string", "bool"])
+def test_all_reduce_refuses_what_has_no_sum(kind, way):
+    value = "text" if kind == "string" else True
+    with pytest.raises((TypeError, tf.errors.InvalidArgumentError), match=kind):
+        way(harness.strategy(2), lambda: all_reduce(SUM, tf.constant(value)))
+
+
+def test_one_replica_reduces_nothing_and_its_mean_is_itself(way, values):
+    for op in (SUM, MEAN):
+        out = way(harness.strategy(1), lambda op=op: all_reduce(op, {"a": tf.constant([1.0, 2.0])}))
+        np.testing.assert_array_equal(values(out["a"]), [[1, 2]])
+
+
+# ---- all_gather and merge_call
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_all_gather_concatenates_nests_in_the_order_of_ranks(axis, uneven, execute, rank, values):
+    shapes = [(r + 1 if uneven else 2, 2)[:: 1 - 2 * axis] for r in range(3)]
+    arrays = [np.random.default_rng(r).normal(size=s).astype("f4") for r, s in enumerate(shapes)]
+
+    def replica():
+        return context().all_gather({"a": tf.constant(arrays[rank()])}, axis=axis)
+
+    strategy = harness.strategy(3)
+    out = execute(lambda: strategy.run(tf.autograph.experimental.do_not_convert(replica)))
+    for copy in values(out["a"]):
+        np.testing.assert_array_equal(copy, np.concatenate(arrays, axis))
+
+
+def test_the_gradient_of_all_gather_returns_each_replicas_rows(execute, rank, values, mirrored):
+    def replica():
+        x = tf.constant([1.0, 2.0]) * float(rank() + 1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.square(context().all_gather(x, axis=0))) * float(rank() + 1)
+        return tape.gradient(loss, x)
+
+    replica = tf.autograph.experimental.do_not_convert(replica)
+    ours, theirs = (
+        values(execute(lambda strategy=strategy: strategy.run(replica)))
+        for strategy in (harness.strategy(3), mirrored(3))
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    x = np.array([1.0, 2.0]) * np.arange(1, 4)[:, None]
+    np.testing.assert_allclose(ours, 2 * x * 6, rtol=1e-6)
+
+
+def test_merge_call_meets_in_the_cross_replica_context_with_every_replicas_value(
+    execute, rank, values
+):
+    strategy = harness.strategy(3)
+    with strategy.scope():
+        variable = tf.Variable(0.0)
+
+    def merge(merged_strategy, value, *, offset):
+        assert merged_strategy is strategy
+        assert tf.distribute.in_cross_replica_context()
+        total = strategy.reduce(SUM, value, axis=None) + offset
+        strategy.extended.update(variable, lambda v, t: v.assign(t), args=(total,))
+        return total
+
+    def replica():
+        own = tf.constant(float(rank() + 1))
+        return context().merge_call(merge, args=(own,), kwargs={"offset": 0.5})
+
+    out = execute(lambda: strategy.run(tf.autograph.experimental.do_not_convert(replica)))
+    assert {float(copy) for copy in values(out)} == {6.5}
+    np.testing.assert_array_equal([np.asarray(v) for v in variable.values], [6.5] * 3)
+
+
+def test_replicas_that_merge_different_numbers_of_times_are_refused(execute, rank):
+    def replica():
+        for _ in range(rank() + 1):
+            context().merge_call(lambda strategy: None)
+        return tf.constant(0.0)
+
+    strategy = harness.strategy(2)
+    with pytest.raises(RuntimeError, match="different number of"):
+        execute(lambda: strategy.run(tf.autograph.experimental.do_not_convert(replica)))

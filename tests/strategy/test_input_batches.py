@@ -1,0 +1,186 @@
+"""Global batches and the replicas' shares of them."""
+
+import harness
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdp.strategy import input_batches
+
+
+@given(size=st.integers(0, 10_000), num_replicas=st.integers(1, 64))
+def test_shares_are_the_whole_as_even_as_can_be_and_the_first_take_the_rest(size, num_replicas):
+    shares = input_batches.shares(size, num_replicas)
+    assert sum(shares) == size
+    assert len(shares) == num_replicas
+    assert max(shares) - min(shares) <= 1
+    assert shares == sorted(shares, reverse=True)
+
+
+# ---- split
+
+
+@given(
+    size=st.integers(0, 9),
+    columns=st.integers(0, 3),
+    replicas=st.integers(1, 4),
+)
+@settings(max_examples=30, deadline=None)
+def test_split_gives_the_replicas_the_rows_in_order(size, columns, replicas):
+    rows = np.arange(size * columns, dtype=np.float32).reshape(size, columns)
+    strategy = harness.strategy(replicas)
+    shares = strategy.experimental_local_results(strategy.split(rows))
+    assert [len(share) for share in shares] == input_batches.shares(size, replicas)
+    np.testing.assert_array_equal(np.concatenate(shares), rows)
+
+
+def test_split_keeps_nests_and_what_is_none():
+    batch = {"x": [np.arange(5), None], "y": (tf.constant([["a"]] * 5),), "none": None}
+    split = harness.strategy(2).split(batch)
+    assert split["none"] is None
+    assert split["x"][1] is None
+    assert [v.numpy().tolist() for v in split["x"][0].values] == [[0, 1, 2], [3, 4]]
+    assert [v.shape.as_list() for v in split["y"][0].values] == [[3, 1], [2, 1]]
+
+
+def test_split_cuts_ragged_and_sparse_tensors_by_rows():
+    strategy = harness.strategy(3)
+    ragged = tf.ragged.constant([[1], [], [2, 3, 4], [5, 6]])
+    parts = strategy.split(ragged).values
+    assert [part.to_list() for part in parts] == [[[1], []], [[2, 3, 4]], [[5, 6]]]
+    dense = np.arange(12).reshape(4, 3) * (np.arange(12).reshape(4, 3) % 2)
+    parts = strategy.split(tf.sparse.from_dense(dense)).values
+    np.testing.assert_array_equal(np.concatenate([tf.sparse.to_dense(p) for p in parts]), dense)
+    assert [part.dense_shape.numpy().tolist() for part in parts] == [[2, 3], [1, 3], [1, 3]]
+
+
+def test_what_split_returns_goes_into_run():
+    strategy = harness.strategy(3)
+    split = strategy.split({"x": np.arange(7.0), "none": None})
+
+    @tf.function
+    def step(batch):
+        return strategy.run(lambda b: tf.reduce_sum(b["x"]), args=(batch,))
+
+    parts = [v.numpy() for v in step(split).values]
+    assert parts == [0 + 1 + 2, 3 + 4, 5 + 6]
+
+
+# ---- datasets
+
+
+def elements(strategy, dataset):
+    """What each replica gets, element by element."""
+    return [
+        tf.nest.map_structure(
+            lambda leaf: [_plain(v) for v in strategy.experimental_local_results(leaf)], element
+        )
+        for element in strategy.experimental_distribute_dataset(dataset)
+    ]
+
+
+def _plain(value):
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    if isinstance(value, tf.SparseTensor):
+        return tf.sparse.to_dense(value).numpy().tolist()
+    return value.numpy().tolist()
+
+
+X = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        lambda x: x,
+        lambda x: (x, x[:, 0]),
+        lambda x: {"a": x, "b": (x[:, 1],)},
+        lambda x: ({"a": x}, x[:, 0], x[:, 1]),
+        lambda x: (x,),
+    ],
+    ids=["tensor", "pair", "dict", "dict, target, weight", "tuple of one"],
+)
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_distributed_dataset_keeps_the_structure_of_its_elements(structure, replicas):
+    dataset = tf.data.Dataset.from_tensor_slices(X).batch(3).map(structure)
+    strategy = harness.strategy(replicas)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    for batch, element in zip(np.split(X, [3]), distributed, strict=True):
+        expected = structure(batch)
+        tf.nest.assert_same_structure(
+            tf.nest.map_structure(lambda leaf: 0, element),
+            tf.nest.map_structure(lambda leaf: 0, expected),
+        )
+        for leaf, whole in zip(tf.nest.flatten(element), tf.nest.flatten(expected), strict=True):
+            shares = [np.asarray(s) for s in strategy.experimental_local_results(leaf)]
+            np.testing.assert_array_equal(np.concatenate(shares), whole)
+            assert [len(s) for s in shares] == input_batches.shares(len(whole), replicas)
+
+
+def test_ragged_and_sparse_batches_are_cut_by_rows():
+    strategy = harness.strategy(2)
+    ragged = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [], [2, 3]])).batch(3)
+    assert elements(strategy, ragged) == [[[[1], []], [[2, 3]]]]
+    sparse = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense([[1, 0], [0, 2], [3, 0]]))
+    assert elements(strategy, sparse.batch(3)) == [[[[1, 0], [0, 2]], [[3, 0]]]]
+
+
+def test_a_batch_of_fewer_examples_than_replicas_leaves_shares_empty():
+    strategy = harness.strategy(3)
+    dataset = harness.batches_of([3, 1, 2], np.arange(6))
+    assert elements(strategy, dataset) == [[[0], [1], [2]], [[3], [], []], [[4], [5], []]]
+
+
+def test_shapes_stay_known_where_the_batch_divides_evenly():
+    strategy = harness.strategy(2)
+    dataset = tf.data.Dataset.from_tensor_slices(np.zeros([8, 3])).batch(4, drop_remainder=True)
+    spec = strategy.experimental_distribute_dataset(dataset).element_spec
+    assert [value.shape.as_list() for value in spec._value_specs] == [[2, 3]] * 2
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_the_number_of_global_batches_stays_known(replicas):
+    strategy = harness.strategy(replicas)
+    dataset = tf.data.Dataset.range(10).batch(4)
+    assert int(strategy.experimental_distribute_dataset(dataset).cardinality) == 3
+    forever = strategy.experimental_distribute_dataset(dataset.repeat())
+    assert int(forever.cardinality) == tf.data.INFINITE_CARDINALITY
+    unknown = strategy.experimental_distribute_dataset(dataset.filter(lambda x: True))
+    assert int(unknown.cardinality) == tf.data.UNKNOWN_CARDINALITY
+
+
+def test_an_infinite_shuffled_dataset_can_be_taken_from():
+    strategy = harness.strategy(2)
+    dataset = tf.data.Dataset.range(10).shuffle(10, seed=1).batch(4).repeat()
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    seen = []
+    for size in (4, 4, 2, 4):
+        parts = strategy.experimental_local_results(next(iterator))
+        assert [len(part) for part in parts] == [size // 2] * 2
+        seen += [int(n) for part in parts for n in part]
+    assert sorted(seen[:10]) == list(range(10))
+
+
+@pytest.mark.parametrize(("batch", "replicas"), [(1, 2), (3, 4)])
+def test_a_declared_batch_with_too_few_examples_is_refused_with_the_arithmetic(batch, replicas):
+    words = f"batch size is {batch} and there are {replicas} replicas"
+    with pytest.raises(ValueError, match=words):
+        input_batches.check_declared_size(tf.data.Dataset.range(9).batch(batch), replicas)
+
+
+def test_what_declares_no_batch_size_is_not_refused():
+    for dataset in (
+        tf.data.Dataset.range(9).batch(4),
+        harness.batches_of([1, 1], np.arange(2)),
+        "no dataset at all",
+    ):
+        input_batches.check_declared_size(dataset, 4)
+
+
+def test_a_dataset_of_single_examples_is_refused():
+    for dataset in (tf.data.Dataset.range(4), tf.data.Dataset.from_tensor_slices(["a", "b"])):
+        with pytest.raises((IndexError, ValueError)):
+            harness.strategy(2).experimental_distribute_dataset(dataset)

@@ -1,0 +1,164 @@
+"""The private names of TensorFlow that the strategy stands on are where and what it expects."""
+
+import ast
+import inspect
+import pathlib
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.distribute import cross_device_ops, distribute_lib, mirrored_run
+
+import tfdp
+from tfdp.strategy import _tensorflow
+
+# For each name the parameters that the strategy passes or overrides, in their order.
+SIGNATURES = {
+    "GraphOrParentsInXlaContext": ["graph"],
+    "ReductionToOneDevice": ["self", "reduce_to_device", "accumulation_fn"],
+    "SingleDevice": None,
+    "compute_batch_size": ["dataset"],
+    "control_status_ctx": [],
+    "create_mirrored_variable": [
+        "strategy",
+        "real_mirrored_creator",
+        "class_mapping",
+        "policy_mapping",
+        "kwargs",
+    ],
+    "get_distributed_dataset": [
+        "dataset",
+        "input_workers",
+        "strategy",
+        "num_replicas_in_sync",
+        "input_context",
+        "options",
+        "build",
+        "replica_order",
+    ],
+    "tf_convert": ["f", "ctx", "convert_by_default", "user_requested"],
+}
+
+CLASSES = {
+    "DistributedVariable": (tf.distribute.DistributedValues,),
+    "Function": (),
+    "Mirrored": (tf.distribute.DistributedValues,),
+    "MirroredExtended": (tf.distribute.StrategyExtended,),
+    "MirroredVariable": (tf.distribute.DistributedValues, tf.Variable),
+    "SyncOnReadVariable": (tf.distribute.DistributedValues, tf.Variable),
+}
+
+# What `DataParallelExtended` and `ReplicatedVariable` override, or call on `super()`.
+METHODS = {
+    "MirroredExtended": {
+        "__init__": ["self", "container_strategy", "devices", "cross_device_ops"],
+        "_call_for_each_replica": ["self", "fn", "args", "kwargs"],
+        "_create_variable": ["self", "next_creator", "kwargs"],
+        "_experimental_distribute_dataset": ["self", "dataset", "options"],
+        "_get_cross_device_ops": ["self", "value"],
+        "_get_variable_creator_initial_value": [
+            "self",
+            "replica_id",
+            "device",
+            "primary_var",
+            "kwargs",
+        ],
+        "_input_workers_with_options": ["self", "options"],
+        "_make_collective_ops_with_fallbacks": ["self"],
+        "_reduce_to": ["self", "reduce_op", "value", "destinations", "options"],
+        "_replica_ctx_all_reduce": ["self", "reduce_op", "value", "options"],
+        "_use_merge_call": ["self"],
+    },
+    "MirroredVariable": {
+        "_get_on_device_or_primary": ["self"],
+        "_update_replica": ["self", "update_fn", "value", "kwargs"],
+    },
+    "Function": {"_clone": ["self", "python_function"]},
+}
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+def test_every_private_name_has_a_row_here():
+    constants = {"VARIABLE_POLICY_MAPPING"}
+    assert set(_tensorflow.__all__) == set(SIGNATURES) | set(CLASSES) | constants
+    tree = ast.parse(pathlib.Path(_tensorflow.__file__).read_text(encoding="utf-8"))
+    imported = [
+        alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert sorted(imported) == sorted(_tensorflow.__all__)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_private_function_takes_what_the_strategy_passes(name):
+    value = getattr(_tensorflow, name)
+    if SIGNATURES[name] is None:
+        assert inspect.isclass(value)
+        assert value("/device:CPU:0").device == "/device:CPU:0"
+    else:
+        function = value.__init__ if inspect.isclass(value) else value
+        assert parameters(function) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_private_class_is_what_the_strategy_takes_it_for(name):
+    value = getattr(_tensorflow, name)
+    assert inspect.isclass(value)
+    assert all(issubclass(value, base) for base in CLASSES[name])
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"), [(owner, method) for owner in METHODS for method in METHODS[owner]]
+)
+def test_a_private_method_takes_what_the_strategy_passes(owner, method):
+    assert parameters(getattr(getattr(_tensorflow, owner), method)) == METHODS[owner][method]
+
+
+def test_the_function_that_tf_function_makes_is_of_the_private_class():
+    assert isinstance(tf.function(lambda: None), _tensorflow.Function)
+    assert tf.function(test_every_private_name_has_a_row_here).python_function is (
+        test_every_private_name_has_a_row_here
+    )
+
+
+def test_a_scope_makes_its_variables_by_the_policies_that_it_is_given():
+    assert set(_tensorflow.VARIABLE_POLICY_MAPPING) >= {
+        tf.VariableSynchronization.ON_WRITE,
+        tf.VariableSynchronization.ON_READ,
+    }
+
+
+def test_the_replicas_threads_say_whether_they_run_eagerly():
+    assert "in_eager" in mirrored_run._MirroredReplicaThread.__init__.__code__.co_names
+
+
+def test_replicas_without_merge_call_reduce_and_update_by_themselves():
+    context = distribute_lib.ReplicaContext
+    assert "_replica_ctx_all_reduce" in inspect.getsource(context.all_reduce)
+    assert "_replica_ctx_update" in inspect.getsource(context._update)
+    assert parameters(cross_device_ops.CrossDeviceOps.reduce)[:4] == [
+        "self",
+        "reduce_op",
+        "per_replica_value",
+        "destinations",
+    ]
+
+
+def test_only_this_module_of_the_strategy_imports_private_names():
+    folder = pathlib.Path(_tensorflow.__file__).parent
+    for path in folder.glob("*.py"):
+        imports_private = "tensorflow.python" in path.read_text(encoding="utf-8")
+        assert imports_private == (path.name == "_tensorflow.py"), path.name
+
+
+def test_the_strategy_overrides_only_names_that_tensorflow_still_has():
+    extended = type(tfdp.DataParallelStrategy(["CPU:0"]).extended)
+    own = {"is_tfdp", "identical_writes", "summed_on_read", "broadcast_from_first"}
+    for name in vars(extended):
+        if name in METHODS["MirroredExtended"]:
+            assert hasattr(_tensorflow.MirroredExtended, name)
+    overridden = {n for n in vars(extended) if hasattr(_tensorflow.MirroredExtended, n)}
+    expected = set(METHODS["MirroredExtended"]) | set(dir(type)) | {"__annotations__"}
+    assert overridden <= expected, overridden - expected
+    assert not {n for n in own if hasattr(_tensorflow.MirroredExtended, n)}
