@@ -156,7 +156,9 @@ def test_two_optimizers_in_one_step_train_as_on_one_device(trains_as_one_device)
         return model.fit(harness.batches_of(UNEVEN, noise, real), epochs=2, verbose=0).history
 
     outcome, _ = trains_as_one_device(build, use)
-    assert sum(map(len, outcome.slots.values())) > 10, "Both optimizers' variables must be compared."
+    assert sum(map(len, outcome.slots.values())) > 10, (
+        "Both optimizers' variables must be compared."
+    )
 
 
 class Lazy(keras.Model):
