@@ -104,14 +104,21 @@ def _global_value(
     """`value` forward; backward `scale` into `numerator`."""
     share = step.share
     assert share is not None
-    if share.scaled_at_apply or _inside_a_layer():
-        # Somebody multiplies by the fraction later: `scaled_at_apply`, or `add_loss`.
-        scale = tf.math.divide_no_nan(scale, share.fraction)
+    inside_a_layer = _inside_a_layer()
     value = tf.cast(value, numerator.dtype)
+
+    def backward(upstream: tf.Tensor) -> tf.Tensor:
+        # Somebody multiplies by a factor later: `apply`, or `add_loss` inside a layer.
+        factor = scale
+        if share.scaled_at_apply:
+            factor = tf.math.divide_no_nan(scale, share.applied)
+        elif inside_a_layer:
+            factor = tf.math.divide_no_nan(scale, share.fraction)
+        return upstream * tf.cast(factor, upstream.dtype)
 
     @tf.custom_gradient
     def attach(numerator: tf.Tensor) -> Any:
-        return tf.identity(value), lambda upstream: upstream * tf.cast(scale, upstream.dtype)
+        return tf.identity(value), backward
 
     result = attach(numerator)
     step.global_values[id(result)] = result

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
@@ -30,12 +31,19 @@ def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
 def update_mean(
     original: Callable[..., Any], self: keras.metrics.Mean, values: Any, sample_weight: Any = None
 ) -> Any:
-    """A scalar stands for the whole batch: the replicas' scalars together weigh as one."""
-    share = _share_of_scalar(values)
-    if share is None:
+    """A scalar, or a scalar weight, stands for the batch: the replicas' together weigh as one.
+
+    An integer weight is a number of examples, which adds up over replicas by itself.
+    """
+    share = _share()
+    scalar_weight = sample_weight is not None and _rank(sample_weight) == 0
+    if share is None or not (_rank(values) == 0 or scalar_weight):
         return original(self, values, sample_weight)
-    weight = share.fraction if sample_weight is None else sample_weight
-    return original(self, share.select(tf.cast(values, self.dtype)), weight)
+    value = share.select(tf.reduce_mean(tf.cast(values, self.dtype)))
+    weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
+    if weight.dtype.is_floating and weight.shape.rank == 0:
+        weight = share.fraction * tf.cast(weight, share.fraction.dtype)
+    return original(self, value, weight)
 
 
 @hook(keras.metrics.Sum, "update_state")
@@ -43,10 +51,10 @@ def update_sum(
     original: Callable[..., Any], self: keras.metrics.Sum, values: Any, sample_weight: Any = None
 ) -> Any:
     """A scalar stands for the whole batch: the replicas' scalars together count once."""
-    share = _share_of_scalar(values)
-    if share is None or sample_weight is not None:
+    share = _share()
+    if share is None or _rank(values) != 0:
         return original(self, values, sample_weight)
-    return original(self, share.scaled(tf.cast(values, self.dtype), share.fraction))
+    return original(self, share.scaled(tf.cast(values, self.dtype), share.fraction), sample_weight)
 
 
 @contextlib.contextmanager
@@ -73,7 +81,8 @@ def results_over_replicas(model: keras.Model) -> Iterator[None]:
 def same_on_all(step: Step, logs: Any) -> Any:
     """What a step returns, made the same on every replica.
 
-    Results of metrics are already. Other numbers are taken as means over the replica's examples.
+    Results of metrics are already. Other floating numbers are taken as means over the replica's
+    examples; of integers, strings and what has no fixed shape, replica 0's are shown.
     """
     leaves = tf.nest.flatten(logs)
     own = [index for index, leaf in enumerate(leaves) if _is_local_number(step, leaf)]
@@ -85,11 +94,13 @@ def same_on_all(step: Step, logs: Any) -> Any:
     return tf.nest.pack_sequence_as(logs, leaves)
 
 
-def _share_of_scalar(values: Any) -> Share | None:
+def _share() -> Share | None:
     step = current()
-    if step is None or step.share is None or not tf.is_tensor(values) or values.shape.rank != 0:
-        return None
-    return step.share
+    return None if step is None else step.share
+
+
+def _rank(values: Any) -> int | None:
+    return values.shape.rank if tf.is_tensor(values) else np.ndim(values)
 
 
 def _is_local_number(step: Step, leaf: Any) -> bool:

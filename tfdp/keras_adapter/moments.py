@@ -55,9 +55,10 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
             own = [share.select(gradient) for gradient in upstream]
             if not share.scaled_at_apply:
                 return step.sum(own)
-            # The gradient of sum_r f_r * loss_r, divided by the f_r that `apply` multiplies by.
-            totals = step.sum([g * tf.cast(share.fraction, g.dtype) for g in own])
-            return [tf.math.divide_no_nan(g, tf.cast(share.fraction, g.dtype)) for g in totals]
+            # The gradient of sum_r f_r * loss_r, over the factor f_r that `apply` multiplies by.
+            factor = tf.cast(share.applied, upstream[0].dtype)
+            totals = step.sum([gradient * factor for gradient in own])
+            return [tf.math.divide_no_nan(total, factor) for total in totals]
 
         return step.sum(values), backward
 

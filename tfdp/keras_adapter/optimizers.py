@@ -139,9 +139,7 @@ def _weight(step: Step) -> Callable[[tf.Tensor], tf.Tensor] | None:
     share = step.share
     if share is None or step.num_replicas == 1:
         return None
-    factor = None
-    if share.scaled_at_apply:
-        factor = share.fraction * (step.num_replicas if share.user_divides else 1)
+    factor = share.applied if share.scaled_at_apply else None
     return lambda tensor: share.scaled(tensor, factor)
 
 
@@ -166,11 +164,13 @@ def _summed(
 
 
 def _accumulates(optimizer: BaseOptimizer) -> bool:
-    inner = [
-        *getattr(optimizer, "optimizers", []),
-        *filter(None, [getattr(optimizer, "inner_optimizer", None)]),
-    ]
-    return bool(optimizer.gradient_accumulation_steps) or any(map(_accumulates, inner))
+    return bool(optimizer.gradient_accumulation_steps) or any(map(_accumulates, _inner(optimizer)))
+
+
+def _inner(optimizer: BaseOptimizer) -> list[BaseOptimizer]:
+    """The optimizers that a MultiOptimizer or a LossScaleOptimizer wraps."""
+    wrapped = getattr(optimizer, "inner_optimizer", None)
+    return [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
 
 
 def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:
@@ -180,3 +180,5 @@ def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:
             f"{optimizer.name!r} was made outside it. Move its construction, or the call of "
             "`compile` that names it, into `with strategy.scope():`."
         )
+    for inner in _inner(optimizer):
+        _check_scope(step, inner)

@@ -18,9 +18,12 @@ _STRIDE = 2654435761
 @hook(SeedGenerator, "next")
 def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **kwargs: Any) -> Any:
     """The next seed, offset by the replica; an optimizer's is the same everywhere."""
-    seed = original(self, *args, **kwargs)
     step = current()
-    if step is None or step.optimizing or step.rank == 0:
+    if step is None or step.optimizing:
+        return original(self, *args, **kwargs)
+    with step.having(optimizing=True):  # The generator's own state is the same everywhere.
+        seed = original(self, *args, **kwargs)
+    if step.rank == 0:
         return seed
     bits = 8 * seed.dtype.size
     offset = step.rank * _STRIDE % 2 ** (bits - 1)

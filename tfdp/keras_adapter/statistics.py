@@ -1,7 +1,7 @@
 """Statistics that replicas write for themselves are averaged, once, at the end of the step.
 
 Plain BatchNormalization's moving mean and variance are of this kind: a variable without
-aggregation, of a floating dtype, that a replica assigns outside the optimizer.
+aggregation, that a replica assigns outside the optimizer. Integers and flags become replica 0's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         with step.strategy.extended.identical_writes():
             return original(self, value)
     kept_by_replicas = self.value.synchronization != tf.VariableSynchronization.ON_READ
-    if kept_by_replicas and self.aggregation == "none" and self.value.dtype.is_floating:
+    if kept_by_replicas and self.aggregation == "none":
         step.written[id(self)] = self
     return original(self, value)
 
@@ -50,7 +50,16 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
 def _average_written(step: Step) -> None:
     if not step.written or step.num_replicas == 1:
         return
-    variables = list(step.written.values())
+    extended = step.strategy.extended
+    for variable in step.written.values():
+        if not variable.value.dtype.is_floating:
+            # A count or a flag has no mean: replica 0's holds.
+            first = extended.broadcast_from_first(
+                tf.convert_to_tensor(variable.value), variable.value.dtype
+            )
+            with extended.identical_writes():
+                variable.value.assign(first, read_value=False)
+    variables = [v for v in step.written.values() if v.value.dtype.is_floating]
     share = step.last_share
     own = [tf.cast(tf.convert_to_tensor(v.value), _at_least_float32(v.value)) for v in variables]
 
@@ -61,7 +70,7 @@ def _average_written(step: Step) -> None:
         return share.scaled(values, share.fraction)
 
     means = step.sum_prepared(own, contribution)
-    with step.strategy.extended.identical_writes():
+    with extended.identical_writes():
         for variable, mean in zip(variables, means, strict=True):
             variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
 

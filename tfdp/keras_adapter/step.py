@@ -28,7 +28,16 @@ class Share:
     examples: tf.Tensor
     fraction: tf.Tensor
     scaled_at_apply: bool
+    num_replicas: int
     user_divides: bool = False
+
+    @property
+    def applied(self) -> tf.Tensor:
+        """What gradients are multiplied by when they are applied, where `scaled_at_apply`.
+
+        Asked for as late as can be: the step may ask for the number of replicas on its way.
+        """
+        return self.fraction * (self.num_replicas if self.user_divides else 1)
 
     def select(self, tensor: tf.Tensor) -> tf.Tensor:
         """`tensor`, or zeros where this replica has no examples (it may be NaN then)."""
@@ -56,7 +65,6 @@ class Step:
       last_share: That of the last such step in the replica function.
       optimizing: Inside an optimizer, whose writes are the same on all replicas.
       reduced: The gradients that the optimizer holds are summed over replicas.
-      voting: Finite or not is put to the vote: the gradients are not summed yet.
       in_result: Metrics' variables read as their sums over replicas.
       compiling: Inside a forward pass that XLA compiles.
       written: Keras variables that this replica wrote by itself, by id.
@@ -69,7 +77,6 @@ class Step:
     last_share: Share | None = None
     optimizing: bool = False
     reduced: bool = False
-    voting: bool = False
     in_result: bool = False
     compiling: bool = False
     written: dict[int, Any] = dataclasses.field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -60,7 +61,9 @@ def maybe_symbolic_build(
         data_batch = tf.nest.map_structure(_one_replica, spec)
     try:
         original(self, None, data_batch)
-    except Exception:
+    except Exception as error:
+        # Whatever a model may raise for symbolic tensors; what is wrong with it shows in the step.
+        logging.getLogger("tfdp").debug("The model is built by its first step.", exc_info=error)
         optimizer = self.optimizer
         all_built = all(layer.built for layer in self._flatten_layers())
         if optimizer is not None and not optimizer.built and all_built and self.trainable_variables:
@@ -96,6 +99,14 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
             f"{model.name!r} was built outside it. Move its construction and `compile` into "
             "`with strategy.scope():`."
         )
+    several = strategy.num_replicas_in_sync > 1
+    for variable in model.trainable_variables:
+        if several and getattr(variable, "overwrite_with_gradient", False):
+            raise ValueError(
+                "On several replicas no variable may take its gradient as its value, but "
+                f"{variable.path!r} does, as float8 scales do. Train in another dtype, such "
+                'as keras.config.set_dtype_policy("mixed_bfloat16"), or on one device.'
+            )
     optimizer = getattr(model, "optimizer", None)
     parts = {
         "The model": model.variables,
@@ -123,7 +134,9 @@ def _with_share(model: Any, step_function: Callable[..., Any]) -> Callable[..., 
             return step_function(data)
         examples = tf.cast(_num_examples(data), tf.float32)
         (total,) = step.sum([examples])
-        share = Share(examples, tf.math.divide_no_nan(examples, total), scaled_at_apply)
+        share = Share(
+            examples, tf.math.divide_no_nan(examples, total), scaled_at_apply, step.num_replicas
+        )
         with step.having(share=share), metrics.results_over_replicas(model):
             logs = metrics.same_on_all(step, step_function(data))
         step.last_share = share
@@ -142,7 +155,7 @@ def _has_own_losses(model: Any) -> bool:
 
 
 def _num_examples(data: Any) -> Any:
-    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
+    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()
     if isinstance(first, tf.SparseTensor):

@@ -14,6 +14,8 @@ def check_declared_size(dataset: Any, num_replicas: int) -> None:
     """Raises ValueError if `dataset` declares batches of fewer examples than there are replicas."""
     if not isinstance(dataset, tf.data.Dataset):
         return
+    if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
+        return
     size = int(compute_batch_size(dataset))
     if 0 < size < num_replicas:
         raise ValueError(
@@ -36,15 +38,16 @@ def shares(size: int, num_replicas: int) -> list[int]:
 def divide(dataset: Any, num_replicas: int) -> tf.data.Dataset | None:
     """`dataset` with each global batch cut into `num_replicas` elements, in order.
 
-    A share may be empty: TensorFlow's own rebatching would fill it from the next batch.
+    What has no axis to cut along goes to every replica. A share may be empty: TensorFlow's own
+    rebatching would fill it from the next batch.
 
     Returns:
       The dataset, or None where its elements are no batches: then each replica gets whole elements.
     """
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
-    specs = [spec for spec in tf.nest.flatten(dataset.element_spec) if _can_be_cut(spec)]
-    if not specs or any(spec.shape.rank in (None, 0) for spec in specs):
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not any(map(_can_be_cut, specs)) or None in map(_rank, specs):
         return None
 
     def cut(*batch: Any) -> tf.data.Dataset:
@@ -110,7 +113,13 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
 def _can_be_cut(leaf: Any) -> bool:
     tensors = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     specs = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
-    return isinstance(leaf, (*tensors, *specs))
+    return isinstance(leaf, (*tensors, *specs)) and _rank(leaf) != 0
+
+
+def _rank(leaf: Any) -> int | None:
+    """The rank, None where it is unknown, and -1 of what has none, such as an optional."""
+    shape = getattr(leaf, "shape", None)
+    return -1 if shape is None else shape.rank
 
 
 def _num_rows(leaf: Any) -> Any:

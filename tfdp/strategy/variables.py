@@ -51,7 +51,17 @@ def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class ReplicaMirroredVariable(MirroredVariable):
+class _Scalar:
+    """Conversions that a variable on one device has and TensorFlow's distributed ones lack."""
+
+    def __float__(self) -> float:
+        return float(self.numpy())  # type: ignore[attr-defined]
+
+    def __int__(self) -> int:
+        return int(self.numpy())  # type: ignore[attr-defined]
+
+
+class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     """A variable that replicas keep equal without meeting each other.
 
     TensorFlow's class calls `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
@@ -82,8 +92,12 @@ class ReplicaMirroredVariable(MirroredVariable):
         return context.all_reduce(op, value)
 
 
+class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
+    """A variable of which each replica holds a share; outside replicas it is aggregated."""
+
+
 CLASS_MAPPING = {
     "VariableClass": DistributedVariable,
     tf.VariableSynchronization.ON_WRITE: ReplicaMirroredVariable,
-    tf.VariableSynchronization.ON_READ: SyncOnReadVariable,
+    tf.VariableSynchronization.ON_READ: ReplicaSyncOnReadVariable,
 }
