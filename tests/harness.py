@@ -6,10 +6,24 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
+
+FEW_REPLICAS = [2, pytest.param(3, marks=pytest.mark.slow)]
+
+
+def count_id(replicas):
+    """What names a number of replicas in a test's id."""
+    return f"{replicas}-replicas"
+
+
+# For the tests where the number itself matters: two, three or four shares of a batch.
+on_two_to_four_replicas = pytest.mark.parametrize(
+    "replicas", [*FEW_REPLICAS, pytest.param(4, marks=pytest.mark.slow)], ids=count_id
+)
 
 
 @dataclasses.dataclass
