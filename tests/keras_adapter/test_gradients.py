@@ -125,7 +125,6 @@ def adding(kind):
 EXTRA_LOSSES = {
     "kernel regularizer": regularized(kernel_regularizer=keras.regularizers.L1L2(0.01, 0.1)),
     "activity regularizer": regularized(activity_regularizer=keras.regularizers.L2(0.1)),
-    "activity layer": lambda: [layers.Dense(4), layers.ActivityRegularization(0.001, 0.002)],
     "add_loss of a raw mean": adding("raw mean"),
     "add_loss of a Keras loss": adding("a Keras loss"),
     "add_loss of both": adding("both"),
