@@ -18,6 +18,7 @@ HOOKS = {
 # The first digits of the SHA-256 of the source that each hook wraps, in Keras 3.15.1. Where one
 # differs, Keras has changed that function: read the change, mend the hook, then write the new one.
 FINGERPRINTS = {
+    "BatchNormalization._moments": "2ba739b46f4f",
     "Layer.__call__": "4fb7e42e4ffd",
     "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
     "Mean.update_state": "addc194e254f",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import nn
@@ -41,6 +42,27 @@ def compute_moments_sync(
     if keepdims:
         return mean, variance
     return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+@hook(keras.layers.BatchNormalization, "_moments")
+def masked_moments(
+    original: Callable[..., Any], self: keras.layers.BatchNormalization, inputs: Any, mask: Any
+) -> Any:
+    """Moments of what a mask leaves, over all replicas; Keras takes those of each replica."""
+    step = current()
+    if step is None or step.compiling or mask is None or not self.synchronized:
+        return original(self, inputs, mask)
+    axes = self._reduction_axes
+    valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+    kept = tf.where(valid, inputs, tf.zeros_like(inputs))
+    weights = tf.cast(valid, inputs.dtype)
+    total, count = _sum_over_replicas(
+        step, tf.reduce_sum(kept, axes, keepdims=True), tf.reduce_sum(weights, axes, keepdims=True)
+    )
+    mean = total / (count + keras.config.epsilon())
+    squares = tf.where(valid, tf.square(inputs - mean), tf.zeros_like(inputs))
+    (distances,) = _sum_over_replicas(step, tf.reduce_sum(squares, axes, keepdims=True))
+    return tf.squeeze(mean), tf.squeeze(distances / (count + keras.config.epsilon()))
 
 
 def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
