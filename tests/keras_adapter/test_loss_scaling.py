@@ -72,13 +72,13 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
 @harness.on_two_to_four_replicas
 @pytest.mark.parametrize("bad", [np.inf, np.nan], ids=["inf", "nan"])
 @pytest.mark.parametrize("case", ["SGD", pytest.param("Adam", marks=pytest.mark.slow)])
-def test_an_overflow_on_any_one_replica_makes_all_skip(bad, case, replicas, trains_as_one_device):
-    # Good and bad batches take turns; the bad example falls to each replica in turn.
-    batch_size = 2 * replicas
-    x, y = harness.regression_data(2 * replicas * batch_size)
+def test_an_overflow_on_any_one_replica_makes_all_skip(bad, case, trains_as_one_device):
+    # Good and bad batches take turns; the bad example falls to each of 2, 3 or 4 replicas.
+    batch_size, places = 12, [0, 4, 6, 9]
+    x, y = harness.regression_data(2 * len(places) * batch_size)
     y = y.copy()
-    for replica in range(replicas):
-        y[(2 * replica + 1) * batch_size + 2 * replica] = bad
+    for ordinal, place in enumerate(places):
+        y[(2 * ordinal + 1) * batch_size + place] = bad
 
     def build():
         optimizer = optimizers.LossScaleOptimizer(INNER[case](), initial_scale=1024.0)
@@ -93,11 +93,11 @@ def test_an_overflow_on_any_one_replica_makes_all_skip(bad, case, replicas, trai
 
     outcome, _ = trains_as_one_device(build, use)
     scales = outcome.seen["scales"]
-    assert scales == [1024.0 / 2 ** ((step + 1) // 2) for step in range(2 * replicas)]
+    assert scales == [1024.0 / 2 ** ((step + 1) // 2) for step in range(8)]
     inner = [
         [v for slots in step.values() for v in slots if v.shape] for step in outcome.seen["slots"]
     ]
-    for step in range(1, 2 * replicas, 2):
+    for step in range(1, 8, 2):
         for kind in (outcome.seen["weights"], inner):
             for before, after in zip(kind[step - 1], kind[step], strict=True):
                 np.testing.assert_array_equal(before, after)
