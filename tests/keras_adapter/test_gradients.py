@@ -125,6 +125,11 @@ def adding(kind):
 EXTRA_LOSSES = {
     "kernel regularizer": regularized(kernel_regularizer=keras.regularizers.L1L2(0.01, 0.1)),
     "activity regularizer": regularized(activity_regularizer=keras.regularizers.L2(0.1)),
+    # Behind tanh: at this learning rate linear layers diverge on this data, penalty or none.
+    "activity layer": lambda: [
+        layers.Dense(6, activation="tanh"),
+        layers.ActivityRegularization(0.01, 0.1),
+    ],
     "add_loss of a raw mean": adding("raw mean"),
     "add_loss of a Keras loss": adding("a Keras loss"),
     "add_loss of both": adding("both"),
@@ -145,9 +150,8 @@ def test_added_losses_count_as_on_one_device(kind, trains_as_one_device):
 
     use = harness.fit_datasets(lambda: harness.batches_of([3, 8, 1, 5], x, y))
     _, reference = trains_as_one_device(build, use)
-    fit = reference.seen["history"]
-    mean_of_batches = fit["loss"][-1]
-    assert mean_of_batches > 0
+    history = reference.seen["history"]["loss"]
+    assert all(0 < loss < np.inf for loss in history), "one device must not diverge"
 
 
 @pytest.mark.slow
