@@ -5,6 +5,9 @@ Every message says what must hold, what was received and the exact fix.
 
 from __future__ import annotations
 
+# In every error that only says that another rank is gone: the launcher looks for the first cause.
+LOST_RANK_MARK = "lost rank"
+
 
 class CollectiveMismatchError(RuntimeError):
     """Replicas do not issue the same sequence of collectives.
@@ -19,3 +22,28 @@ class CollectiveMismatchError(RuntimeError):
 
 class ScopeError(RuntimeError):
     """Something was made in another scope than the one that it is used in."""
+
+
+class ClusterError(ValueError):
+    """What describes the cluster (`TF_CONFIG`, MPI, Slurm, a resolver) is missing or contradicts itself.
+
+    The message names the variable, what it held and, where it is known, the rank.
+    """
+
+
+class RankLostError(RuntimeError):
+    """Another process of the cluster died, stopped or ended while this one needs it."""
+
+    __init__ = Exception.__init__
+
+
+class CollectiveTimeoutError(RuntimeError):
+    """A rank did not take part in a collective, or did not say what was asked, in time."""
+
+    __init__ = Exception.__init__
+
+
+class RankMismatchError(RuntimeError):
+    """Something that must be alike on all ranks is not: a variable, an option, a version."""
+
+    __init__ = Exception.__init__
