@@ -42,6 +42,13 @@ def strategy(replicas, **options):
     return tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)], **options)
 
 
+def per_replica(strategy, arrays):
+    """A distributed value: one array for each replica."""
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
+    )
+
+
 def scope(replicas):
     """The scope that `replicas` means: none at all for one device (None)."""
     return contextlib.nullcontext() if replicas is None else strategy(replicas).scope()

@@ -1,4 +1,4 @@
-"""TensorFlow's own strategy as an oracle, and running a function eagerly or in a graph."""
+"""TensorFlow's own strategy as an oracle, and the ways in which replicas can be run."""
 
 import numpy as np
 import pytest
@@ -48,3 +48,34 @@ def rank():
         )
 
     return of_replica
+
+
+def ways(strategy, fn):
+    """The same replica function run eagerly, in a graph, as a tf.function, and nested in one."""
+
+    def nested(*args):
+        inner = tf.function(fn)
+        inner(*args)
+        return inner(*args)
+
+    return {
+        "eager": lambda *args: strategy.run(fn, args=args),
+        "graph": tf.function(lambda *args: strategy.run(fn, args=args)),
+        "function": lambda *args: strategy.run(decorated, args=args),
+        "nested": tf.function(lambda *args: strategy.run(nested, args=args)),
+    } | {"_": (decorated := tf.function(fn))}
+
+
+SLOW_WAYS = [pytest.param(name, marks=pytest.mark.slow) for name in ("function", "nested")]
+
+
+@pytest.fixture(params=["eager", "graph", *SLOW_WAYS])
+def way(request):
+    """Returns a function (strategy, replica function, arguments) -> result, in one of four ways."""
+    return lambda strategy, fn, *args: ways(strategy, fn)[request.param](*args)
+
+
+@pytest.fixture(params=["graph", *SLOW_WAYS])
+def way_in_graph(request):
+    """As `way`, without eager execution."""
+    return lambda strategy, fn, *args: ways(strategy, fn)[request.param](*args)

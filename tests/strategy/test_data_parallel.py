@@ -1,4 +1,4 @@
-"""`tfdp.DataParallelStrategy` as tf.distribute documents it, with NumPy and MirroredStrategy."""
+"""`tfdp.DataParallelStrategy` as tf.distribute documents it: devices, `run`, scopes."""
 
 import harness
 import numpy as np
@@ -8,14 +8,7 @@ import tensorflow as tf
 import tfdp
 from tfdp.errors import ScopeError
 
-SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
-
-
-def per_replica(strategy, arrays):
-    """One array for each replica."""
-    return strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
-    )
+SUM = tf.distribute.ReduceOp.SUM
 
 
 def test_it_is_a_tf_distribute_strategy_with_a_replica_for_each_device():
@@ -53,7 +46,7 @@ def test_an_option_out_of_range_is_refused_where_it_is_given(options, error, wor
 
 def test_run_gives_every_replica_its_own_values_and_shares_plain_ones(execute, values):
     strategy = harness.strategy(3)
-    own = per_replica(strategy, [np.float32([r, 2 * r]) for r in range(3)])
+    own = harness.per_replica(strategy, [np.float32([r, 2 * r]) for r in range(3)])
 
     def replica(x, plain, *, scale):
         return {"scaled": x * scale, "both": (x + plain, plain)}
@@ -135,7 +128,7 @@ def test_autograph_converts_python_control_flow_of_a_replica(decorated, values):
         def step(x):
             return strategy.run(converted, args=(x,))
 
-    np.testing.assert_array_equal(values(step(per_replica(strategy, [4.0, 32.0]))), [2, -1])
+    np.testing.assert_array_equal(values(step(harness.per_replica(strategy, [4.0, 32.0]))), [2, -1])
 
 
 def test_an_exception_in_one_replica_reaches_the_caller_and_the_strategy_stays_usable(
@@ -181,196 +174,6 @@ def test_what_run_returns_is_regrouped_as_mirrored_strategy_does(execute, mirror
         for strategy in (harness.strategy(2), mirrored(2))
     )
     assert str(ours) == str(theirs)
-
-
-# ---- reduce and gather
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-def test_reduce_without_an_axis_is_elementwise_over_replicas(dtype, execute):
-    strategy = harness.strategy(3)
-    arrays = [np.arange(4).reshape(2, 2).astype(dtype) * (r + 1) for r in range(3)]
-    value = per_replica(strategy, arrays)
-    total = execute(lambda: strategy.reduce("SUM", value, axis=None))
-    np.testing.assert_array_equal(total, np.sum(arrays, axis=0))
-    mean = execute(lambda: strategy.reduce("MEAN", value, axis=None))
-    np.testing.assert_allclose(mean, np.mean(arrays, axis=0), rtol=1e-6)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_reduce_along_an_axis_weighs_every_row_alike_when_replicas_hold_different_numbers(
-    axis, execute
-):
-    strategy = harness.strategy(3)
-    shapes = [(rows, 2) if axis == 0 else (2, rows) for rows in (3, 1, 2)]
-    arrays = [np.random.default_rng(r).normal(size=s).astype("f4") for r, s in enumerate(shapes)]
-    value = per_replica(strategy, arrays)
-    everything = np.concatenate(arrays, axis)
-    for op, expected in ((SUM, everything.sum(axis)), (MEAN, everything.mean(axis))):
-        reduced = execute(lambda op=op: strategy.reduce(op, value, axis=axis))
-        np.testing.assert_allclose(reduced, expected, rtol=1e-6, atol=1e-7)
-
-
-def test_reduce_and_gather_take_nests_leaf_by_leaf(execute):
-    strategy = harness.strategy(2)
-    a, b = np.float32([[1], [2]]), np.float32([[[3]], [[4]]])
-    nest = {"a": per_replica(strategy, a), "b": [per_replica(strategy, b)]}
-    reduced = execute(lambda: strategy.reduce(SUM, nest, axis=None))
-    np.testing.assert_array_equal(reduced["a"], [3])
-    np.testing.assert_array_equal(reduced["b"][0], [[7]])
-    gathered = execute(lambda: strategy.gather(nest, axis=0))
-    np.testing.assert_array_equal(gathered["a"], [1, 2])
-    np.testing.assert_array_equal(gathered["b"][0], [[3], [4]])
-
-
-def _reducible():
-    def variable(strategy):
-        with strategy.scope():
-            return tf.Variable([1.0, 2.0])
-
-    return {
-        "a Python number": lambda strategy: 3.0,
-        "zero": lambda strategy: 0,
-        "a tensor": lambda strategy: tf.constant([1.0, 3.0]),
-        "a variable": variable,
-        "what run returns": lambda strategy: strategy.run(lambda: tf.constant([1.0, 3.0])),
-        "what a replica reads": lambda strategy: strategy.run(variable(strategy).read_value),
-        "strings": lambda strategy: strategy.run(lambda: tf.constant(["a"])),
-        "None": lambda strategy: None,
-    }
-
-
-@pytest.mark.parametrize("op", ["SUM", "MEAN"])
-@pytest.mark.parametrize("axis", [None, 0])
-@pytest.mark.parametrize("kind", _reducible())
-def test_reduce_gives_or_refuses_what_mirrored_strategy_does(kind, axis, op, mirrored):
-    def outcome(strategy):
-        value = _reducible()[kind](strategy)
-        try:
-            return np.asarray(strategy.reduce(op, value, axis=axis)).tolist()
-        except Exception as error:
-            return type(error)
-
-    assert outcome(harness.strategy(2)) == outcome(mirrored(2))
-
-
-def test_an_unknown_reduction_is_refused():
-    strategy = harness.strategy(2)
-    with pytest.raises(ValueError, match="MAX"):
-        strategy.reduce("MAX", per_replica(strategy, [1.0, 2.0]), axis=None)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "object"])
-def test_gather_concatenates_uneven_values_in_the_order_of_ranks(axis, dtype, execute):
-    strategy = harness.strategy(3)
-    shapes = [(rows, 2) if axis == 0 else (2, rows) for rows in (1, 3, 2)]
-    arrays = [np.arange(r, r + np.prod(s)).reshape(s) for r, s in enumerate(shapes)]
-    arrays = [a % 2 == 0 if dtype == "bool" else a.astype(str).astype(dtype) for a in arrays]
-    value = per_replica(strategy, arrays)
-    gathered = execute(lambda: strategy.gather(value, axis=axis)).numpy()
-    expected = np.concatenate(arrays, axis)
-    np.testing.assert_array_equal(gathered, expected.astype("S") if dtype == "object" else expected)
-
-
-def test_reduce_and_gather_belong_to_the_cross_replica_context():
-    strategy = harness.strategy(2)
-    for call in (
-        lambda: strategy.reduce(SUM, tf.constant(1.0), axis=None),
-        lambda: strategy.gather(tf.constant([1.0]), axis=0),
-    ):
-        with pytest.raises(RuntimeError, match="cross-replica context"):
-            strategy.run(call)
-
-
-# ---- values and data
-
-
-def test_local_results_are_the_replicas_values_in_the_order_of_ranks(execute):
-    strategy = harness.strategy(4)
-    value = per_replica(strategy, np.float32([5, 3, 8, 1]))
-    results = execute(lambda: strategy.experimental_local_results(value))
-    assert isinstance(results, tuple)
-    np.testing.assert_array_equal(results, [5, 3, 8, 1])
-    assert strategy.experimental_local_results(7) == (7,)
-
-
-def test_values_from_a_function_belong_to_the_replica_that_they_were_made_for(values):
-    strategy = harness.strategy(3)
-    contexts = []
-
-    def value(context):
-        contexts.append((context.replica_id_in_sync_group, context.num_replicas_in_sync))
-        return {"rank": tf.constant(context.replica_id_in_sync_group), "python": "text"}
-
-    made = strategy.experimental_distribute_values_from_function(value)
-    assert contexts == [(0, 3), (1, 3), (2, 3)]
-    np.testing.assert_array_equal(values(made["rank"]), [0, 1, 2])
-    np.testing.assert_array_equal(
-        values(strategy.run(lambda v: v["rank"] * 10, args=(made,))), [0, 10, 20]
-    )
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 3])
-@pytest.mark.parametrize(("examples", "batch"), [(12, 6), (10, 6), (7, 4)])
-def test_a_distributed_dataset_cuts_every_global_batch_in_order(replicas, examples, batch):
-    strategy = harness.strategy(replicas)
-    x = np.arange(examples * 2, dtype=np.float32).reshape(examples, 2)
-    dataset = tf.data.Dataset.from_tensor_slices({"x": x, "y": np.arange(examples)}).batch(batch)
-    distributed = strategy.experimental_distribute_dataset(dataset)
-    for _ in range(2):  # epochs
-        starts = range(0, examples, batch)
-        for start, element in zip(starts, distributed, strict=True):
-            for name, whole in (("x", x), ("y", np.arange(examples))):
-                parts = [np.asarray(p) for p in strategy.experimental_local_results(element[name])]
-                expected = whole[start : start + batch]
-                np.testing.assert_array_equal(np.concatenate(parts), expected)
-                sizes = [len(part) for part in parts]
-                assert max(sizes) - min(sizes) <= 1, sizes
-                assert sizes == sorted(sizes, reverse=True), sizes
-
-
-def test_a_loop_over_a_distributed_dataset_can_be_in_a_graph():
-    strategy = harness.strategy(2)
-    dataset = tf.data.Dataset.range(1, 13).map(lambda n: tf.cast(n, tf.float32)).batch(4)
-    distributed = strategy.experimental_distribute_dataset(dataset)
-
-    def replica(x):
-        return tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(x))
-
-    @tf.function
-    def epoch():
-        total = tf.constant(0.0)
-        for batch in distributed:
-            total += strategy.reduce(MEAN, strategy.run(replica, args=(batch,)), axis=None)
-        return total
-
-    assert epoch().numpy() == epoch().numpy() == 78.0
-
-
-def test_a_dataset_whose_batches_cannot_feed_every_replica_is_refused():
-    strategy = harness.strategy(4)
-    with pytest.raises(ValueError, match="batch size is 3 and there are 4 replicas"):
-        strategy.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(3))
-
-
-def test_datasets_from_a_function_give_each_replica_whole_elements():
-    strategy = harness.strategy(3)
-    contexts = []
-
-    def make(context):
-        contexts.append(context)
-        batch_size = context.get_per_replica_batch_size(6)
-        return tf.data.Dataset.range(12).batch(batch_size)
-
-    elements = [
-        [np.asarray(v).tolist() for v in strategy.experimental_local_results(element)]
-        for element in strategy.distribute_datasets_from_function(make)
-    ]
-    assert elements == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]
-    (context,) = contexts
-    assert (context.num_input_pipelines, context.input_pipeline_id) == (1, 0)
-    assert context.num_replicas_in_sync == 3
 
 
 # ---- scopes

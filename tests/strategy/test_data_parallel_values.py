@@ -1,0 +1,95 @@
+"""The values and the data that `tfdp.DataParallelStrategy` gives to its replicas."""
+
+import harness
+import numpy as np
+import pytest
+import tensorflow as tf
+
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+
+
+def test_local_results_are_the_replicas_values_in_the_order_of_ranks(execute):
+    strategy = harness.strategy(4)
+    value = harness.per_replica(strategy, np.float32([5, 3, 8, 1]))
+    results = execute(lambda: strategy.experimental_local_results(value))
+    assert isinstance(results, tuple)
+    np.testing.assert_array_equal(results, [5, 3, 8, 1])
+    assert strategy.experimental_local_results(7) == (7,)
+
+
+def test_values_from_a_function_belong_to_the_replica_that_they_were_made_for(values):
+    strategy = harness.strategy(3)
+    contexts = []
+
+    def value(context):
+        contexts.append((context.replica_id_in_sync_group, context.num_replicas_in_sync))
+        return {"rank": tf.constant(context.replica_id_in_sync_group), "python": "text"}
+
+    made = strategy.experimental_distribute_values_from_function(value)
+    assert contexts == [(0, 3), (1, 3), (2, 3)]
+    np.testing.assert_array_equal(values(made["rank"]), [0, 1, 2])
+    np.testing.assert_array_equal(
+        values(strategy.run(lambda v: v["rank"] * 10, args=(made,))), [0, 10, 20]
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize(("examples", "batch"), [(12, 6), (10, 6), (7, 4)])
+def test_a_distributed_dataset_cuts_every_global_batch_in_order(replicas, examples, batch):
+    strategy = harness.strategy(replicas)
+    x = np.arange(examples * 2, dtype=np.float32).reshape(examples, 2)
+    dataset = tf.data.Dataset.from_tensor_slices({"x": x, "y": np.arange(examples)}).batch(batch)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    for _ in range(2):  # epochs
+        starts = range(0, examples, batch)
+        for start, element in zip(starts, distributed, strict=True):
+            for name, whole in (("x", x), ("y", np.arange(examples))):
+                parts = [np.asarray(p) for p in strategy.experimental_local_results(element[name])]
+                expected = whole[start : start + batch]
+                np.testing.assert_array_equal(np.concatenate(parts), expected)
+                sizes = [len(part) for part in parts]
+                assert max(sizes) - min(sizes) <= 1, sizes
+                assert sizes == sorted(sizes, reverse=True), sizes
+
+
+def test_a_loop_over_a_distributed_dataset_can_be_in_a_graph():
+    strategy = harness.strategy(2)
+    dataset = tf.data.Dataset.range(1, 13).map(lambda n: tf.cast(n, tf.float32)).batch(4)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+
+    def replica(x):
+        return tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(x))
+
+    @tf.function
+    def epoch():
+        total = tf.constant(0.0)
+        for batch in distributed:
+            total += strategy.reduce(MEAN, strategy.run(replica, args=(batch,)), axis=None)
+        return total
+
+    assert epoch().numpy() == epoch().numpy() == 78.0
+
+
+def test_a_dataset_whose_batches_cannot_feed_every_replica_is_refused():
+    strategy = harness.strategy(4)
+    with pytest.raises(ValueError, match="batch size is 3 and there are 4 replicas"):
+        strategy.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(3))
+
+
+def test_datasets_from_a_function_give_each_replica_whole_elements():
+    strategy = harness.strategy(3)
+    contexts = []
+
+    def make(context):
+        contexts.append(context)
+        batch_size = context.get_per_replica_batch_size(6)
+        return tf.data.Dataset.range(12).batch(batch_size)
+
+    elements = [
+        [np.asarray(v).tolist() for v in strategy.experimental_local_results(element)]
+        for element in strategy.distribute_datasets_from_function(make)
+    ]
+    assert elements == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9], [10, 11]]]
+    (context,) = contexts
+    assert (context.num_input_pipelines, context.input_pipeline_id) == (1, 0)
+    assert context.num_replicas_in_sync == 3
