@@ -78,14 +78,6 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
         context = tf.distribute.get_replica_context()
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return context.strategy.extended.broadcast_from_first(value, self.dtype)
-        if aggregation == tf.VariableAggregation.MEAN and not self.dtype.is_floating:
-            if not tf.is_tensor(value):
-                return value
-            raise ValueError(
-                f"A variable with aggregation MEAN must be of a floating dtype to be written in a "
-                f"replica, but {self.name!r} is {self.dtype.name}. Make it float32, or write it "
-                "outside `strategy.run`."
-            )
         if not (tf.is_tensor(value) or isinstance(value, tf.IndexedSlices)):
             value = tf.convert_to_tensor(value, self.dtype)
         op = "MEAN" if aggregation == tf.VariableAggregation.MEAN else "SUM"
