@@ -25,9 +25,10 @@ class ScopeError(RuntimeError):
 
 
 class ClusterError(ValueError):
-    """What describes the cluster (`TF_CONFIG`, MPI, Slurm, a resolver) is missing or contradicts itself.
+    """The description of the cluster lacks something or contradicts itself.
 
-    The message names the variable, what it held and, where it is known, the rank.
+    It comes from `TF_CONFIG`, MPI, Slurm or a cluster resolver. The message names the variable,
+    what it held and, where it is known, the rank.
     """
 
 

@@ -1,0 +1,73 @@
+"""Which description of a cluster goes before which, and that finding it needs no TensorFlow."""
+
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+
+from tfdp.cluster import Cluster, detect
+from tfdp.errors import ClusterError
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "slurm[1-2]",
+}
+MPI = {"PMI_RANK": "1", "PMI_SIZE": "2", "TFDP_COORDINATOR": "mpi:2000"}
+TF_CONFIG = {
+    "TF_CONFIG": json.dumps(
+        {
+            "cluster": {"worker": ["tf-config-0:1", "tf-config-1:1"]},
+            "task": {"type": "worker", "index": 1},
+        }
+    )
+}
+RESOLVER = types.SimpleNamespace(
+    cluster_spec=lambda: types.SimpleNamespace(as_dict=lambda: {"worker": ["r:1", "s:1"]}),
+    task_type="worker",
+    task_id=1,
+)
+
+
+def test_without_any_there_is_one_process():
+    assert detect({}) == Cluster.single()
+
+
+@pytest.mark.parametrize(
+    ("environ", "resolver", "source"),
+    [
+        (SLURM | MPI | TF_CONFIG, RESOLVER, "cluster_resolver"),
+        (SLURM | MPI | TF_CONFIG, None, "TF_CONFIG"),
+        (SLURM | MPI, None, "MPI (PMI_RANK)"),
+        (SLURM, None, "Slurm (SLURM_PROCID)"),
+        (SLURM | {"TF_CONFIG": "{}"}, None, "Slurm (SLURM_PROCID)"),
+    ],
+)
+def test_the_more_explicit_goes_first(environ, resolver, source):
+    cluster = detect(environ, resolver)
+    assert cluster.source == source
+    assert (cluster.rank, cluster.world_size) == (1, 2)
+
+
+def test_a_malformed_description_is_an_error_even_if_another_is_there():
+    with pytest.raises(ClusterError, match="`TF_CONFIG` must be JSON"):
+        detect(SLURM | {"TF_CONFIG": "{"})
+
+
+def test_the_process_own_environment_is_read_by_default(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", TF_CONFIG["TF_CONFIG"])
+    assert detect().coordinator == "tf-config-0:1"
+
+
+def test_detecting_imports_no_tensorflow_and_no_mpi():
+    code = (
+        "import sys; from tfdp.cluster import detect; detect({}); "
+        "print({'tensorflow', 'keras', 'mpi4py', 'numpy'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", code]
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "set()"

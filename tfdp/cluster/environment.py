@@ -1,0 +1,41 @@
+"""Finds the cluster that this process belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tfdp.cluster import mpi, slurm, tf_config
+from tfdp.cluster.resolver import from_resolver
+from tfdp.cluster.spec import Cluster
+
+
+def detect(environ: Mapping[str, str] | None = None, resolver: Any = None) -> Cluster:
+    """The cluster that this process belongs to; one process where nothing describes a cluster.
+
+    The first of these that there is decides: `resolver`, `TF_CONFIG`, MPI, Slurm. A source that is
+    there but malformed is an error, the next one is not asked.
+
+    Args:
+      environ: Environment variables; None for the process' own.
+      resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, or None.
+
+    Raises:
+      ClusterError: The cluster's description is missing something or contradicts itself.
+      TypeError: `resolver` is not a resolver.
+
+    >>> print(detect({}))
+    rank 0 of 1 (no cluster in the environment)
+    >>> print(detect({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2",
+    ...               "SLURM_STEP_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}))
+    rank 1 of 2 (Slurm (SLURM_PROCID))
+    """
+    if resolver is not None:
+        return from_resolver(resolver)
+    environ = os.environ if environ is None else environ
+    for source in (tf_config, mpi, slurm):
+        cluster = source.detect(environ)
+        if cluster is not None:
+            return cluster
+    return Cluster.single()

@@ -1,0 +1,138 @@
+"""MPI: the ranks that one `mpirun`, `mpiexec` or `srun --mpi=...` started."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from tfdp.cluster import mpi4py_world, slurm
+from tfdp.cluster.launcher_pid import launcher_pid
+from tfdp.cluster.spec import Cluster, join_address
+from tfdp.cluster.variables import (
+    COORDINATOR,
+    chosen_coordinator,
+    derived_port,
+    integer,
+    rank_and_size,
+)
+from tfdp.errors import ClusterError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variables:
+    """The names that one kind of launcher uses. Some do not tell the size."""
+
+    rank: str
+    size: str | None
+    local_sizes: tuple[str, ...]
+    open_mpi: bool | None  # whether the launcher is Open MPI's, where that is known
+
+
+# Open MPI sets PMIX_RANK too, so it comes first.
+_KINDS = (
+    _Variables(
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_SIZE",), True
+    ),
+    _Variables("PMI_RANK", "PMI_SIZE", ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"), False),
+    _Variables("PMIX_RANK", None, (), None),
+)
+
+# `mpirun` sets one of these, `srun` neither. Inside a Slurm job `mpirun` starts its daemons by
+# `srun`, and the ranks inherit the variables of that other step.
+_SET_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS")
+
+
+def detect(environ: Mapping[str, str]) -> Cluster | None:
+    """The cluster that MPI's launcher started, or None if this process is not one of its ranks.
+
+    Known are Open MPI (`OMPI_COMM_WORLD_*`), MPICH and Intel MPI (`PMI_*`), and PMIx (`PMIX_RANK`).
+    None of them lists addresses. The coordinator's is the first of these that there is:
+
+    1. `TFDP_COORDINATOR`.
+    2. If `srun` started the ranks: the first node of Slurm's list.
+    3. If mpi4py is installed: rank 0 broadcasts its host and a free port. MPI is initialised
+       for that, once, and every rank must call this function.
+    4. If all ranks are on this host: 127.0.0.1 and a port that follows from the launcher's id.
+
+    Raises:
+      ClusterError: A variable is missing or malformed, or none of these gives an address.
+
+    >>> print(detect({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",
+    ...               "TFDP_COORDINATOR": "node-1:23456"}))
+    rank 1 of 2 (MPI (OMPI_COMM_WORLD_RANK))
+    """
+    names = next((kind for kind in _KINDS if environ.get(kind.rank)), None)
+    if names is None:
+        return None
+    source = f"MPI ({names.rank})"
+    rank, size = _rank_and_size(environ, names)
+    if size == 1:
+        return Cluster.single(source)
+    coordinator = chosen_coordinator(environ, rank) or _coordinator(environ, names, rank, size)
+    return Cluster(rank, size, coordinator, source=source)
+
+
+def _rank_and_size(environ: Mapping[str, str], names: _Variables) -> tuple[int, int]:
+    if names.size is not None:
+        return rank_and_size(environ, names.rank, names.size)
+    if environ.get("OMPI_COMM_WORLD_SIZE"):
+        return rank_and_size(environ, names.rank, "OMPI_COMM_WORLD_SIZE")
+    if slurm.in_step(environ):
+        return rank_and_size(environ, names.rank, slurm.size_variable(environ))
+    rank = integer(environ, names.rank)
+    world, why_not = _world(names)
+    if world is None or world[0] != rank:
+        raise ClusterError(
+            f"Rank {rank}: the number of ranks must be known, but `{names.rank}`={rank} comes "
+            f"without one (no `OMPI_COMM_WORLD_SIZE`, no Slurm step), and {why_not}. "
+            f"{_INSTALL_MPI4PY}, or start with `mpirun`."
+        )
+    return world
+
+
+def _coordinator(environ: Mapping[str, str], names: _Variables, rank: int, size: int) -> str:
+    if slurm.in_step(environ) and not any(environ.get(name) for name in _SET_BY_MPIRUN):
+        return _slurm_coordinator(environ, names, rank, size)
+    local_size = _local_size(environ, names)
+    all_local = local_size == size
+    world, why_not = _world(names)
+    if world == (rank, size):
+        return mpi4py_world.broadcast_address(names.open_mpi, all_local)
+    if all_local:
+        job = environ.get("PMIX_NAMESPACE") or launcher_pid(names.rank)
+        return join_address("127.0.0.1", derived_port("mpi", job))
+    here = "" if local_size is None else f", only {local_size} of them are on this host"
+    raise ClusterError(
+        f"Rank {rank}: all {size} ranks must know rank 0's address, but `{names.rank}` comes "
+        f"without one{here}, and {why_not}. Set `{COORDINATOR}=host:port` on all "
+        "ranks, to rank 0's host and a free port there (Open MPI: "
+        f"`mpirun -x {COORDINATOR}=host:port ...`). {_INSTALL_MPI4PY} and it is found without."
+    )
+
+
+def _slurm_coordinator(environ: Mapping[str, str], names: _Variables, rank: int, size: int) -> str:
+    step = slurm.detect(environ)
+    if step is None or step.coordinator is None or (step.rank, step.world_size) != (rank, size):
+        raise ClusterError(
+            f"Rank {rank}: `{names.rank}` and Slurm's step must agree, but MPI has rank {rank} of "
+            f"{size} and Slurm {step}. Start all ranks with one `srun`, or set "
+            f"`{COORDINATOR}=host:port` to rank 0's address."
+        )
+    return step.coordinator
+
+
+def _local_size(environ: Mapping[str, str], names: _Variables) -> int | None:
+    known = next((name for name in names.local_sizes if environ.get(name)), None)
+    return None if known is None else integer(environ, known, at_least=1)
+
+
+def _world(names: _Variables) -> tuple[tuple[int, int] | None, str]:
+    """Rank and size as mpi4py has them, and what to say if they are not the launcher's."""
+    world, why_not = mpi4py_world.connect(names.open_mpi)
+    if world is None:
+        return None, why_not
+    rank, size = world.Get_rank(), world.Get_size()
+    return (rank, size), f"mpi4py says rank {rank} of {size}"
+
+
+_INSTALL_MPI4PY = "Install mpi4py for the launcher's MPI on every host (`pip install 'tfdp[mpi]'`)"

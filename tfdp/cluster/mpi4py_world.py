@@ -1,0 +1,58 @@
+"""What mpi4py knows of the ranks, where it is installed. Using it initialises MPI."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import socket
+import sys
+from typing import Any
+
+from tfdp.cluster.spec import join_address
+
+
+@functools.cache
+def connect(open_mpi: bool | None) -> tuple[Any, str]:
+    """mpi4py's world, or None and the reason why there is none.
+
+    Another MPI than the launcher's would abort every rank when it is initialised, or make a world
+    of one rank. So its vendor is asked first.
+
+    Args:
+      open_mpi: Whether the launcher is Open MPI's; None if that is not known.
+    """
+    try:
+        rc = importlib.import_module("mpi4py").rc
+        if "mpi4py.MPI" not in sys.modules:
+            rc.initialize, rc.finalize = False, True
+        mpi = importlib.import_module("mpi4py.MPI")
+    except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: no MPI library
+        return None, f"mpi4py cannot be imported ({error})"
+    vendor = mpi.get_vendor()[0]
+    if open_mpi is not None and (vendor == "Open MPI") != open_mpi:
+        return None, f"mpi4py runs on {vendor}, which is not the launcher's MPI"
+    if not mpi.Is_initialized():
+        mpi.Init_thread()
+    return mpi.COMM_WORLD, ""
+
+
+@functools.cache
+def broadcast_address(open_mpi: bool | None, all_local: bool) -> str:
+    """Rank 0's host and a port that is free there, on every rank. A collective, run once.
+
+    Args:
+      open_mpi: As for `connect`, which must have returned a world.
+      all_local: All ranks are on one host: the address is 127.0.0.1, which needs no name service.
+    """
+    world, _ = connect(open_mpi)
+    address = None
+    if world.Get_rank() == 0:
+        host = "127.0.0.1" if all_local else socket.gethostname()
+        address = join_address(host, _free_port())
+    return world.bcast(address, root=0)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]

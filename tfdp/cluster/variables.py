@@ -1,0 +1,83 @@
+"""Environment variables: numbers read and checked, and the address that a user may set."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+from tfdp.cluster.spec import split_address
+from tfdp.errors import ClusterError
+
+COORDINATOR = "TFDP_COORDINATOR"
+
+# Above the ports of known services, below the end of what kernels give out themselves.
+_PORTS = range(20000, 60000)
+
+
+def integer(environ: Mapping[str, str], name: str, at_least: int = 0) -> int:
+    """The value of variable `name`, a whole number of at least `at_least`.
+
+    Raises:
+      ClusterError: It is missing or something else.
+
+    >>> integer({"PMI_RANK": "3"}, "PMI_RANK")
+    3
+    """
+    text = environ.get(name)
+    if text is None:
+        raise ClusterError(
+            f"`{name}` must be set where the other variables of its launcher are, but it is "
+            "missing. Pass the launcher's whole environment on to the process."
+        )
+    if not (text.isascii() and text.isdigit() and int(text) >= at_least):
+        raise ClusterError(
+            f"`{name}` must be a whole number of at least {at_least}, but is {text!r}. "
+            "Leave it as the launcher sets it, or unset it to train in one process."
+        )
+    return int(text)
+
+
+def rank_and_size(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    """Rank and world size from two variables.
+
+    Raises:
+      ClusterError: One is missing or no number, or the rank is outside the world.
+
+    >>> rank_and_size({"PMI_RANK": "1", "PMI_SIZE": "2"}, "PMI_RANK", "PMI_SIZE")
+    (1, 2)
+    """
+    size = integer(environ, size_name, at_least=1)
+    rank = integer(environ, rank_name)
+    if rank >= size:
+        raise ClusterError(
+            f"`{rank_name}` must be below `{size_name}`={size}, but is {rank}. Start all processes "
+            "with one launcher, and unset what another one left in the environment."
+        )
+    return rank, size
+
+
+def chosen_coordinator(environ: Mapping[str, str], rank: int) -> str | None:
+    """Rank 0's address if the user has set `TFDP_COORDINATOR`, else None.
+
+    Raises:
+      ClusterError: It is not host:port.
+
+    >>> chosen_coordinator({"TFDP_COORDINATOR": "node-1:23456"}, rank=3)
+    'node-1:23456'
+    """
+    address = environ.get(COORDINATOR)
+    if address:
+        split_address(address, f"Rank {rank}: `{COORDINATOR}`")
+    return address or None
+
+
+def derived_port(*shared: object) -> int:
+    """A port from 20000 to 59999 that follows from values which all ranks share.
+
+    Nothing holds the port: another program may have it. `TFDP_COORDINATOR` is the way out.
+
+    >>> derived_port("slurm", 4711, 0)
+    22413
+    """
+    text = " ".join(str(value) for value in shared)
+    return _PORTS[zlib.crc32(text.encode()) % len(_PORTS)]
