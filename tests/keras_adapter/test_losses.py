@@ -114,3 +114,51 @@ def test_several_outputs_with_loss_weights_train_as_on_one_device(trains_as_one_
         return {"history": history, "predict": model.predict(x, batch_size=8, verbose=0)}
 
     trains_as_one_device(several, use)
+
+
+@pytest.fixture
+def float64():
+    """Everything that Keras makes is of float64: layers, losses, metrics."""
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx("float32")
+
+
+@pytest.mark.parametrize("replicas", [3], ids=harness.count_id)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sum_over_batch_size",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("sum", "mean_with_sample_weight")),
+        "masked",
+    ],
+)
+def test_losses_of_float64_stay_as_precise(kind, float64, trains_as_one_device):
+    reduction = "sum_over_batch_size" if kind == "masked" else kind
+    x = np.random.default_rng(0).normal(size=(sum(SIZES), 4, 3))
+    y, weight = np.sin(x.sum(-1, keepdims=True)), np.linspace(0.1, 4.0, x[..., 0].size)
+    if kind == "masked":
+        x[1:9:2, 2:] = 0.0
+
+    def build_in_float64():
+        keras.config.set_dtype_policy("float64")
+        model = keras.Sequential(
+            [
+                keras.Input((4, 3)),
+                *([keras.layers.Masking()] if kind == "masked" else []),
+                keras.layers.Dense(5, activation="tanh"),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(
+            keras.optimizers.Adam(0.02), loss=losses.MeanSquaredError(reduction=reduction)
+        )
+        return model
+
+    outcome, _ = trains_as_one_device(
+        build_in_float64,
+        uneven_fit(x, y, weight.reshape(-1, 4)),
+        tolerance=1e-12,
+        seen_tolerance=1e-12,
+    )
+    assert {weights.dtype.name for weights in outcome.weights} == {"float64"}

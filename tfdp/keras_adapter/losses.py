@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import TensorFlowTrainer, global_state, losses
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Share, Step, current
+from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -37,11 +37,11 @@ def reduce_values(
     if step.compiling:
         return _reduce_in_xla(step, values, numerator, reduction, weighted)
     divisor = tf.reduce_sum(sample_weight) if weighted else tf.size(values)
-    divisor = tf.cast(divisor, tf.float32)
-    total, total_divisor = _sums(step, [numerator, divisor])
-    scale = tf.constant(1.0)
+    dtype = at_least_float32(values.dtype)
+    total, total_divisor = _sums(step, [numerator, divisor], dtype)
+    scale = tf.ones([], dtype)
     if reduction in _MEANS:
-        scale = tf.math.divide_no_nan(1.0, total_divisor)
+        scale = tf.math.divide_no_nan(scale, total_divisor)
     return _global_value(step, numerator, total * scale, scale)
 
 
@@ -55,9 +55,10 @@ def apply_mask(
         return original(sample_weight, mask, dtype, reduction)
     if mask is None or reduction not in ("mean", "sum_over_batch_size"):
         return original(sample_weight, mask, dtype, reduction)
-    valid = tf.cast(mask, tf.float32)
+    precise = at_least_float32(dtype)
+    valid = tf.cast(mask, precise)
     _forbid_in_xla(step, "a masked loss")
-    size, total_valid = _sums(step, [tf.cast(tf.size(valid), tf.float32), tf.reduce_sum(valid)])
+    size, total_valid = _sums(step, [tf.size(valid), tf.reduce_sum(valid)], precise)
     weight = tf.cast(valid * tf.math.divide_no_nan(size, total_valid), dtype)
     if sample_weight is None:
         return weight
@@ -92,8 +93,8 @@ def aggregate_additional_loss(
     return _raw(step.share, original(self, loss))
 
 
-def _sums(step: Step, values: list[tf.Tensor]) -> list[tf.Tensor]:
-    packed = tf.stack([tf.stop_gradient(tf.cast(value, tf.float32)) for value in values])
+def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
+    packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
     (summed,) = step.sum([packed])
     return tf.unstack(summed, num=len(values))
 
@@ -111,9 +112,9 @@ def _global_value(
         # Somebody multiplies by a factor later: `apply`, or `add_loss` inside a layer.
         factor = scale
         if share.scaled_at_apply:
-            factor = tf.math.divide_no_nan(scale, share.applied)
+            factor = tf.math.divide_no_nan(scale, tf.cast(share.applied, scale.dtype))
         elif inside_a_layer:
-            factor = tf.math.divide_no_nan(scale, share.fraction)
+            factor = tf.math.divide_no_nan(scale, tf.cast(share.fraction, scale.dtype))
         return upstream * tf.cast(factor, upstream.dtype)
 
     @tf.custom_gradient

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Share, Step, current
+from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 
 _INSIDE = "_tfdp_replicas_inside"
 
@@ -88,7 +88,8 @@ def same_on_all(step: Step, logs: Any) -> Any:
     own = [index for index, leaf in enumerate(leaves) if _is_local_number(step, leaf)]
     share = step.share
     assert share is not None
-    scaled = [share.select(tf.cast(leaves[i], tf.float32)) * share.fraction for i in own]
+    numbers = [tf.cast(leaves[index], at_least_float32(leaves[index].dtype)) for index in own]
+    scaled = [share.scaled(number, share.fraction) for number in numbers]
     for index, value in zip(own, step.sum(scaled), strict=True):
         leaves[index] = tf.cast(value, leaves[index].dtype)
     return tf.nest.pack_sequence_as(logs, leaves)

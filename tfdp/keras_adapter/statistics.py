@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Step, current, entered
+from tfdp.keras_adapter.step import Step, at_least_float32, current, entered
 
 
 def around_replica(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +61,9 @@ def _average_written(step: Step) -> None:
                 variable.value.assign(first, read_value=False)
     variables = [v for v in step.written.values() if v.value.dtype.is_floating]
     share = step.last_share
-    own = [tf.cast(tf.convert_to_tensor(v.value), _at_least_float32(v.value)) for v in variables]
+    own = [
+        tf.cast(tf.convert_to_tensor(v.value), at_least_float32(v.value.dtype)) for v in variables
+    ]
 
     def contribution(values: tf.Tensor) -> tf.Tensor:
         if share is None:
@@ -73,7 +75,3 @@ def _average_written(step: Step) -> None:
     with extended.identical_writes():
         for variable, mean in zip(variables, means, strict=True):
             variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
-
-
-def _at_least_float32(variable: tf.Variable) -> tf.DType:
-    return tf.float64 if variable.dtype == tf.float64 else tf.float32

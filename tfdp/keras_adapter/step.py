@@ -18,8 +18,9 @@ class Share:
     """A replica's part of the global batch, in a step of Keras' trainer.
 
     Attributes:
-      examples: Number of examples on this replica, a float32 scalar.
-      fraction: `examples` over those of the global batch, a float32 scalar; 0 for an empty share.
+      examples: Number of examples on this replica, a floating scalar.
+      fraction: `examples` over those of the global batch, a floating scalar; 0 for an empty share.
+        It is cast where it is used.
       scaled_at_apply: Whether gradients are multiplied by `fraction` when they are applied, which
         is how a raw mean in a user's `train_step` comes out right. Keras' own step multiplies each
         term of the loss instead.
@@ -85,7 +86,7 @@ class Step:
     @property
     def num_replicas(self) -> int:
         """Number of replicas in sync."""
-        return len(self.strategy.extended.worker_devices)
+        return self.strategy.extended.num_replicas
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -151,6 +152,11 @@ def replica_count_was_read() -> None:
     step = getattr(_thread, "step", None)
     if step is not None and step.share is not None and not step.optimizing:
         step.share.user_divides = True
+
+
+def at_least_float32(dtype: Any) -> tf.DType:
+    """The dtype in which numbers of `dtype` are summed: float64 for itself, else float32."""
+    return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
 
 
 def is_tfdp(strategy: Any) -> bool:
