@@ -1,7 +1,9 @@
 """Collective operations between replicas, on TensorFlow's collective runtime."""
 
+from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.communicator import Communicator
+from tfdp.collectives.processes import Processes, join
 from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.sequence import Sequences
 
-__all__ = ["Communicator", "Reducer", "Sequences"]
+__all__ = ["Agreement", "Communicator", "Processes", "Reducer", "Sequences", "join"]

@@ -8,35 +8,53 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import sequence
+from tfdp.collectives.capturing import captured
+from tfdp.collectives.progress import Counter, ProgressCounters
 
 # `CollectiveGatherV2` moves no such values on CPU; their bits travel as another type.
 _GATHER_AS = {tf.bfloat16: tf.float16, tf.bool: tf.int32, tf.int8: tf.int32, tf.uint8: tf.int32}
 
 
 class Communicator:
-    """Primitives between the replicas of one process.
+    """Primitives between replicas, of one process or of a cluster's.
 
     Ops are placed by the caller's device scope. Each (group, device) has an ordering token: without
     it, several local devices may wait for each other in different orders.
 
     No op has a timeout: TensorFlow would start a thread for each collective that sleeps until the
     timeout is over, thousands of them within minutes. Within a process no rank can be lost, and an
-    op that fails on one device aborts the collectives of all.
+    op that fails on one device aborts the collectives of all; between processes a watchdog keeps
+    the deadline.
 
     Args:
-      devices: The device of each rank, as TensorFlow writes them in full.
+      devices: The devices of this process' ranks, as TensorFlow writes them in full.
+      first_rank: That of the first of them.
+      world_size: Number of ranks in all processes; None: `devices` are all.
+      key_of_group: A number for a group, alike in all its processes; None: within one process.
+      counters: Counts what this process' ranks begin and end.
     """
 
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._devices = tuple(devices)
+    def __init__(
+        self,
+        devices: Sequence[str],
+        first_rank: int = 0,
+        world_size: int | None = None,
+        key_of_group: Callable[[tuple[int, ...]], int] | None = None,
+        counters: ProgressCounters | None = None,
+    ) -> None:
+        self._devices = dict(enumerate(devices, start=first_rank))
+        self._world_size = len(devices) if world_size is None else world_size
         self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
+        self._key_of_group = key_of_group or (lambda group: sequence.next_key())
+        self._counters = counters
         self._group_keys: dict[tuple[int, ...], int] = {}
         self._tokens: dict[tuple[tuple[int, ...], int], tf.Tensor] = {}
+        self._counter_of: dict[tuple[tuple[int, ...], int], Counter] = {}
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return len(self._devices)
+        return self._world_size
 
     def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
         """The sum of `tensor` over `group`: the same bits on every member.
@@ -71,15 +89,19 @@ class Communicator:
         # In a function that is not inlined: inside a loop the runtime adds the loop's name to the
         # instance key, and that name differs between replicas.
         token, key = launch.pop("ordering_token"), launch.pop("instance_key")
+        counter, text = launch.pop("counter"), launch.pop("text")
         sequences, rank = sequence.current()
+        tensor = tensor if counter is None else counter.begin(tensor, text)
         if sequences.is_in_own_graph(rank):
-            return collective(tensor, ordering_token=[token], instance_key=key, **launch)
+            result = collective(tensor, ordering_token=[token], instance_key=key, **launch)
+        else:
 
-        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-        def call(tensor: tf.Tensor, token: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-            return collective(tensor, ordering_token=[token], instance_key=key, **launch)
+            @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+            def call(tensor: tf.Tensor, token: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+                return collective(tensor, ordering_token=[token], instance_key=key, **launch)
 
-        return call(tensor, token, key)
+            result = call(tensor, token, key)
+        return result if counter is None else counter.end(result)
 
     def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
         """The members' tensors concatenated along axis 0, in the order of ranks.
@@ -120,7 +142,9 @@ class Communicator:
         sequences, rank = sequence.current()
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
         call = sequence.Call(kind, tensor.dtype.name, shape, group)
-        group_key = self._group_keys.setdefault(group, sequence.next_key())
+        if group not in self._group_keys:
+            self._group_keys.setdefault(group, self._key_of_group(group))
+        group_key = self._group_keys[group]
         instance_key = sequences.instance_key(rank, call)
         if not tensor.shape.is_fully_defined():
             # The runtime remembers an instance's shape: a call whose shape varies has a group of
@@ -130,10 +154,19 @@ class Communicator:
             "group_size": len(group),
             "group_key": group_key,
             "instance_key": instance_key,
-            "ordering_token": _captured(self._token(group, rank)),
+            "ordering_token": captured(self._token(group, rank)),
             "communication_hint": self._hint,
             "timeout_seconds": 0,
+            "counter": self._counter(group, rank),
+            "text": str(call),
         }
+
+    def _counter(self, group: tuple[int, ...], rank: int) -> Counter | None:
+        if self._counters is None:
+            return None
+        if (group, rank) not in self._counter_of:
+            self._counter_of[group, rank] = self._counters.counter(self._devices[rank])
+        return self._counter_of[group, rank]
 
     def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
         # A resource handle that no op reads: ops that take it run in program order on its device.
@@ -144,21 +177,6 @@ class Communicator:
                     dtype=tf.float32, shape=[], shared_name=name
                 )
         return self._tokens[group, rank]
-
-
-def _captured(token: tf.Tensor) -> tf.Tensor:
-    """`token`, taken in by every graph from the replica's own to the current one.
-
-    The gradient of a conditional or a loop can only use what the forward graph has taken in.
-    """
-    graphs = []
-    graph = tf.compat.v1.get_default_graph()
-    while hasattr(graph, "outer_graph"):
-        graphs.append(getattr(graph, "_forward_graph", None) or graph)
-        graph = graph.outer_graph
-    for graph in reversed(graphs):
-        token = graph.capture(token)
-    return token
 
 
 def _shape_key(tensor: tf.Tensor) -> tf.Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -61,13 +63,19 @@ class Sequences:
     While a replica's function is traced inside `replica(rank)`, `Communicator` asks
     `instance_key` for the key of each collective: replicas that issue the same sequence get the
     same keys. Keys are fixed in the graph, so that loops and conditionals can hold collectives.
+
+    Args:
+      key_of: The key of a call, given how many equal ones its rank issued before. Processes trace
+        at different times and must come to the same keys; within one process each trace has new
+        ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key_of: Callable[[Call, int], int] | None = None) -> None:
+        self._key_of = key_of
         self._calls: dict[int, list[Call]] = {}
         self._graphs: dict[int, tf.Graph] = {}
         self._instance_keys: dict[tuple[tuple[int, ...], int], int] = {}
-        self._issued: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._issued: collections.Counter[tuple[int, Any]] = collections.Counter()
 
     @contextlib.contextmanager
     def replica(self, rank: int) -> Iterator[None]:
@@ -81,15 +89,32 @@ class Sequences:
         finally:
             _current.value = outer
 
+    @contextlib.contextmanager
+    def going_on(self, rank: int) -> Iterator[None]:
+        """As `replica`, after what `rank` issued before; outside of a replica function."""
+        outer = getattr(_current, "value", None)
+        _current.value = (self, rank)
+        self._calls.setdefault(rank, [])
+        try:
+            yield
+        finally:
+            _current.value = outer
+
     def instance_key(self, rank: int, call: Call) -> int:
         """Records `call` and returns the key that the other members of its group get too."""
         self._calls[rank].append(call)
-        position = self._issued.get((rank, call.group), 0)
-        self._issued[rank, call.group] = position + 1
+        counted = call.group if self._key_of is None else call
+        position = self._issued[rank, counted]
+        self._issued[rank, counted] += 1
+        if self._key_of is not None:
+            return self._key_of(call, position)
         return self._instance_keys.setdefault((call.group, position), next_key())
 
     def is_in_own_graph(self, rank: int) -> bool:
         """Whether the replica function's own graph is being built, not a loop or function in it."""
+        if self._key_of is not None:
+            # Other processes may have given the function or a loop around it another name.
+            return False
         return tf.compat.v1.get_default_graph() is self._graphs[rank]
 
     def check(self) -> None:
@@ -98,14 +123,18 @@ class Sequences:
         Raises:
           CollectiveMismatchError: Names the two replicas, the position and both collectives.
         """
-        members = {group for calls in self._calls.values() for group in {c.group for c in calls}}
-        for group in sorted(members):
-            mine = {
-                rank: [c for c in self._calls.get(rank, []) if c.group == group] for rank in group
-            }
-            first, *others = group
+        for group in self.groups():
+            first, *others = [rank for rank in group if rank in self._calls]
             for rank in others:
-                self._compare(first, mine[first], rank, mine[rank])
+                self._compare(first, self.issued(first, group), rank, self.issued(rank, group))
+
+    def groups(self) -> list[tuple[int, ...]]:
+        """The groups in which the recorded ranks communicate."""
+        return sorted({call.group for calls in self._calls.values() for call in calls})
+
+    def issued(self, rank: int, group: tuple[int, ...]) -> list[Call]:
+        """The collectives that `rank` issued in `group`."""
+        return [call for call in self._calls[rank] if call.group == group]
 
     def _compare(self, a: int, calls_a: list[Call], b: int, calls_b: list[Call]) -> None:
         for position, (x, y) in enumerate(itertools.zip_longest(calls_a, calls_b)):

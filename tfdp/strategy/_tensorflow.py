@@ -13,14 +13,19 @@ from tensorflow.python.data.experimental.ops.distribute import compute_batch_siz
 # Sums values of several devices on one of them without a collective.
 from tensorflow.python.distribute.cross_device_ops import ReductionToOneDevice
 
-# How a scope makes its variables.
+# How a scope makes its variables, and how the values of one process' replicas are put together.
 from tensorflow.python.distribute.distribute_utils import (
     VARIABLE_POLICY_MAPPING,
     create_mirrored_variable,
+    regroup,
 )
 
 # Puts a dataset's elements onto the replicas in turn, without cutting them up again.
-from tensorflow.python.distribute.input_util import get_distributed_dataset
+# And one dataset for each process, from a function.
+from tensorflow.python.distribute.input_util import (
+    get_distributed_dataset,
+    get_distributed_datasets_from_function,
+)
 
 # The public `StrategyExtended` lacks what TensorFlow and Keras call (`call_for_each_replica` ...).
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
@@ -30,6 +35,7 @@ from tensorflow.python.distribute.numpy_dataset import SingleDevice
 
 # The classes behind variables and values in a scope; `tf.distribute.DistributedValues` is public.
 from tensorflow.python.distribute.values import (
+    DistributedValues,
     DistributedVariable,
     Mirrored,
     MirroredVariable,
@@ -39,11 +45,16 @@ from tensorflow.python.distribute.values import (
 # `tf.function`'s own clone keeps the options of a function that `run` is given.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
+# An initial value that comes from a checkpoint.
+from tensorflow.python.trackable.base import CheckpointInitialValue
+
 # Whether a graph is being compiled by XLA, which has no collective on CPU.
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 __all__ = [
     "VARIABLE_POLICY_MAPPING",
+    "CheckpointInitialValue",
+    "DistributedValues",
     "DistributedVariable",
     "Function",
     "GraphOrParentsInXlaContext",
@@ -57,5 +68,7 @@ __all__ = [
     "control_status_ctx",
     "create_mirrored_variable",
     "get_distributed_dataset",
+    "get_distributed_datasets_from_function",
+    "regroup",
     "tf_convert",
 ]

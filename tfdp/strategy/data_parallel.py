@@ -7,11 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import keras_adapter
+from tfdp import cluster, collectives, keras_adapter
 from tfdp import topology as topologies
+from tfdp.cluster import run_status
 from tfdp.errors import ScopeError
 from tfdp.strategy import devices as device_names
 from tfdp.strategy import input_batches
+from tfdp.strategy.cluster_extended import ClusterExtended
 from tfdp.strategy.extended import DataParallelExtended
 
 
@@ -25,16 +27,27 @@ class DataParallelStrategy(tf.distribute.Strategy):
     Each step sends the gradients' bytes 2(n-1)/n times per replica (`topology="native"`), once per
     optimizer and accumulation window, and a few scalars per batch and loss.
 
+    In a cluster each process runs the same script and makes the same strategy; its replicas are
+    the devices of all processes. The cluster is read from `cluster_resolver`, `TF_CONFIG`, MPI's or
+    Slurm's variables, in this order; without any of these the process is alone.
+
     Args:
       devices: Names such as `["GPU:0", "GPU:1"]`, of one kind and in this process. None: all local
         GPUs, else the CPU.
+      cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, in place of what the
+        environment says.
       topology: How buffers are summed: a name (see `tfdp.topology.names`) or a
         `tfdp.topology.Topology`.
       bucket_bytes: Gradients up to half this size travel together, at most this many bytes at a
         time.
+      timeout_seconds: In a cluster: how long a rank may be waited for in a collective. Then all
+        ranks end with an error that names it.
+      startup_timeout_seconds: In a cluster: how long all ranks may take to come.
 
     Raises:
       ValueError: A device is unknown, doubled, or of another process; a number is out of range.
+      ClusterError: The cluster's description is malformed, or a rank does not come.
+      RankMismatchError: The ranks make different strategies.
 
     >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
     >>> strategy.num_replicas_in_sync
@@ -45,23 +58,52 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self,
         devices: Sequence[str] | None = None,
         *,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         topology: str | topologies.Topology = "native",
         bucket_bytes: int = 25 * 2**20,
+        timeout_seconds: float = 600.0,
+        startup_timeout_seconds: float = 300.0,
     ) -> None:
         if not bucket_bytes >= 1:
             raise ValueError(
                 f"`bucket_bytes` must be at least 1, but received {bucket_bytes}. "
                 "Use bucket_bytes=25 * 2**20 for 25 MiB."
             )
-        extended = DataParallelExtended(
-            self,
-            devices=device_names.resolve(devices),
-            topology=topologies.from_name(topology),
-            bucket_bytes=bucket_bytes,
-            around_replica=keras_adapter.around_replica,
-        )
+        for option, seconds in (
+            ("timeout_seconds", timeout_seconds),
+            ("startup_timeout_seconds", startup_timeout_seconds),
+        ):
+            if not seconds > 0:
+                raise ValueError(
+                    f"`{option}` must be above 0, but received {seconds}. Leave it out for the "
+                    "default, or use float('inf') to wait for ever."
+                )
+        topology = topologies.from_name(topology)
+        found = cluster.detect(resolver=cluster_resolver)
+        options: dict[str, Any] = {
+            "topology": topology,
+            "bucket_bytes": bucket_bytes,
+            "around_replica": keras_adapter.around_replica,
+        }
+        extended: DataParallelExtended
+        if found.world_size == 1:
+            extended = DataParallelExtended(self, devices=device_names.resolve(devices), **options)
+        else:
+            timeouts = (timeout_seconds, startup_timeout_seconds)
+            processes = collectives.join(found, device_names.count(devices), *timeouts)
+            number = processes.compare_strategies(
+                {"topology": repr(topology), "bucket_bytes": bucket_bytes}
+            )
+            extended = ClusterExtended(
+                self,
+                devices=device_names.resolve(devices),
+                processes=processes,
+                strategy_number=number,
+                **options,
+            )
         super().__init__(extended)
         keras_adapter.install()
+        run_status.mark_strategy_made()
 
     # `MirroredExtended` reads it for collectives of its own, which are not used here.
     _collective_key_base = 0

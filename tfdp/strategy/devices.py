@@ -2,9 +2,52 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
+
+
+# How many replicas share the CPU of a process: set by `tfdp run --devices-per-process`.
+DEVICES_PER_PROCESS = "TFDP_DEVICES_PER_PROCESS"
+
+
+def count(devices: Sequence[str] | None) -> int:
+    """How many devices `resolve` will find; TensorFlow need not have started."""
+    if devices is not None:
+        return len(devices)
+    _split_cpu()
+    return len(tf.config.list_physical_devices("GPU")) or _per_process()
+
+
+def _per_process() -> int:
+    text = os.environ.get(DEVICES_PER_PROCESS, "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"{DEVICES_PER_PROCESS} must be a number of devices, at least 1, but is {text!r}. "
+            "Unset it, or use `tfdp run --devices-per-process 2`."
+        )
+    return int(text)
+
+
+def _split_cpu() -> None:
+    """Makes as many logical CPU devices as the environment asks for."""
+    wanted = _per_process()
+    if wanted == 1 or tf.config.list_physical_devices("GPU"):
+        return
+    (cpu, *_) = tf.config.list_physical_devices("CPU")
+    existing = tf.config.get_logical_device_configuration(cpu)
+    if existing is not None and len(existing) == wanted:
+        return
+    try:
+        parts = [tf.config.LogicalDeviceConfiguration()] * wanted
+        tf.config.set_logical_device_configuration(cpu, parts)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{DEVICES_PER_PROCESS}={wanted} must be known before TensorFlow is used, but an "
+            "operation has run already. Make `tfdp.DataParallelStrategy()` the first thing after "
+            "the imports."
+        ) from error
 
 
 def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
@@ -17,6 +60,8 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
       TypeError: Not a sequence of strings.
       ValueError: Empty, doubled, unknown, of another process, or of two kinds.
     """
+    if devices is None:
+        _split_cpu()
     present = {
         _in_full(d.name): d.name
         for d in tf.config.list_logical_devices()
@@ -24,7 +69,7 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
     }
     if devices is None:
         gpus = [name for name in present if ":GPU:" in name]
-        devices = gpus or [next(name for name in present if ":CPU:" in name)]
+        devices = gpus or [name for name in present if ":CPU:" in name][: _per_process()]
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         raise TypeError(
             f"`devices` must be a list of device names, but received {devices!r}. "

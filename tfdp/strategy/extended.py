@@ -49,12 +49,22 @@ class DataParallelExtended(MirroredExtended):
         self._around_replica = around_replica
         self._lifted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
-        communicator = Communicator(self.worker_devices)
-        hosts = [0] * len(self.worker_devices)
-        self._reducer = Reducer(communicator, topology, hosts, bucket_bytes)
+        self._communicator = self._make_communicator()
+        self._reducer = Reducer(self._communicator, topology, self._hosts(), bucket_bytes)
 
     identical_writes = staticmethod(variables.identical_writes)
     summed_on_read = staticmethod(variables.summed_on_read)
+
+    def _make_communicator(self) -> Communicator:
+        return Communicator(self.worker_devices)
+
+    def _hosts(self) -> list[int]:
+        return [0] * len(self.worker_devices)
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas; unlike the strategy's property, asking for it is not noted."""
+        return self._num_replicas_in_sync
 
     def _make_collective_ops_with_fallbacks(self) -> ReductionToOneDevice:
         return ReductionToOneDevice()
@@ -102,12 +112,13 @@ class DataParallelExtended(MirroredExtended):
             return self._lift(fn)(*args, **kwargs)
         if not tf.executing_eagerly():
             fn = tf_convert(fn, control_status_ctx())
-        sequences = Sequences()
+        sequences = self._new_sequences()
         run = self._around_replica(fn)
 
         @tf.autograph.experimental.do_not_convert
         def replica(*args: Any, **kwargs: Any) -> Any:
             with sequences.replica(self._rank()):
+                self._begin_step()
                 return run(*args, **kwargs)
 
         try:
@@ -117,8 +128,18 @@ class DataParallelExtended(MirroredExtended):
             if "different number of" in str(error):
                 sequences.check()
             raise
-        sequences.check()
+        self._traced(sequences, getattr(fn, "__name__", "a replica function"))
         return result
+
+    def _new_sequences(self) -> Sequences:
+        return Sequences()
+
+    def _begin_step(self) -> None:
+        """Called in each replica function, before all else."""
+
+    def _traced(self, sequences: Sequences, function: str) -> None:
+        """Called when all local replicas' functions are traced."""
+        sequences.check()
 
     def _lift(self, fn: Function) -> Function:
         # A tf.function that is run eagerly: all replicas go into one graph with its options.
@@ -143,7 +164,7 @@ class DataParallelExtended(MirroredExtended):
             return value
         summed = self.sum_prepared(tf.nest.flatten(value))
         if reduce_op == tf.distribute.ReduceOp.MEAN:
-            summed = [_divide(tensor, self._num_replicas_in_sync) for tensor in summed]
+            summed = [divide(tensor, self._num_replicas_in_sync) for tensor in summed]
         return tf.nest.pack_sequence_as(value, summed)
 
     def sum_prepared(
@@ -156,7 +177,7 @@ class DataParallelExtended(MirroredExtended):
           prepare: Applied to what is sent, elementwise: once per bucket in a graph.
         """
         if tf.executing_eagerly():
-            prepared = values if prepare is None else [_map_values(prepare, v) for v in values]
+            prepared = values if prepare is None else [map_values(prepare, v) for v in values]
             return self._eager_sum(list(prepared))
         self._check_can_communicate()
         with tf.name_scope("tfdp_all_reduce"):
@@ -189,12 +210,16 @@ class DataParallelExtended(MirroredExtended):
     def _eager_sum(self, flat: list[Any]) -> list[Any]:
         # Eagerly the replicas' threads take turns and meet in `merge_call`.
         def merge(strategy: tf.distribute.Strategy, *values: Any) -> list[Any]:
-            total = tf.distribute.ReduceOp.SUM
-            return [self._cross_device_ops.reduce(total, value, value) for value in values]
+            return self._eager_reduction(values)
 
         # A copy each: one tensor in all replicas would be taken for a value to be summed once.
-        copies = tuple(_map_values(tf.identity, value) for value in flat)
+        copies = tuple(map_values(tf.identity, value) for value in flat)
         return list(tf.distribute.get_replica_context().merge_call(merge, args=copies))
+
+    def _eager_reduction(self, values: Sequence[Any]) -> list[Any]:
+        """The sums of distributed values, on the devices of each."""
+        total = tf.distribute.ReduceOp.SUM
+        return [self._cross_device_ops.reduce(total, value, value) for value in values]
 
     def _check_can_communicate(self) -> None:
         if getattr(threading.current_thread(), "in_eager", False):
@@ -220,9 +245,15 @@ class DataParallelExtended(MirroredExtended):
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
-        divided = input_batches.divide(dataset, self._num_replicas_in_sync)
+        divided = self._divided(dataset)
         if divided is None:
             return super()._experimental_distribute_dataset(dataset, options)
+        return self._distribute(divided, dataset, options)
+
+    def _divided(self, dataset: Any) -> tf.data.Dataset | None:
+        return input_batches.divide(dataset, self._num_replicas_in_sync)
+
+    def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
         distributed = get_distributed_dataset(
             divided,
             self._input_workers_with_options(options),
@@ -234,11 +265,13 @@ class DataParallelExtended(MirroredExtended):
         return distributed
 
 
-def _map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
+def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
+    """`fn` of a tensor, or of the values of IndexedSlices."""
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)
     return fn(value)
 
 
-def _divide(value: Any, count: int) -> Any:
-    return _map_values(lambda tensor: tensor / tf.cast(count, tensor.dtype), value)
+def divide(value: Any, count: int) -> Any:
+    """A tensor or IndexedSlices over a number."""
+    return map_values(lambda tensor: tensor / tf.cast(count, tensor.dtype), value)

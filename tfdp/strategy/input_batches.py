@@ -35,11 +35,18 @@ def shares(size: int, num_replicas: int) -> list[int]:
     return [least + (rank < rest) for rank in range(num_replicas)]
 
 
-def divide(dataset: Any, num_replicas: int) -> tf.data.Dataset | None:
-    """`dataset` with each global batch cut into `num_replicas` elements, in order.
+def divide(
+    dataset: Any, num_replicas: int, ranks: range | None = None
+) -> tf.data.Dataset | None:
+    """`dataset` with each global batch cut into the shares of `num_replicas`, in order.
 
     What has no axis to cut along goes to every replica. A share may be empty: TensorFlow's own
     rebatching would fill it from the next batch.
+
+    Args:
+      dataset: Of global batches.
+      num_replicas: Into how many shares each is cut.
+      ranks: Whose shares become elements; None: all.
 
     Returns:
       The dataset, or None where its elements are no batches: then each replica gets whole elements.
@@ -49,6 +56,7 @@ def divide(dataset: Any, num_replicas: int) -> tf.data.Dataset | None:
     specs = tf.nest.flatten(dataset.element_spec)
     if not any(map(_can_be_cut, specs)) or None in map(_rank, specs):
         return None
+    ranks = range(num_replicas) if ranks is None else ranks
 
     def cut(*batch: Any) -> tf.data.Dataset:
         batch = batch[0] if len(batch) == 1 else batch
@@ -67,14 +75,14 @@ def divide(dataset: Any, num_replicas: int) -> tf.data.Dataset | None:
             ]
             return tf.nest.pack_sequence_as(dataset.element_spec, shares)
 
-        return tf.data.Dataset.range(num_replicas).map(one_share)
+        return tf.data.Dataset.range(ranks.start, ranks.stop).map(one_share)
 
     divided = dataset.flat_map(cut)
     cardinality = dataset.cardinality()
     if cardinality == tf.data.UNKNOWN_CARDINALITY:
         return divided
     if cardinality != tf.data.INFINITE_CARDINALITY:
-        cardinality *= num_replicas
+        cardinality *= len(ranks)
     return divided.apply(tf.data.experimental.assert_cardinality(cardinality))
 
 

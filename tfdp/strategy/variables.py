@@ -51,6 +51,17 @@ def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def declared(kwargs: dict[str, Any], initial_value: tf.Tensor) -> dict[str, Any]:
+    """What must be alike on all ranks of a variable that is made with `kwargs`; JSON."""
+    return {
+        "name": kwargs.get("name") or "Variable",
+        "shape": initial_value.shape.as_list(),
+        "dtype": initial_value.dtype.name,
+        "trainable": kwargs.get("trainable"),
+        "aggregation": str(kwargs.get("aggregation")),
+    }
+
+
 class _Scalar:
     """Conversions that a variable on one device has and TensorFlow's distributed ones lack."""
 

@@ -1,0 +1,378 @@
+"""What the processes of a cluster tell each other outside of TensorFlow.
+
+Each process has a board; what one of them posts appears on all. Rank 0 passes messages on: a star,
+for small things (names, shapes, decisions, signs of life) and for initial values, once.
+
+Every wait has a deadline, ends at once when a rank is lost, and names who is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tfdp.cluster import wire
+from tfdp.errors import (
+    LOST_RANK_MARK,
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    RankLostError,
+    RankMismatchError,
+)
+
+# Numbers for collectives: above all that TensorFlow and single-process strategies count.
+_FIRST_NUMBER = 1 << 28
+
+_KINDS: dict[str, type[Exception]] = {
+    cls.__name__: cls
+    for cls in (
+        CollectiveMismatchError,
+        CollectiveTimeoutError,
+        RankLostError,
+        RankMismatchError,
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Post:
+    """What a rank put under a key.
+
+    Attributes:
+      value: JSON.
+      payload: Raw bytes.
+    """
+
+    value: Any = None
+    payload: bytes = b""
+
+
+class Board:
+    """A process' board.
+
+    Args:
+      rank: This process'.
+      world_size: Number of processes.
+      connections: On rank 0 those to all others, by rank; elsewhere that to rank 0.
+      timeout_seconds: How long a wait may take.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        connections: dict[int, socket.socket],
+        timeout_seconds: float,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout_seconds = timeout_seconds
+        self._changed = threading.Condition()
+        self._posts: dict[str, dict[int, Post]] = {}
+        self._numbers: dict[str, int] = {}
+        self._next_number = itertools.count(_FIRST_NUMBER)
+        self._rounds: dict[str, int] = {}
+        self._signs: dict[int, tuple[float, Any]] = {}
+        self._ended: dict[int, str | None] = {}
+        self._failure: Exception | None = None
+        self._listeners: list[Callable[[Exception], None]] = []
+        self._closed = False
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="tfdp-board", daemon=True).start()
+        opened = asyncio.run_coroutine_threadsafe(self._open(connections), self._loop)
+        opened.result()
+
+    # ---- posting and waiting
+
+    def post(self, key: str, value: Any = None, payload: bytes = b"") -> None:
+        """Puts `value` (JSON) and `payload` under `key` on all boards, as this rank's."""
+        self._raise_failure()
+        self._keep(self.rank, key, Post(value, payload))
+        self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)
+
+    def posted(self, key: str) -> dict[int, Post]:
+        """What has been posted under `key` so far, by rank."""
+        with self._changed:
+            return dict(self._posts.get(key, {}))
+
+    def wait(
+        self,
+        key: str,
+        ranks: Iterable[int],
+        what: str,
+        check: Callable[[], None] | None = None,
+        keep: bool = False,
+    ) -> dict[int, Post]:
+        """Waits until all of `ranks` have posted under `key`.
+
+        Args:
+          key: The same on all ranks.
+          ranks: Whose posts are waited for.
+          what: What is being waited for, for the error: "the initial value of 'kernel'".
+          check: Called on every change; raises where waiting on is vain.
+          keep: Whether the posts stay on the board. Otherwise they are taken off it.
+
+        Raises:
+          RankLostError: A rank is gone, or has ended without posting.
+          CollectiveTimeoutError: `timeout_seconds` are over; names the ranks that are missing.
+        """
+        wanted = set(ranks)
+        deadline = time.monotonic() + self.timeout_seconds
+        with self._changed:
+            while not wanted <= self._posts.get(key, {}).keys():
+                self._raise_failure()
+                missing = sorted(wanted - self._posts.get(key, {}).keys())
+                self._raise_if_ended(missing, what)
+                if check is not None:
+                    check()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise CollectiveTimeoutError(
+                        f"Rank {self.rank}: {what} must come from every rank within "
+                        f"{self.timeout_seconds:g} s, but {name(missing)} did not send it. "
+                        f"{self.describe(missing)} Let all ranks run the same script; "
+                        "`timeout_seconds` allows more time."
+                    )
+                self._changed.wait(min(remaining, 1.0))
+            posts = self._posts[key] if keep else self._posts.pop(key)
+            return {rank: posts[rank] for rank in sorted(wanted)}
+
+    def all_gather(self, subject: str, value: Any = None, payload: bytes = b"") -> list[Post]:
+        """Every rank's post on `subject`, in the order of ranks. All ranks must call it.
+
+        The n-th call on a subject meets the n-th call of the others. Sends world_size * (world_size
+        - 1) messages through rank 0.
+        """
+        key = self._round(subject)
+        self.post(key, value, payload)
+        posts = self.wait(key, range(self.world_size), subject)
+        return [posts[rank] for rank in range(self.world_size)]
+
+    def barrier(self, subject: str) -> None:
+        """Waits until all ranks have come to the same call on `subject`."""
+        self.all_gather(subject)
+
+    def from_first(self, subject: str, value: Any = None, payload: bytes = b"") -> Post:
+        """Rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
+        key = self._round(subject)
+        if self.rank == 0:
+            self._raise_failure()
+            self._send({"type": "post", "from": 0, "key": key, "value": value}, payload)
+            return Post(value, payload)
+        return self.wait(key, [0], subject)[0]
+
+    def number(self, text: str) -> int:
+        """A number for `text`: the same on all ranks, whoever asks first, and no other text's."""
+        if self.rank == 0:
+            return self._numbered(text)
+        with self._changed:
+            if text in self._numbers:
+                return self._numbers[text]
+        self._send({"type": "number?", "from": self.rank, "key": text})
+        deadline = time.monotonic() + self.timeout_seconds
+        with self._changed:
+            while text not in self._numbers:
+                self._raise_failure()
+                self._raise_if_ended([0], "a number for a collective")
+                if time.monotonic() > deadline:
+                    raise CollectiveTimeoutError(
+                        f"Rank {self.rank}: rank 0 must answer within {self.timeout_seconds:g} s, "
+                        f"but it did not. {self.describe([0])}"
+                    )
+                self._changed.wait(1.0)
+            return self._numbers[text]
+
+    # ---- signs of life, and the end
+
+    def sign(self, value: Any) -> None:
+        """A sign of life; `value` says where this rank is."""
+        self._send({"type": "sign", "from": self.rank, "value": value})
+
+    def signs(self) -> dict[int, tuple[float, Any]]:
+        """For each other rank that gave a sign: seconds since the last one, and its value."""
+        now = time.monotonic()
+        with self._changed:
+            return {rank: (now - at, value) for rank, (at, value) in self._signs.items()}
+
+    def ended(self) -> dict[int, str | None]:
+        """The ranks whose script has ended, and with which error."""
+        with self._changed:
+            return dict(self._ended)
+
+    def describe(self, ranks: Iterable[int]) -> str:
+        """Where `ranks` were last seen, as sentences."""
+        ended, signs, sentences = self.ended(), self.signs(), []
+        for rank in ranks:
+            if rank in ended:
+                how = f" with {ended[rank]}" if ended[rank] else ""
+                sentences.append(f"Rank {rank} has ended{how}.")
+            elif rank in signs:
+                age, value = signs[rank]
+                sentences.append(f"Rank {rank} was {value['text']}, {age:.0f} s ago.")
+            elif rank != self.rank:
+                sentences.append(f"Rank {rank} gave no sign since the start.")
+        return " ".join(sentences)
+
+    def on_failure(self, listener: Callable[[Exception], None]) -> None:
+        """`listener` is called, in another thread, with the first thing that goes wrong."""
+        with self._changed:
+            self._listeners.append(listener)
+            failure = self._failure
+        if failure is not None:
+            listener(failure)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong in the cluster, if anything did."""
+        with self._changed:
+            return self._failure
+
+    def fail(self, error: Exception) -> None:
+        """Ends the work of all ranks with `error`, whose text they get."""
+        kind = type(error).__name__
+        self._send({"type": "fail", "from": self.rank, "value": str(error), "kind": kind})
+        self._failed(error)
+
+    def lose(self, rank: int, reason: str) -> None:
+        """Gives `rank` up: all waits end with a `RankLostError`."""
+        self._send({"type": "lost", "from": self.rank, "key": str(rank), "value": reason})
+        self._failed(self._lost(rank, reason))
+
+    def close(self, error: str | None = None, timeout_seconds: float = 5.0) -> None:
+        """Says goodbye; `error` is what the script ended with."""
+        if self._closed:
+            return
+        self._closed = True
+        self._send({"type": "bye", "from": self.rank, "value": error})
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result(timeout_seconds)
+
+    # ---- inside
+
+    def _round(self, subject: str) -> str:
+        with self._changed:
+            ordinal = self._rounds.get(subject, 0)
+            self._rounds[subject] = ordinal + 1
+        return f"{subject}#{ordinal}"
+
+    def _keep(self, rank: int, key: str, post: Post) -> None:
+        with self._changed:
+            self._posts.setdefault(key, {})[rank] = post
+            self._changed.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _raise_if_ended(self, ranks: Iterable[int], what: str) -> None:
+        ended = {*ranks} & self._ended.keys()
+        if 0 in self._ended:  # Nobody passes messages on any more.
+            ended.add(0)
+        for rank in sorted(ended):
+            raise self._lost(rank, f"it has ended, and {what} was still to come from it")
+
+    def _lost(self, rank: int, reason: str) -> RankLostError:
+        return RankLostError(
+            f"Rank {self.rank}: {LOST_RANK_MARK} {rank}: {reason}. Training cannot go on without "
+            "it: look at the output of that rank, and start all ranks again."
+        )
+
+    def _failed(self, error: Exception) -> None:
+        with self._changed:
+            if self._failure is not None:
+                return
+            self._failure = error
+            listeners = list(self._listeners)
+            self._changed.notify_all()
+        for listener in listeners:
+            listener(error)
+
+    def _numbered(self, text: str) -> int:
+        with self._changed:
+            if text not in self._numbers:
+                self._numbers[text] = next(self._next_number)
+                self._send({"type": "number", "from": 0, "key": text, "value": self._numbers[text]})
+            return self._numbers[text]
+
+    def _send(self, header: dict[str, Any], payload: bytes = b"", but: int | None = None) -> None:
+        data = wire.frame(header, payload)
+
+        def write() -> None:
+            for rank, writer in self._writers.items():
+                if rank != but and not writer.is_closing():
+                    writer.write(data)
+
+        self._loop.call_soon_threadsafe(write)
+
+    async def _open(self, connections: dict[int, socket.socket]) -> None:
+        for rank, connection in connections.items():
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 22)
+            self._writers[rank] = writer
+            self._loop.create_task(self._listen(rank, reader))
+
+    async def _drain(self) -> None:
+        for writer in self._writers.values():
+            with contextlib.suppress(OSError):
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+
+    async def _listen(self, rank: int, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                header, payload = await wire.read(reader)
+                if self.rank == 0 and header["type"] not in ("number?",):
+                    self._send(header, payload, but=rank)
+                self._received(header, payload)
+        except (OSError, KeyError) as error:
+            if rank not in self._ended and not self._closed:
+                await asyncio.sleep(0)
+                reason = f"its connection broke ({error})"
+                if self.rank == 0:
+                    self.lose(rank, reason)
+                else:
+                    self._failed(self._lost(rank, reason))
+
+    def _received(self, header: dict[str, Any], payload: bytes) -> None:
+        kind, sender, value = header["type"], header["from"], header.get("value")
+        if kind == "post":
+            self._keep(sender, header["key"], Post(value, payload))
+        elif kind == "number?":
+            self._numbered(header["key"])
+        elif kind == "number":
+            with self._changed:
+                self._numbers[header["key"]] = value
+                self._changed.notify_all()
+        elif kind == "sign":
+            with self._changed:
+                self._signs[sender] = (time.monotonic(), value)
+        elif kind == "bye":
+            with self._changed:
+                self._ended[sender] = value
+                self._changed.notify_all()
+            if value is not None:
+                self._failed(self._lost(sender, f"its script ended with {value}"))
+        elif kind == "lost":
+            self._failed(self._lost(int(header["key"]), value))
+        elif kind == "fail":
+            self._failed(_KINDS.get(header["kind"], RuntimeError)(value))
+
+
+def name(ranks: Iterable[int]) -> str:
+    """The ranks as words.
+
+    >>> name([1, 3])
+    'ranks 1, 3'
+    """
+    listed = list(ranks)
+    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))

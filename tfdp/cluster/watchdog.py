@@ -1,0 +1,125 @@
+"""A thread that gives signs of life, looks for those of the others, and keeps the deadline."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+
+from tfdp.cluster.board import Board, name
+from tfdp.errors import CollectiveTimeoutError
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where a process is in its collectives.
+
+    Attributes:
+      steps: Replica functions begun.
+      begun: Collectives begun, over all groups and local replicas.
+      done: Collectives done.
+      operation: The one begun last.
+    """
+
+    steps: int = 0
+    begun: int = 0
+    done: int = 0
+    operation: str = ""
+
+    def __str__(self) -> str:
+        if self.begun > self.done:
+            return f"in step {self.steps}, inside {self.operation}"
+        return f"in step {self.steps}, outside any collective"
+
+
+class Watchdog:
+    """Calls `board.fail` or `board.lose` where waiting on would be vain.
+
+    - A rank that gives no sign of life for `silence_seconds` is lost: stopped, or unreachable.
+      Rank 0 watches all; the others watch rank 0.
+    - A collective of this process that is not done after the board's `timeout_seconds` fails, and
+      the ranks that did not come to it are named.
+
+    Args:
+      board: Where signs are given.
+      progress: Asked once a period, from the watchdog's thread.
+      silence_seconds: See above.
+      period_seconds: Between two signs.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        progress: Callable[[], Progress],
+        silence_seconds: float = 20.0,
+        period_seconds: float = 1.0,
+    ) -> None:
+        self._board = board
+        self._progress = progress
+        self._silence_seconds = silence_seconds
+        self._period_seconds = period_seconds
+        self._stop = threading.Event()
+        self._last = Progress()
+        self._last_change = self._last_round = self._started = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="tfdp-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._thread.join(10.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period_seconds):
+            if self._board.failure is not None:
+                return
+            progress = self._progress()
+            self._board.sign(dataclasses.asdict(progress) | {"text": str(progress)})
+            now = time.monotonic()
+            if now - self._last_round > self._silence_seconds / 2:
+                # This process itself was stopped for a while: the others' signs lie unread.
+                self._started = now
+            self._last_round = now
+            self._check_silence(now)
+            self._check_deadline(now, progress)
+
+    def _check_silence(self, now: float) -> None:
+        watched = range(1, self._board.world_size) if self._board.rank == 0 else [0]
+        signs, ended = self._board.signs(), self._board.ended()
+        for rank in watched:
+            silent = min(signs.get(rank, (now - self._started, None))[0], now - self._started)
+            if silent > self._silence_seconds and rank not in ended:
+                self._board.lose(
+                    rank,
+                    f"it gave no sign of life for {silent:.0f} s (it is stopped, or its host "
+                    "cannot be reached)",
+                )
+                return
+
+    def _check_deadline(self, now: float, progress: Progress) -> None:
+        if progress.begun == progress.done or progress.done != self._last.done:
+            self._last, self._last_change = progress, now
+            return
+        waited = now - self._last_change
+        ended = self._board.ended()
+        if waited < (2 * self._period_seconds if ended else self._board.timeout_seconds):
+            return
+        behind = sorted(
+            {
+                rank
+                for rank, (_, sign) in self._board.signs().items()
+                if (sign["steps"], sign["begun"]) < (progress.steps, progress.begun)
+            }
+            | ended.keys()
+        )
+        missing = f"{name(behind)} did not take part" if behind else "it did not end"
+        others = [rank for rank in range(self._board.world_size) if rank != self._board.rank]
+        self._board.fail(
+            CollectiveTimeoutError(
+                f"Rank {self._board.rank}: {progress.operation} of step {progress.steps} must "
+                f"have every rank within {self._board.timeout_seconds:g} s, but {missing} in "
+                f"{waited:.0f} s. {self._board.describe(behind or others)} Let all ranks do the "
+                "same steps; `timeout_seconds` allows a slower one more time."
+            )
+        )

@@ -1,0 +1,20 @@
+"""Resource handles of the outermost graph, in loops, conditionals and their gradients."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def captured(handle: tf.Tensor) -> tf.Tensor:
+    """`handle`, taken in by every graph from the replica's own to the current one.
+
+    The gradient of a conditional or a loop can only use what the forward graph has taken in.
+    """
+    graphs = []
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph, "outer_graph"):
+        graphs.append(getattr(graph, "_forward_graph", None) or graph)
+        graph = graph.outer_graph
+    for graph in reversed(graphs):
+        handle = graph.capture(handle)
+    return handle

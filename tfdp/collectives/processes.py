@@ -1,0 +1,279 @@
+"""The processes of a cluster, as the strategy sees them: joined once, for the life of the process.
+
+The board carries what is small or happens outside of graphs; TensorFlow's collective runtime
+carries what graphs send.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.metadata
+import platform
+import random
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.cluster.board import Board, Post
+from tfdp.cluster.rendezvous import meet
+from tfdp.cluster.spec import Cluster, host_of
+from tfdp.cluster.watchdog import Progress, Watchdog
+from tfdp.collectives import runtime
+from tfdp.collectives.progress import ProgressCounters
+from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
+
+_DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
+
+
+class Processes:
+    """All processes of the cluster, with this one among them.
+
+    Attributes:
+      rank: This process'.
+      world_size: Number of processes.
+      local_size: Devices per process, the same in all.
+      hosts: For each process the index of its host.
+      board: What the processes tell each other outside of TensorFlow.
+      counters: Counts the collectives of this process' graphs.
+    """
+
+    def __init__(
+        self, cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float
+    ) -> None:
+        introduction = {"versions": _versions(), "local_size": local_size}
+        meeting = meet(cluster, introduction, _difference, startup_seconds)
+        self.rank, self.world_size = cluster.rank, cluster.world_size
+        self.local_size, self.cluster = local_size, cluster
+        self.board = Board(self.rank, self.world_size, meeting.connections, timeout_seconds)
+        self._strategies = 0
+        names = [host_of(address) for address in meeting.addresses]
+        self.hosts = [names.index(name) for name in names]
+        try:
+            runtime.start(self.rank, meeting.addresses)
+        except ClusterError as error:
+            self.board.close(str(error))
+            raise
+        self.board.on_failure(lambda error: runtime.abort(str(error)))
+        self.counters = ProgressCounters()
+        self._watchdog = Watchdog(self.board, self._progress)
+        self._say_goodbye_at_exit()
+        self._adopt_seeds()
+        self.board.barrier("the start of TensorFlow on all ranks")
+
+    def _progress(self) -> Progress:
+        return self.counters.read()
+
+    def compare_strategies(self, options: dict[str, Any]) -> int:
+        """The number of a new strategy, after its options were found alike on all ranks.
+
+        Raises:
+          RankMismatchError: Names the option, the rank and both values.
+        """
+        self.compare("the options of a strategy", options)
+        self._strategies += 1
+        return self._strategies
+
+    def compare(self, subject: str, options: dict[str, Any]) -> None:
+        """Waits for all ranks' `options` (JSON) and compares them.
+
+        Raises:
+          RankMismatchError: Names the option, the rank and both values.
+        """
+        for rank, post in enumerate(self.board.all_gather(subject, options)):
+            for option in sorted({*options, *post.value}):
+                own, other = options.get(option), post.value.get(option)
+                if own != other:
+                    raise RankMismatchError(
+                        f"Rank {self.rank}: {subject} must be alike on all ranks, but {option} is "
+                        f"{own!r} on rank {self.rank} and {other!r} on rank {rank}. Give all "
+                        "ranks the same script and data."
+                    )
+
+    # ---- eager reductions
+
+    def sum_eagerly(self, values: Sequence[Any]) -> list[Any]:
+        """The sums of tensors and IndexedSlices over processes, outside of graphs.
+
+        The bytes go through rank 0: for debugging and single numbers, not for training.
+        """
+        arrays = [_components(value) for value in values]
+        described = [[_described(array) for array in parts] for parts in arrays]
+        payload = b"".join(array.tobytes() for parts in arrays for array in parts)
+        posts = self._all_gather_alike("sum", described, payload, _alike_for_sum)
+        received = [_unpacked(post) for post in posts]
+        results: list[Any] = []
+        for index, value in enumerate(values):
+            of_ranks = [parts[index] for parts in received]
+            if isinstance(value, tf.IndexedSlices):
+                rows = [np.concatenate(parts) for parts in zip(*of_ranks, strict=True)]
+                results.append(tf.IndexedSlices(*map(tf.constant, rows), value.dense_shape))
+            else:
+                total = of_ranks[0][0]
+                for (array,) in of_ranks[1:]:
+                    total = total + array
+                results.append(tf.constant(total, dtype=value.dtype))
+        return results
+
+    def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
+        """The processes' tensors concatenated along `axis`, outside of graphs."""
+        described = {"dtype": value.dtype.name, "axis": axis}
+        payload = tf.io.serialize_tensor(value).numpy()
+        posts = self._all_gather_alike("gather", described, payload, _equal)
+        parts = [tf.io.parse_tensor(post.payload, value.dtype) for post in posts]
+        return tf.concat(parts, axis)
+
+    def _all_gather_alike(
+        self, kind: str, described: Any, payload: bytes, alike: Callable[[Any, Any], bool]
+    ) -> list[Post]:
+        value = [kind, described]
+        posts = self.board.all_gather("a reduction outside of graphs", value, payload)
+        for rank, post in enumerate(posts):
+            if post.value[0] != kind or not alike(post.value[1], described):
+                raise CollectiveMismatchError(
+                    f"Rank {self.rank}: every rank must make the same reductions, but this one "
+                    f"makes a {kind} of {described} and rank {rank} a {post.value[0]} of "
+                    f"{post.value[1]}. Let all ranks run the same code."
+                )
+        return posts
+
+    # ---- start and end
+
+    def _adopt_seeds(self) -> None:
+        """Rank 0's random states hold on all ranks, so that all shuffle alike."""
+        own: dict[str, Any] = {}
+        if self.rank == 0:
+            seed = runtime.global_seed()
+            if seed is None:
+                seed = random.SystemRandom().randrange(2**31)
+                tf.random.set_seed(seed)
+            python, array = random.getstate(), np.random.get_state(legacy=True)
+            own = {
+                "tensorflow": seed,
+                "python": [python[0], list(python[1]), python[2]],
+                "numpy": [array[0], np.asarray(array[1]).tolist(), *array[2:]],
+            }
+        post = self.board.from_first("the random seeds of rank 0", own)
+        if self.rank != 0:
+            states = post.value
+            version, internal, gauss = states["python"]
+            random.setstate((version, tuple(internal), gauss))
+            np.random.set_state(tuple(states["numpy"]))
+            tf.random.set_seed(states["tensorflow"])
+
+    def _say_goodbye_at_exit(self) -> None:
+        error: list[str] = []
+        outer = sys.excepthook
+
+        def note(kind: Any, value: Any, trace: Any) -> None:
+            error.append("".join(traceback.format_exception_only(kind, value)).strip()[:2000])
+            failure = self.board.failure
+            if failure is not None and str(failure) not in error[0]:
+                value.add_note(str(failure))
+            outer(kind, value, trace)
+
+        def end() -> None:
+            self._watchdog.stop()
+            self.board.close(error[-1] if error else None)
+
+        sys.excepthook = note
+        atexit.register(end)
+
+
+_lock = threading.Lock()
+_joined: list[Processes] = []
+
+
+def join(
+    cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float
+) -> Processes:
+    """The processes of `cluster`: waits for all of them the first time it is called.
+
+    Raises:
+      ClusterError: The cluster does not come up, differs from the one that was joined, or its ranks
+        run different versions or have different numbers of devices.
+    """
+    with _lock:
+        if not _joined:
+            _joined.append(Processes(cluster, local_size, timeout_seconds, startup_seconds))
+        processes = _joined[0]
+        if (processes.cluster, processes.local_size) != (cluster, local_size):
+            raise ClusterError(
+                f"Rank {processes.rank}: all strategies of a process must have the same cluster "
+                f"and number of devices, but this one has {cluster} with {local_size} devices and "
+                f"the first one {processes.cluster} with {processes.local_size}."
+            )
+        return processes
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for distribution in _DISTRIBUTIONS:
+        module = sys.modules.get(distribution)
+        version = getattr(module, "__version__", None)
+        versions[distribution] = version or importlib.metadata.version(distribution)
+    return versions
+
+
+def _difference(introductions: list[dict[str, Any]]) -> str | None:
+    first = introductions[0]
+    for rank, introduction in enumerate(introductions[1:], start=1):
+        for distribution, version in first["versions"].items():
+            other = introduction["versions"].get(distribution)
+            if distribution != "python" and other != version:
+                return (
+                    f"All ranks must run the same versions, but rank 0 has {distribution} "
+                    f"{version} and rank {rank} ({introduction['address']}) has {other}. Install "
+                    f"{distribution}=={version} there."
+                )
+        if introduction["local_size"] != first["local_size"]:
+            return (
+                "All ranks must have the same number of devices, but rank 0 has "
+                f"{first['local_size']} and rank {rank} ({introduction['address']}) has "
+                f"{introduction['local_size']}. Name them: "
+                "`tfdp.DataParallelStrategy(devices=[...])`."
+            )
+    return None
+
+
+def _components(value: Any) -> list[np.ndarray]:
+    if isinstance(value, tf.IndexedSlices):
+        return [value.values.numpy(), value.indices.numpy()]
+    return [np.asarray(value)]
+
+
+def _described(array: np.ndarray) -> list[Any]:
+    return [array.dtype.name, list(array.shape)]
+
+
+def _unpacked(post: Post) -> list[list[np.ndarray]]:
+    offset, values = 0, []
+    for parts in post.value[1]:
+        arrays = []
+        for dtype, shape in parts:
+            size = int(np.prod(shape, dtype=np.int64))
+            arrays.append(np.frombuffer(post.payload, dtype, size, offset).reshape(shape))
+            offset += arrays[-1].nbytes
+        values.append(arrays)
+    return values
+
+
+def _alike_for_sum(one: Any, other: Any) -> bool:
+    """Whether two descriptions may be summed: rows of slices may differ in number."""
+    if len(one) != len(other):
+        return False
+    for a, b in zip(one, other, strict=True):
+        if len(a) != len(b):
+            return False
+        rows = 0 if len(a) == 1 else 1
+        if any(p[0] != q[0] or p[1][rows:] != q[1][rows:] for p, q in zip(a, b, strict=True)):
+            return False
+    return True
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one == other)

@@ -1,0 +1,68 @@
+"""TensorFlow's collective runtime between processes: start it, and end what waits in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.collectives._tensorflow import ServerDef, context
+from tfdp.collectives._tensorflow import global_seed as global_seed
+from tfdp.errors import ClusterError
+
+_JOB = "worker"
+
+
+def start(rank: int, addresses: Sequence[str]) -> None:
+    """Starts this process' server; returns once it listens.
+
+    No coordination service: it would end the process where a peer is lost, without an error.
+
+    Args:
+      rank: This process'.
+      addresses: "host:port" of each process.
+
+    Raises:
+      ClusterError: TensorFlow is in use already, or cannot listen on the address.
+    """
+    ctx = context()
+    try:
+        ctx.configure_collective_ops(
+            collective_leader=f"/job:{_JOB}/replica:0/task:0",
+            scoped_allocator_enabled_ops=(),
+            device_filters=(f"/job:{_JOB}/task:{rank}",),
+        )
+    except RuntimeError as error:
+        raise ClusterError(
+            f"Rank {rank}: the strategy must be made before TensorFlow is used, but an operation "
+            "has run already. Make `tfdp.DataParallelStrategy()` the first thing after the imports."
+        ) from error
+    server = ServerDef(
+        cluster=tf.train.ClusterSpec({_JOB: list(addresses)}).as_cluster_def(),
+        default_session_config=ctx.config,
+        job_name=_JOB,
+        task_index=rank,
+        protocol="grpc",
+    )
+    try:
+        ctx.enable_collective_ops(server)
+        ctx.ensure_initialized()
+    except tf.errors.OpError as error:
+        raise ClusterError(
+            f"Rank {rank}: TensorFlow must be able to listen at {addresses[rank]}, but: "
+            f"{error.message}. Give this rank another port on all hosts."
+        ) from error
+
+
+def abort(message: str) -> None:
+    """Ends all collectives of this process, now and later, with `message`."""
+    context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
+def device_prefix(rank: int) -> str:
+    """How TensorFlow names the devices of a process.
+
+    >>> device_prefix(3)
+    '/job:worker/replica:0/task:3'
+    """
+    return f"/job:{_JOB}/replica:0/task:{rank}"

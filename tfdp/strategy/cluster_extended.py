@@ -1,0 +1,275 @@
+"""The strategy's inner part in a cluster: some of the replicas are in other processes.
+
+Replicas meet in graphs, by `Communicator`, as within one process. What happens between replica
+functions (`reduce`, `gather`, initial values) is done once for each process: by a collective where
+a graph is being built, by the board where not.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives import Agreement, Communicator, Processes, Sequences
+from tfdp.collectives.sequence import Call
+from tfdp.errors import RankMismatchError
+from tfdp.strategy import input_batches, variables
+from tfdp.strategy._tensorflow import (
+    CheckpointInitialValue,
+    DistributedValues,
+    Mirrored,
+    get_distributed_dataset,
+    get_distributed_datasets_from_function,
+    regroup,
+)
+from tfdp.strategy.extended import DataParallelExtended, divide, map_values
+
+
+class ClusterExtended(DataParallelExtended):
+    """See the module.
+
+    Args:
+      processes: Those of the cluster.
+      strategy_number: How many strategies this process made before; alike in all processes.
+    """
+
+    def __init__(
+        self, *args: Any, processes: Processes, strategy_number: int, **kwargs: Any
+    ) -> None:
+        self._processes = processes
+        self._prefix = f"strategy {strategy_number}"
+        self._agreement = Agreement(processes.board, processes.local_size, self._prefix)
+        self._sequences_between: weakref.WeakKeyDictionary[tf.Graph, Sequences] = (
+            weakref.WeakKeyDictionary()
+        )
+        super().__init__(*args, **kwargs)
+        size = processes.local_size
+        self._leaders = tuple(range(0, processes.world_size * size, size))
+
+    # ---- who and where
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._processes.world_size * self._processes.local_size
+
+    @property
+    def _first_rank(self) -> int:
+        return self._processes.rank * self._processes.local_size
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return self._first_rank + replica_id
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group - self._first_rank
+
+    def _in_multi_worker_mode(self) -> bool:
+        return True
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Each process builds its own graph."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process writes checkpoints: rank 0."""
+        return self._processes.rank == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process writes summaries: rank 0."""
+        return self._processes.rank == 0
+
+    def _make_communicator(self) -> Communicator:
+        number = self._processes.board.number
+        return Communicator(
+            self.worker_devices,
+            first_rank=self._first_rank,
+            world_size=self._num_replicas_in_sync,
+            key_of_group=lambda group: number(f"{self._prefix} group {group}"),
+            counters=self._processes.counters,
+        )
+
+    def _hosts(self) -> list[int]:
+        return [host for host in self._processes.hosts for _ in self.worker_devices]
+
+    # ---- traces
+
+    def _new_sequences(self) -> Sequences:
+        def key_of(call: Call, ordinal: int) -> int:
+            return self._processes.board.number(f"{self._prefix} {call} number {ordinal}")
+
+        return Sequences(key_of)
+
+    def _begin_step(self) -> None:
+        if not tf.executing_eagerly() and self._rank() == self._first_rank:
+            self._processes.counters.step()
+
+    def _traced(self, sequences: Sequences, function: str) -> None:
+        super()._traced(sequences, function)
+        self._agreement.reach(sequences, function)
+
+    # ---- between replica functions
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        if isinstance(value, Mirrored):
+            if mean:
+                return value
+            return super()._reduce_to(reduce_op, value, destinations, options)
+        everywhere = isinstance(value, DistributedValues) or self._processes.local_size == 1
+        count = self._num_replicas_in_sync if everywhere else self._processes.world_size
+        total = self._sum_over_processes([_local_sum(value)])[0]
+        if mean:
+            total = divide(total, count)
+        return self._cross_device_ops.broadcast(total, destinations)
+
+    def _sum_over_processes(self, values: list[Any]) -> list[Any]:
+        if tf.executing_eagerly():
+            return self._processes.sum_eagerly(values)
+        return [self._between(lambda value=value: self._sum_in_graph(value)) for value in values]
+
+    def _sum_in_graph(self, value: Any) -> Any:
+        if isinstance(value, tf.IndexedSlices):
+            rows = self._communicator.all_gather_rows
+            return tf.IndexedSlices(
+                rows(value.values, self._leaders),
+                rows(value.indices, self._leaders),
+                value.dense_shape,
+            )
+        return self._communicator.all_reduce(value, self._leaders)
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: int, options: Any
+    ) -> Any:
+        local = value.values if isinstance(value, DistributedValues) else (value,)
+        own = tf.concat([tf.convert_to_tensor(part) for part in local], axis)
+        if tf.executing_eagerly():
+            gathered = self._processes.gather_eagerly(own, axis)
+        else:
+            gathered = self._between(lambda: self._gather_in_graph(own, axis))
+        return self._cross_device_ops.broadcast(gathered, destinations)
+
+    def _gather_in_graph(self, own: tf.Tensor, axis: int) -> tf.Tensor:
+        order = list(range(own.shape.rank))
+        order[0], order[axis] = order[axis], order[0]
+        rows = tf.transpose(own, order) if axis else own
+        gathered = self._communicator.all_gather_rows(rows, self._leaders)
+        return tf.transpose(gathered, order) if axis else gathered
+
+    def _between(self, collective: Callable[[], Any]) -> Any:
+        """Runs `collective` as one of this process, on its first device."""
+        graph = tf.compat.v1.get_default_graph()
+        if graph not in self._sequences_between:
+            self._sequences_between[graph] = self._new_sequences()
+        sequences = self._sequences_between[graph]
+        with tf.device(self.worker_devices[0]), sequences.going_on(self._first_rank):
+            result = collective()
+        self._agreement.reach(sequences, getattr(graph, "name", "a graph"))
+        return result
+
+    def _eager_reduction(self, values: Sequence[Any]) -> list[Any]:
+        return self._processes.sum_eagerly([_local_sum(value) for value in values])
+
+    # ---- variables
+
+    def _get_variable_creator_initial_value(
+        self, replica_id: int, device: str, primary_var: Any, **kwargs: Any
+    ) -> Any:
+        if replica_id:
+            return super()._get_variable_creator_initial_value(
+                replica_id, device, primary_var, **kwargs
+            )
+        return lambda: self._of_rank_0(device, kwargs)
+
+    def _of_rank_0(self, device: str, kwargs: dict[str, Any]) -> tf.Tensor:
+        """The initial value that rank 0 has for a variable; the others must declare the same."""
+        with tf.init_scope(), tf.device(device):
+            value = kwargs["initial_value"]
+            value = value() if callable(value) else value
+            if isinstance(value, CheckpointInitialValue):
+                value = value.wrapped_value
+            if not tf.executing_eagerly() or (tf.is_tensor(value) and not hasattr(value, "numpy")):
+                raise ValueError(
+                    "In a cluster a variable's initial value must be known when it is made, but "
+                    f"that of {kwargs.get('name')!r} is a tensor of a graph. Make the variable "
+                    "outside the tf.function, or pass a callable as `initial_value`."
+                )
+            value = tf.convert_to_tensor(value, kwargs.get("dtype"))
+            declared = variables.declared(kwargs, value)
+            board = self._processes.board
+            payload = tf.io.serialize_tensor(value).numpy() if board.rank == 0 else b""
+            first = board.from_first(f"{self._prefix}: a new variable", declared, payload)
+            for option, expected in first.value.items():
+                if option != "name" and declared[option] != expected:
+                    error = RankMismatchError(
+                        f"Rank {board.rank}: every rank must make the same variables in the same "
+                        f"order, but {option} of {declared['name']!r} is {declared[option]!r} "
+                        f"here, and rank 0 has {expected!r} for {first.value['name']!r}. Build "
+                        "the same model on all ranks."
+                    )
+                    board.fail(error)
+                    raise error
+            if board.rank == 0:
+                return value
+            return tf.io.parse_tensor(first.payload, value.dtype)
+
+    # ---- input
+
+    def _make_input_context(self) -> tf.distribute.InputContext:
+        return tf.distribute.InputContext(
+            num_input_pipelines=self._processes.world_size,
+            input_pipeline_id=self._processes.rank,
+            num_replicas_in_sync=self._num_replicas_in_sync,
+        )
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        if not isinstance(dataset, tf.data.Dataset):
+            return super()._experimental_distribute_dataset(dataset, options)
+        input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
+        divided = self._divided(dataset)
+        if divided is None:
+            # Elements that are no batches go to the replicas in turn, whole.
+            size, world_size = self._processes.local_size, self._processes.world_size
+            numbered = dataset.enumerate().filter(
+                lambda index, _: index // size % world_size == self._processes.rank
+            )
+            divided = numbered.map(lambda _, element: element)
+        return self._distribute(divided, dataset, options)
+
+    def _divided(self, dataset: Any) -> tf.data.Dataset | None:
+        ranks = range(self._first_rank, self._first_rank + len(self.worker_devices))
+        return input_batches.divide(dataset, self._num_replicas_in_sync, ranks)
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        return get_distributed_datasets_from_function(
+            dataset_fn,
+            self._input_workers_with_options(options),
+            [self._make_input_context()],
+            self._container_strategy(),
+            options,
+        )
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        ranks = range(self._first_rank, self._first_rank + len(self.worker_devices))
+        contexts = [
+            tf.distribute.experimental.ValueContext(rank, self._num_replicas_in_sync)
+            for rank in ranks
+        ]
+        return regroup([value_fn(context) for context in contexts], always_wrap=True)
+
+
+def _local_sum(value: Any) -> Any:
+    """The sum of a process' own values; slices keep every row."""
+    local = value.values if isinstance(value, DistributedValues) else (value,)
+    if isinstance(local[0], tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([part.values for part in local], 0),
+            tf.concat([part.indices for part in local], 0),
+            local[0].dense_shape,
+        )
+    tensors = [tf.convert_to_tensor(part) for part in local]
+    return tensors[0] if len(tensors) == 1 else tf.add_n(tensors)
