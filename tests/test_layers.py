@@ -129,6 +129,12 @@ def test_private_tensorflow_and_keras_imports_are_in_their_own_modules(path):
 
 
 @every_module
+def test_only_commands_draw_progress_bars_and_tables(path):
+    draws = any(name.split(".")[0] == "rich" for name in imports(path))
+    assert not draws or top_level(path) in USERS
+
+
+@every_module
 def test_no_module_is_longer_than_a_reader_can_hold(path):
     assert len(path.read_text().splitlines()) <= MAX_LINES
 
