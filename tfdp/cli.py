@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import tfdp
 from tfdp.bench.options import MODELS, BenchOptions
 from tfdp.demo.options import DATASETS, DemoOptions
+from tfdp.launch.command_line import add_run
 
 # For each module a subcommand may need, what to install.
 _INSTALL = {
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0; 1 where the demo's weights differ or a benchmark's process failed; 2
-        where what the user asked for cannot be done, with a message and no traceback.
+        where what the user asked for cannot be done, with a message and no traceback; of `run`,
+        see :func:`tfdp.launch.run`.
 
     Raises:
         SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).
@@ -56,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_bench(commands)
+    add_run(commands)
     return parser
 
 

@@ -1,0 +1,27 @@
+"""Word from the strategies of a run to its launcher."""
+
+import pytest
+
+from tfdp.cluster.run_status import mark_strategy_made, ranks_without_strategy
+
+TASK = '{"task": {"type": "worker", "index": 1}}'
+
+
+def test_a_mark_names_the_rank_and_may_be_made_twice(tmp_path):
+    for _ in range(2):
+        mark_strategy_made({"TFDP_RUN_STATUS": str(tmp_path), "TF_CONFIG": TASK})
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-1"]
+    assert ranks_without_strategy(str(tmp_path), 3) == [0, 2]
+
+
+@pytest.mark.parametrize("config", [None, "", "{", "{}", "[]", '{"task": {"index": null}}'])
+def test_a_process_that_is_no_rank_leaves_no_mark(tmp_path, config):
+    environ = {"TFDP_RUN_STATUS": str(tmp_path)}
+    mark_strategy_made(environ if config is None else {**environ, "TF_CONFIG": config})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_launcher_nothing_happens(tmp_path):
+    mark_strategy_made({"TF_CONFIG": TASK})
+    mark_strategy_made({"TF_CONFIG": TASK, "TFDP_RUN_STATUS": str(tmp_path / "gone")})
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,150 @@
+"""Signals, limits and graces; and that nothing of a run is ever left behind."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
+]
+
+# Each rank has a child that ignores SIGTERM, and a daemon that has left its process group.
+WITH_GRANDCHILDREN = """
+stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(300)"
+subprocess.Popen([sys.executable, "-c", stubborn])
+subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True)
+time.sleep(0.3)
+open(f"ready-{rank}", "w").close()
+"""
+IGNORES = "for number in (1, 2, 15): signal.signal(number, signal.SIG_IGN)\n"
+SLEEPS = "open(f'ready-{rank}', 'w').close()\ntime.sleep(300)\n"
+
+
+def started(runs, body, *options):
+    """A launcher of two ranks that have both got to their `ready`."""
+    launcher = runs.start("-n", 2, *options, runs.script(body))
+    runs.wait_for("ready-0", "ready-1")
+    return launcher
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_all(runs, wait_until_ended, number):
+    launcher = started(runs, SLEEPS)
+    launcher.send_signal(number)
+    outcome = wait_until_ended(launcher, 10)
+    assert outcome.returncode == 128 + number
+    assert f"{number.name} was passed on" in outcome.verdict
+    runs.assert_nobody_is_left()
+
+
+def test_ctrl_c_to_the_foreground_group_ends_all(runs, wait_until_ended):
+    launcher = started(runs, WITH_GRANDCHILDREN + "time.sleep(300)")
+    os.killpg(launcher.pid, signal.SIGINT)
+    outcome = wait_until_ended(launcher, 15)
+    assert outcome.returncode == 130
+    assert outcome.err.count("KeyboardInterrupt") == 2 * 2  # each rank and the child in its group
+    runs.assert_nobody_is_left()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_ranks_that_ignore_it(runs, wait_until_ended):
+    launcher = started(runs, IGNORES + SLEEPS)
+    launcher.send_signal(signal.SIGINT)
+    assert wait_until_ended(launcher, 15).returncode == 130
+    runs.assert_nobody_is_left()
+
+
+def test_a_second_ctrl_c_ends_them_at_once(runs, wait_until_ended):
+    launcher = started(runs, IGNORES + SLEEPS)
+    launcher.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    launcher.send_signal(signal.SIGINT)
+    assert wait_until_ended(launcher, 2).returncode == 130
+    runs.assert_nobody_is_left()
+
+
+def test_ranks_may_answer_a_signal_and_end_with_0(runs, wait_until_ended):
+    body = "signal.signal(15, lambda *_: (print('saved'), marked(), sys.exit(0)))\n" + SLEEPS
+    launcher = started(runs, body)
+    launcher.send_signal(signal.SIGTERM)
+    outcome = wait_until_ended(launcher, 10)
+    assert outcome.returncode == 0
+    assert sorted(outcome.out.splitlines()) == ["[0] saved", "[1] saved"]
+
+
+def test_a_paused_launcher_pauses_its_ranks(runs):
+    body = "for i in range(10**6):\n    open(f'ready-{rank}', 'w').write(str(i))\n"
+    launcher = started(runs, body + "    time.sleep(0.01)\n")
+
+    def counted():
+        return [(runs.folder / f"ready-{rank}").stat().st_mtime_ns for rank in range(2)]
+
+    launcher.send_signal(signal.SIGTSTP)
+    time.sleep(0.3)
+    paused = counted()
+    time.sleep(0.3)
+    assert counted() == paused
+    launcher.send_signal(signal.SIGCONT)
+    time.sleep(0.3)
+    assert all(now > before for now, before in zip(counted(), paused, strict=True))
+
+
+def test_a_killed_launcher_leaves_nobody(runs):
+    launcher = started(runs, IGNORES + WITH_GRANDCHILDREN + "time.sleep(300)")
+    # A supervisor, the rank and its two children, twice; and the launcher.
+    assert len(runs.alive()) == 1 + 2 * 4
+    launcher.kill()
+    launcher.wait()
+    runs.assert_nobody_is_left()
+
+
+def test_a_killed_launcher_leaves_no_stopped_rank(runs):
+    launcher = started(runs, "open(f'pid-{rank}', 'w').write(str(os.getpid()))\n" + SLEEPS)
+    for rank in range(2):
+        os.kill(int((runs.folder / f"pid-{rank}").read_text()), signal.SIGSTOP)
+    launcher.kill()
+    launcher.wait()
+    runs.assert_nobody_is_left()
+
+
+def test_a_killed_supervisor_takes_its_rank_along_and_ends_the_run(runs, wait_until_ended):
+    launcher = started(runs, "open(f'parent-{rank}', 'w').write(str(os.getppid()))\n" + SLEEPS)
+    os.kill(int((runs.folder / "parent-1").read_text()), signal.SIGKILL)
+    outcome = wait_until_ended(launcher, 10)
+    assert outcome.returncode == 128 + 9
+    assert "rank 1 of 2 failed first, with signal SIGKILL" in outcome.verdict
+    runs.assert_nobody_is_left()
+
+
+def test_a_rank_s_failure_ends_even_ranks_that_ignore_sigterm(runs, wait_until_ended):
+    body = IGNORES + WITH_GRANDCHILDREN + "time.sleep(0.5)\nif rank == 1: sys.exit(3)\n"
+    launcher = started(runs, body + "time.sleep(300)")
+    begun = time.monotonic()
+    outcome = wait_until_ended(launcher, 15)
+    assert time.monotonic() - begun < 10.5
+    assert outcome.returncode == 3
+    assert "rank 1 of 2 failed first, with exit code 3. Rank 0 had to be ended." in outcome.verdict
+    runs.assert_nobody_is_left()
+
+
+def test_the_limit_ends_all_ranks(runs, wait_until_ended):
+    launcher = started(runs, "if rank == 0: marked()\n" + SLEEPS, "--timeout", 2.5)
+    begun = time.monotonic()
+    outcome = wait_until_ended(launcher, 10)
+    assert time.monotonic() - begun < 5
+    assert outcome.returncode == 124
+    assert "received 2.5 s" in outcome.verdict
+    assert "ranks 0, 1 of 2 still ran" in outcome.verdict
+    assert "`--timeout 25`" in outcome.verdict
+    runs.assert_nobody_is_left()
+
+
+@pytest.mark.slow
+def test_what_a_rank_leaves_behind_is_ended(runs, wait_until_ended):
+    launcher = started(runs, WITH_GRANDCHILDREN + "marked()")
+    assert wait_until_ended(launcher, 10).returncode == 0
+    runs.assert_nobody_is_left(within_seconds=0.1)

@@ -1,0 +1,15 @@
+"""`tfdp run`: N processes of one command on this host, supervised as one.
+
+TensorFlow is not imported here: the command does that, in each rank.
+
+Each rank runs under a small supervisor of its own (:mod:`tfdp.launch.shim`), which holds a pipe
+from the launcher. However the launcher ends, the pipe closes, and the supervisor ends the rank and
+all that the rank started.
+"""
+
+from __future__ import annotations
+
+from tfdp.launch.options import RunOptions
+from tfdp.launch.run import run
+
+__all__ = ["RunOptions", "run"]

@@ -1,0 +1,183 @@
+"""The supervisor of one rank: it stands between the launcher and the rank's command.
+
+Started as a file by `python -I -S`, it imports the standard library only, and little of that.
+
+It reads signal numbers, a byte each, from the control pipe and passes them to the command's
+process group. It writes `started PID` and `ended CODE TIME` to the report pipe; CODE is negative
+for a signal, TIME is `time.monotonic()`, which all processes of a host share.
+
+Nothing that the command started outlives it. What is left when the command ends gets SIGTERM, and
+after a grace SIGKILL. When the control pipe closes, because the launcher ended in whatever way,
+all get SIGKILL at once. On Linux the supervisor inherits the orphans among the command's
+descendants, so that it finds those too that have left the process group; elsewhere the group is
+all that can be ended. If the supervisor itself is killed, the kernel kills the command (Linux).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+GRACE_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+_LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <sys/prctl.h>
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Supervises one command.
+
+    Args:
+        arguments: the control pipe's descriptor, the report pipe's, and the command's words.
+    """
+    control, report = int(arguments[0]), int(arguments[1])
+    for descriptor in (control, report):
+        os.set_inheritable(descriptor, False)  # they are not the command's
+    woken = _wake_when_a_child_ends()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    command = _Command(arguments[2:])
+    os.write(report, b"started %d\n" % command.pid)
+    while not command.reap():
+        for number in _orders(control, woken, None):
+            command.obey(number)
+    os.write(report, f"ended {command.returncode} {time.monotonic()}\n".encode())
+    _end_leftovers(command, control, woken)
+    return 0
+
+
+class _Command:
+    """The command, in a process group of its own, with all its descendants."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(words)
+        # Here too, as a signal may come before the child runs; it fails once the command runs.
+        _succeeds(os.setpgid, self.pid, self.pid)
+
+    def reap(self) -> bool:
+        """Collects what has ended, orphans too; whether the command has."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode is not None
+
+    def obey(self, number: int) -> None:
+        """Passes a signal to the group; SIGKILL goes to every descendant, until none is left."""
+        if number != signal.SIGKILL:
+            self.signal_group(number)
+            return
+        while self.left():
+            self.signal_all(number)
+            time.sleep(_POLL_SECONDS)
+
+    def signal_group(self, number: int) -> None:
+        """Signals the members of the group."""
+        _succeeds(os.killpg, self.pid, number)
+
+    def signal_all(self, number: int) -> None:
+        """Signals the group and every descendant that left it."""
+        self.signal_group(number)
+        for pid in _descendants() if _LINUX else ():
+            _succeeds(os.kill, pid, number)
+
+    def left(self) -> bool:
+        """Whether any process is left."""
+        self.reap()
+        if _LINUX:
+            return bool(_descendants())
+        return _succeeds(os.killpg, self.pid, 0)
+
+
+def _succeeds(call: Callable[[int, int], None], target: int, value: int) -> bool:
+    """Whether there is such a process, or group, and it is ours."""
+    try:
+        call(target, value)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _become(words: Sequence[str]) -> None:
+    """In the child: becomes the command; never returns."""
+    try:
+        os.setpgid(0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would hand that on
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+        os.execv(words[0], list(words))
+    except BaseException as error:
+        os.write(2, f"tfdp run: {words[0]} cannot be started: {error}\n".encode())
+        os._exit(126)
+
+
+def _end_leftovers(command: _Command, control: int, woken: int) -> None:
+    if command.left():
+        command.signal_all(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while command.left() and time.monotonic() < deadline:
+        if signal.SIGKILL in _orders(control, woken, _POLL_SECONDS):
+            break
+    command.obey(signal.SIGKILL)
+
+
+def _orders(control: int, woken: int, seconds: float | None) -> bytes:
+    """Waits for signal numbers from the launcher, or until a child ends; SIGKILL if it is gone."""
+    ready = select.select([control, woken], [], [], seconds)[0]
+    if woken in ready:
+        os.read(woken, 512)
+    if control not in ready:
+        return b""
+    return os.read(control, 512) or bytes([signal.SIGKILL])
+
+
+def _wake_when_a_child_ends() -> int:
+    """A descriptor that becomes readable at each SIGCHLD."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    return reader
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LINUX:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _descendants() -> list[int]:
+    """The living processes below this one, by Linux's /proc."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        if state not in (b"Z", b"X"):
+            children.setdefault(int(parent), []).append(int(name))
+    found: list[int] = []
+    below = [os.getpid()]
+    while below:
+        offspring = children.get(below.pop(), [])
+        found += offspring
+        below += offspring
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

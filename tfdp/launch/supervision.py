@@ -1,0 +1,156 @@
+"""Waits for the ranks, passes signals on, and ends all when one fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from tfdp.launch.failures import SAME_TIME_SECONDS, Failure
+from tfdp.launch.process import RankProcess
+from tfdp.launch.signals import ENDING, ReceivedSignals
+
+# After a failure or the time limit: SIGTERM, and SIGKILL after the grace.
+GRACE_SECONDS = 5.0
+
+# A rank may fail because another is dying, before that one has ended.
+LOST_RANK_SECONDS = 3.0
+
+# What a signal to the launcher is followed by, if ranks still run. A job scheduler's SIGTERM leaves
+# 30 s for a checkpoint (Kubernetes' and Slurm's default); Ctrl-C is meant to be quick.
+_AFTER_SIGINT = ((5.0, signal.SIGTERM), (10.0, signal.SIGKILL))
+_AFTER_OTHERS = ((30.0, signal.SIGKILL),)
+
+# One Ctrl-C may reach the launcher twice, from the terminal and from a wrapper that passes it on.
+_SECOND_CTRL_C_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        signal: the first signal that the launcher received and passed on, or None.
+        timed_out: whether the limit ended it.
+        failed: the ranks that failed of themselves, before all were ended.
+        unfinished: the ranks that had not ended by then.
+    """
+
+    signal: int | None
+    timed_out: bool
+    failed: tuple[int, ...]
+    unfinished: tuple[int, ...]
+
+
+class Supervisor:
+    """Watches over the ranks of one run.
+
+    Args:
+        ranks: the started ranks.
+        received: the launcher's signals.
+        describe: what is known of a failed rank by now.
+        timeout_seconds: the limit of the whole run, or None.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[RankProcess],
+        received: ReceivedSignals,
+        describe: Callable[[RankProcess], Failure],
+        timeout_seconds: float | None,
+    ) -> None:
+        self._ranks = ranks
+        self._received = received
+        self._describe = describe
+        self._limit = time.monotonic() + (timeout_seconds or float("inf"))
+        self._to_send: list[tuple[float, int]] = []  # when, which signal
+        self._signal: int | None = None
+        self._signalled_at = float("-inf")
+        self._outcome: Outcome | None = None
+
+    def supervise(self) -> Outcome:
+        """Returns when nothing of any rank is left."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._received, selectors.EVENT_READ)
+            for rank in self._ranks:
+                selector.register(rank.report, selectors.EVENT_READ, rank)
+            while not all(rank.finished for rank in self._ranks):
+                wait = max(0.0, self._next_deadline() - time.monotonic())
+                for key, _ in selector.select(None if wait == float("inf") else wait):
+                    if key.data is None:
+                        self._take_signals()
+                        continue
+                    key.data.read_report(time.monotonic())
+                    if key.data.finished:
+                        selector.unregister(key.fileobj)
+                self._act(time.monotonic())
+        return self._outcome or self._state()
+
+    def _next_deadline(self) -> float:
+        deadlines = [when for when, _ in self._to_send]
+        if self._outcome is None:
+            deadlines += [self._limit, self._failure_deadline()]
+        return min(deadlines, default=float("inf"))
+
+    def _failure_deadline(self) -> float:
+        """When the others are ended; by then the cause has shown itself."""
+        failures = [self._describe(rank) for rank in self._ranks if rank.failed]
+        if not failures:
+            return float("inf")
+        unclear = all(failure.is_consequence for failure in failures)
+        wait = LOST_RANK_SECONDS if unclear else SAME_TIME_SECONDS
+        return min(failure.ended_at for failure in failures) + wait
+
+    def _act(self, now: float) -> None:
+        if self._outcome is None and now >= min(self._limit, self._failure_deadline()):
+            timed_out = now < self._failure_deadline()
+            self._end(timed_out, ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL)))
+        for due in [entry for entry in self._to_send if entry[0] <= now]:
+            self._to_send.remove(due)
+            self._send(due[1])
+
+    def _take_signals(self) -> None:
+        for number in self._received.take():
+            now = time.monotonic()
+            if number == signal.SIGTSTP:
+                self._send(number)
+                os.kill(os.getpid(), signal.SIGSTOP)  # as SIGTSTP would have done
+            elif number == signal.SIGCONT:
+                self._send(number)
+            elif number == signal.SIGPIPE:  # nobody reads the output: end as any program does
+                self._signal = self._signal or number
+                self._end(False, ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL)))
+            elif number in ENDING:
+                self._pass_on(number, now)
+
+    def _pass_on(self, number: int, now: float) -> None:
+        again = self._signal is not None and now > self._signalled_at + _SECOND_CTRL_C_SECONDS
+        if number == signal.SIGINT and again:
+            self._send(signal.SIGKILL)
+            return
+        self._send(number)
+        if self._signal is None:
+            self._signal, self._signalled_at = number, now
+            self._end(False, _AFTER_SIGINT if number == signal.SIGINT else _AFTER_OTHERS)
+
+    def _end(self, timed_out: bool, steps: Sequence[tuple[float, int]]) -> None:
+        """Settles how the run ends; what is sent to the ranks goes on from there."""
+        now = time.monotonic()
+        self._to_send += [(now + seconds, number) for seconds, number in steps]
+        self._outcome = self._outcome or self._state(timed_out)
+
+    def _state(self, timed_out: bool = False) -> Outcome:
+        return Outcome(
+            signal=self._signal,
+            timed_out=timed_out,
+            failed=tuple(rank.rank for rank in self._ranks if rank.failed),
+            unfinished=tuple(rank.rank for rank in self._ranks if rank.returncode is None),
+        )
+
+    def _send(self, number: int) -> None:
+        for rank in self._ranks:
+            if not rank.finished:
+                rank.send(number)

@@ -1,0 +1,100 @@
+"""The launcher's exit code, and its last lines."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+from tfdp.cluster.run_status import ranks_without_strategy
+from tfdp.launch.failures import Failure, first_failure, signal_name
+from tfdp.launch.logs import log_path
+from tfdp.launch.options import RunOptions
+from tfdp.launch.supervision import Outcome
+
+TIMED_OUT = 124  # as `timeout` of the GNU tools
+
+
+def verdict(
+    options: RunOptions,
+    outcome: Outcome,
+    failures: Mapping[int, Failure],
+    status_folder: str,
+    configs: Sequence[str],
+) -> tuple[int, str]:
+    """The exit code, and what to say about it.
+
+    Args:
+        options: what was asked for.
+        outcome: how the run ended.
+        failures: of every rank that did not end with 0, also of those that were made to end.
+        status_folder: where the ranks' strategies left word.
+        configs: the `TF_CONFIG` of each rank.
+    """
+    if outcome.timed_out:
+        return TIMED_OUT, _timeout_message(options, outcome)
+    if not failures and outcome.signal is None:
+        return _trained_alone(options, status_folder, configs)
+    if not failures:
+        return 0, ""
+    if outcome.signal is not None:
+        name = signal_name(outcome.signal)
+        message = "" if name == "SIGPIPE" else f"{name} was passed on, and all ranks have ended."
+        return 128 + outcome.signal, message
+    first = first_failure([failures[rank] for rank in outcome.failed])
+    return first.exit_code, _failure_message(options, first, outcome)
+
+
+def _failure_message(options: RunOptions, first: Failure, outcome: Outcome) -> str:
+    message = f"rank {first.rank} of {options.processes} failed first, with {first.how}."
+    if first.how == "signal SIGKILL":
+        message += " Linux kills so where memory runs out; `dmesg` tells."
+    if len(outcome.unfinished) > 0:
+        message += f" {_ranks(outcome.unfinished).capitalize()} had to be ended."
+    if options.log_dir is not None:
+        message += f" All of its output is in {log_path(options.log_dir, first.rank)}."
+    if not first.error:
+        return message + " It wrote nothing to standard error."
+    error = "\n".join(f"  {line}" for line in first.error.splitlines())
+    return f"{message} Its last error:\n{error}"
+
+
+def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
+    assert options.timeout_seconds is not None
+    seconds = options.timeout_seconds
+    return (
+        f"`timeout` must cover the whole run; received {seconds:g} s, and after that "
+        f"{_ranks(outcome.unfinished)} of {options.processes} still ran: all were ended. "
+        f"Do `--timeout {10 * seconds:g}`, or look for what they wait for."
+    )
+
+
+def _trained_alone(
+    options: RunOptions, status_folder: str, configs: Sequence[str]
+) -> tuple[int, str]:
+    """Every rank ended with 0: right, unless they knew nothing of each other."""
+    alone = ranks_without_strategy(status_folder, options.processes)
+    if options.processes == 1 or not alone:
+        return 0, ""
+    return 1, (
+        f"{options.processes} processes must train as one, through a strategy that reads "
+        f"`TF_CONFIG`; received a command whose {_ranks(alone)} made none, so each of these worked "
+        f"alone (rank {alone[0]} had `TF_CONFIG={configs[alone[0]]}`). "
+        "Make `tfdp.DataParallelStrategy()` in the script, or start it without `tfdp run`: "
+        f"`{_single_command(options.command)}`."
+    )
+
+
+def _single_command(command: Sequence[str]) -> str:
+    python = ["python"] if command[0].endswith(".py") else []
+    return shlex.join([*python, *(os.fspath(word) for word in command)])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words.
+
+    Example:
+        >>> _ranks([3]), _ranks([0, 2])
+        ('rank 3', 'ranks 0, 2')
+    """
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
