@@ -12,6 +12,7 @@ import platform
 import random
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -141,6 +142,13 @@ class Processes:
                 )
         return posts
 
+    def failure(self, within_seconds: float) -> Exception | None:
+        """What went wrong in the cluster; waits for word of it, which may follow an error."""
+        deadline = time.monotonic() + within_seconds
+        while self.board.failure is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.board.failure
+
     # ---- start and end
 
     def _adopt_seeds(self) -> None:
@@ -172,7 +180,7 @@ class Processes:
         def note(kind: Any, value: Any, trace: Any) -> None:
             error.append("".join(traceback.format_exception_only(kind, value)).strip()[:2000])
             failure = self.board.failure
-            if failure is not None and str(failure) not in error[0]:
+            if isinstance(value, tf.errors.OpError) and failure is not None:
                 value.add_note(str(failure))
             outer(kind, value, trace)
 

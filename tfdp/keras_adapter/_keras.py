@@ -15,11 +15,15 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.layers.layer import Layer
 
+# The functions that write files: `Model.save` and the callbacks call them by name.
+from keras.src.legacy.saving import legacy_h5_format
+
 # The functions that all losses share; `keras.losses.Loss` calls them by name.
 from keras.src.losses import loss as losses
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random.seed_generator import SeedGenerator
+from keras.src.saving import saving_lib
 from keras.src.trainers.trainer import Trainer
 
 TESTED_VERSIONS = ("3.15.1",)
@@ -37,8 +41,10 @@ __all__ = [
     "Variable",
     "get_keras_mask",
     "global_state",
+    "legacy_h5_format",
     "losses",
     "nn",
+    "saving_lib",
     "set_keras_mask",
     "trainer",
 ]

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 _MODULES = (
+    "across_processes",
     "compiling",
+    "files",
     "losses",
     "metrics",
     "moments",

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdp.errors import ScopeError
 from tfdp.keras_adapter import compiling, metrics
 from tfdp.keras_adapter._keras import TensorFlowTrainer, Trainer, trainer
+from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import Share, current, is_tfdp
 
@@ -27,7 +28,12 @@ def make_function(
     check_made_in_scope(self, strategy)
     with compiling.forward_only(self):
         run = original(self, _with_share(self, step_function))
-    return lambda iterator: run(_cut(strategy, iterator))
+
+    def function(iterator: Any) -> Any:
+        with explained(strategy):
+            return run(_cut(strategy, iterator))
+
+    return function
 
 
 @hook(TensorFlowTrainer, "make_predict_function")
@@ -85,10 +91,13 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
 def reduce_per_replica(
     original: Callable[..., Any], values: Any, strategy: Any, reduction: str
 ) -> Any:
-    """Logs are the same on all replicas: their mean could differ in the last bit."""
-    if is_tfdp(strategy) and reduction == "auto":
-        reduction = "first"
-    return original(values, strategy, reduction)
+    """Logs are the same on all replicas; what `predict` gives has the rows of all processes."""
+    if not is_tfdp(strategy):
+        return original(values, strategy, reduction)
+    if reduction == "concat" and strategy.extended.in_cluster:
+        return tf.nest.map_structure(strategy.extended.gather_rows, values)
+    # The mean of equal logs could differ in the last bit.
+    return original(values, strategy, "first" if reduction == "auto" else reduction)
 
 
 def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:

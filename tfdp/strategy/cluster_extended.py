@@ -39,7 +39,7 @@ class ClusterExtended(DataParallelExtended):
     def __init__(
         self, *args: Any, processes: Processes, strategy_number: int, **kwargs: Any
     ) -> None:
-        self._processes = processes
+        self.processes = processes
         self._prefix = f"strategy {strategy_number}"
         self._agreement = Agreement(processes.board, processes.local_size, self._prefix)
         self._sequences_between: weakref.WeakKeyDictionary[tf.Graph, Sequences] = (
@@ -49,15 +49,17 @@ class ClusterExtended(DataParallelExtended):
         size = processes.local_size
         self._leaders = tuple(range(0, processes.world_size * size, size))
 
+    in_cluster = True
+
     # ---- who and where
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return self._processes.world_size * self._processes.local_size
+        return self.processes.world_size * self.processes.local_size
 
     @property
     def _first_rank(self) -> int:
-        return self._processes.rank * self._processes.local_size
+        return self.processes.rank * self.processes.local_size
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
         return self._first_rank + replica_id
@@ -76,37 +78,37 @@ class ClusterExtended(DataParallelExtended):
     @property
     def should_checkpoint(self) -> bool:
         """Whether this process writes checkpoints: rank 0."""
-        return self._processes.rank == 0
+        return self.processes.rank == 0
 
     @property
     def should_save_summary(self) -> bool:
         """Whether this process writes summaries: rank 0."""
-        return self._processes.rank == 0
+        return self.processes.rank == 0
 
     def _make_communicator(self) -> Communicator:
-        number = self._processes.board.number
+        number = self.processes.board.number
         return Communicator(
             self.worker_devices,
             first_rank=self._first_rank,
             world_size=self._num_replicas_in_sync,
             key_of_group=lambda group: number(f"{self._prefix} group {group}"),
-            counters=self._processes.counters,
+            counters=self.processes.counters,
         )
 
     def _hosts(self) -> list[int]:
-        return [host for host in self._processes.hosts for _ in self.worker_devices]
+        return [host for host in self.processes.hosts for _ in self.worker_devices]
 
     # ---- traces
 
     def _new_sequences(self) -> Sequences:
         def key_of(call: Call, ordinal: int) -> int:
-            return self._processes.board.number(f"{self._prefix} {call} number {ordinal}")
+            return self.processes.board.number(f"{self._prefix} {call} number {ordinal}")
 
         return Sequences(key_of)
 
     def _begin_step(self) -> None:
         if not tf.executing_eagerly() and self._rank() == self._first_rank:
-            self._processes.counters.step()
+            self.processes.counters.step()
 
     def _traced(self, sequences: Sequences, function: str) -> None:
         super()._traced(sequences, function)
@@ -120,8 +122,8 @@ class ClusterExtended(DataParallelExtended):
             if mean:
                 return value
             return super()._reduce_to(reduce_op, value, destinations, options)
-        everywhere = isinstance(value, DistributedValues) or self._processes.local_size == 1
-        count = self._num_replicas_in_sync if everywhere else self._processes.world_size
+        everywhere = isinstance(value, DistributedValues) or self.processes.local_size == 1
+        count = self._num_replicas_in_sync if everywhere else self.processes.world_size
         total = self._sum_over_processes([_local_sum(value)])[0]
         if mean:
             total = divide(total, count)
@@ -129,7 +131,7 @@ class ClusterExtended(DataParallelExtended):
 
     def _sum_over_processes(self, values: list[Any]) -> list[Any]:
         if tf.executing_eagerly():
-            return self._processes.sum_eagerly(values)
+            return self.processes.sum_eagerly(values)
         return [self._between(lambda value=value: self._sum_in_graph(value)) for value in values]
 
     def _sum_in_graph(self, value: Any) -> Any:
@@ -148,10 +150,21 @@ class ClusterExtended(DataParallelExtended):
         local = value.values if isinstance(value, DistributedValues) else (value,)
         own = tf.concat([tf.convert_to_tensor(part) for part in local], axis)
         if tf.executing_eagerly():
-            gathered = self._processes.gather_eagerly(own, axis)
+            gathered = self.processes.gather_eagerly(own, axis)
         else:
             gathered = self._between(lambda: self._gather_in_graph(own, axis))
         return self._cross_device_ops.broadcast(gathered, destinations)
+
+    def gather_rows(self, value: Any) -> Any:
+        """The rows of all replicas on every process, in order: of tensors, dense or ragged."""
+        local = value.values if isinstance(value, DistributedValues) else (value,)
+        if not isinstance(local[0], tf.RaggedTensor):
+            return self._gather_to_implementation(value, self.worker_devices[0], 0, None)
+        own = tf.concat(local, 0)
+        gathered = self.gather_rows(own.flat_values)
+        for lengths in reversed(own.nested_row_lengths()):
+            gathered = tf.RaggedTensor.from_row_lengths(gathered, self.gather_rows(lengths))
+        return gathered
 
     def _gather_in_graph(self, own: tf.Tensor, axis: int) -> tf.Tensor:
         order = list(range(own.shape.rank))
@@ -172,9 +185,16 @@ class ClusterExtended(DataParallelExtended):
         return result
 
     def _eager_reduction(self, values: Sequence[Any]) -> list[Any]:
-        return self._processes.sum_eagerly([_local_sum(value) for value in values])
+        return self.processes.sum_eagerly([_local_sum(value) for value in values])
 
     # ---- variables
+
+    def sums_read_once(self, shared: list[Any]) -> Any:
+        """Within it this process reads what `shared` variables hold together, by itself.
+
+        All ranks must enter it: they sum each of the variables here.
+        """
+        return variables.read_once({id(variable): variable.read_value() for variable in shared})
 
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: Any, **kwargs: Any
@@ -200,7 +220,7 @@ class ClusterExtended(DataParallelExtended):
                 )
             value = tf.convert_to_tensor(value, kwargs.get("dtype"))
             declared = variables.declared(kwargs, value)
-            board = self._processes.board
+            board = self.processes.board
             payload = tf.io.serialize_tensor(value).numpy() if board.rank == 0 else b""
             first = board.from_first(f"{self._prefix}: a new variable", declared, payload)
             for option, expected in first.value.items():
@@ -221,8 +241,8 @@ class ClusterExtended(DataParallelExtended):
 
     def _make_input_context(self) -> tf.distribute.InputContext:
         return tf.distribute.InputContext(
-            num_input_pipelines=self._processes.world_size,
-            input_pipeline_id=self._processes.rank,
+            num_input_pipelines=self.processes.world_size,
+            input_pipeline_id=self.processes.rank,
             num_replicas_in_sync=self._num_replicas_in_sync,
         )
 
@@ -233,9 +253,9 @@ class ClusterExtended(DataParallelExtended):
         divided = self._divided(dataset)
         if divided is None:
             # Elements that are no batches go to the replicas in turn, whole.
-            size, world_size = self._processes.local_size, self._processes.world_size
+            size, world_size = self.processes.local_size, self.processes.world_size
             numbered = dataset.enumerate().filter(
-                lambda index, _: index // size % world_size == self._processes.rank
+                lambda index, _: index // size % world_size == self.processes.rank
             )
             divided = numbered.map(lambda _, element: element)
         return self._distribute(divided, dataset, options)

@@ -38,6 +38,9 @@ class DataParallelExtended(MirroredExtended):
     # The mark by which the Keras adapter knows the strategy.
     is_tfdp = True
 
+    # Whether some of the replicas are in other processes.
+    in_cluster = False
+
     def __init__(
         self,
         container: tf.distribute.Strategy,

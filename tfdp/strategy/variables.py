@@ -40,6 +40,17 @@ def summed_on_read() -> Iterator[None]:
         _thread.summed = outer
 
 
+@contextlib.contextmanager
+def read_once(values: dict[int, tf.Tensor]) -> Iterator[None]:
+    """Within it variables that replicas hold shares of, by id, read as these values."""
+    outer = getattr(_thread, "read", {})
+    _thread.read = outer | values
+    try:
+        yield
+    finally:
+        _thread.read = outer
+
+
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     """`kwargs` for a variable's creation, as `summed_on_read` changes them."""
     if not getattr(_thread, "summed", False):
@@ -97,6 +108,10 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
     """A variable of which each replica holds a share; outside replicas it is aggregated."""
+
+    def _get_cross_replica(self) -> Any:
+        known = getattr(_thread, "read", {}).get(id(self))
+        return super()._get_cross_replica() if known is None else known
 
 
 CLASS_MAPPING = {

@@ -1,0 +1,134 @@
+"""`fit`, `evaluate` and `predict` in a cluster: compared before they start, shown on rank 0 only."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import TensorFlowTrainer
+from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import is_tfdp
+
+# What TensorFlow raises where a collective ended because of another rank.
+_CONSEQUENCES = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
+_NUMBERED = re.compile(r"_\d+(?=/|$)")
+
+
+def cluster_of(strategy: Any) -> Any:
+    """The strategy's processes, or None where it has one."""
+    if is_tfdp(strategy) and strategy.extended.in_cluster:
+        return strategy.extended.processes
+    return None
+
+
+@contextlib.contextmanager
+def explained(strategy: Any) -> Iterator[None]:
+    """Raises what went wrong in the cluster in place of what TensorFlow says of it."""
+    processes = cluster_of(strategy)
+    if processes is None:
+        yield
+        return
+    try:
+        yield
+    except _CONSEQUENCES as error:
+        failure = processes.failure(within_seconds=5.0)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+@hook(TensorFlowTrainer, "fit")
+def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """All ranks start alike; the progress bar is rank 0's."""
+    return _run("fit", original, self, args, kwargs)
+
+
+@hook(TensorFlowTrainer, "evaluate")
+def evaluate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `fit`."""
+    return _run("evaluate", original, self, args, kwargs)
+
+
+@hook(TensorFlowTrainer, "predict")
+def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `fit`."""
+    return _run("predict", original, self, args, kwargs)
+
+
+def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+    processes = cluster_of(model.distribute_strategy)
+    if processes is None:
+        return original(model, *args, **kwargs)
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    # Within `fit`, validation calls `evaluate` with what `fit` was given.
+    if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
+        processes.compare(f"`{name}`", _arguments(bound.arguments) | described(model))
+    if processes.rank != 0:
+        bound.arguments["verbose"] = 0
+    with explained(model.distribute_strategy):
+        return original(*bound.args, **bound.kwargs)
+
+
+def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that are numbers, texts and the like."""
+    plain = (int, float, str, bool, type(None))
+    return {
+        f"argument {name}": value
+        for name, value in arguments.items()
+        if isinstance(value, plain) and name != "verbose"
+    }
+
+
+def described(model: Any) -> dict[str, Any]:
+    """What must be alike on all ranks of a model and its optimizer, option by option; JSON.
+
+    Variables are there with their shape, dtype, a checksum and their first values.
+    """
+    options: dict[str, Any] = {
+        "steps_per_execution": getattr(model, "steps_per_execution", None),
+        "jit_compile": model.jit_compile,
+        "run_eagerly": model.run_eagerly,
+        "loss": _readable(getattr(model, "loss", None)),
+    }
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        for name, value in optimizer.get_config().items():
+            options[f"optimizer {name}"] = _readable(value)
+    parts = {"variable": model.variables, "slot": getattr(optimizer, "variables", [])}
+    for part, variables in parts.items():
+        for ordinal, variable in enumerate(variables):
+            name = _NUMBERED.sub("", variable.path)
+            options[f"{part} {ordinal} ({name})"] = _summary(variable)
+    return json.loads(json.dumps(options))
+
+
+def _summary(variable: Any) -> str:
+    kind = f"{variable.dtype} {list(variable.shape)}"
+    if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
+        return kind
+    value = np.ascontiguousarray(variable.value.numpy())
+    first = np.array2string(value.ravel()[:3], precision=6, separator=", ")
+    return f"{kind} that begins with {first} (checksum {zlib.crc32(value.tobytes()):08x})"
+
+
+def _readable(value: Any) -> Any:
+    text = str(value) if isinstance(value, (int, float, str, bool, type(None), dict)) else None
+    # An object's address differs between processes.
+    return type(value).__name__ if text is None else re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -1,0 +1,168 @@
+"""Files in a cluster: rank 0 writes them, whole or not at all, and the others wait."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import legacy_h5_format, saving_lib
+from tfdp.keras_adapter.across_processes import cluster_of
+from tfdp.keras_adapter.hooks import hook
+
+
+@hook(saving_lib, "save_model")
+def save_model(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """A `.keras` file, or a folder with `zipped=False`."""
+    return _written(lambda path: original(model, path, *args, **kwargs), model, filepath)
+
+
+@hook(saving_lib, "save_weights_only")
+def save_weights_only(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """A `.weights.h5` file, or several with `max_shard_size`."""
+    return _written(lambda path: original(model, path, *args, **kwargs), model, filepath)
+
+
+@hook(legacy_h5_format, "save_model_to_hdf5")
+def save_model_to_hdf5(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """An `.h5` file."""
+    return _written(lambda path: original(model, path, *args, **kwargs), model, filepath)
+
+
+def _written(write: Callable[[Any], Any], model: Any, filepath: Any) -> Any:
+    strategy = getattr(model, "_distribute_strategy", None)
+    processes = cluster_of(strategy)
+    if processes is None or not isinstance(filepath, (str, os.PathLike)):
+        return write(filepath)
+    # Sums over replicas are read by all ranks together, before rank 0 writes alone.
+    with strategy.extended.sums_read_once(_summed_variables(model)):
+        if processes.rank == 0:
+            failed = _attempt(lambda: _atomically(write, pathlib.Path(filepath)))
+            processes.board.from_first("a file", None if failed is None else str(failed))
+            if failed is not None:
+                raise failed
+        else:
+            reason = processes.board.from_first("a file").value
+            if reason is not None:
+                raise OSError(f"Rank {processes.rank}: rank 0 could not write {filepath}: {reason}")
+    return None
+
+
+def _summed_variables(model: Any) -> list[Any]:
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *getattr(optimizer, "variables", [])]
+    summed = tf.VariableSynchronization.ON_READ
+    return [v.value for v in variables if v.value.synchronization == summed]
+
+
+def _attempt(write: Callable[[], Any]) -> Exception | None:
+    try:
+        write()
+    except Exception as error:  # whatever it is, the other ranks must not wait for it
+        return error
+    return None
+
+
+def _atomically(write: Callable[[Any], Any], path: pathlib.Path) -> None:
+    """Writes a file beside `path` and renames it; a folder is written where it will stay."""
+    if path.is_dir() or "://" in str(path) or not path.suffix:
+        write(str(path))
+        return
+    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    try:
+        write(str(part))
+        if part.is_file():
+            os.replace(part, path)
+        else:
+            # Several shards, named after the path: no single file to rename.
+            write(str(path))
+    finally:
+        for left in path.parent.glob(f".part-{os.getpid()}-*"):
+            if left.is_file():
+                left.unlink()
+
+
+# ---- callbacks
+
+
+@hook(keras.callbacks.CSVLogger, "on_train_begin")
+def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
+    """The other ranks' rows go nowhere."""
+    processes = cluster_of(self.model.distribute_strategy)
+    if processes is not None and processes.rank != 0:
+        self.filename = os.devnull
+    return original(self, logs)
+
+
+@hook(keras.callbacks.TensorBoard, "set_model")
+def tensorboard(original: Callable[..., Any], self: Any, model: Any) -> Any:
+    """The other ranks' events go into a folder that is deleted when they end."""
+    processes = cluster_of(model.distribute_strategy)
+    if processes is not None and processes.rank != 0:
+        self._tfdp_folder = tempfile.TemporaryDirectory(prefix="tfdp-tensorboard-")
+        self.log_dir = self._tfdp_folder.name
+    return original(self, model)
+
+
+_Backup = keras.callbacks.BackupAndRestore
+
+
+@hook(_Backup, "on_train_begin")
+def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
+    """All ranks restore what rank 0 finds, also where they do not see its folder."""
+    processes = cluster_of(self.model.distribute_strategy)
+    if processes is None:
+        return original(self, logs)
+    names = (
+        "_weights_path",
+        "_training_metadata_path",
+        "_prev_weights_path",
+        "_prev_training_metadata_path",
+    )
+    if processes.rank == 0:
+        found = {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = pathlib.Path(getattr(self, name)).read_bytes()
+        encoded = {name: base64.b64encode(data).decode() for name, data in found.items()}
+        processes.board.from_first("the backup to restore", encoded)
+        return original(self, logs)
+    self._tfdp_folder = tempfile.TemporaryDirectory(prefix="tfdp-backup-")
+    self.backup_dir = os.path.join(self._tfdp_folder.name, "backup")
+    os.mkdir(self.backup_dir)
+    for name in names:
+        setattr(self, name, os.path.join(self.backup_dir, os.path.basename(getattr(self, name))))
+    for name, data in processes.board.from_first("the backup to restore").value.items():
+        pathlib.Path(getattr(self, name)).write_bytes(base64.b64decode(data))
+    return original(self, logs)
+
+
+@hook(_Backup, "_save_model")
+def back_up(original: Callable[..., Any], self: Any) -> Any:
+    """The epoch's number is replaced at once, after the weights."""
+    if cluster_of(self.model.distribute_strategy) is None:
+        return original(self)
+    path = pathlib.Path(self._training_metadata_path)
+    part = path.with_name(path.name + ".part")
+    if path.exists():
+        part.write_bytes(path.read_bytes())
+    self._training_metadata_path = str(part)
+    try:
+        original(self)
+        os.replace(part, path)
+    finally:
+        self._training_metadata_path = str(path)
+    return None
