@@ -25,13 +25,13 @@ CONSEQUENCE = f"RuntimeError: tfdp: {LOST_RANK_MARK} 3"
     ],
 )
 def test_the_first_failure_is_the_cause(failures, first):
-    assert first_failure([Failure(*failure) for failure in failures]).rank == first
+    assert first_failure([Failure(*f, [text]) for *f, text in failures]).rank == first
 
 
 def test_a_signal_becomes_128_more():
-    assert Failure(0, -15, 0.0, "").exit_code == 143
-    assert Failure(0, 3, 0.0, "").exit_code == 3
-    assert Failure(0, -40, 0.0, "").how == "signal number 40"
+    assert Failure(0, -15, 0.0, []).exit_code == 143
+    assert Failure(0, 3, 0.0, []).exit_code == 3
+    assert Failure(0, -40, 0.0, []).how == "signal number 40"
 
 
 def stderr_of(program):
@@ -67,3 +67,28 @@ def test_of_a_long_error_both_ends_are_kept():
     assert shown[0] == "ValueError: line 0"
     assert "..." in shown
     assert shown[-1] == "line 99"
+
+
+def test_of_tensorflow_s_graph_errors_the_reason_is_shown():
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "tensorflow.python.framework.errors_impl.UnavailableError: Graph execution error:",
+        "",
+        "Detected at node CollectiveReduceV2 defined at (most recent call last):",
+        *(f'  File "layer_{i}.py", line 1, in call' for i in range(30)),
+        "",
+        "Collective ops is aborted by: Rank 2: something.",
+        "\t [[{{node CollectiveReduceV2}}]]",
+    ]
+    assert "Collective ops is aborted by: Rank 2: something." in last_error(lines)
+
+
+def test_what_tensorflow_only_logs_is_no_error():
+    lines = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795249739.743009    5687 port.cc:153] oneDNN custom operations are on.",
+        "2026-01-01 10:00:00.123456: W external/x.cc:1] slow",
+    ]
+    assert last_error(lines) == ""
+    assert last_error([*lines, "Killed"]) == "Killed"

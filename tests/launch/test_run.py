@@ -173,7 +173,7 @@ def test_the_first_failure_gives_the_exit_code_and_the_last_words(runs):
 def test_a_rank_s_own_exit_code_is_the_launcher_s(runs):
     outcome = runs.run("-n", 2, runs.script("sys.exit(17 * rank)"))
     assert outcome.returncode == 17
-    assert "exit code 17. It wrote nothing to standard error" in outcome.verdict
+    assert "exit code 17. It wrote no error" in outcome.verdict
 
 
 def test_a_killed_rank_is_named_with_its_signal(runs):

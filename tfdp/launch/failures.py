@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 from collections.abc import Sequence
 
@@ -12,8 +13,13 @@ from tfdp.errors import LOST_RANK_MARK
 # take longer to end the culprit.
 SAME_TIME_SECONDS = 1.0
 
-_SHOWN_FIRST, _SHOWN_LAST = 5, 3  # lines of a long error
+_MAX_LINES, _SHOWN_FIRST, _SHOWN_LAST = 9, 5, 3  # of one error
 _FALLBACK_LINES = 5
+
+_TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'\s+File "')
+# What TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
+_NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log messages before")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,17 +30,17 @@ class Failure:
         rank: its number.
         returncode: its exit code; for a signal, the number with a minus.
         ended_at: when, in seconds.
-        error: the last error that it wrote to standard error, maybe of several lines.
+        said: the last lines that it wrote to standard error.
 
     Example:
-        >>> Failure(rank=1, returncode=-9, ended_at=0.0, error="").how
+        >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
         'signal SIGKILL'
     """
 
     rank: int
     returncode: int
     ended_at: float
-    error: str
+    said: Sequence[str]
 
     @property
     def how(self) -> str:
@@ -56,7 +62,7 @@ class Failure:
     @property
     def is_consequence(self) -> bool:
         """Whether it says itself that another rank was lost."""
-        return LOST_RANK_MARK in self.error
+        return any(LOST_RANK_MARK in line for line in self.said)
 
 
 def signal_name(number: int) -> str:
@@ -81,8 +87,8 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
     abort a process that has lost another.
 
     Example:
-        >>> lost = Failure(0, 1, ended_at=5.0, error="RuntimeError: lost rank 1")
-        >>> killed = Failure(1, -9, ended_at=5.1, error="")
+        >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
+        >>> killed = Failure(1, -9, ended_at=5.1, said=[])
         >>> first_failure([lost, killed]).rank
         1
     """
@@ -105,13 +111,15 @@ def last_error(lines: Sequence[str]) -> str:
         ValueError: `x` must be positive;
         received -1.
     """
-    said = [line.rstrip() for line in lines if line.strip()]
-    headers = [i for i, line in enumerate(said) if "Traceback (most recent call last)" in line]
+    said = [line.rstrip() for line in lines if line.strip() and not _NO_ERROR.match(line)]
+    headers = [i for i, line in enumerate(said) if _TRACEBACK in line]
     if not headers:
         return "\n".join(said[-_FALLBACK_LINES:])
     after = said[headers[-1] + 1 :]
     frames = next((i for i, line in enumerate(after) if not line[0].isspace()), 0)
     error = after[frames:]
-    if len(error) > _SHOWN_FIRST + _SHOWN_LAST + 1:
+    if len(error) > _MAX_LINES:  # TensorFlow puts the graph's own call stack into the message
+        error = [line for line in error if not _FRAME.match(line)]
+    if len(error) > _MAX_LINES:
         error = [*error[:_SHOWN_FIRST], "...", *error[-_SHOWN_LAST:]]
     return "\n".join(error)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tfdp.launch.command import resolve
 from tfdp.launch.environment import rank_environment
-from tfdp.launch.failures import Failure, last_error
+from tfdp.launch.failures import Failure
 from tfdp.launch.logs import log_path, prepare_log_folder
 from tfdp.launch.options import RunOptions
 from tfdp.launch.output import RankStream, Sink
@@ -72,7 +72,7 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
 
         def describe(rank: RankProcess) -> Failure:
             assert rank.returncode is not None
-            return Failure(rank.rank, rank.returncode, rank.ended_at, output[rank.rank].error())
+            return Failure(rank.rank, rank.returncode, rank.ended_at, output[rank.rank].said())
 
         outcome: Outcome = Supervisor(
             ranks, received, describe, options.timeout_seconds
@@ -104,10 +104,10 @@ class _Output:
         for stream in self._streams:
             stream.start()
 
-    def error(self) -> str:
-        """The last error on standard error, as far as it has been read."""
+    def said(self) -> list[str]:
+        """The last lines on standard error, as far as it has been read."""
         lines = self._streams[1].last_lines.copy()
-        return last_error([line.decode(errors="backslashreplace") for line in lines])
+        return [line.decode(errors="backslashreplace") for line in lines]
 
     def finish(self) -> None:
         for stream in self._streams:

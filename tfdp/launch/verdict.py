@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from tfdp.cluster.run_status import ranks_without_strategy
-from tfdp.launch.failures import Failure, first_failure, signal_name
+from tfdp.launch.failures import Failure, first_failure, last_error, signal_name
 from tfdp.launch.logs import log_path
 from tfdp.launch.options import RunOptions
 from tfdp.launch.supervision import Outcome
@@ -53,10 +54,10 @@ def _failure_message(options: RunOptions, first: Failure, outcome: Outcome) -> s
         message += f" {_ranks(outcome.unfinished).capitalize()} had to be ended."
     if options.log_dir is not None:
         message += f" All of its output is in {log_path(options.log_dir, first.rank)}."
-    if not first.error:
-        return message + " It wrote nothing to standard error."
-    error = "\n".join(f"  {line}" for line in first.error.splitlines())
-    return f"{message} Its last error:\n{error}"
+    error = last_error(first.said)
+    if not error:
+        return message + " It wrote no error."
+    return f"{message} Its last error:\n{textwrap.indent(error, '  ')}"
 
 
 def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
