@@ -1,0 +1,38 @@
+#!/bin/bash
+# One process on each of two hosts, by Open MPI, MPICH or Intel MPI: `./mpirun.sh`.
+#
+# The hosts must reach each other by ssh without a password, and have Python, tfdp and this folder
+# at the same paths. mpirun tells each process its rank and how many there are. It does not tell
+# where rank 0 is: TFDP_COORDINATOR does (or mpi4py, if it is installed on every host).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+HOSTS=(node-1 node-2)        # CHANGE: rank 0 runs on the first
+PORT=23456                   # CHANGE: a free port there, which the others can reach
+CORES=16                     # CHANGE: the cores of a host
+PYTHON="$HOME/venv/bin/python"   # CHANGE: where tfdp is installed, on every host
+
+export TFDP_COORDINATOR="${HOSTS[0]}:$PORT"
+# Each process uses the cores of its host.
+export OMP_NUM_THREADS="$CORES" TF_NUM_INTRAOP_THREADS="$CORES"
+# Fewer, TensorFlow's default on few cores, can starve the iterators of several devices.
+export TF_NUM_INTEROP_THREADS=8
+# glibc keeps freed gradients, instead of giving them back to the kernel in every step.
+export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
+NAMES=(TFDP_COORDINATOR OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS
+    MALLOC_MMAP_THRESHOLD_ MALLOC_TRIM_THRESHOLD_)
+
+COMMAND=("$PYTHON" -u train.py --epochs 3)
+if mpirun --version | grep -q "Open MPI"; then
+    # One slot a host; without --bind-to none each process would be bound to one core.
+    EXPORTS=()
+    for name in "${NAMES[@]}"; do EXPORTS+=(-x "$name"); done
+    slots="$(printf '%s:1,' "${HOSTS[@]}")"
+    exec mpirun -np "${#HOSTS[@]}" --host "${slots%,}" --bind-to none --tag-output \
+        "${EXPORTS[@]}" "${COMMAND[@]}"
+else
+    list="$(printf '%s,' "${HOSTS[@]}")"
+    names="$(printf '%s,' "${NAMES[@]}")"
+    exec mpirun -n "${#HOSTS[@]}" -ppn 1 -hosts "${list%,}" -prepend-rank \
+        -genvlist "${names%,}" "${COMMAND[@]}"
+fi

@@ -1,0 +1,126 @@
+"""The files of docs/clusters: they parse, and tell every rank what tfdp reads."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tfdp import cluster
+
+FOLDER = pathlib.Path(__file__).parent.parent.parent / "docs" / "clusters"
+MANIFEST = FOLDER / "kubernetes.yaml"
+
+
+def pod_script():
+    """The shell script of the manifest's only container."""
+    text = re.search(r"args:\n +- \|\n(.*?)\n +env:\n", MANIFEST.read_text(), re.DOTALL)[1]
+    return textwrap.dedent(text)
+
+
+def stub(folder, name, body):
+    """Puts a program before all others on the PATH and returns that."""
+    (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+    (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "mpirun.sh"])
+def test_scripts_are_right_for_bash(name):
+    checked = subprocess.run(["bash", "-n", FOLDER / name], capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_what_the_readme_names_is_there():
+    named = re.findall(r"\]\(([\w.]+)\)", (FOLDER / "README.md").read_text())
+    assert {"train.py", "slurm.sbatch", "mpirun.sh", "kubernetes.yaml"} <= set(named)
+    assert all((FOLDER / name).exists() for name in named)
+
+
+def test_every_pod_finds_its_rank_in_one_cluster(tmp_path):
+    path = stub(tmp_path, "python", 'echo "$TF_CONFIG"')
+    for index in range(4):
+        environ = {"PATH": path, "WORLD_SIZE": "4", "JOB_COMPLETION_INDEX": str(index)}
+        said = subprocess.run(
+            ["/bin/sh", "-ec", pod_script()],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        config = json.loads(said)
+        assert config["cluster"]["worker"] == [f"train-{rank}.train:2222" for rank in range(4)]
+        found = cluster.detect({"TF_CONFIG": said})
+        assert (found.rank, found.world_size) == (index, 4)
+        assert found.coordinator == "train-0.train:2222"
+
+
+def test_the_manifest_is_consistent():
+    yaml = pytest.importorskip("yaml")
+    service, job = yaml.safe_load_all(MANIFEST.read_text())
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    environ = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["metadata"]["name"] == pod["subdomain"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(environ["WORLD_SIZE"])
+    assert container["args"] == [pod_script() + "\n"]
+    assert all(isinstance(value, str) for value in environ.values())
+
+
+@pytest.mark.parametrize(
+    ("version", "shape"),
+    [
+        ("mpirun (Open MPI) 5.0.6", "-np 2 --host node-1:1,node-2:1 .* -x TFDP_COORDINATOR "),
+        ("HYDRA build details", "-n 2 -ppn 1 -hosts node-1,node-2 .*TFDP_COORDINATOR,"),
+    ],
+)
+def test_mpirun_is_called_for_both_hosts_with_the_coordinator(tmp_path, version, shape):
+    said = f'if [ "$1" = --version ]; then echo "{version}"; else'
+    path = stub(tmp_path, "mpirun", f'{said} echo "$TFDP_COORDINATOR $*"; fi')
+    environ = {"PATH": path, "HOME": "/home/me"}
+    called = subprocess.run(
+        [FOLDER / "mpirun.sh"], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    assert re.match(f"node-1:23456 {shape}", called), called
+    assert called.endswith(" /home/me/venv/bin/python -u train.py --epochs 3\n")
+
+
+def test_the_batch_script_gives_every_task_its_cores(tmp_path):
+    home = tmp_path / "venv" / "bin"
+    home.mkdir(parents=True)
+    (home / "activate").touch()
+    path = stub(tmp_path, "srun", 'echo "$OMP_NUM_THREADS $TF_NUM_INTEROP_THREADS $*"')
+    environ = {"PATH": path, "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "16"}
+    called = subprocess.run(
+        ["bash", FOLDER / "slurm.sbatch"], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    assert called.startswith("16 8 --cpus-per-task=16 ")
+    assert called.endswith(" python -u train.py --epochs 3\n")
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_the_example_trains_alike_in_one_process_and_in_several(runs):
+    shutil.copy(FOLDER / "train.py", runs.folder)
+    alone = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=runs.folder,
+        env=runs.environ,
+        capture_output=True,
+        text=True,
+    )
+    together = runs.run("-n", 2, "--devices-per-process", 2, "--timeout", 300, "train.py")
+    loss = float(alone.stdout.split()[-1])
+    assert together.returncode == 0, together.err
+    lines = together.out.splitlines()
+    assert sorted(line[:14] for line in lines) == ["[0] 4 replicas", "[1] 4 replicas"]
+    assert all(abs(float(line.split()[-1]) - loss) < 1e-5 for line in lines)
