@@ -79,21 +79,26 @@ class Processes:
         self._strategies += 1
         return self._strategies
 
-    def compare(self, subject: str, options: dict[str, Any]) -> None:
+    def compare(self, subject: str, options: dict[str, Any], extra: Any = None) -> list[Any]:
         """Waits for all ranks' `options` (JSON) and compares them.
+
+        Returns:
+          The ranks' `extra`, which may differ.
 
         Raises:
           RankMismatchError: Names the option, the rank and both values.
         """
-        for rank, post in enumerate(self.board.all_gather(subject, options)):
-            for option in sorted({*options, *post.value}):
-                own, other = options.get(option), post.value.get(option)
-                if own != other:
+        posts = self.board.all_gather(subject, [options, extra])
+        for rank, post in enumerate(posts):
+            others = post.value[0]
+            for option in sorted({*options, *others}):
+                if options.get(option) != others.get(option):
                     raise RankMismatchError(
                         f"Rank {self.rank}: {subject} must be alike on all ranks, but {option} is "
-                        f"{own!r} on rank {self.rank} and {other!r} on rank {rank}. Give all "
-                        "ranks the same script and data."
+                        f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
+                        f"on rank {rank}. Give all ranks the same script and data."
                     )
+        return [post.value[1] for post in posts]
 
     # ---- eager reductions
 

@@ -7,6 +7,7 @@ a graph is being built, by the board where not.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -259,6 +260,23 @@ class ClusterExtended(DataParallelExtended):
             )
             divided = numbered.map(lambda _, element: element)
         return self._distribute(divided, dataset, options)
+
+    def _end_together(self, dataset: tf.data.Dataset) -> bool:
+        """Whether all ranks have as many batches, as far as they say; compares what batches are."""
+        size = int(dataset.cardinality().numpy())
+        elements = [
+            f"{type(spec).__name__} {getattr(spec, 'dtype', None)} {spec.shape[1:]}"
+            if getattr(spec, "shape", None)
+            else str(spec)
+            for spec in tf.nest.flatten(dataset.element_spec)
+        ]
+        sizes = self.processes.compare("a dataset", {"elements": elements}, extra=size)
+        if len(set(sizes)) > 1:
+            logging.getLogger("tfdp").warning(
+                "The ranks' datasets have %s batches: those that end first go on with empty shares.",
+                sizes,
+            )
+        return size != tf.data.UNKNOWN_CARDINALITY and len(set(sizes)) == 1
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         ranks = range(self._first_rank, self._first_rank + len(self.worker_devices))

@@ -265,7 +265,13 @@ class DataParallelExtended(MirroredExtended):
         )
         # In global batches, as the user counts.
         distributed._cardinality = dataset.cardinality().numpy()
+        if self._end_together(dataset):
+            # Each batch has a share for every replica: no step need ask who has one left.
+            distributed._enable_get_next_as_optional = False
         return distributed
+
+    def _end_together(self, dataset: tf.data.Dataset) -> bool:
+        return True
 
 
 def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
