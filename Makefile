@@ -5,6 +5,8 @@ VENV ?= .venv
 WORKERS ?= 2
 PIP_FLAGS ?= --quiet --disable-pip-version-check --no-warn-script-location
 DEMO_FLAGS ?=
+# Stealing keeps all workers busy to the end: the tests that train are long, and lie together.
+PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
 # TensorFlow's default number of inter-op threads can starve its iterators on two cores.
 export TF_NUM_INTEROP_THREADS ?= 8
@@ -25,7 +27,7 @@ demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the
 	@$(BIN)/tfdp demo $(DEMO_FLAGS)
 
 test: $(DEV_SETUP) ## Run the whole suite and the docstrings' examples
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --doctest-modules tfdp tests
+	@$(BIN)/python $(PYTEST) --doctest-modules tfdp tests
 
 check: lint types layers fast ## Lint, types, import layers and the fast tests
 
@@ -40,7 +42,7 @@ layers: $(DEV_SETUP) ## The import layers, module sizes and docstrings
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
 fast: $(DEV_SETUP) ## The fast tests
-	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not multiprocess" tests
+	@$(BIN)/python $(PYTEST) -m "not slow and not multiprocess" tests
 
 format: $(DEV_SETUP) ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff check --quiet --fix-only .

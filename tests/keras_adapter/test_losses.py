@@ -129,8 +129,10 @@ def float64():
     "kind",
     [
         "sum_over_batch_size",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("sum", "mean_with_sample_weight")),
-        "masked",
+        *(
+            pytest.param(k, marks=pytest.mark.slow)
+            for k in ("sum", "mean_with_sample_weight", "masked")
+        ),
     ],
 )
 def test_losses_of_float64_stay_as_precise(kind, float64, trains_as_one_device):
