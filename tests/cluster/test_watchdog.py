@@ -1,0 +1,78 @@
+"""A rank that is silent or does not come to a collective is named, on all ranks."""
+
+import time
+
+import meeting
+import pytest
+
+from tfdp.cluster.watchdog import Progress, Watchdog
+from tfdp.errors import LOST_RANK_MARK
+
+
+def failure_of(board, within_seconds=10.0):
+    """Waits for what goes wrong."""
+    deadline = time.monotonic() + within_seconds
+    while board.failure is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return str(board.failure)
+
+
+def test_a_silent_rank_is_lost_on_all():
+    with meeting.boards(3) as boards:
+        dogs = [Watchdog(b, Progress, silence_seconds=1.0, period_seconds=0.1) for b in boards[:2]]
+        for board in boards[:2]:
+            assert f"{LOST_RANK_MARK} 2: it gave no sign of life" in failure_of(board)
+        for dog in dogs:
+            dog.stop()
+
+
+def test_a_silent_rank_0_is_lost_to_the_others():
+    with meeting.boards(2) as boards:
+        dog = Watchdog(boards[1], Progress, silence_seconds=1.0, period_seconds=0.1)
+        assert f"{LOST_RANK_MARK} 0: it gave no sign of life" in failure_of(boards[1])
+        dog.stop()
+
+
+def test_ranks_that_give_signs_are_not_lost_and_may_end():
+    with meeting.boards(2) as boards:
+        dogs = [Watchdog(b, Progress, silence_seconds=0.5, period_seconds=0.1) for b in boards]
+        time.sleep(1.5)
+        assert [board.failure for board in boards] == [None, None]
+        dogs[1].stop()
+        boards[1].close()
+        time.sleep(1.0)
+        assert boards[0].failure is None
+        dogs[0].stop()
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_collective_that_is_not_done_in_time_names_operation_step_and_missing_rank(waiting):
+    inside = Progress(steps=12, begun=7, done=6, operation="all_reduce of float32 [3]")
+    behind = Progress(steps=11, begun=6, done=6)
+    with meeting.boards(2, timeout_seconds=1.0) as boards:
+        dogs = [
+            Watchdog(b, lambda b=b: inside if b.rank == waiting else behind, 5.0, 0.1)
+            for b in boards
+        ]
+        for board in boards:
+            text = failure_of(board)
+            assert text.startswith(f"Rank {waiting}: all_reduce of float32 [3] of step 12")
+            assert f"rank {1 - waiting} did not take part" in text
+            assert "in step 11, outside any collective" in text
+        for dog in dogs:
+            dog.stop()
+
+
+def test_collectives_that_go_on_are_in_time_however_many():
+    state = {"done": 0}
+
+    def progress():
+        state["done"] += 1
+        return Progress(steps=1, begun=state["done"] + 1, done=state["done"], operation="x")
+
+    with meeting.boards(2, timeout_seconds=0.5) as boards:
+        dogs = [Watchdog(b, progress, 5.0, 0.1) for b in boards]
+        time.sleep(1.5)
+        assert boards[0].failure is None
+        for dog in dogs:
+            dog.stop()

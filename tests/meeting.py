@@ -1,0 +1,53 @@
+"""Ranks as threads of one process: everything but TensorFlow."""
+
+import concurrent.futures
+import contextlib
+import socket
+
+from tfdp.cluster.board import Board
+from tfdp.cluster.rendezvous import meet
+from tfdp.cluster.spec import Cluster
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def clusters(world_size, fixed_addresses=True):
+    """One `Cluster` for each rank."""
+    addresses = tuple(f"127.0.0.1:{free_port()}" for _ in range(world_size))
+    return [
+        Cluster(rank, world_size, addresses[0], addresses if fixed_addresses else None, "TF_CONFIG")
+        for rank in range(world_size)
+    ]
+
+
+def on_all(*calls):
+    """Runs one call for each rank at once; gives what they return or raise."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(call) for call in calls]
+        return [future.exception() or future.result() for future in futures]
+
+
+def no_difference(introductions):
+    """All introductions will do."""
+    return None
+
+
+@contextlib.contextmanager
+def boards(world_size, timeout_seconds=20.0):
+    """The ranks' boards, connected through rank 0."""
+    described = clusters(world_size)
+    meetings = on_all(*(lambda c=c: meet(c, {}, no_difference, 20.0) for c in described))
+    made = [
+        Board(rank, world_size, meeting.connections, timeout_seconds)
+        for rank, meeting in enumerate(meetings)
+    ]
+    try:
+        yield made
+    finally:
+        for board in reversed(made):
+            board.close()
