@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pathlib
 
 # TensorFlow reads these when it is imported. Its default number of inter-op threads can starve
 # iterators on two cores; a test never needs a GPU.
@@ -16,10 +17,22 @@ import tensorflow as tf
 
 LOGICAL_DEVICES = 4
 
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
-)
+if harness.CLUSTER_REPLICAS:
+    harness.strategy(None)  # before TensorFlow is used
+else:
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
+    )
+
+
+if harness.CLUSTER_REPLICAS:
+
+    @pytest.fixture
+    def tmp_path(tmp_path):
+        """Rank 0's folder, on every rank."""
+        board = harness.strategy(None).extended.processes.board
+        return pathlib.Path(board.from_first("a test's folder", str(tmp_path)).value)
 
 
 @pytest.fixture(params=harness.FEW_REPLICAS, ids=harness.count_id)

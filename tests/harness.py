@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from typing import Any
 
 import keras
@@ -12,7 +13,14 @@ import tensorflow as tf
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
 
-FEW_REPLICAS = [2, pytest.param(3, marks=pytest.mark.slow)]
+# Set by `tests/keras_adapter/test_across_processes.py`: the promise's tests run in every process of
+# a cluster, all with the same strategy.
+CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
+
+FEW_REPLICAS = (
+    [CLUSTER_REPLICAS] if CLUSTER_REPLICAS else [2, pytest.param(3, marks=pytest.mark.slow)]
+)
+UP_TO_FOUR = FEW_REPLICAS + ([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.slow)])
 
 
 def count_id(replicas):
@@ -21,9 +29,7 @@ def count_id(replicas):
 
 
 # For the tests where the number itself matters: two, three or four shares of a batch.
-on_two_to_four_replicas = pytest.mark.parametrize(
-    "replicas", [*FEW_REPLICAS, pytest.param(4, marks=pytest.mark.slow)], ids=count_id
-)
+on_two_to_four_replicas = pytest.mark.parametrize("replicas", UP_TO_FOUR, ids=count_id)
 
 
 @dataclasses.dataclass
@@ -35,10 +41,16 @@ class Outcome:
     seen: Any  # what `use` returned
 
 
+# For tests of what one process holds.
+in_one_process = pytest.mark.skipif(bool(CLUSTER_REPLICAS), reason="it is about one process")
+
+
 def strategy(replicas, **options):
-    """A `tfdp.DataParallelStrategy` over the first `replicas` logical CPU devices."""
+    """A `tfdp.DataParallelStrategy` over the first `replicas` logical CPU devices, or the cluster."""
     import tfdp
 
+    if CLUSTER_REPLICAS:
+        return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
     return tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)], **options)
 
 
@@ -202,6 +214,8 @@ def global_value(variable):
     """The one value that stands for all replicas: an open window's gradients add up."""
     copies = components(variable)
     value = np.sum(copies, axis=0) if is_accumulator(variable) else copies[0]
+    if CLUSTER_REPLICAS and is_accumulator(variable):
+        value = variable.value.numpy()  # the sum over all processes, too
     return np.asarray(value, np.float64) if value.dtype.kind == "V" else value
 
 
@@ -250,6 +264,10 @@ def assert_replicas_identical(model):
                 f"`{variable.path}` differs between replica 0 and replica {replica}: "
                 f"{first} against {other}."
             )
+    distributed = getattr(variables[0].value, "distribute_strategy", None)
+    if CLUSTER_REPLICAS and distributed is not None:
+        bits = {f"{i}": components(v)[0].tobytes().hex() for i, v in enumerate(variables)}
+        distributed.extended.processes.compare("the state", bits)
 
 
 def assert_close_arrays(actual, expected, tolerance, path):

@@ -35,7 +35,11 @@ def test_a_cut_message_is_a_broken_connection(cut):
 
 @pytest.mark.parametrize(
     "data",
-    [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">IQ", 4, 0) + b"nope", struct.pack(">IQ", 2, 0) + b"[]"],
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">IQ", 4, 0) + b"nope",
+        struct.pack(">IQ", 2, 0) + b"[]",
+    ],
 )
 def test_what_is_no_message_is_a_broken_connection(data):
     with pytest.raises(ConnectionError):

@@ -344,14 +344,14 @@ class Board:
                     self._failed(self._lost(rank, reason))
 
     def _received(self, header: dict[str, Any], payload: bytes) -> None:
-        kind, sender, value = header["type"], header["from"], header.get("value")
+        kind, sender, value = header["type"], int(header["from"]), header.get("value")
         if kind == "post":
             self._keep(sender, header["key"], Post(value, payload))
         elif kind == "number?":
             self._numbered(header["key"])
         elif kind == "number":
             with self._changed:
-                self._numbers[header["key"]] = value
+                self._numbers[header["key"]] = int(header["value"])
                 self._changed.notify_all()
         elif kind == "sign":
             with self._changed:
@@ -363,7 +363,7 @@ class Board:
             if value is not None:
                 self._failed(self._lost(sender, f"its script ended with {value}"))
         elif kind == "lost":
-            self._failed(self._lost(int(header["key"]), value))
+            self._failed(self._lost(int(header["key"]), str(value)))
         elif kind == "fail":
             self._failed(_KINDS.get(header["kind"], RuntimeError)(value))
 

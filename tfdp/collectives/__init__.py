@@ -2,8 +2,8 @@
 
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.communicator import Communicator
-from tfdp.collectives.processes import Processes, join
+from tfdp.collectives.processes import Processes, join, joined
 from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.sequence import Sequences
 
-__all__ = ["Agreement", "Communicator", "Processes", "Reducer", "Sequences", "join"]
+__all__ = ["Agreement", "Communicator", "Processes", "Reducer", "Sequences", "join", "joined"]

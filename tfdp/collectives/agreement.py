@@ -7,6 +7,7 @@ which sequences it has, waits until all others have said the same once, and neve
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from typing import Any
@@ -65,7 +66,7 @@ class Agreement:
                 key,
                 members,
                 f"the trace of {function}",
-                check=lambda group=group, calls=calls: self._compare(group, calls, function),
+                check=functools.partial(self._compare, group, calls, function),
                 keep=True,
             )
             self._agreed.add(key)

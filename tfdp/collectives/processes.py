@@ -164,7 +164,8 @@ class Processes:
             if seed is None:
                 seed = random.SystemRandom().randrange(2**31)
                 tf.random.set_seed(seed)
-            python, array = random.getstate(), np.random.get_state(legacy=True)
+            python: Any = random.getstate()
+            array: Any = np.random.get_state(legacy=True)
             own = {
                 "tensorflow": seed,
                 "python": [python[0], list(python[1]), python[2]],
@@ -221,6 +222,11 @@ def join(
                 f"the first one {processes.cluster} with {processes.local_size}."
             )
         return processes
+
+
+def joined() -> bool:
+    """Whether this process has joined a cluster; TensorFlow has started then."""
+    return bool(_joined)
 
 
 def _versions() -> dict[str, str]:

@@ -43,7 +43,7 @@ def save_model_to_hdf5(
 
 
 def _written(write: Callable[[Any], Any], model: Any, filepath: Any) -> Any:
-    strategy = getattr(model, "_distribute_strategy", None)
+    strategy: Any = getattr(model, "_distribute_strategy", None)
     processes = cluster_of(strategy)
     if processes is None or not isinstance(filepath, (str, os.PathLike)):
         return write(filepath)

@@ -45,11 +45,11 @@ from tensorflow.python.distribute.values import (
 # `tf.function`'s own clone keeps the options of a function that `run` is given.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-# An initial value that comes from a checkpoint.
-from tensorflow.python.trackable.base import CheckpointInitialValue
-
 # Whether a graph is being compiled by XLA, which has no collective on CPU.
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+# An initial value that comes from a checkpoint.
+from tensorflow.python.trackable.base import CheckpointInitialValue
 
 __all__ = [
     "VARIABLE_POLICY_MAPPING",

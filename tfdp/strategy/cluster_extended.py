@@ -7,6 +7,7 @@ a graph is being built, by the board where not.
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,11 +23,10 @@ from tfdp.strategy._tensorflow import (
     CheckpointInitialValue,
     DistributedValues,
     Mirrored,
-    get_distributed_dataset,
     get_distributed_datasets_from_function,
     regroup,
 )
-from tfdp.strategy.extended import DataParallelExtended, divide, map_values
+from tfdp.strategy.extended import DataParallelExtended, divide
 
 
 class ClusterExtended(DataParallelExtended):
@@ -133,7 +133,7 @@ class ClusterExtended(DataParallelExtended):
     def _sum_over_processes(self, values: list[Any]) -> list[Any]:
         if tf.executing_eagerly():
             return self.processes.sum_eagerly(values)
-        return [self._between(lambda value=value: self._sum_in_graph(value)) for value in values]
+        return [self._between(functools.partial(self._sum_in_graph, value)) for value in values]
 
     def _sum_in_graph(self, value: Any) -> Any:
         if isinstance(value, tf.IndexedSlices):
@@ -273,7 +273,7 @@ class ClusterExtended(DataParallelExtended):
         sizes = self.processes.compare("a dataset", {"elements": elements}, extra=size)
         if len(set(sizes)) > 1:
             logging.getLogger("tfdp").warning(
-                "The ranks' datasets have %s batches: those that end first go on with empty shares.",
+                "The ranks' datasets have %s batches: a rank that ends first has empty shares.",
                 sizes,
             )
         return size != tf.data.UNKNOWN_CARDINALITY and len(set(sizes)) == 1

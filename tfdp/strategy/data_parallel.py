@@ -89,6 +89,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         if found.world_size == 1:
             extended = DataParallelExtended(self, devices=device_names.resolve(devices), **options)
         else:
+            if collectives.joined():
+                device_names.resolve(devices)  # what is wrong with them, before all compare
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
             number = processes.compare_strategies(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-
 # How many replicas share the CPU of a process: set by `tfdp run --devices-per-process`.
 DEVICES_PER_PROCESS = "TFDP_DEVICES_PER_PROCESS"
 

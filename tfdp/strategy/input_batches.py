@@ -35,9 +35,7 @@ def shares(size: int, num_replicas: int) -> list[int]:
     return [least + (rank < rest) for rank in range(num_replicas)]
 
 
-def divide(
-    dataset: Any, num_replicas: int, ranks: range | None = None
-) -> tf.data.Dataset | None:
+def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.data.Dataset | None:
     """`dataset` with each global batch cut into the shares of `num_replicas`, in order.
 
     What has no axis to cut along goes to every replica. A share may be empty: TensorFlow's own
