@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import pathlib
 from typing import Any
 
 import keras
@@ -46,7 +47,7 @@ in_one_process = pytest.mark.skipif(bool(CLUSTER_REPLICAS), reason="it is about 
 
 
 def strategy(replicas, **options):
-    """A `tfdp.DataParallelStrategy` over the first `replicas` logical CPU devices, or the cluster."""
+    """A `tfdp.DataParallelStrategy` over the first `replicas` logical CPUs, or the cluster."""
     import tfdp
 
     if CLUSTER_REPLICAS:
@@ -148,6 +149,15 @@ def batches_of(sizes, *arrays):
 
 
 # ---- using a model ----
+
+
+def new_folder(tmp_path_factory, name, model):
+    """A folder for what `model` writes; under a cluster's strategy it is rank 0's on every rank."""
+    folder = tmp_path_factory.mktemp(name)
+    extended = model.distribute_strategy.extended
+    if getattr(extended, "in_cluster", False):
+        return pathlib.Path(extended.processes.board.from_first(name, str(folder)).value)
+    return folder
 
 
 def fit_arrays(model, x=None, y=None, batch_size=7, epochs=1, shuffle=False, **fit):

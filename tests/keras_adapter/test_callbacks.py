@@ -66,7 +66,7 @@ def test_a_plateau_reduces_the_learning_rate_as_on_one_device(trains_as_one_devi
 
 def test_the_best_checkpoints_are_one_devices(trains_as_one_device, tmp_path_factory):
     def use(model):
-        folder = tmp_path_factory.mktemp("checkpoints")
+        folder = harness.new_folder(tmp_path_factory, "checkpoints", model)
         best = callbacks.ModelCheckpoint(
             folder / "{epoch:02d}.keras", monitor="val_loss", save_best_only=True
         )
@@ -129,7 +129,7 @@ def test_training_is_backed_up_and_restored_as_on_one_device(
             raise Crash
 
     def use(model):
-        folder = tmp_path_factory.mktemp("backup")
+        folder = harness.new_folder(tmp_path_factory, "backup", model)
         start = model.get_weights()
         with pytest.raises(Crash):
             fit(

@@ -67,6 +67,7 @@ class Counting(layers.Layer):
         return x
 
 
+@harness.in_one_process
 def test_integers_that_replicas_count_are_the_same_on_all_of_them():
     with harness.scope(2):
         model = keras.Sequential([keras.Input([X.shape[1]]), Counting(), layers.Dense(1)])
@@ -84,6 +85,7 @@ def test_an_inner_optimizer_made_outside_the_scope_is_named():
         harness.fit_arrays(model)
 
 
+@harness.in_one_process
 def test_what_has_no_axis_to_cut_along_goes_to_every_replica():
     batches = tf.data.Dataset.from_tensor_slices(X).batch(4).map(lambda x: (x, 0.5))
     strategy = harness.strategy(2)

@@ -18,7 +18,10 @@ HOOKS = {
 # The first digits of the SHA-256 of the source that each hook wraps, in Keras 3.15.1. Where one
 # differs, Keras has changed that function: read the change, mend the hook, then write the new one.
 FINGERPRINTS = {
+    "BackupAndRestore._save_model": "5eb7b53ca13a",
+    "BackupAndRestore.on_train_begin": "dfdb7eac4983",
     "BatchNormalization._moments": "2ba739b46f4f",
+    "CSVLogger.on_train_begin": "9e604039df27",
     "Layer.__call__": "4fb7e42e4ffd",
     "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
     "Mean.update_state": "addc194e254f",
@@ -27,19 +30,26 @@ FINGERPRINTS = {
     "TFOptimizer.__init__": "09edc473f7c6",
     "TFOptimizer._all_reduce_sum_gradients": "953512efa56c",
     "TFOptimizer.add_variable_from_reference": "fa3499082002",
+    "TensorBoard.set_model": "36b4c489a668",
     "TensorFlowTrainer._aggregate_additional_loss": "3e9ee641327e",
     "TensorFlowTrainer._make_function": "bb33b7a0da3d",
     "TensorFlowTrainer._maybe_symbolic_build": "92a504f5eba9",
+    "TensorFlowTrainer.evaluate": "a1facf652816",
+    "TensorFlowTrainer.fit": "a9a6dc02a7dd",
     "TensorFlowTrainer.make_predict_function": "a772a2efdd90",
+    "TensorFlowTrainer.predict": "ee5831d7d217",
     "Trainer.compile": "98ee80c63ae7",
     "Trainer.get_metrics_result": "89f313bc35c1",
     "Variable._direct_assign": "170647e9816d",
     "Variable._initialize": "ab759c22f87f",
+    "legacy_h5_format.save_model_to_hdf5": "089058ee0d32",
     "loss.apply_mask": "61d8938cd866",
     "loss.reduce_values": "60b046214772",
     "loss.scale_loss_for_distribution": "143cd8a5efb6",
     "loss.unscale_loss_for_distribution": "3903c7ed7f69",
     "nn._compute_moments_sync": "4ef59a47d67b",
+    "saving_lib.save_model": "0b360baae417",
+    "saving_lib.save_weights_only": "649839a5ed3a",
     "trainer.reduce_per_replica": "2e7d54b1e6ed",
 }
 

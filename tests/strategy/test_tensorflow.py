@@ -10,6 +10,7 @@ from tensorflow.python.distribute import cross_device_ops, distribute_lib, mirro
 
 import tfdp
 from tfdp.strategy import _tensorflow
+from tfdp.strategy.cluster_extended import ClusterExtended
 
 # For each name the parameters that the strategy passes or overrides, in their order.
 SIGNATURES = {
@@ -35,10 +36,22 @@ SIGNATURES = {
         "build",
         "replica_order",
     ],
+    "get_distributed_datasets_from_function": [
+        "dataset_fn",
+        "input_workers",
+        "input_contexts",
+        "strategy",
+        "options",
+        "build",
+        "replica_order",
+    ],
+    "regroup": ["values", "wrap_class", "always_wrap"],
     "tf_convert": ["f", "ctx", "convert_by_default", "user_requested"],
 }
 
 CLASSES = {
+    "CheckpointInitialValue": (),
+    "DistributedValues": (tf.distribute.DistributedValues,),
     "DistributedVariable": (tf.distribute.DistributedValues,),
     "Function": (),
     "Mirrored": (tf.distribute.DistributedValues,),
@@ -54,7 +67,13 @@ METHODS = {
         "_call_for_each_replica": ["self", "fn", "args", "kwargs"],
         "_create_variable": ["self", "next_creator", "kwargs"],
         "_experimental_distribute_dataset": ["self", "dataset", "options"],
+        "_distribute_datasets_from_function": ["self", "dataset_fn", "options"],
+        "_experimental_distribute_values_from_function": ["self", "value_fn"],
+        "_gather_to_implementation": ["self", "value", "destinations", "axis", "options"],
         "_get_cross_device_ops": ["self", "value"],
+        "_get_local_replica_id": ["self", "replica_id_in_sync_group"],
+        "_get_replica_id_in_sync_group": ["self", "replica_id"],
+        "_in_multi_worker_mode": ["self"],
         "_get_variable_creator_initial_value": [
             "self",
             "replica_id",
@@ -72,6 +91,7 @@ METHODS = {
         "_get_on_device_or_primary": ["self"],
         "_update_replica": ["self", "update_fn", "value", "kwargs"],
     },
+    "SyncOnReadVariable": {"_get_cross_replica": ["self"]},
     "Function": {"_clone": ["self", "python_function"]},
 }
 
@@ -153,12 +173,23 @@ def test_only_this_module_of_the_strategy_imports_private_names():
 
 
 def test_the_strategy_overrides_only_names_that_tensorflow_still_has():
-    extended = type(tfdp.DataParallelStrategy(["CPU:0"]).extended)
+    properties = {
+        "_num_replicas_in_sync",
+        "experimental_between_graph",
+        "should_checkpoint",
+        "should_save_summary",
+    }
+    inner = type(tfdp.DataParallelStrategy(["CPU:0"]).extended)
+    for extended in (inner, ClusterExtended):
+        check_overridden(extended, properties if extended is ClusterExtended else set())
+
+
+def check_overridden(extended, properties):
     own = {"is_tfdp", "identical_writes", "summed_on_read", "broadcast_from_first"}
     for name in vars(extended):
         if name in METHODS["MirroredExtended"]:
             assert hasattr(_tensorflow.MirroredExtended, name)
     overridden = {n for n in vars(extended) if hasattr(_tensorflow.MirroredExtended, n)}
-    expected = set(METHODS["MirroredExtended"]) | set(dir(type)) | {"__annotations__"}
+    expected = set(METHODS["MirroredExtended"]) | set(dir(type)) | {"__annotations__"} | properties
     assert overridden <= expected, overridden - expected
     assert not {n for n in own if hasattr(_tensorflow.MirroredExtended, n)}

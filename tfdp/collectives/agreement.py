@@ -81,9 +81,8 @@ class Agreement:
 
     def _difference(self, other: int, post: Post, calls: list[str], function: str) -> Exception:
         theirs: list[Any] = post.value["calls"]
-        for position, (a, b) in enumerate(itertools.zip_longest(calls, theirs)):
-            if a != b:
-                break
+        pairs = enumerate(itertools.zip_longest(calls, theirs))
+        position, (a, b) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
         return CollectiveMismatchError(
             f"Rank {self._board.rank}: every rank must issue the same collectives in the same "
             f"order, but number {position + 1} is {a or 'missing'} in {function!r} of rank "

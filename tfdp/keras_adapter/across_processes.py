@@ -1,4 +1,4 @@
-"""`fit`, `evaluate` and `predict` in a cluster: compared before they start, shown on rank 0 only."""
+"""`fit`, `evaluate`, `predict` in a cluster: all ranks start alike, rank 0 shows progress."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _with_share(model: Any, step_function: Callable[..., Any]) -> Callable[..., 
         step = current()
         if step is None:
             return step_function(data)
-        examples = tf.cast(_num_examples(data), tf.float32)
+        examples = tf.cast(_num_examples(data), tf.float64)
         (total,) = step.sum([examples])
         share = Share(
             examples, tf.math.divide_no_nan(examples, total), scaled_at_apply, step.num_replicas
