@@ -21,7 +21,7 @@ def refusal(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["demo", "-h"], ["bench", "fit", "-h"]]
+    "words", [["--help"], ["--version"], ["demo", "-h"], ["bench", "fit", "-h"], ["doctor", "-h"]]
 )
 def test_help_and_version_import_nothing_heavy(words):
     program = (
@@ -53,6 +53,8 @@ def test_no_command_is_a_usage_error(capsys):
         (["demo", "--replicas", "1"], "received 1;", "do `--replicas 2`"),
         (["demo", "--epochs", "0"], "received 0;", "do `--epochs 1`"),
         (["demo", "--batch-size", "3", "--replicas", "4"], "received 3", "do `--batch-size 128`"),
+        (["demo", "--processes", "0"], "received 0;", "do `--processes 2`"),
+        (["demo", "--processes", "2", "--replicas", "3"], "received 3", "do `--replicas 4`"),
         (["demo", "--output", "x.jpg"], "received 'x.jpg'", "do `--output x.png`"),
         (["demo", "--output", "no/where/x.png"], "'no/where/x.png'", "do `mkdir -p no/where`"),
         (["bench", "fit", "--replicas", "2,two"], "received '2,two'", "do `--replicas 2,4`"),
@@ -80,3 +82,13 @@ def test_all_models_are_meant_by_all(monkeypatch):
     assert cli.main(["bench", "fit", "--model", "all", "--replicas", "2"]) == 0
     assert received[0].models == MODELS
     assert received[0].replicas == (2,)
+
+
+def test_a_demo_in_processes_has_a_replica_in_each_by_default(monkeypatch):
+    received = []
+    monkeypatch.setattr("tfdp.demo.run.run", lambda options: received.append(options) or 0)
+    for name in ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND"):
+        monkeypatch.setenv(name, cli.os.environ.get(name, ""))  # what the command sets is undone
+    for words in ([], ["--processes", "3"], ["--processes", "2", "--replicas", "4"]):
+        assert cli.main(["demo", *words]) == 0
+    assert [(o.processes, o.replicas) for o in received] == [(1, 2), (3, 3), (2, 4)]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import tfdp
 from tfdp.bench.options import MODELS, BenchOptions
 from tfdp.demo.options import DATASETS, DemoOptions
+from tfdp.doctor.command_line import add_doctor
 from tfdp.launch.command_line import add_run
 
 # For each module a subcommand may need, what to install.
@@ -36,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after `tfdp`; by default those of this process.
 
     Returns:
-        The exit code: 0; 1 where the demo's weights differ or a benchmark's process failed; 2
-        where what the user asked for cannot be done, with a message and no traceback; of `run`,
-        see :func:`tfdp.launch.run`.
+        The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed or a
+        check of `doctor` did; 2 where what the user asked for cannot be done, with a message and
+        no traceback; of `run`, and of a demo whose rank failed, see :func:`tfdp.launch.run`.
 
     Raises:
         SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_bench(commands)
     add_run(commands)
+    add_doctor(commands)
     return parser
 
 
@@ -73,8 +75,15 @@ def _add_demo(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--replicas",
         type=int,
-        default=default.replicas,
-        help="GPUs, or logical CPU devices (%(default)s)",
+        help=f"GPUs, or logical CPU devices ({default.replicas}, or as many as processes)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=default.processes,
+        metavar="P",
+        help="train the replicas in P processes on this host's CPU, as a cluster (%(default)s: in "
+        "this one)",
     )
     parser.add_argument(
         "--dataset", choices=DATASETS, default=default.dataset, help="real images (%(default)s)"
@@ -157,7 +166,8 @@ def _demo(parsed: argparse.Namespace) -> int:
     try:
         options = DemoOptions(
             dataset=parsed.dataset,
-            replicas=parsed.replicas,
+            replicas=_demo_replicas(parsed),
+            processes=parsed.processes,
             epochs=parsed.epochs,
             batch_size=parsed.batch_size,
             output=parsed.output,
@@ -169,6 +179,8 @@ def _demo(parsed: argparse.Namespace) -> int:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    if options.processes > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     from tfdp.demo.data import DataUnavailableError
     from tfdp.demo.run import run
@@ -177,6 +189,12 @@ def _demo(parsed: argparse.Namespace) -> int:
         return run(options)
     except DataUnavailableError as error:
         parser.error(str(error))
+
+
+def _demo_replicas(parsed: argparse.Namespace) -> int:
+    if parsed.replicas is not None:
+        return parsed.replicas
+    return max(DemoOptions.replicas, parsed.processes)
 
 
 def _bench_fit(parsed: argparse.Namespace) -> int:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import functools
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 import tfdp
@@ -14,6 +20,7 @@ from tfdp.demo.data import load
 from tfdp.demo.devices import prepare_devices
 from tfdp.demo.options import DemoOptions
 from tfdp.demo.plot import plot_curves
+from tfdp.demo.processes import RanksFailedError, train_in_processes
 from tfdp.demo.train import TrainingRun, steps_per_epoch, train
 
 
@@ -26,41 +33,69 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
 
     Returns:
         The exit code: 0, or 1 where the weights differ by more than
-        :data:`tfdp.demo.compare.RELATIVE_BOUND` of the largest weight.
+        :data:`tfdp.demo.compare.RELATIVE_BOUND` of the largest weight; the launcher's where a
+        process failed.
 
     Raises:
         tfdp.demo.data.DataUnavailableError: the images cannot be had.
     """
     console = console or Console()
-    devices = prepare_devices(options.replicas)
-    data = load(options.dataset)
-    strategies = {
-        "one device": None,
-        f"{options.replicas} replicas": tfdp.DataParallelStrategy(devices=devices),
-    }
-    total_steps = options.passes * steps_per_epoch(data, options.batch_size)
-    console.print(
-        f"{options.dataset}: {len(data.train_images)} training and {len(data.test_images)} test "
-        f"images, {options.passes} epochs, {total_steps} steps of {options.batch_size} examples; "
-        f"devices {', '.join(devices)}"
-    )
-    runs: dict[str, TrainingRun] = {}
-    with _progress(console) as progress:
-        for name, strategy in strategies.items():
-            task = progress.add_task(name, total=total_steps)
-            runs[name] = train(
-                data,
-                strategy=strategy,
-                epochs=options.passes,
-                batch_size=options.batch_size,
-                seed=options.seed,
-                on_step=functools.partial(progress.advance, task),
-            )
+    try:
+        runs = _train_both(options, console)
+    except RanksFailedError as error:
+        console.print(
+            f"[bold red]All {options.processes} processes must end without an error[/], but see "
+            "above for the one that failed first."
+        )
+        return error.exit_code
     single, replicated = runs.values()
     difference = weight_difference(single.weights, replicated.weights)
     plot_curves(runs, f"{options.dataset}: {' and '.join(runs)}, same seed", options.output)
     console.print(_table(runs))
     return _verdict(difference, options, console)
+
+
+def _train_both(options: DemoOptions, console: Console) -> dict[str, TrainingRun]:
+    """Both runs, by their names: one device first."""
+    in_processes = options.processes > 1
+    devices = prepare_devices(1 if in_processes else options.replicas)
+    data = load(options.dataset)
+    strategy = None if in_processes else tfdp.DataParallelStrategy(devices=devices)
+    total_steps = options.passes * steps_per_epoch(data, options.batch_size)
+    where = f"{options.processes} processes" if in_processes else f"devices {', '.join(devices)}"
+    console.print(
+        f"{options.dataset}: {len(data.train_images)} training and {len(data.test_images)} test "
+        f"images, {options.passes} epochs, {total_steps} steps of {options.batch_size} examples; "
+        f"{where}"
+    )
+    fit = functools.partial(
+        train, data, epochs=options.passes, batch_size=options.batch_size, seed=options.seed
+    )
+    with _progress(console) as progress:
+        task = progress.add_task("one device", total=total_steps)
+        single = fit(strategy=None, on_step=functools.partial(progress.advance, task))
+        task = progress.add_task(_name(options), total=total_steps)
+        if strategy is not None:
+            replicated = fit(strategy=strategy, on_step=functools.partial(progress.advance, task))
+        else:
+            replicated = train_in_processes(
+                options, lambda steps: progress.update(task, completed=steps)
+            )
+    return {"one device": single, _name(options): replicated}
+
+
+def _name(options: DemoOptions) -> str:
+    """What the second run is called.
+
+    Example:
+        >>> _name(DemoOptions(replicas=4, processes=2))
+        '4 replicas, 2 processes'
+    """
+    if options.processes == 1:
+        return f"{options.replicas} replicas"
+    if options.processes == options.replicas:
+        return f"{options.processes} processes"
+    return f"{options.replicas} replicas, {options.processes} processes"
 
 
 def _progress(console: Console) -> Progress:

@@ -1,0 +1,84 @@
+"""The demo's second run in processes: what goes to the ranks, what comes back, what fails."""
+
+import io
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tfdp.demo import processes
+from tfdp.demo.options import DemoOptions
+from tfdp.demo.train import TrainingRun
+
+
+def demo(program, folder, *words):
+    """Runs `tfdp demo` in a process of its own, after some lines of `program`."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\n{program}\nfrom tfdp.cli import main\n"
+         "sys.exit(main(['demo', *sys.argv[1:]]))", "--epochs", "1", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": os.getcwd()},
+        cwd=folder,
+        timeout=300,
+        check=False,
+    )  # fmt: skip
+
+
+def test_a_run_comes_back_from_its_file_as_it_was(tmp_path):
+    weights = [np.arange(6, dtype=np.float32).reshape(2, 3) / 7, np.array([np.nan, -0.0])]
+    run = TrainingRun({"loss": [0.1 + 0.2], "val_accuracy": [1.0]}, [0.01, 0.02], weights)
+    processes.save_run(run, tmp_path)
+    loaded = processes.load_run(tmp_path / "result.npz")
+    assert (loaded.history, loaded.step_seconds) == (run.history, run.step_seconds)
+    for weight, original in zip(loaded.weights, weights, strict=True):
+        assert weight.dtype == original.dtype
+        np.testing.assert_array_equal(weight, original)
+
+
+def test_the_ranks_are_told_every_option(tmp_path):
+    options = DemoOptions("fashion_mnist", 4, 3, 32, tmp_path / "x.png", seed=9, processes=2)
+    *_, words, folder = processes.rank_command(options, tmp_path)
+    assert processes.told_options(words) == options
+    assert folder == str(tmp_path)
+
+
+def test_only_what_tensorflow_chats_is_left_out():
+    text = io.StringIO()
+    stream = processes._WithoutChatter(text)
+    stream.buffer.write(b"[0] WARNING: All log messages before absl::InitializeLog() is called\n")
+    stream.buffer.write(b"[1] I0000 00:00:1 port.cc:153] on\n[1] E0000 lost\n[0] ValueError: x\n")
+    assert text.getvalue() == "[1] E0000 lost\n[0] ValueError: x\n"
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_processes_train_like_one_device(tmp_path, replicas):
+    done = demo("", tmp_path, "--processes", "2", "--replicas", str(replicas))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "tfdp-demo.png").stat().st_size > 10_000
+    assert "Largest weight difference" in done.stdout
+    assert ("2 processes" if replicas == 2 else "4 replicas, 2 processes") in done.stdout
+
+
+@pytest.mark.multiprocess
+def test_a_rank_that_fails_is_named_with_its_error_and_the_demo_fails(tmp_path):
+    (tmp_path / "rank.py").write_text(
+        "import json, os, time\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
+        "    raise ValueError('the disk is full')\n"
+        "time.sleep(60)\n"
+    )
+    done = demo(
+        "import tfdp.demo.processes as p; p.rank_command = lambda *_: ('rank.py',)",
+        tmp_path,
+        *("--processes", "2"),
+    )
+    assert done.returncode == 1
+    assert "rank 1 of 2 failed first, with exit code 1." in done.stderr
+    assert "ValueError: the disk is full" in done.stderr
+    assert "All 2 processes must end without an error" in done.stdout
+    assert "Largest weight difference" not in done.stdout

@@ -1,0 +1,141 @@
+"""What the doctor finds off, from what the ranks say of themselves."""
+
+import dataclasses
+
+import pytest
+
+from tfdp.doctor import hints as hints_
+from tfdp.doctor.facts import Facts
+from tfdp.doctor.hints import described, hints
+from tfdp.keras_adapter._keras import TESTED_VERSIONS
+from tfdp.launch.environment import rank_environment
+
+TESTED = {"tensorflow": "2.21.0", "keras": "3.15.1"}
+
+
+def healthy(rank=0, world_size=1, **changed):
+    """A rank as `tfdp run` starts it on a host of two cores."""
+    environment = rank_environment([20000 + i for i in range(world_size)], rank, environ={})
+    facts = Facts(
+        rank=rank,
+        host="node-1",
+        versions=TESTED,
+        cores=[0, 1],
+        environment={**environment, "TF_NUM_INTRAOP_THREADS": str(max(1, 2 // world_size))},
+    )
+    return dataclasses.replace(facts, **changed)
+
+
+def without(facts, *variables):
+    kept = {name: v for name, v in facts.environment.items() if name not in variables}
+    return dataclasses.replace(facts, environment=kept)
+
+
+def with_environment(facts, **variables):
+    return dataclasses.replace(facts, environment={**facts.environment, **variables})
+
+
+def the_hint(*ranks):
+    [hint] = hints(ranks)
+    assert "should" in hint.text and "but" in hint.text
+    return hint
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ranks_of_the_launcher_are_well(world_size):
+    assert hints([healthy(rank, world_size) for rank in range(world_size)]) == []
+
+
+def test_the_tested_keras_is_the_adapter_s():
+    assert hints_.TESTED_KERAS in TESTED_VERSIONS
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "fix"),
+    [
+        ("tensorflow", "2.20.0", "pip install 'tfdp[cpu]'"),
+        ("tensorflow", "2.210.0", "pip install 'tfdp[cpu]'"),
+        ("keras", "3.15.0", "pip install keras==3.15.1"),
+    ],
+)
+def test_an_untested_version_is_named_with_the_tested_one(package, version, fix):
+    hint = the_hint(healthy(versions={**TESTED, package: version}))
+    assert f"is {version}." in hint.text
+    assert fix in hint.text
+
+
+def test_few_inter_op_threads_are_named_whether_set_or_by_default():
+    assert "but is 4:" in the_hint(with_environment(healthy(), TF_NUM_INTEROP_THREADS="4")).text
+    unset = without(healthy(), "TF_NUM_INTEROP_THREADS")
+    assert "not set, which means one per core, 2" in the_hint(unset).text
+    assert "export TF_NUM_INTEROP_THREADS=8" in the_hint(unset).text
+
+
+def test_many_cores_give_enough_inter_op_threads_by_default():
+    facts = without(healthy(cores=range(8)), "TF_NUM_INTEROP_THREADS")
+    assert hints([facts]) == []
+
+
+def test_the_allocator_s_settings_matter_to_several_processes_on_cpu_only():
+    def ranks(count, **changed):
+        each = [healthy(rank, count, **changed) for rank in range(count)]
+        return [without(facts, "MALLOC_TRIM_THRESHOLD_") for facts in each]
+
+    hint = the_hint(*ranks(2))
+    assert hint.ranks == (0, 1)
+    assert "export MALLOC_TRIM_THRESHOLD_=1073741824`" in hint.text
+    assert hints(ranks(1)) == []
+    preloaded = [with_environment(f, LD_PRELOAD="/usr/lib/libjemalloc.so.2") for f in ranks(2)]
+    assert hints(preloaded) == []
+
+
+def test_ranks_of_one_host_without_a_limit_on_their_threads_are_named():
+    ranks = [without(healthy(rank, 2), "TF_NUM_INTRAOP_THREADS") for rank in range(2)]
+    hint = the_hint(*ranks)
+    assert hint.ranks == (0, 1)
+    assert "4 threads together" in hint.text
+    assert "export TF_NUM_INTRAOP_THREADS=1 OMP_NUM_THREADS=1" in hint.text
+
+
+def test_ranks_with_cores_or_hosts_of_their_own_share_nothing():
+    free = [without(healthy(rank, 2), "TF_NUM_INTRAOP_THREADS") for rank in range(2)]
+    bound = [dataclasses.replace(facts, cores=[facts.rank]) for facts in free]
+    apart = [dataclasses.replace(facts, host=f"node-{facts.rank}") for facts in free]
+    assert hints(bound) == hints(apart) == []
+
+
+def test_more_ranks_than_cores_cannot_have_fewer_threads():
+    assert hints([healthy(rank, 3) for rank in range(3)]) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "fix"),
+    [
+        ({"built_with_cuda": False}, "pip install 'tfdp[gpu]'"),
+        ({"built_with_cuda": True}, "TF_CPP_MIN_LOG_LEVEL=0 tfdp doctor"),
+    ],
+)
+def test_gpus_that_are_not_used_are_named_with_the_reason(changed, fix):
+    assert fix in the_hint(healthy(gpus=2, **changed)).text
+
+
+def test_hidden_gpus_are_named_with_the_variable():
+    facts = with_environment(healthy(gpus=1, built_with_cuda=True), CUDA_VISIBLE_DEVICES="-1")
+    assert "CUDA_VISIBLE_DEVICES is '-1'" in the_hint(facts).text
+
+
+def test_ranks_on_one_gpu_are_named():
+    ranks = [healthy(rank, 2, devices=["GPU:0"], gpus=2) for rank in range(2)]
+    assert "GPUs of its own" in the_hint(*ranks).text
+    assert hints([with_environment(f, CUDA_VISIBLE_DEVICES=str(f.rank)) for f in ranks]) == []
+
+
+def test_another_keras_backend_is_named():
+    assert "is 'jax'" in the_hint(with_environment(healthy(), KERAS_BACKEND="jax")).text
+
+
+def test_ranks_are_named_where_there_are_several():
+    ranks = [healthy(0, 2), with_environment(healthy(1, 2), KERAS_BACKEND="jax")]
+    [hint] = hints(ranks)
+    assert described(hint, 2).startswith("hint (rank 1): KERAS_BACKEND")
+    assert described(hint, 1).startswith("hint: KERAS_BACKEND")

@@ -1,0 +1,169 @@
+"""What a rank knows of itself and has measured; all of it can be sent to the others as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import platform
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# The variables that the hints are about.
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "KERAS_BACKEND",
+    "LD_PRELOAD",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+
+_NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
+
+# Where one module comes as several distributions.
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+    "keras": ("keras", "keras-nightly"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """One rank.
+
+    Args:
+        rank: its number.
+        host: the name of its host.
+        pid: its process.
+        versions: of Python and the packages, None for one that is not installed.
+        cores: the numbers of the cores that it may use.
+        devices: of its replicas, such as `CPU:0`.
+        gpus: how many of the host's GPUs NVIDIA's driver shows to it.
+        built_with_cuda: whether its TensorFlow can use GPUs.
+        environment: those of :data:`VARIABLES` that are set.
+    """
+
+    rank: int = 0
+    host: str = "localhost"
+    pid: int = 0
+    versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    cores: Sequence[int] = (0,)
+    devices: Sequence[str] = ("CPU:0",)
+    gpus: int = 0
+    built_with_cuda: bool = False
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether its replicas are on GPUs."""
+        return any(device.startswith("GPU") for device in self.devices)
+
+    def to_json(self) -> dict[str, Any]:
+        """What :meth:`from_json` takes."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Facts:
+        """The facts that another rank has sent."""
+        return cls(**value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What one rank measured; medians.
+
+    Args:
+        round_trip_seconds: from a message of this rank to those of all others, by rank 0; None in
+            one process.
+        small_seconds: an all-reduce of 4 bytes; None for one replica.
+        large_seconds: the large all-reduce; None for one replica.
+        right: whether both results were the sums; None for one replica.
+    """
+
+    round_trip_seconds: float | None = None
+    small_seconds: float | None = None
+    large_seconds: float | None = None
+    right: bool | None = None
+
+
+def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: Any) -> Facts:
+    """The facts of this process.
+
+    Args:
+        rank: its number.
+        devices: of its replicas, with their full names or short ones.
+        built_with_cuda: see :class:`Facts`.
+        environment: those of :data:`VARIABLES` that the user has set.
+    """
+    return Facts(
+        rank=rank,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        versions=versions(),
+        cores=cores(),
+        devices=[short_name(device) for device in devices],
+        gpus=_driver_gpus(),
+        built_with_cuda=built_with_cuda,
+        environment=environment,
+    )
+
+
+def chosen(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of :data:`VARIABLES` that are set.
+
+    Example:
+        >>> chosen({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root"})
+        {'TF_NUM_INTEROP_THREADS': '8'}
+    """
+    return {name: environ[name] for name in VARIABLES if name in environ}
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python, tfdp, TensorFlow, Keras and NumPy; none of them is imported."""
+    import tfdp
+
+    found: dict[str, str | None] = {"python": platform.python_version(), "tfdp": tfdp.__version__}
+    for module in ("tensorflow", "keras", "numpy"):
+        found[module] = _version(module)
+    return found
+
+
+def cores() -> list[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def short_name(device: str) -> str:
+    """A device's name without its process.
+
+    Example:
+        >>> short_name("/job:worker/replica:0/task:1/device:CPU:0")
+        'CPU:0'
+    """
+    return re.sub(r".*device:", "", device)
+
+
+def _version(module: str) -> str | None:
+    if importlib.util.find_spec(module) is None:
+        return None
+    for distribution in _DISTRIBUTIONS.get(module, (module,)):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _driver_gpus() -> int:
+    try:
+        return len(list(_NVIDIA_GPUS.iterdir()))
+    except OSError:
+        return 0

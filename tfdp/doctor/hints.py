@@ -1,0 +1,175 @@
+"""What is off, each with its fix; pure functions of what the ranks say of themselves."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from tfdp.cluster.board import name as ranks_in_words
+from tfdp.doctor.facts import Facts
+
+# With what the tests of tfdp run.
+TESTED_TENSORFLOW = "2.21"
+TESTED_KERAS = "3.15.1"
+
+_MIN_INTEROP_THREADS = 8
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+_MALLOC_BYTES = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Hint:
+    """Something to change.
+
+    Args:
+        text: what should hold, what was found, and the fix.
+        ranks: whom it is about.
+    """
+
+    text: str
+    ranks: tuple[int, ...]
+
+
+def hints(ranks: Sequence[Facts]) -> list[Hint]:
+    """All hints about these ranks, which are the whole cluster; the same one only once.
+
+    Example:
+        >>> [hint] = hints([Facts(environment={"TF_NUM_INTEROP_THREADS": "2"})])
+        >>> hint.text
+        'TF_NUM_INTEROP_THREADS should be at least 8 on CPU devices, but is 2: ...'
+    """
+    found: dict[str, list[int]] = {}
+    for facts in ranks:
+        for text in _of_one(facts, len(ranks)):
+            found.setdefault(text, []).append(facts.rank)
+    by_host: dict[str, list[Facts]] = collections.defaultdict(list)
+    for facts in ranks:
+        by_host[facts.host].append(facts)
+    for neighbours in by_host.values():
+        for text in _of_host(neighbours):
+            found.setdefault(text, []).extend(facts.rank for facts in neighbours)
+    return [Hint(text, tuple(about)) for text, about in found.items()]
+
+
+def _of_one(facts: Facts, world_size: int) -> Iterator[str]:
+    yield from _untested_versions(facts)
+    yield from _another_backend(facts)
+    yield from _unused_gpus(facts)
+    if not facts.uses_gpu:
+        yield from _few_interop_threads(facts)
+        if world_size > 1:
+            yield from _returned_memory(facts)
+
+
+def _untested_versions(facts: Facts) -> Iterator[str]:
+    tensorflow, keras = facts.versions.get("tensorflow"), facts.versions.get("keras")
+    if tensorflow is not None and not f"{tensorflow}.".startswith(f"{TESTED_TENSORFLOW}."):
+        yield (
+            f"TensorFlow should be {TESTED_TENSORFLOW}, with which tfdp is tested, but is "
+            f"{tensorflow}. Do `pip install 'tfdp[cpu]'`, or 'tfdp[gpu]'."
+        )
+    if keras is not None and keras != TESTED_KERAS:
+        yield (
+            f"Keras should be {TESTED_KERAS}, with which tfdp is tested, but is {keras}. "
+            f"Do `pip install keras=={TESTED_KERAS}`."
+        )
+
+
+def _another_backend(facts: Facts) -> Iterator[str]:
+    backend = facts.environment.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        yield (
+            f"KERAS_BACKEND should be tensorflow, on which tfdp trains, but is {backend!r}. "
+            "Do `export KERAS_BACKEND=tensorflow`."
+        )
+
+
+def _unused_gpus(facts: Facts) -> Iterator[str]:
+    if facts.gpus == 0 or facts.uses_gpu:
+        return
+    found = f"The host's GPUs ({facts.gpus}) should be used, but the replicas are on the CPU"
+    visible = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if not facts.built_with_cuda:
+        yield (
+            f"{found}: this TensorFlow is built without CUDA. Do "
+            "`pip uninstall tensorflow-cpu` and `pip install 'tfdp[gpu]'`."
+        )
+    elif visible is not None:
+        yield (
+            f"{found}: CUDA_VISIBLE_DEVICES is {visible!r}. Do `unset CUDA_VISIBLE_DEVICES`, or "
+            "name the GPUs in it."
+        )
+    else:
+        yield (
+            f"{found}: TensorFlow cannot load CUDA's libraries. Do `pip install 'tfdp[gpu]'`; "
+            "`TF_CPP_MIN_LOG_LEVEL=0 tfdp doctor` tells which are missing."
+        )
+
+
+def _few_interop_threads(facts: Facts) -> Iterator[str]:
+    threads = _threads(facts, "TF_NUM_INTEROP_THREADS")
+    if threads >= _MIN_INTEROP_THREADS:
+        return
+    set_to = facts.environment.get("TF_NUM_INTEROP_THREADS")
+    found = f"is {set_to}" if set_to else f"is not set, which means one per core, {threads}"
+    yield (
+        f"TF_NUM_INTEROP_THREADS should be at least {_MIN_INTEROP_THREADS} on CPU devices, but "
+        f"{found}: with few threads the iterators of datasets can wait for each other for ever. Do "
+        f"`export TF_NUM_INTEROP_THREADS={_MIN_INTEROP_THREADS}`; `tfdp run` does it for its ranks."
+    )
+
+
+def _returned_memory(facts: Facts) -> Iterator[str]:
+    missing = [variable for variable in _MALLOC_VARIABLES if variable not in facts.environment]
+    if not missing or "malloc" in facts.environment.get("LD_PRELOAD", ""):
+        return
+    settings = " ".join(f"{variable}={_MALLOC_BYTES}" for variable in missing)
+    yield (
+        f"{' and '.join(missing)} should be set on CPU, but "
+        f"{'is' if len(missing) == 1 else 'are'} not: glibc gives the gradients' memory back to "
+        "the kernel in every step, and the next one waits for it again. Do "
+        f"`export {settings}`; `tfdp run` does it for its ranks."
+    )
+
+
+def _of_host(neighbours: Sequence[Facts]) -> Iterator[str]:
+    """About the ranks of one host together."""
+    if len(neighbours) == 1:
+        return
+    together = {core for facts in neighbours for core in facts.cores}
+    threads = sum(_threads(facts, "TF_NUM_INTRAOP_THREADS") for facts in neighbours)
+    if threads > len(together) and threads > len(neighbours):
+        share = max(1, len(together) // len(neighbours))
+        host = neighbours[0].host
+        yield (
+            f"The {len(neighbours)} ranks on {host} should share its cores ({len(together)}), but "
+            f"compute with {threads} threads together: they take the cores from each other. Do "
+            f"`export TF_NUM_INTRAOP_THREADS={share} OMP_NUM_THREADS={share}`, or bind each rank "
+            "to cores of its own; `tfdp run` sets both for its ranks."
+        )
+    visible = [facts.environment.get("CUDA_VISIBLE_DEVICES") for facts in neighbours]
+    if all(facts.uses_gpu for facts in neighbours) and len(set(visible)) < len(visible):
+        yield (
+            "Each rank should have GPUs of its own, but several ranks of one host have "
+            f"CUDA_VISIBLE_DEVICES={visible[0] or ''}, and so use the same. Set it for each rank: "
+            "to its local rank where a rank has one GPU."
+        )
+
+
+def _threads(facts: Facts, variable: str) -> int:
+    """What a thread count means: TensorFlow takes one per core where it is not a number above 0."""
+    text = facts.environment.get(variable, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else len(facts.cores)
+
+
+def described(hint: Hint, world_size: int) -> str:
+    """A hint as it is printed.
+
+    Example:
+        >>> described(Hint("Do this.", (0, 2)), world_size=3)
+        'hint (ranks 0, 2): Do this.'
+    """
+    if world_size == 1:
+        return f"hint: {hint.text}"
+    return f"hint ({ranks_in_words(hint.ranks)}): {hint.text}"

@@ -1,0 +1,104 @@
+"""What the doctor prints: plain lines, which a launcher's prefix does not tear apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tfdp.cluster import Cluster
+from tfdp.doctor.facts import Facts, Measurement
+
+_NOTHING = "-"
+
+
+def versions_line(versions: Mapping[str, str | None]) -> str:
+    """All versions in one line.
+
+    Example:
+        >>> versions_line({"python": "3.11.7", "tensorflow": None})
+        'versions: python 3.11.7, tensorflow (not installed)'
+    """
+    return "versions: " + ", ".join(
+        f"{name} {version or '(not installed)'}" for name, version in versions.items()
+    )
+
+
+def cluster_lines(cluster: Cluster) -> list[str]:
+    """The cluster as this process understands it.
+
+    Example:
+        >>> print(*cluster_lines(Cluster(0, 2, "a:20000", ("a:20000", "b:20000"), "TF_CONFIG")),
+        ...       sep=chr(10))
+        cluster:  2 processes, this is rank 0; read from TF_CONFIG
+                  rank 0 at a:20000, rank 1 at b:20000
+    """
+    if cluster.world_size == 1:
+        return [f"cluster:  one process ({cluster.source})"]
+    if cluster.addresses is None:
+        where = f"rank 0 at {cluster.coordinator}, the others at ports that they choose"
+    else:
+        where = ", ".join(f"rank {i} at {address}" for i, address in enumerate(cluster.addresses))
+    return [
+        f"cluster:  {cluster.world_size} processes, this is rank {cluster.rank}; "
+        f"read from {cluster.source}",
+        f"          {where}",
+    ]
+
+
+def rank_lines(
+    ranks: Sequence[Facts], measured: Sequence[Measurement | None], megabytes: int
+) -> list[str]:
+    """The table: a head, a line for each rank, and what the numbers mean.
+
+    Args:
+        ranks: every rank of the cluster.
+        measured: what each of them measured; None where the checks did not end.
+        megabytes: size of the large all-reduce.
+    """
+    replicas = sum(len(facts.devices) for facts in ranks)
+    head = ["rank", "host", "pid", "devices", "cores", "round trip", "all-reduce 4 B"]
+    head += [f"{megabytes} MB", "GB/s", "result"]
+    rows = [head]
+    for facts, result in zip(ranks, measured, strict=True):
+        row = [str(facts.rank), facts.host, str(facts.pid)]
+        row += [_joined(facts.devices), str(len(facts.cores))]
+        rows.append(row + _result_cells(result, replicas, megabytes))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    if replicas > 1:
+        lines.append(
+            f"(medians over {replicas} replicas; GB/s: bytes that a replica sends, 2(n-1)/n of "
+            "the buffer, by time)"
+        )
+    else:
+        lines.append("(one replica: there is nothing to reduce)")
+    return lines
+
+
+def _result_cells(result: Measurement | None, replicas: int, megabytes: int) -> list[str]:
+    if result is None:
+        return [_NOTHING] * 4 + ["failed"]
+    rate = _NOTHING
+    if result.large_seconds is not None:
+        sent = 2 * (replicas - 1) / replicas * megabytes * 1e6
+        rate = f"{sent / result.large_seconds / 1e9:.2f}"
+    right = {None: _NOTHING, True: "right", False: "WRONG"}[result.right]
+    times = (result.round_trip_seconds, result.small_seconds, result.large_seconds)
+    return [*map(_milliseconds, times), rate, right]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return _NOTHING if seconds is None else f"{1e3 * seconds:.2f} ms"
+
+
+def _joined(devices: Sequence[str]) -> str:
+    """Devices without the kind repeated.
+
+    Example:
+        >>> _joined(["CPU:0", "CPU:1", "CPU:2"])
+        'CPU:0,1,2'
+    """
+    kind = devices[0].split(":")[0]
+    return f"{kind}:" + ",".join(device.split(":")[-1] for device in devices)
