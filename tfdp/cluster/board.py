@@ -15,7 +15,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tfdp.cluster import wire
@@ -57,6 +57,9 @@ class Post:
 class Board:
     """A process' board.
 
+    Attributes:
+      waits_for: What is being waited for at the moment, by any thread.
+
     Args:
       rank: This process'.
       world_size: Number of processes.
@@ -82,6 +85,7 @@ class Board:
         self._signs: dict[int, tuple[float, Any]] = {}
         self._ended: dict[int, str | None] = {}
         self._failure: Exception | None = None
+        self.waits_for: list[str] = []
         self._listeners: list[Callable[[Exception], None]] = []
         self._closed = False
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -126,7 +130,7 @@ class Board:
         """
         wanted = set(ranks)
         deadline = time.monotonic() + self.timeout_seconds
-        with self._changed:
+        with self._changed, self._waiting(what):
             while not wanted <= self._posts.get(key, {}).keys():
                 self._raise_failure()
                 missing = sorted(wanted - self._posts.get(key, {}).keys())
@@ -256,6 +260,14 @@ class Board:
             asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result(timeout_seconds)
 
     # ---- inside
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        self.waits_for.append(what)
+        try:
+            yield
+        finally:
+            self.waits_for.remove(what)
 
     def _round(self, subject: str) -> str:
         with self._changed:

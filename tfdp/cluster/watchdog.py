@@ -75,7 +75,8 @@ class Watchdog:
             if self._board.failure is not None:
                 return
             progress = self._progress()
-            self._board.sign(dataclasses.asdict(progress) | {"text": str(progress)})
+            text = ", ".join([str(progress), *(f"waiting for {w}" for w in self._board.waits_for)])
+            self._board.sign(dataclasses.asdict(progress) | {"text": text})
             now = time.monotonic()
             if now - self._last_round > self._silence_seconds / 2:
                 # This process itself was stopped for a while: the others' signs lie unread.
@@ -105,16 +106,16 @@ class Watchdog:
         ended = self._board.ended()
         if waited < (2 * self._period_seconds if ended else self._board.timeout_seconds):
             return
-        behind = sorted(
-            {
-                rank
-                for rank, (_, sign) in self._board.signs().items()
-                if (sign["steps"], sign["begun"]) < (progress.steps, progress.begun)
-            }
-            | ended.keys()
-        )
-        missing = f"{name(behind)} did not take part" if behind else "it did not end"
         others = [rank for rank in range(self._board.world_size) if rank != self._board.rank]
+        signs = self._board.signs()
+        behind = [
+            rank
+            for rank in others
+            if rank not in signs
+            or rank in ended
+            or (signs[rank][1]["steps"], signs[rank][1]["begun"]) < (progress.steps, progress.begun)
+        ]
+        missing = f"{name(behind)} did not take part" if behind else "it did not end"
         self._board.fail(
             CollectiveTimeoutError(
                 f"Rank {self._board.rank}: {progress.operation} of step {progress.steps} must "

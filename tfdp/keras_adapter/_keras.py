@@ -24,12 +24,14 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random.seed_generator import SeedGenerator
 from keras.src.saving import saving_lib
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.trainer import Trainer
 
 TESTED_VERSIONS = ("3.15.1",)
 
 __all__ = [
     "TESTED_VERSIONS",
+    "ArrayDataAdapter",
     "BaseOptimizer",
     "Layer",
     "LossScaleOptimizer",

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.errors import ScopeError
 from tfdp.keras_adapter import compiling, metrics
-from tfdp.keras_adapter._keras import TensorFlowTrainer, Trainer, trainer
+from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import Share, current, is_tfdp
@@ -85,6 +85,15 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
         return original(self, *args, **kwargs)
     with strategy.scope():
         return original(self, *args, **kwargs)
+
+
+@hook(ArrayDataAdapter, "get_tf_dataset")
+def get_tf_dataset(original: Callable[..., Any], self: ArrayDataAdapter) -> tf.data.Dataset:
+    """Arrays have a known number of batches: processes need not ask each other for the last."""
+    dataset = original(self)
+    if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(self.num_batches))
 
 
 @hook(trainer, "reduce_per_replica")

@@ -1,0 +1,88 @@
+"""Trains in a cluster until rank 1 does what the first argument says; prints what this rank got.
+
+tfdp run -n 2 -- goes_wrong.py killed
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+
+how = sys.argv[1]
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+guilty = rank == 1
+
+
+class Trouble(keras.callbacks.Callback):
+    """What happens to rank 1 after its third step."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not guilty or batch != 2:
+            return
+        print(f"TROUBLE {time.time()}", flush=True)
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "raises":
+            raise ValueError("a mistake in a callback")
+        if how == "exits":
+            sys.exit(0)
+        if how == "sleeps":
+            time.sleep(20)
+
+
+class OneMore(keras.layers.Layer):
+    """Sums over replicas once more on rank 1."""
+
+    def call(self, x):
+        context = tf.distribute.get_replica_context()
+        if guilty and context is not None and context.num_replicas_in_sync > 1:
+            x = x + 0 * context.all_reduce("SUM", tf.reduce_sum(x))
+        return x
+
+
+def run():
+    """Builds and trains."""
+    options = {"timeout_seconds": 6, "startup_timeout_seconds": 40}
+    if how == "versions" and guilty:
+        tfdp.__version__ = "9.9"
+    if how == "too late" and guilty:
+        tf.constant(1.0) + 1.0
+    if how == "bucket" and guilty:
+        options["bucket_bytes"] = 1000
+    if how == "devices" and guilty:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+        )
+        options["devices"] = ["CPU:0", "CPU:1"]
+    strategy = tfdp.DataParallelStrategy(**options)
+    units = 5 if how == "shape" and guilty else 4
+    with strategy.scope():
+        layers = [keras.Input((3,)), keras.layers.Dense(units, name="hidden")]
+        if how == "one more collective":
+            layers.append(OneMore())
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        clipnorm = 1.5 if how == "optimizer" and guilty else 2.5
+        model.compile(keras.optimizers.SGD(0.1, clipnorm=clipnorm), "mse")
+    if how == "weights" and guilty:
+        model.layers[0].kernel.assign(model.layers[0].kernel + 1.0)
+    if how == "absent" and guilty:
+        return
+    x = np.ones([64, 3], "float32")
+    model.fit(x, x[:, :1], batch_size=4, epochs=2000, verbose=0, callbacks=[Trouble()])
+
+
+try:
+    run()
+except BaseException as error:
+    print(f"GOT {time.time()} {type(error).__name__}: {error}".replace("\n", " "), flush=True)
+    raise

@@ -1,0 +1,109 @@
+"""Whatever goes wrong on one rank of a cluster, every rank ends with an error that names it."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "goes_wrong.py"
+
+
+def run(how, ranks=2):
+    """The launcher's exit code, what each rank got, the time it took to get it, and all output."""
+    command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(ranks), "--timeout", "120", "--"]
+    ended = subprocess.run(
+        [*command, str(SCRIPT), how], capture_output=True, text=True, timeout=180, check=False
+    )
+    output = ended.stdout + ended.stderr
+    got = {
+        int(rank): (float(at), text)
+        for rank, at, text in re.findall(r"^\[(\d)\] GOT (\S+) (.*)$", output, re.MULTILINE)
+    }
+    trouble = re.search(r"TROUBLE (\S+)", output)
+    began = float(trouble[1]) if trouble else time.time()
+    texts = {rank: text for rank, (_, text) in got.items()}
+    delays = {rank: at - began for rank, (at, _) in got.items()}
+    assert ended.returncode not in (0, 124), output
+    return texts, delays, output
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_killed_rank_is_named_on_every_other_rank_within_30_s(ranks):
+    texts, delays, output = run("killed", ranks)
+    assert sorted(texts) == [rank for rank in range(ranks) if rank != 1]
+    for rank, text in texts.items():
+        assert text.startswith(f"RankLostError: Rank {rank}: lost rank 1"), output
+        assert delays[rank] < 30
+    assert "SIGKILL" in output.splitlines()[-1] or "SIGKILL" in output.splitlines()[-2]
+
+
+def test_a_stopped_rank_is_named_with_operation_and_step():
+    texts, delays, _ = run("stopped")
+    assert texts[0].startswith("CollectiveTimeoutError: Rank 0: all_reduce of ")
+    assert re.search(r"of step \d+ must have every rank within 6 s, but rank 1 did not", texts[0])
+    assert delays[0] < 30
+
+
+def test_a_rank_that_sleeps_too_long_is_named_and_ends_too():
+    texts, _, _ = run("sleeps")
+    assert "rank 1 did not take part" in texts[0]
+    assert "outside any collective" in texts[0]
+
+
+def test_the_error_of_a_rank_reaches_the_others():
+    texts, _, output = run("raises")
+    assert texts[1] == "ValueError: a mistake in a callback"
+    assert "lost rank 1" in texts[0]
+    assert "a mistake in a callback" in texts[0]
+    assert "rank 1 of 2 failed first" in output
+
+
+def test_a_rank_that_ends_early_is_named():
+    texts, delays, _ = run("exits")
+    assert "rank 1 did not take part" in texts[0] or "lost rank 1" in texts[0]
+    assert "Rank 1 has ended" in texts[0] or "it has ended" in texts[0]
+    assert delays[0] < 30
+
+
+def test_a_rank_that_never_trains_is_named():
+    texts, _, _ = run("absent")
+    assert "lost rank 1: it has ended" in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "both", "named"),
+    [
+        ("shape", "RankMismatchError", "shape", ["[3, 5]", "[3, 4]", "kernel"]),
+        ("optimizer", "RankMismatchError", "optimizer clipnorm", ["2.5", "1.5"]),
+        ("weights", "RankMismatchError", "kernel", ["begins with", "checksum"]),
+        ("bucket", "RankMismatchError", "bucket_bytes", ["1000", "26214400"]),
+        ("devices", "ClusterError", "number of devices", ["rank 0 has 1", "has 2"]),
+        ("versions", "ClusterError", "same versions", ["tfdp", "9.9"]),
+    ],
+)
+def test_what_must_be_alike_is_named_with_both_values(how, error, both, named):
+    texts, _, output = run(how)
+    assert texts, output
+    assert any(text.startswith(error) for text in texts.values()), output
+    for text in texts.values():
+        assert both in text, output
+        assert all(part in text for part in named), output
+
+
+def test_other_collectives_on_one_rank_are_named_on_both_before_they_hang():
+    texts, _, output = run("one more collective")
+    assert sorted(texts) == [0, 1], output
+    for rank, text in texts.items():
+        assert text.startswith(f"CollectiveMismatchError: Rank {rank}: every rank must issue")
+        assert "all_reduce of float32 []" in text
+
+
+def test_a_strategy_made_after_tensorflow_started_is_an_error_with_the_fix():
+    texts, _, output = run("too late")
+    assert "must be made before TensorFlow is used" in texts[1], output
+    assert "lost rank 1" in texts[0], output
