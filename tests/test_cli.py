@@ -59,7 +59,7 @@ def test_no_command_is_a_usage_error(capsys):
         (["demo", "--output", "no/where/x.png"], "'no/where/x.png'", "do `mkdir -p no/where`"),
         (["bench", "fit", "--replicas", "2,two"], "received '2,two'", "do `--replicas 2,4`"),
         (["bench", "fit", "--replicas", "0"], "received '0'", "do `--replicas 2,4`"),
-        (["bench", "fit", "--processes", "0"], "received 0", "do `--processes 5`"),
+        (["bench", "fit", "--rounds", "0"], "received 0", "do `--rounds 5`"),
         (["bench", "fit", "--timeout", "-1"], "received -1.0", "do `--timeout 600`"),
         (["bench", "fit", "--json", "no/where/x"], "'no/where/x'", "do `mkdir -p no/where`"),
     ],

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import tfdp
-from tfdp.bench.options import MODELS, BenchOptions
+from tfdp.bench.options import MODELS, BenchOptions, default_replicas
 from tfdp.demo.options import DATASETS, DemoOptions
 from tfdp.doctor.command_line import add_doctor
 from tfdp.launch.command_line import add_run
@@ -116,16 +116,24 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
         "--model", choices=(*MODELS, "all"), default="all", help="what to train (%(default)s)"
     )
     parser.add_argument(
-        "--replicas", type=_numbers, default="2,4", help="numbers of replicas (%(default)s)"
+        "--replicas", type=_numbers, help="numbers of replicas (2,4, or as many as processes)"
     )
     parser.add_argument(
         "--batch", type=int, default=default.batch, help="examples per replica (%(default)s)"
     )
     parser.add_argument(
+        "--rounds",
+        type=int,
+        default=default.rounds,
+        help="fresh runs a side (%(default)s)",
+    )
+    parser.add_argument(
         "--processes",
         type=int,
         default=default.processes,
-        help="fresh processes a side (%(default)s)",
+        metavar="P",
+        help="run each in P processes, as a cluster, against MultiWorkerMirroredStrategy "
+        "(%(default)s: one process, against MirroredStrategy)",
     )
     parser.add_argument(
         "--steps", type=int, default=default.steps, help="timed steps a process (%(default)s)"
@@ -202,8 +210,9 @@ def _bench_fit(parsed: argparse.Namespace) -> int:
     try:
         options = BenchOptions(
             models=MODELS if parsed.model == "all" else (parsed.model,),
-            replicas=parsed.replicas,
+            replicas=parsed.replicas or default_replicas(parsed.processes),
             batch=parsed.batch,
+            rounds=parsed.rounds,
             processes=parsed.processes,
             steps=parsed.steps,
             one_device=parsed.one_device,

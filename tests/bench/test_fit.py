@@ -44,18 +44,18 @@ def started(monkeypatch):
 
 
 def test_the_sides_alternate(started, console):
-    assert fit.run(BenchOptions(models=("mlp",), replicas=(2,), processes=3), console) == 0
+    assert fit.run(BenchOptions(models=("mlp",), replicas=(2,), rounds=3), console) == 0
     assert started == ["tfdp", "stock"] * 3
 
 
 def test_one_device_is_a_third_side(started, console):
-    options = BenchOptions(models=("mlp",), replicas=(2,), processes=2, one_device=True)
+    options = BenchOptions(models=("mlp",), replicas=(2,), rounds=2, one_device=True)
     fit.run(options, console)
     assert started == ["tfdp", "stock", "one_device"] * 2
 
 
 def test_the_table_compares_tfdp_with_each_side(started, console):
-    fit.run(BenchOptions(models=("mlp",), replicas=(2,), processes=2), console)
+    fit.run(BenchOptions(models=("mlp",), replicas=(2,), rounds=2), console)
     table = console.file.getvalue()
     assert "12.61 M parameters" in table
     stock_step = next(line for line in table.splitlines() if "stock" in line and "ms" in line)
@@ -70,17 +70,17 @@ def test_a_failed_process_is_shown_and_sets_the_exit_code(monkeypatch, console):
         "run_for_json",
         lambda module, arguments, timeout: result("tfdp") if "tfdp" in arguments else failure,
     )
-    assert fit.run(BenchOptions(models=("mlp",), replicas=(2,), processes=1), console) == 1
+    assert fit.run(BenchOptions(models=("mlp",), replicas=(2,), rounds=1), console) == 1
     assert "[the cause]" in console.file.getvalue()
     assert "failed" in console.file.getvalue()
 
 
 def test_the_file_holds_options_machine_and_every_result(started, console, tmp_path):
     path = tmp_path / "raw.json"
-    fit.run(BenchOptions(models=("mlp",), replicas=(2, 4), processes=2, json=path), console)
+    fit.run(BenchOptions(models=("mlp",), replicas=(2, 4), rounds=2, json=path), console)
     content = json.loads(path.read_text())
     assert len(content["results"]) == 8
-    assert content["options"]["processes"] == 2
+    assert content["options"]["rounds"] == 2
     assert content["machine"]["cpus"] >= 1
     assert [p.name for p in tmp_path.iterdir()] == ["raw.json"]
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
@@ -20,6 +21,14 @@ from tfdp.bench.summary import Ratio, ratio, spread
 
 _TIMES = {"median_step_seconds": "step", "first_step_seconds": "first step"}
 
+# What `tfdp run` sets to make processes on one host fast: the stock strategy's users do not.
+LAUNCHER_SETTINGS = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+
 # For each side, the rounds' results; None where the process failed.
 Rounds = Mapping[str, Sequence[dict | None]]
 
@@ -28,7 +37,7 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
     """Measures every model at every number of replicas, and prints a table for each.
 
     The sides alternate (A B A B ...), each in its own process. Cost: models x replicas x sides
-    x processes, each 10 to 60 s on two cores.
+    x rounds, each 10 to 60 s on two cores.
 
     Args:
         options: what to measure.
@@ -42,10 +51,10 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
     failures: list[Failure] = []
     cases = [(model, replicas) for model in options.models for replicas in options.replicas]
     with _progress(console) as progress:
-        task = progress.add_task("", total=len(cases) * options.processes * len(options.sides))
+        task = progress.add_task("", total=len(cases) * options.rounds * len(options.sides))
         for model, replicas in cases:
             rounds: dict[str, list[dict | None]] = {side: [] for side in options.sides}
-            for _ in range(options.processes):
+            for _ in range(options.rounds):
                 for side in options.sides:
                     progress.update(task, description=f"{model}, {replicas} replicas, {side}")
                     result = _measure(side, model, replicas, options)
@@ -59,7 +68,10 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
                     progress.advance(task)
                     if options.json is not None:
                         write_results(options.json, options, results, failures)
-            console.print(summary_table(f"{model}, {replicas} replicas", rounds, options.batch))
+            title = f"{model}, {replicas} replicas"
+            if options.processes > 1:
+                title += f" in {options.processes} processes"
+            console.print(summary_table(title, rounds, options.batch))
     if options.json is not None:
         console.print(f"Raw results: {options.json}", soft_wrap=True, highlight=False)
     return 1 if failures else 0
@@ -138,7 +150,13 @@ def _measure(side: str, model: str, replicas: int, options: BenchOptions) -> dic
         "steps": options.steps,
     }
     arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
-    return run_for_json("tfdp.bench.fit_worker", arguments, options.timeout_seconds)
+    if options.processes == 1 or side == "one_device":
+        return run_for_json("tfdp.bench.fit_worker", arguments, options.timeout_seconds)
+    launch = ["run", "-n", str(options.processes), "--"]
+    if side == "stock":
+        launch += ["env", *(part for name in LAUNCHER_SETTINGS for part in ("-u", name))]
+    worker = [sys.executable, "-m", "tfdp.bench.fit_worker", *arguments]
+    return run_for_json("tfdp.cli", [*launch, *worker], options.timeout_seconds, prefix="[0] ")
 
 
 def _progress(console: Console) -> Progress:

@@ -19,15 +19,19 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
+from tfdp import cluster
+from tfdp.bench import multi_worker
 from tfdp.bench.models import build_model, random_batch
 from tfdp.bench.options import MODELS, SIDES
+from tfdp.cluster import run_status
 
 
 def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dict:
-    """Times `model.fit` on logical CPU devices of this process.
+    """Times `model.fit` on logical CPU devices of this process, or of the cluster that it is in.
 
     Args:
-        side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`) or `"one_device"`, which
+        side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`; in a cluster
+            `MultiWorkerMirroredStrategy`) or `"one_device"`, which
             gets the same global batch and no strategy.
         model: a name in :data:`tfdp.bench.options.MODELS`.
         replicas: number of replicas.
@@ -38,13 +42,9 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
         The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end
         of its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
     """
-    devices = [f"CPU:{index}" for index in range(1 if side == "one_device" else replicas)]
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * len(devices)
-    )
+    strategy = _strategy(side, 1 if side == "one_device" else replicas)
     keras.utils.set_random_seed(0)
-    with _scope(side, devices):
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
         built = build_model(model)
     global_batch_size = replicas * batch
     inputs, labels = random_batch(model, global_batch_size)
@@ -53,6 +53,10 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
         .repeat(steps + 1)
         .batch(global_batch_size, drop_remainder=True)
     )
+    # Every process makes the same global batches, and takes its share of each.
+    sharding = tf.data.Options()
+    sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    batches = batches.with_options(sharding)
     clock = _StepClock()
     called = time.perf_counter()
     history = built.fit(batches, epochs=1, callbacks=[clock], verbose=0)
@@ -76,12 +80,23 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     }
 
 
-def _scope(side: str, devices: list[str]) -> contextlib.AbstractContextManager:
-    if side == "tfdp":
-        return tfdp.DataParallelStrategy(devices=devices).scope()
+def _strategy(side: str, devices: int) -> tf.distribute.Strategy | None:
+    in_cluster = cluster.detect().world_size > 1
+    if in_cluster and side.startswith("stock"):
+        run_status.mark_strategy_made()
+        return multi_worker.strategy()
+    if in_cluster:
+        return tfdp.DataParallelStrategy()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * devices
+    )
+    names = [f"CPU:{index}" for index in range(devices)]
+    if side == "one_device":
+        return None
     if side == "stock":
-        return tf.distribute.MirroredStrategy(devices).scope()
-    return contextlib.nullcontext()
+        return tf.distribute.MirroredStrategy(names)
+    return tfdp.DataParallelStrategy(devices=names)
 
 
 class _StepClock(keras.callbacks.Callback):

@@ -38,13 +38,16 @@ class Failure:
         return f"`{self.command}` {self.reason}\n{self.stderr_tail}"
 
 
-def run_for_json(module: str, arguments: Sequence[str], timeout_seconds: float) -> dict | Failure:
+def run_for_json(
+    module: str, arguments: Sequence[str], timeout_seconds: float, prefix: str = ""
+) -> dict | Failure:
     """Runs `python -m module arguments` and parses the last line that it prints.
 
     Args:
         module: a module that prints a JSON object as its last line.
         arguments: its command line.
         timeout_seconds: after this time the child is killed.
+        prefix: what the line begins with, before the JSON; others are passed by.
 
     Returns:
         The object, or a :class:`Failure` where the child fails, says nothing or takes too long.
@@ -66,9 +69,9 @@ def run_for_json(module: str, arguments: Sequence[str], timeout_seconds: float) 
         return Failure(shown, f"was killed after {timeout_seconds:g} s", _tail(stderr))
     if child.returncode != 0:
         return Failure(shown, f"exited with status {child.returncode}", _tail(child.stderr))
-    lines = child.stdout.splitlines()
+    lines = [line for line in child.stdout.splitlines() if line.startswith(prefix)]
     try:
-        return json.loads(lines[-1])
+        return json.loads(lines[-1].removeprefix(prefix))
     except (IndexError, json.JSONDecodeError):
         return Failure(shown, f"printed no JSON but {lines[-1:]}", _tail(child.stderr))
 
