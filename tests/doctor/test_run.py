@@ -90,6 +90,7 @@ def test_a_rank_that_does_not_come_is_named():
     assert done.returncode == 1
     assert "rank 0 at 127.0.0.1:20901, rank 1 at 127.0.0.1:20902" in done.stdout
     assert "but rank 1 of 2 did not connect" in done.stderr
+    assert "allow more time with `--timeout`" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -125,5 +125,7 @@ def _print(lines: Any) -> None:
 
 
 def _failed(text: str) -> int:
+    for option in ("startup_timeout_seconds", "timeout_seconds"):  # here both are one
+        text = text.replace(f"`{option}`", "`--timeout`")
     print(f"tfdp doctor: error: {text}", file=sys.stderr, flush=True)
     return 1
