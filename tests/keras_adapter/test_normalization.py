@@ -126,6 +126,7 @@ def test_synchronized_moments_are_those_of_the_global_batch(mean, examples, repl
             np.testing.assert_allclose(copy, moment, rtol=1e-5, atol=1e-5)
 
 
+@harness.in_one_process
 @harness.on_two_to_four_replicas
 @pytest.mark.parametrize("sizes", [[8, 8], UNEVEN], ids=["even", "uneven"])
 def test_plain_statistics_are_the_weighted_mean_of_the_replicas(sizes, replicas):

@@ -34,6 +34,7 @@ def draws(make_layer, replicas, times=2):
     ]
 
 
+@harness.in_one_process
 @pytest.mark.parametrize(
     "name",
     [

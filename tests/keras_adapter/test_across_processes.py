@@ -1,0 +1,60 @@
+"""The promise holds across processes: its own tests, run in every process of a cluster at once."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+
+FOLDER = pathlib.Path(__file__).parent
+
+# What does not depend on where the replicas are, or looks into one process.
+ELSEWHERE = {"test_across_processes", "test_bad_input", "test_executed_reductions", "test_hooks"}
+
+
+def modules(but=()):
+    """The promise's test modules."""
+    return [p for p in sorted(FOLDER.glob("test_*.py")) if p.stem not in ELSEWHERE | set(but)]
+
+
+def passes(files, processes, devices):
+    """Runs the fast tests of `files` in a cluster; every rank must pass every one."""
+    command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
+    command += ["--devices-per-process", str(devices), "--timeout", "580", "--"]
+    command += [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    command += ["-q", "-W", "ignore", "--maxfail=1", "-m", "not slow", *map(str, files)]
+    ended = subprocess.run(
+        command,
+        env={**os.environ, "TFDP_TESTS_CLUSTER_REPLICAS": str(processes * devices)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 0, output[-6000:]
+    for rank in range(processes):
+        (summary,) = [
+            line
+            for line in output.splitlines()
+            if line.startswith(f"[{rank}]") and " passed" in line
+        ]
+        assert " failed" not in summary
+
+
+@pytest.mark.timeout(620)
+@pytest.mark.parametrize("module", modules(), ids=lambda path: path.stem)
+def test_two_processes_train_as_one_device(module):
+    passes([module], processes=2, devices=1)
+
+
+SOME = ["test_accumulation", "test_batches", "test_loss_scaling", "test_metrics", "test_inputs"]
+
+
+@pytest.mark.timeout(620)
+@pytest.mark.parametrize(("processes", "devices"), [(3, 1), (2, 2)])
+def test_more_processes_and_devices_train_as_one_device(processes, devices):
+    passes([FOLDER / f"{name}.py" for name in SOME], processes, devices)

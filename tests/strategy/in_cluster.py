@@ -1,0 +1,252 @@
+"""What a strategy does across processes, asserted on every rank.
+
+Not collected by itself: `test_cluster.py` runs it in every process of a cluster.
+"""
+
+import csv
+import os
+import random
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+
+# Before anything else draws: what the environment's seeds left, and what rank 0's became.
+AFTER_JOINING = [random.random(), float(np.random.random()), float(tf.random.uniform([]))]
+
+
+@pytest.fixture
+def strategy():
+    return harness.strategy(None)
+
+
+@pytest.fixture
+def board(strategy):
+    return strategy.extended.processes.board
+
+
+def alike(board, value):
+    """Asserts that `value` (JSON) is the same on all ranks."""
+    values = [post.value for post in board.all_gather("a value", value)]
+    assert all(other == values[0] for other in values), values
+
+
+def test_all_ranks_go_on_with_the_random_states_of_rank_0(board):
+    alike(board, AFTER_JOINING)
+
+
+def test_replicas_are_numbered_over_all_processes(strategy, board):
+    local = strategy.experimental_local_results(
+        strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
+    )
+    ids = [post.value for post in board.all_gather("ids", [int(i) for i in local])]
+    flat = [i for of_rank in ids for i in of_rank]
+    assert flat == list(range(strategy.num_replicas_in_sync))
+    assert strategy.extended.should_checkpoint == (board.rank == 0)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_reduce_is_over_the_replicas_of_all_processes(strategy, graph, op):
+    def of_replica():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return tf.cast(replica, tf.float32) + tf.constant([0.0, 10.0])
+
+    def reduce():
+        return strategy.reduce(op, strategy.run(of_replica), axis=None)
+
+    count = strategy.num_replicas_in_sync
+    total = sum(np.array([i, i + 10.0]) for i in range(count))
+    expected = total / count if op == "MEAN" else total
+    for _ in range(2):
+        np.testing.assert_allclose((tf.function(reduce) if graph else reduce)(), expected)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gather_joins_uneven_values_in_the_order_of_replicas(strategy, graph, axis):
+    count = strategy.num_replicas_in_sync
+    shape = (lambda i: (i + 1, 2)) if axis == 0 else (lambda i: (2, i + 1))
+    parts = [np.full(shape(i), i, "int64") for i in range(count)]
+
+    def gather():
+        return strategy.gather(harness.per_replica(strategy, parts), axis)
+
+    result = (tf.function(gather) if graph else gather)()
+    np.testing.assert_array_equal(result, np.concatenate(parts, axis))
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
+def test_replicas_sum_tensors_and_slices(strategy, graph):
+    count = strategy.num_replicas_in_sync
+
+    def of_replica():
+        context = tf.distribute.get_replica_context()
+        own = tf.cast(context.replica_id_in_sync_group + 1, tf.float32)
+        rows = tf.IndexedSlices(own[None, None] * tf.ones([1, 2]), tf.constant([1]), [3, 2])
+        total, slices = context.all_reduce("SUM", [own, rows])
+        return total, tf.convert_to_tensor(slices)
+
+    run = lambda: strategy.run(of_replica)  # noqa: E731
+    total, dense = (tf.function(run) if graph else run)()
+    expected = sum(range(1, count + 1))
+    for value in strategy.experimental_local_results(total):
+        assert float(value) == expected
+    for value in strategy.experimental_local_results(dense):
+        np.testing.assert_array_equal(value, [[0, 0], [expected] * 2, [0, 0]])
+
+
+def test_ranks_that_trace_again_at_different_times_stay_in_step(strategy, board):
+    traces = []
+
+    @tf.function
+    def step(times, x):
+        traces.append(times)
+
+        def of_replica():
+            context = tf.distribute.get_replica_context()
+            return times * context.all_reduce("SUM", x)
+
+        return strategy.run(of_replica)
+
+    for number in range(6):
+        # A Python number makes a trace of its own: rank r traces every (r + 1)-th time.
+        times = 1 + number // (board.rank + 1)
+        result = step(times, tf.constant([2.0, 3.0]))
+        for value in strategy.experimental_local_results(result):
+            count = strategy.num_replicas_in_sync
+            np.testing.assert_allclose(value, times * count * np.array([2.0, 3.0]))
+    assert len(set(traces)) == 6 // (board.rank + 1) or board.rank > 1
+
+
+def test_a_rank_whose_own_data_ends_first_goes_on_with_empty_batches(strategy):
+    def of_process(context):
+        first = context.input_pipeline_id
+        return tf.data.Dataset.range(10 * first, 10 * first + 4 * (first + 1)).batch(2)
+
+    batches = strategy.distribute_datasets_from_function(of_process)
+
+    @tf.function
+    def step(batch):
+        rows, total = tf.shape(batch)[0], tf.reduce_sum(batch)
+        return tf.distribute.get_replica_context().all_reduce("SUM", [rows, total])
+
+    seen = [strategy.run(step, args=(batch,)) for batch in batches]
+    processes = strategy.extended.processes.world_size
+    expected = [v for p in range(processes) for v in range(10 * p, 10 * p + 4 * (p + 1))]
+    first = [[strategy.experimental_local_results(v)[0].numpy() for v in pair] for pair in seen]
+    assert sum(rows for rows, _ in first) == len(expected)
+    assert sum(total for _, total in first) == sum(expected)
+
+
+def test_variables_start_with_the_values_of_rank_0(strategy, board):
+    harness.start_over(seed=100 + board.rank)
+    with strategy.scope():
+        model = harness.dense_model()
+        raw = tf.Variable(tf.random.normal([3]))
+        text = tf.Variable(f"of rank {board.rank}")
+    harness.start_over(seed=100)
+    expected = harness.dense_model().get_weights()
+    for value, other in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(value, other)
+    alike(board, raw.numpy().tolist())
+    assert text.numpy() == b"of rank 0"
+    np.random.seed(0)
+
+
+def test_rank_0_writes_files_and_all_decide_alike(strategy, board, tmp_path, capfd):
+    x, y = harness.regression_data(40)
+    harness.start_over()
+    with strategy.scope():
+        model = harness.dense_model(keras.optimizers.Adam(0.5, gradient_accumulation_steps=3))
+    log = tmp_path / "log.csv"
+    stops = keras.callbacks.EarlyStopping(monitor="loss", patience=1, baseline=0.0)
+    model.fit(
+        x, y, batch_size=8, epochs=5, verbose=2, validation_data=(x, y),
+        callbacks=[
+            keras.callbacks.CSVLogger(log), stops,
+            keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.weights.h5", save_weights_only=True),
+            keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False),
+        ],
+    )  # fmt: skip
+    printed = capfd.readouterr().out
+    assert ("Epoch 1/5" in printed) == (board.rank == 0)
+    alike(board, stops.stopped_epoch)
+    assert stops.stopped_epoch > 0
+    model.save(tmp_path / "model.keras")
+    board.barrier("all is written")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    epochs = [f"{n + 1}.weights.h5" for n in range(stops.stopped_epoch + 1)]
+    assert names == sorted([*epochs, "backup", "log.csv", "model.keras"])
+    with log.open() as file:
+        assert len(list(csv.DictReader(file))) == len(epochs)
+    # Five steps an epoch, windows of three: what is open is saved as the sum over all processes.
+    with strategy.scope():
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    pairs = list(zip(loaded.optimizer.variables, model.optimizer.variables, strict=True))
+    for new, old in pairs:
+        np.testing.assert_allclose(harness.global_value(new), harness.global_value(old), rtol=1e-6)
+    assert any(np.abs(harness.global_value(old)).sum() > 0 for _, old in pairs if
+               harness.is_accumulator(old))  # fmt: skip
+
+
+def test_a_file_that_rank_0_cannot_write_is_an_error_on_all(strategy, board, tmp_path):
+    with strategy.scope():
+        model = harness.dense_model()
+    with pytest.raises(Exception, match=r"nowhere|rank 0 could not write") as caught:
+        model.save_weights(tmp_path / "nowhere" / "deep" / "w.weights.h5")
+    assert (board.rank == 0) == ("Rank" not in str(caught.value))
+    board.barrier("nobody waits")
+
+
+def test_a_backup_that_only_rank_0_sees_is_restored_on_all(strategy, board, tmp_path):
+    x, y = harness.regression_data(24)
+
+    def fit(epochs):
+        harness.start_over()
+        with strategy.scope():
+            model = harness.dense_model()
+        own = tmp_path / ("shared" if board.rank == 0 else f"unseen-{board.rank}-{os.getpid()}")
+        backup = keras.callbacks.BackupAndRestore(own, delete_checkpoint=False)
+        history = model.fit(
+            x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=0, callbacks=[backup]
+        )
+        return model, history.epoch
+
+    fit(2)
+    resumed, epochs = fit(4)
+    assert epochs == [2, 3]
+    harness.start_over()
+    with strategy.scope():
+        whole = harness.dense_model()
+    whole.fit(x, y, batch_size=8, epochs=4, shuffle=False, verbose=0)
+    for a, b in zip(resumed.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_runs_eagerly_trains_as_on_one_device():
+    def build():
+        return harness.dense_model(run_eagerly=True)
+
+    one = harness.train(build, harness.fit_arrays)
+    many = harness.train(build, harness.fit_arrays, harness.CLUSTER_REPLICAS)
+    harness.assert_same_outcome(many, one)
+
+
+def test_datasets_of_different_elements_are_named(strategy, board):
+    dtype = "float32" if board.rank == 0 else "float64"
+    data = tf.data.Dataset.from_tensor_slices(np.ones([8, 2], dtype)).batch(4)
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"float32.*float64|float64.*float32"):
+        strategy.experimental_distribute_dataset(data)
+
+
+def test_reductions_of_different_shapes_are_named(strategy, board):
+    own = harness.per_replica(
+        strategy, [np.ones(1 if board.rank == 0 else 2)] * strategy.num_replicas_in_sync
+    )
+    with pytest.raises(tfdp.errors.CollectiveMismatchError, match=r"\[1\].*\[2\]|\[2\].*\[1\]"):
+        strategy.reduce("SUM", own, axis=None)
