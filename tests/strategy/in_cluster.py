@@ -163,13 +163,13 @@ def test_rank_0_writes_files_and_all_decide_alike(strategy, board, tmp_path, cap
     harness.start_over()
     with strategy.scope():
         model = harness.dense_model(keras.optimizers.Adam(0.5, gradient_accumulation_steps=3))
-    log = tmp_path / "log.csv"
+    log, paths = tmp_path / "log.csv", tmp_path / "{epoch}.weights.h5"
     stops = keras.callbacks.EarlyStopping(monitor="loss", patience=1, baseline=0.0)
     model.fit(
         x, y, batch_size=8, epochs=5, verbose=2, validation_data=(x, y),
         callbacks=[
             keras.callbacks.CSVLogger(log), stops,
-            keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.weights.h5", save_weights_only=True),
+            keras.callbacks.ModelCheckpoint(paths, save_weights_only=True),
             keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False),
         ],
     )  # fmt: skip
