@@ -47,6 +47,9 @@ class Communicator:
         self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
         self._key_of_group = key_of_group or (lambda group: sequence.next_key())
         self._counters = counters
+        # How many pieces of a rank's chunk are on their way at once. Between processes of a host
+        # TensorFlow's choice took 176 ms a step for 12.6 M parameters, two pieces 155.
+        self._subdivisions = -1 if counters is None else 2
         self._group_keys: dict[tuple[int, ...], int] = {}
         self._tokens: dict[tuple[tuple[int, ...], int], tf.Tensor] = {}
         self._counter_of: dict[tuple[tuple[int, ...], int], Counter] = {}
@@ -76,7 +79,11 @@ class Communicator:
     def _all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
         return self._apart(
             lambda tensor, **launch: tf.raw_ops.CollectiveReduceV2(
-                input=tensor, merge_op="Add", final_op="Id", **launch
+                input=tensor,
+                merge_op="Add",
+                final_op="Id",
+                max_subdivs_per_device=self._subdivisions,
+                **launch,
             ),
             tensor,
             self._launch("all_reduce", tensor, group),

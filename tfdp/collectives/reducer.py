@@ -60,6 +60,8 @@ class Reducer:
             else:
                 results[index] = tf.convert_to_tensor(value)
                 dense.append(index)
+        # Gradients come in the order of their layers; the backward pass begins with the last.
+        dense.reverse()
         items = [_item(results[index]) for index in dense]
         for bucket in bucketing.assign(items, self._bucket_bytes):
             members = [dense[position] for position in bucket]
