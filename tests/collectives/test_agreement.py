@@ -1,0 +1,83 @@
+"""Processes compare what they traced, whenever each of them traces."""
+
+import threading
+import time
+
+import meeting
+import pytest
+
+from tfdp.collectives.agreement import Agreement
+from tfdp.collectives.sequence import Call, Sequences
+from tfdp.errors import CollectiveMismatchError, CollectiveTimeoutError
+
+EVERYONE = (0, 1)
+
+
+def traced(rank, *shapes, group=EVERYONE):
+    """The record of a trace in which `rank` issued an all-reduce of each shape."""
+    sequences = Sequences(lambda call, ordinal: 0)
+    with sequences.going_on(rank):
+        for shape in shapes:
+            sequences.instance_key(rank, Call("all_reduce", "float32", shape, group))
+    return sequences
+
+
+def agreements(boards, local_size=1):
+    """One for each board."""
+    return [Agreement(board, local_size, "strategy 0") for board in boards]
+
+
+def test_ranks_that_traced_the_same_go_on_and_never_ask_again():
+    with meeting.boards(2, timeout_seconds=5.0) as boards:
+        first, second = agreements(boards)
+        for shapes in ([(3,)], [(3,), (4, 4)]):
+            assert meeting.on_all(
+                lambda s=shapes: first.reach(traced(0, *s), "f"),
+                lambda s=shapes: second.reach(traced(1, *s), "f"),
+            ) == [None, None]
+        # Traces again, alone.
+        first.reach(traced(0, (3,)), "f")
+        second.reach(traced(1, (3,), (4, 4)), "g")
+
+
+def test_a_rank_waits_for_one_that_traces_later():
+    with meeting.boards(2, timeout_seconds=10.0) as boards:
+        first, second = agreements(boards)
+        reached = []
+        waiting = threading.Thread(target=lambda: reached.append(first.reach(traced(0, (2,)), "f")))
+        waiting.start()
+        time.sleep(0.3)
+        assert not reached
+        second.reach(traced(1, (2,)), "f")
+        waiting.join(10.0)
+        assert reached == [None]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "number"), [([(3,)], [(4,)], 1), ([(3,)], [(3,), (1,)], 2), ([], [(1,)], 1)]
+)
+def test_different_traces_are_named_on_both_ranks(mine, theirs, number):
+    with meeting.boards(2, timeout_seconds=2.0) as boards:
+        first, second = agreements(boards)
+        errors = meeting.on_all(
+            lambda: first.reach(traced(0, (9,), *mine), "mine"),
+            lambda: second.reach(traced(1, (9,), *theirs), "theirs"),
+        )
+        for rank, error in enumerate(errors):
+            assert isinstance(error, CollectiveMismatchError)
+            assert f"Rank {rank}: every rank must issue" in str(error)
+            assert f"number {number + 1} is " in str(error)
+            assert "'mine' of rank 0" in str(error) and "'theirs' of rank 1" in str(error)
+
+
+def test_a_rank_that_traces_nothing_is_named_at_the_deadline():
+    with meeting.boards(2, timeout_seconds=0.5) as boards:
+        first, _ = agreements(boards)
+        with pytest.raises(CollectiveTimeoutError, match="the trace of f.*rank 1 did not send it"):
+            first.reach(traced(0, (3,)), "f")
+
+
+def test_what_stays_inside_a_process_is_nobody_elses_business():
+    with meeting.boards(2, timeout_seconds=0.5) as boards:
+        first, _ = agreements(boards, local_size=2)
+        first.reach(traced(0, (3,), group=(0, 1)), "f")

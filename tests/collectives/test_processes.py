@@ -1,0 +1,67 @@
+"""What processes compare when they join, and how values travel outside of graphs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.cluster.board import Post
+from tfdp.collectives import processes
+
+VERSIONS = {"python": "3.11.7", "tfdp": "0.1.0", "tensorflow": "2.21.0", "keras": "3.15.1"}
+
+
+def introduction(local_size=1, **versions):
+    return {"versions": VERSIONS | versions, "local_size": local_size, "address": "b:2000"}
+
+
+def test_ranks_alike_may_join_and_pythons_may_differ():
+    same = [introduction(), introduction(python="3.12.1"), introduction()]
+    assert processes._difference(same) is None
+
+
+@pytest.mark.parametrize("distribution", ["tfdp", "tensorflow", "keras"])
+def test_another_version_is_named_with_rank_address_and_both_versions(distribution):
+    reason = processes._difference([introduction(), introduction(**{distribution: "9.9"})])
+    assert f"rank 0 has {distribution} {VERSIONS[distribution]}" in reason
+    assert "rank 1 (b:2000) has 9.9" in reason
+    assert f"Install {distribution}=={VERSIONS[distribution]}" in reason
+
+
+def test_another_number_of_devices_is_named():
+    reason = processes._difference([introduction(2), introduction(2), introduction(1)])
+    assert "rank 0 has 2 and rank 2 (b:2000) has 1" in reason
+
+
+def test_the_versions_are_those_that_run():
+    assert processes._versions()["tensorflow"] == tf.__version__
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "float16"])
+def test_tensors_and_slices_come_back_from_bytes(dtype):
+    tensor = tf.cast(tf.reshape(tf.range(6), [2, 3]), dtype)
+    slices = tf.IndexedSlices(tensor, tf.constant([4, 1]), [9, 3])
+    parts = [processes._components(value) for value in (tensor, slices, tensor[:0])]
+    described = [[processes._described(array) for array in arrays] for arrays in parts]
+    payload = b"".join(array.tobytes() for arrays in parts for array in arrays)
+    received = processes._unpacked(Post(["sum", described], payload))
+    for sent, came in zip(parts, received, strict=True):
+        for a, b in zip(sent, came, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_only_what_has_the_same_shape_may_be_summed():
+    one = [[["float32", [2, 3]]]]
+    assert processes._alike_for_sum(one, [[["float32", [2, 3]]]])
+    assert not processes._alike_for_sum(one, [[["float32", [3, 3]]]])
+    assert not processes._alike_for_sum(one, [[["float64", [2, 3]]]])
+    assert not processes._alike_for_sum(one, one + one)
+
+
+def test_slices_may_have_different_numbers_of_rows_of_one_width():
+    def rows(count, width):
+        return [[["float32", [count, width]], ["int64", [count]]]]
+
+    assert processes._alike_for_sum(rows(2, 3), rows(5, 3))
+    assert not processes._alike_for_sum(rows(2, 3), rows(2, 4))
+    assert not processes._alike_for_sum(rows(2, 3), [[["float32", [2, 3]]]])
