@@ -73,7 +73,7 @@ def test_different_traces_are_named_on_both_ranks(mine, theirs, number):
 def test_a_rank_that_traces_nothing_is_named_at_the_deadline():
     with meeting.boards(2, timeout_seconds=0.5) as boards:
         first, _ = agreements(boards)
-        with pytest.raises(CollectiveTimeoutError, match="the trace of f.*rank 1 did not send it"):
+        with pytest.raises(CollectiveTimeoutError, match=r"the trace of f.*rank 1 did not send it"):
             first.reach(traced(0, (3,)), "f")
 
 
