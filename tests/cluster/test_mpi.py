@@ -1,6 +1,7 @@
 """MPI: what its launchers set, with mpi4py and without. Some tests start the real ones."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import pytest
 from tfdp.cluster import mpi, mpi4py_world, port_of
 from tfdp.cluster.launcher_pid import launcher_pid
 from tfdp.errors import ClusterError
+
+BESIDE = str(pathlib.Path(sys.executable).parent)
+MPIRUN = shutil.which("mpirun", path=os.pathsep.join([BESIDE, os.environ.get("PATH", "")]))
 
 
 def open_mpi(rank, size=2, local_size=2):
@@ -328,14 +332,14 @@ def test_the_launcher_is_found_behind_a_script_that_wraps_each_rank():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs an MPI")
+@pytest.mark.skipif(MPIRUN is None, reason="needs an MPI")
 def test_a_real_mpirun_starts_one_cluster():
     code = (
         "from tfdp.cluster import detect; c = detect(); print(c.rank, c.world_size, c.coordinator)"
     )
     environ = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environ |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    words = ["mpirun", "-n", "2", sys.executable, "-c", code]
+    words = [MPIRUN, "-n", "2", sys.executable, "-c", code]
     output = subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
     lines = sorted(line.split() for line in output.splitlines())
     assert [line[:2] for line in lines] == [["0", "2"], ["1", "2"]]

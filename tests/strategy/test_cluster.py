@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -10,16 +11,16 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(2, 1), (3, 1), (2, 2)])
-def test_processes_are_one_strategy(processes, devices):
-    """Every rank must pass every test of `in_cluster.py`."""
-    cases = pathlib.Path(__file__).parent / "in_cluster.py"
-    command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
-    command += ["--devices-per-process", str(devices), "--timeout", "280", "--"]
-    command += [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+CASES = pathlib.Path(__file__).parent / "in_cluster.py"
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+PYTEST += ["-W", "ignore", "--maxfail=1", str(CASES)]
+
+
+def every_rank_passes(launch, replicas, processes, **environ):
+    """Runs the cases of `in_cluster.py` in every process that `launch` starts."""
     ended = subprocess.run(
-        [*command, "-W", "ignore", "--maxfail=1", str(cases)],
-        env={**os.environ, "TFDP_TESTS_CLUSTER_REPLICAS": str(processes * devices)},
+        [*launch, *PYTEST],
+        env={**os.environ, **environ, "TFDP_TESTS_CLUSTER_REPLICAS": str(replicas)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -27,3 +28,19 @@ def test_processes_are_one_strategy(processes, devices):
     )
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-6000:]
     assert ended.stdout.count(" passed") == processes
+
+
+@pytest.mark.parametrize(("processes", "devices"), [(2, 1), (3, 1), (2, 2)])
+def test_processes_of_tfdp_run_are_one_strategy(processes, devices):
+    launch = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
+    launch += ["--devices-per-process", str(devices), "--timeout", "280", "--"]
+    every_rank_passes(launch, processes * devices, processes)
+
+
+def test_processes_of_mpirun_are_one_strategy():
+    beside = str(pathlib.Path(sys.executable).parent)
+    mpirun = shutil.which("mpirun", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
+    if mpirun is None:
+        pytest.skip("needs an MPI")
+    threads = {"TF_NUM_INTEROP_THREADS": "8"}
+    every_rank_passes([mpirun, "-n", "2"], replicas=2, processes=2, **threads)
