@@ -3,8 +3,38 @@
 They know no TensorFlow. An engine in `tfdp.collectives` runs the phases.
 """
 
-from tfdp.topology.base import AllReduce, Schedule, Topology
+from tfdp.topology.base import AllReduce, Exchange, Phase, Schedule, Topology, Transfer
+from tfdp.topology.costs import Cost, cost
+from tfdp.topology.direct import Direct
+from tfdp.topology.halving_doubling import HalvingDoubling
+from tfdp.topology.hierarchical import Hierarchical
+from tfdp.topology.model import Choice, Links, choose, predict_seconds
 from tfdp.topology.native import Native
 from tfdp.topology.registry import from_name, names
+from tfdp.topology.ring import Ring
+from tfdp.topology.torus import Torus
+from tfdp.topology.tree import Tree
 
-__all__ = ["AllReduce", "Native", "Schedule", "Topology", "from_name", "names"]
+__all__ = [
+    "AllReduce",
+    "Choice",
+    "Cost",
+    "Direct",
+    "Exchange",
+    "HalvingDoubling",
+    "Hierarchical",
+    "Links",
+    "Native",
+    "Phase",
+    "Ring",
+    "Schedule",
+    "Topology",
+    "Torus",
+    "Transfer",
+    "Tree",
+    "choose",
+    "cost",
+    "from_name",
+    "names",
+    "predict_seconds",
+]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
 class AllReduce:
-    """One phase: every group sums its ranks' buffers, all groups at the same time.
+    """One phase: every group sums its ranks' whole buffers by the engine's own all-reduce.
 
     Attributes:
       groups: Disjoint tuples of ranks. A rank that is in none sits the phase out.
@@ -34,14 +35,122 @@ class AllReduce:
 
 
 @dataclasses.dataclass(frozen=True)
+class Transfer:
+    """A piece of the buffer that one rank sends to another.
+
+    Attributes:
+      source: The rank that sends.
+      target: The rank that receives, another one.
+      chunks: Which chunks of the schedule, from `start` up to and without `stop`.
+      reduce: Whether the target adds them to its own, else they replace its own.
+
+    >>> Transfer(0, 1, range(2, 4), reduce=True).chunks.stop
+    4
+    """
+
+    source: int
+    target: int
+    chunks: range
+    reduce: bool
+
+    def __post_init__(self) -> None:
+        if self.source == self.target:
+            raise ValueError(
+                f"A transfer must join two ranks, but received source=target={self.source}. "
+                "Leave it out: a rank has its own chunks."
+            )
+        if self.chunks.step != 1 or self.chunks.start < 0 or not self.chunks:
+            raise ValueError(
+                "`chunks` must be a range of neighbours with at least one, but received "
+                f"{self.chunks}. Use range(first, last + 1)."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One phase: transfers that happen at the same time.
+
+    Each sends what its source held when the phase began. Of several arrivals for one chunk the
+    target first has its own, then adds them in the order of their sources' ranks, so that every
+    run gives the same bits. A chunk that is replaced has no other arrival.
+
+    Attributes:
+      transfers: In any order. A rank that is in none sits the phase out.
+
+    >>> swap = Exchange((Transfer(0, 1, range(0, 1), True), Transfer(1, 0, range(1, 2), True)))
+    >>> swap.sent_by(1)
+    (Transfer(source=1, target=0, chunks=range(1, 2), reduce=True),)
+    >>> swap.received_by(1)
+    (Transfer(source=0, target=1, chunks=range(0, 1), reduce=True),)
+    """
+
+    transfers: tuple[Transfer, ...]
+
+    def __post_init__(self) -> None:
+        arrivals = sorted(self.transfers, key=lambda t: (t.target, t.chunks.start))
+        for target, transfers in itertools.groupby(arrivals, key=lambda t: t.target):
+            written = replaced = 0
+            for transfer in transfers:
+                if transfer.chunks.start < (replaced if transfer.reduce else written):
+                    raise ValueError(
+                        "A chunk that is replaced must have one arrival in a phase, but rank "
+                        f"{target} receives chunk {transfer.chunks.start} more than once. Put "
+                        "one of the transfers into a phase of its own."
+                    )
+                written = max(written, transfer.chunks.stop)
+                if not transfer.reduce:
+                    replaced = max(replaced, transfer.chunks.stop)
+
+    def sent_by(self, rank: int) -> tuple[Transfer, ...]:
+        """What `rank` sends, by target and chunk."""
+        sent = (transfer for transfer in self.transfers if transfer.source == rank)
+        return tuple(sorted(sent, key=lambda t: (t.target, t.chunks.start)))
+
+    def received_by(self, rank: int) -> tuple[Transfer, ...]:
+        """What `rank` receives, by source and chunk: the order in which it is added."""
+        received = (transfer for transfer in self.transfers if transfer.target == rank)
+        return tuple(sorted(received, key=lambda t: (t.source, t.chunks.start)))
+
+
+Phase = AllReduce | Exchange
+
+
+@dataclasses.dataclass(frozen=True)
 class Schedule:
     """Phases, run one after the other by every rank.
 
     Attributes:
       phases: The phases in their order. After the last, every rank holds the sum over all ranks.
+      chunks: Into how many nearly equal neighbouring pieces transfers cut the buffer. Only their
+        boundaries matter: there may be many more chunks than transfers, or than elements.
+
+    >>> Schedule((AllReduce(((0, 1),)),)).chunks
+    1
     """
 
-    phases: tuple[AllReduce, ...]
+    phases: tuple[Phase, ...]
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        last = max((t.chunks.stop for p in self.exchanges() for t in p.transfers), default=1)
+        if last > self.chunks:
+            raise ValueError(
+                f"Transfers must stay within the schedule's chunks: chunks={self.chunks}, but "
+                f"chunk {last - 1} is sent. Use chunks={last} or more."
+            )
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The phases made of transfers."""
+        return tuple(phase for phase in self.phases if isinstance(phase, Exchange))
+
+    def slice_of(self, chunks: range, size: int) -> slice:
+        """Where `chunks` lie in a buffer of `size` elements (or bytes).
+
+        >>> schedule = Schedule((), chunks=4)
+        >>> [schedule.slice_of(range(c, c + 1), size=6) for c in range(4)]
+        [slice(0, 1, None), slice(1, 3, None), slice(3, 4, None), slice(4, 6, None)]
+        """
+        return slice(size * chunks.start // self.chunks, size * chunks.stop // self.chunks)
 
 
 class Topology(abc.ABC):
@@ -69,4 +178,7 @@ class Topology(abc.ABC):
 
         Returns:
           Phases after which each rank holds the same bits of the sum over all ranks.
+
+        Raises:
+          ValueError: `hosts` does not have one entry per rank, or the topology cannot cover them.
         """

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from tfdp.topology.base import Topology
+from tfdp.topology.direct import Direct
+from tfdp.topology.halving_doubling import HalvingDoubling
+from tfdp.topology.hierarchical import Hierarchical
 from tfdp.topology.native import Native
+from tfdp.topology.ring import Ring
+from tfdp.topology.torus import Torus
+from tfdp.topology.tree import Tree
 
-_TOPOLOGIES: dict[str, type[Topology]] = {"native": Native}
+_TOPOLOGIES: dict[str, type[Topology]] = {
+    "direct": Direct,
+    "halving_doubling": HalvingDoubling,
+    "hierarchical": Hierarchical,
+    "native": Native,
+    "ring": Ring,
+    "torus": Torus,
+    "tree": Tree,
+}
 
 
 def names() -> tuple[str, ...]:
     """The names that `topology=` takes.
 
     >>> names()
-    ('native',)
+    ('direct', 'halving_doubling', 'hierarchical', 'native', 'ring', 'torus', 'tree')
     """
     return tuple(sorted(_TOPOLOGIES))
 
@@ -26,6 +40,8 @@ def from_name(topology: str | Topology) -> Topology:
 
     >>> from_name("native")
     Native()
+    >>> from_name("torus")
+    Torus(rows=None, columns=None)
     """
     if isinstance(topology, Topology):
         return topology

@@ -1,0 +1,51 @@
+"""All-to-all, sum, all-gather: everyone to everyone, in two steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdp.topology.base import Schedule, Topology, Transfer
+from tfdp.topology.steps import Steps, as_phases, host_order
+
+
+@dataclasses.dataclass(frozen=True)
+class Direct(Topology):
+    """Every rank sums one chunk for all: the fewest bytes and the fewest steps, many messages.
+
+    The buffer is cut into n chunks, one per rank.
+
+    1. All-to-all: each rank sends every other one the chunk that is the other's to sum. The owner
+       adds them to its own in the order of ranks.
+    2. All-gather: each rank sends its chunk of the sum to every other one.
+
+    Everyone talks to everyone, so there is no order for hosts to decide. Chunks belong to the ranks
+    host by host, as in the other topologies.
+
+    Same bits: each chunk is summed at its owner, in one order, and copied from there.
+
+    Cost for S bytes and n ranks: each sends 2(n-1)/n·S, in 2 steps of n-1 transfers out and n-1 in.
+    Of h hosts of m ranks each sends m·2(h-1)/h·S to others, m times what `Hierarchical` does.
+
+    Reference: the all-to-all reduce-scatter of Thakur, Rabenseifner and Gropp, Optimization of
+    collective communication operations in MPICH, International Journal of High Performance
+    Computing Applications 19(1), 2005 (their "pairwise exchange", all of it in one step).
+
+    >>> schedule = Direct().schedule(4, [0, 0, 0, 0], 1024)
+    >>> len(schedule.phases), schedule.chunks
+    (2, 4)
+    >>> [(t.source, t.chunks) for t in schedule.phases[0].received_by(2)]
+    [(0, range(2, 3)), (1, range(2, 3)), (3, range(2, 3))]
+    """
+
+    def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
+        """See `Topology.schedule`."""
+        owners = host_order(world_size, hosts)
+        steps: Steps = [[], []]
+        for chunk, owner in enumerate(owners):
+            piece = range(chunk, chunk + 1)
+            for rank in owners:
+                if rank != owner:
+                    steps[0].append(Transfer(rank, owner, piece, reduce=True))
+                    steps[1].append(Transfer(owner, rank, piece, reduce=False))
+        return Schedule(as_phases(steps), chunks=world_size)

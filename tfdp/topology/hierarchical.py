@@ -1,0 +1,79 @@
+"""Reduce-scatter inside each host, all-reduce between hosts, all-gather inside."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdp.topology.base import Schedule, Topology
+from tfdp.topology.direct import Direct
+from tfdp.topology.native import Native
+from tfdp.topology.nesting import nest
+from tfdp.topology.ring import Ring
+from tfdp.topology.steps import ranks_of_hosts
+
+
+@dataclasses.dataclass(frozen=True)
+class Hierarchical(Topology):
+    """Two levels: between hosts go the fewest bytes that can.
+
+    1. Each host's ranks run the first part of `inner`, a reduce-scatter. Then each has a part of
+       its host's sum (with `Tree` two of them have a half each).
+    2. For each part, the ranks that have it run `outer`, one rank per host, all parts at the same
+       time.
+    3. Each host's ranks run the second part of `inner`, an all-gather.
+
+    Hosts of different sizes: each host's sum is cut by its own number of ranks. Where the cuts of
+    two hosts differ, step 2 runs on the smaller pieces, so that a rank may talk to several of a
+    host. The bytes between hosts stay the same, and no rank has to speak for its host alone. On one
+    host `inner` is all there is; with one rank per host `outer` is.
+
+    Same bits: each piece is summed at one rank of each host, then by `outer`, which gives the same
+    bits to one rank of each host, and is copied from there.
+
+    Cost for S bytes, h hosts of m ranks, with `Direct`, `Ring` or `Torus` as inner and outer:
+    between hosts 2(h-1)/h·S per host; each rank sends 2(n-1)/n·S with n = h·m; the steps of inner
+    and outer add up, 2 + 2(h-1) by default. `HalvingDoubling` is alike where its number of ranks is
+    a power of two.
+
+    Reference: Jia et al., Highly scalable deep learning training system with mixed-precision,
+    arXiv:1807.11205, 2018 (theirs reduces to one leader per group; here every rank takes a part, as
+    in Mikami et al., arXiv:1811.05233, 2018).
+
+    Args:
+      inner: Inside hosts. Must reduce to owners and then copy, as all here do but `Native`.
+      outer: Between hosts, one rank of each. All but `Native`.
+
+    Raises:
+      TypeError: `inner` or `outer` is not a `Topology`.
+      ValueError: One of them is `Native`, or cannot be used as said when it is scheduled.
+
+    >>> schedule = Hierarchical().schedule(4, [0, 1, 0, 1], 1024)
+    >>> [sorted((t.source, t.target) for t in phase.transfers) for phase in schedule.phases[:2]]
+    [[(0, 2), (1, 3), (2, 0), (3, 1)], [(0, 1), (1, 0), (2, 3), (3, 2)]]
+    """
+
+    inner: Topology = dataclasses.field(default_factory=Direct)
+    outer: Topology = dataclasses.field(default_factory=Ring)
+
+    def __post_init__(self) -> None:
+        for name, value in (("inner", self.inner), ("outer", self.outer)):
+            if not isinstance(value, Topology):
+                raise TypeError(
+                    f"`{name}` must be a `tfdp.topology.Topology`, but received {value!r} of type "
+                    f"{type(value).__name__}. Use {name}=tfdp.topology.Ring()."
+                )
+            if isinstance(value, Native):
+                raise ValueError(
+                    f"`{name}` must be made of exchanges between ranks, but received {value!r}, "
+                    "the engine's own all-reduce, which cannot be taken apart. Use "
+                    f"{name}=tfdp.topology.Ring(), which is the same algorithm."
+                )
+
+    def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
+        """See `Topology.schedule`."""
+        groups = ranks_of_hosts(world_size, hosts)
+        sizes = [len(ranks) for ranks in groups]
+        inner = {m: self.inner.schedule(m, [0] * m, size_bytes) for m in sorted(set(sizes))}
+        outer = self.outer.schedule(len(groups), range(len(groups)), size_bytes // max(sizes))
+        return nest(groups, [inner[m] for m in sizes], outer)

@@ -1,0 +1,152 @@
+"""How long a schedule takes on given links, and which topology takes the least."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tfdp.topology.base import Schedule, Topology
+from tfdp.topology.costs import Move, operations, steps
+from tfdp.topology.direct import Direct
+from tfdp.topology.halving_doubling import HalvingDoubling
+from tfdp.topology.hierarchical import Hierarchical
+from tfdp.topology.native import Native
+from tfdp.topology.ring import Ring
+from tfdp.topology.torus import Torus
+from tfdp.topology.tree import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Links:
+    """What ranks are joined by.
+
+    Attributes:
+      latency_seconds_inside: From a send to its receive, for no bytes, between ranks of one host.
+      bytes_per_second_inside: What a rank sends to, and at the same time receives from, ranks of
+        its host.
+      latency_seconds_between: As inside, between ranks of two hosts.
+      bytes_per_second_between: What a host sends to, and at the same time receives from, all
+        others. Its ranks share it.
+      operation_seconds: What a rank spends on starting one operation, be it a send, a receive or an
+        all-reduce of the engine. Many small steps are ruled by it.
+
+    >>> Links(1e-4, 1e9, 1e-3, 24e6).bytes_per_second_between
+    24000000.0
+    """
+
+    latency_seconds_inside: float
+    bytes_per_second_inside: float
+    latency_seconds_between: float
+    bytes_per_second_between: float
+    operation_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            rate = field.name.startswith("bytes_per_second")
+            if not math.isfinite(value) or value < 0 or (rate and value == 0):
+                raise ValueError(
+                    f"`{field.name}` must be {'above 0' if rate else '0 or more'} and finite, but "
+                    f"received {value!r}. Give what was measured, in "
+                    f"{'bytes per second' if rate else 'seconds'}."
+                )
+
+
+class Choice(NamedTuple):
+    """A chosen topology.
+
+    Attributes:
+      topology: The one that is predicted to take the least.
+      seconds: How long.
+      table: All that were considered, with their seconds, the fastest first.
+    """
+
+    topology: Topology
+    seconds: float
+    table: tuple[tuple[Topology, float], ...]
+
+
+def predict_seconds(
+    schedule: Schedule, hosts: Sequence[int], size_bytes: int, links: Links
+) -> float:
+    """How long `schedule` takes.
+
+    A step takes as long as its slowest link: latency, and the bytes of one direction at its rate,
+    one after the other. Steps wait for each other, nothing is pipelined, and adding is free. The
+    operations that the busiest rank starts come on top.
+
+    >>> links = Links(0, 1e9, 1e-3, 25e6)
+    >>> schedule = Ring().schedule(4, range(4), 25_000_000)
+    >>> round(predict_seconds(schedule, range(4), 25_000_000, links), 3)
+    1.506
+    """
+    moving = sum(_step_seconds(moves, hosts, links) for moves in steps(schedule, size_bytes))
+    return moving + operations(schedule) * links.operation_seconds
+
+
+def candidates(hosts: Sequence[int]) -> tuple[Topology, ...]:
+    """What `choose` considers: all that are named and, on several hosts, hierarchies of them.
+
+    >>> len(candidates([0, 0])), len(candidates([0, 0, 1, 1]))
+    (6, 14)
+    """
+    flat = (Native(), Direct(), HalvingDoubling(), Ring(), Torus(), Tree())
+    if len(set(hosts)) in (1, len(hosts)):
+        return flat
+    return flat + tuple(
+        Hierarchical(inner, outer)
+        for inner in (Direct(), HalvingDoubling())
+        for outer in (Direct(), HalvingDoubling(), Ring(), Tree())
+    )
+
+
+def choose(
+    world_size: int,
+    hosts: Sequence[int],
+    size_bytes: int,
+    links: Links,
+    topologies: Sequence[Topology] | None = None,
+) -> Choice:
+    """The topology that is predicted to take the least time, the same on every rank that asks.
+
+    Args:
+      world_size: Number of ranks.
+      hosts: For each rank the index of its host.
+      size_bytes: Size of the buffer.
+      links: As measured; the same numbers on every rank.
+      topologies: What to choose from; `candidates` where None. Of equals the first is chosen.
+
+    >>> slow = Links(1e-4, 1e9, 1e-3, 24e6)
+    >>> choose(4, [0, 1, 0, 1], 25_000_000, slow, [Native(), Ring(), Hierarchical()]).table
+    ((Hierarchical(inner=Direct(), outer=Ring()), 1.06...), (Ring(), 1.56...), (Native(), 3.13...))
+    """
+    considered = candidates(hosts) if topologies is None else topologies
+    table = []
+    for topology in considered:
+        schedule = topology.schedule(world_size, hosts, size_bytes)
+        table.append((topology, predict_seconds(schedule, hosts, size_bytes, links)))
+    table.sort(key=lambda row: row[1])
+    return Choice(*table[0], tuple(table))
+
+
+def _step_seconds(moves: list[Move], hosts: Sequence[int], links: Links) -> float:
+    inside, between = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for move in moves:
+        source, target = hosts[move.source], hosts[move.target]
+        if source == target:
+            inside["out", move.source] += move.size_bytes
+            inside["in", move.target] += move.size_bytes
+        else:
+            between["out", source] += move.size_bytes
+            between["in", target] += move.size_bytes
+    seconds = 0.0
+    if inside:
+        slowest = max(inside.values()) / links.bytes_per_second_inside
+        seconds = links.latency_seconds_inside + slowest
+    if between:
+        slowest = max(between.values()) / links.bytes_per_second_between
+        seconds = max(seconds, links.latency_seconds_between + slowest)
+    return seconds

@@ -1,0 +1,63 @@
+"""What schedules are put together from: ranks in the order of their hosts, steps side by side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from tfdp.topology.base import Exchange, Transfer
+
+# Each step's transfers happen at the same time, one step after the other.
+Steps = list[list[Transfer]]
+
+
+def ranks_of_hosts(world_size: int, hosts: Sequence[int]) -> list[list[int]]:
+    """The ranks of each host, ascending, in the order of the hosts' indices.
+
+    Neighbours here share a host, whatever order the ranks were listed in.
+
+    Raises:
+      ValueError: There is no rank, or `hosts` does not have one entry per rank.
+
+    >>> ranks_of_hosts(5, [0, 1, 0, 1, 1])
+    [[0, 2], [1, 3, 4]]
+    """
+    if world_size < 1 or len(hosts) != world_size:
+        raise ValueError(
+            "`hosts` must name the host of each of at least 1 rank, but received "
+            f"world_size={world_size} and {len(hosts)} hosts: {list(hosts)}. "
+            "Use hosts=[0] * world_size where all ranks share a host."
+        )
+    ordered = sorted(range(world_size), key=lambda rank: (hosts[rank], rank))
+    return [list(ranks) for _, ranks in itertools.groupby(ordered, key=lambda rank: hosts[rank])]
+
+
+def host_order(world_size: int, hosts: Sequence[int]) -> list[int]:
+    """All ranks, host by host.
+
+    >>> host_order(4, [0, 1, 0, 1])
+    [0, 2, 1, 3]
+    """
+    return [rank for ranks in ranks_of_hosts(world_size, hosts) for rank in ranks]
+
+
+def side_by_side(programs: Iterable[Steps]) -> Steps:
+    """Programs that run at the same time: the first steps of all, then the second, and so on.
+
+    >>> a, b, c = (Transfer(0, 1, range(k, k + 1), True) for k in range(3))
+    >>> side_by_side([[[a], [b]], [[c]]]) == [[a, c], [b]]
+    True
+    """
+    return [
+        [transfer for step in steps for transfer in step]
+        for steps in itertools.zip_longest(*programs, fillvalue=[])
+    ]
+
+
+def as_phases(steps: Steps) -> tuple[Exchange, ...]:
+    """One phase per step that sends anything.
+
+    >>> as_phases([[]])
+    ()
+    """
+    return tuple(Exchange(tuple(step)) for step in steps if step)
