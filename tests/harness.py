@@ -51,7 +51,7 @@ def strategy(replicas, **options):
     import tfdp
 
     if CLUSTER_REPLICAS:
-        return tfdp.DataParallelStrategy(**{"timeout_seconds": 100, **options})
+        return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
     return tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)], **options)
 
 

@@ -244,6 +244,34 @@ def test_datasets_of_different_elements_are_named(strategy, board):
         strategy.experimental_distribute_dataset(data)
 
 
+def test_datasets_of_different_lengths_are_named(strategy, board):
+    data = tf.data.Dataset.range(20 + 4 * board.rank).batch(4)
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"number of batches .* is [56] on"):
+        strategy.experimental_distribute_dataset(data)
+
+
+def test_a_rank_that_cannot_know_its_datas_end_goes_on_with_empty_batches(strategy, board):
+    """As generators are: nobody knows how many batches are left."""
+    numbers = tf.data.Dataset.range(20).batch(4)
+    mine = numbers.take(5 - board.rank).filter(lambda batch: True)
+    seen = 0
+    for batch in strategy.experimental_distribute_dataset(mine):
+        rows = strategy.run(lambda x: tf.shape(x)[0], args=(batch,))
+        seen += int(strategy.reduce("SUM", rows, axis=None))
+    processes, size = strategy.extended.processes.world_size, strategy.num_replicas_in_sync
+    local = size // processes
+    shares = [len(part) for part in np.array_split(np.arange(4), size)]
+    assert seen == sum((5 - p) * sum(shares[p * local : (p + 1) * local]) for p in range(processes))
+
+
+def test_the_cluster_resolver_says_who_this_is(strategy, board):
+    assert strategy.cluster_resolver.task_id == board.rank
+    assert len(strategy.cluster_resolver.cluster_spec().task_indices("worker")) == (
+        strategy.extended.processes.world_size
+    )
+    assert f"in {strategy.extended.processes.world_size} processes" in repr(strategy)
+
+
 def test_reductions_of_different_shapes_are_named(strategy, board):
     own = harness.per_replica(
         strategy, [np.ones(1 if board.rank == 0 else 2)] * strategy.num_replicas_in_sync

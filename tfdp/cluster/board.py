@@ -293,8 +293,8 @@ class Board:
 
     def _lost(self, rank: int, reason: str) -> RankLostError:
         return RankLostError(
-            f"Rank {self.rank}: {LOST_RANK_MARK} {rank}: {reason}. Training cannot go on without "
-            "it: look at the output of that rank, and start all ranks again."
+            f"Rank {self.rank}: {LOST_RANK_MARK} {rank}: {reason.rstrip('.')}. Training cannot go "
+            "on without it: look at the output of that rank, and start all ranks again."
         )
 
     def _failed(self, error: Exception) -> None:

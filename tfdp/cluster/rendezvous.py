@@ -156,6 +156,9 @@ def _welcome(
         rank, world_size = introduction["rank"], introduction["world_size"]
         if introduction["protocol"] != arrived[0]["protocol"]:
             raise KeyError("protocol")
+        numbers = isinstance(rank, int) and isinstance(world_size, int)
+        if not numbers or not isinstance(introduction["address"], str):
+            raise KeyError("rank")
     except (OSError, KeyError):
         connection.close()  # Not one of us: a scanner, or another program.
         return None

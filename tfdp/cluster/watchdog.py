@@ -36,8 +36,9 @@ class Progress:
 class Watchdog:
     """Calls `board.fail` or `board.lose` where waiting on would be vain.
 
-    - A rank that gives no sign of life for `silence_seconds` is lost: stopped, or unreachable.
-      Rank 0 watches all; the others watch rank 0.
+    - A rank that gives no sign of life for `silence_seconds` is lost: stopped, or unreachable, or
+      in a C function that lets no other Python thread run for so long. Rank 0 watches all; the
+      others watch rank 0.
     - A collective of this process that is not done after the board's `timeout_seconds` fails, and
       the ranks that did not come to it are named.
 
@@ -52,7 +53,7 @@ class Watchdog:
         self,
         board: Board,
         progress: Callable[[], Progress],
-        silence_seconds: float = 20.0,
+        silence_seconds: float = 60.0,
         period_seconds: float = 1.0,
     ) -> None:
         self._board = board
@@ -80,7 +81,7 @@ class Watchdog:
             now = time.monotonic()
             if now - self._last_round > self._silence_seconds / 2:
                 # This process itself was stopped for a while: the others' signs lie unread.
-                self._started = now
+                self._started = self._last_change = now
             self._last_round = now
             self._check_silence(now)
             self._check_deadline(now, progress)

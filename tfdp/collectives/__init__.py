@@ -4,6 +4,16 @@ from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.communicator import Communicator
 from tfdp.collectives.processes import Processes, join, joined
 from tfdp.collectives.reducer import Reducer
+from tfdp.collectives.runtime import global_seed
 from tfdp.collectives.sequence import Sequences
 
-__all__ = ["Agreement", "Communicator", "Processes", "Reducer", "Sequences", "join", "joined"]
+__all__ = [
+    "Agreement",
+    "Communicator",
+    "Processes",
+    "Reducer",
+    "Sequences",
+    "global_seed",
+    "join",
+    "joined",
+]

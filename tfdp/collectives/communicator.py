@@ -12,7 +12,8 @@ from tfdp.collectives.capturing import captured
 from tfdp.collectives.progress import Counter, ProgressCounters
 
 # `CollectiveGatherV2` moves no such values on CPU; their bits travel as another type.
-_GATHER_AS = {tf.bfloat16: tf.float16, tf.bool: tf.int32, tf.int8: tf.int32, tf.uint8: tf.int32}
+_GATHER_BITS_AS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
+_GATHER_AS = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)
 
 
 class Communicator:
@@ -119,8 +120,14 @@ class Communicator:
         """
         if len(group) == 1:
             return tf.identity(tensor)
-        travels_as = _GATHER_AS.get(tensor.dtype, tensor.dtype)
-        move = tf.bitcast if tensor.dtype == tf.bfloat16 else tf.cast
+        if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+            raise TypeError(
+                "What is gathered over replicas must be numbers or booleans, but received a tensor "
+                f"of {tensor.dtype.name}. Gather indices, and look the {tensor.dtype.name}s up "
+                "afterwards."
+            )
+        travels_as = {**_GATHER_AS, **_GATHER_BITS_AS}.get(tensor.dtype, tensor.dtype)
+        move = tf.bitcast if tensor.dtype in _GATHER_BITS_AS else tf.cast
         sent = move(tensor, travels_as)
         received = self._apart(
             lambda tensor, **launch: tf.raw_ops.CollectiveGatherV2(input=tensor, **launch),

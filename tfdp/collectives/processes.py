@@ -7,6 +7,7 @@ carries what graphs send.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.metadata
 import platform
 import random
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,17 @@ from tfdp.collectives import runtime
 from tfdp.collectives.progress import ProgressCounters
 from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
 
+# What TensorFlow raises where a collective ended because of another rank.
+_CONSEQUENCES = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
+
 _DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
 
 
@@ -38,6 +50,7 @@ class Processes:
       rank: This process'.
       world_size: Number of processes.
       local_size: Devices per process, the same in all.
+      addresses: Where TensorFlow listens in each process, "host:port".
       hosts: For each process the index of its host.
       board: What the processes tell each other outside of TensorFlow.
       counters: Counts the collectives of this process' graphs.
@@ -52,6 +65,7 @@ class Processes:
         self.local_size, self.cluster = local_size, cluster
         self.board = Board(self.rank, self.world_size, meeting.connections, timeout_seconds)
         self._strategies = 0
+        self.addresses = meeting.addresses
         names = [host_of(address) for address in meeting.addresses]
         self.hosts = [names.index(name) for name in names]
         try:
@@ -79,18 +93,14 @@ class Processes:
         self._strategies += 1
         return self._strategies
 
-    def compare(self, subject: str, options: dict[str, Any], extra: Any = None) -> list[Any]:
+    def compare(self, subject: str, options: dict[str, Any]) -> None:
         """Waits for all ranks' `options` (JSON) and compares them.
-
-        Returns:
-          The ranks' `extra`, which may differ.
 
         Raises:
           RankMismatchError: Names the option, the rank and both values.
         """
-        posts = self.board.all_gather(subject, [options, extra])
-        for rank, post in enumerate(posts):
-            others = post.value[0]
+        for rank, post in enumerate(self.board.all_gather(subject, options)):
+            others = post.value
             for option in sorted({*options, *others}):
                 if options.get(option) != others.get(option):
                     raise RankMismatchError(
@@ -98,7 +108,6 @@ class Processes:
                         f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
                         f"on rank {rank}. Give all ranks the same script and data."
                     )
-        return [post.value[1] for post in posts]
 
     # ---- eager reductions
 
@@ -154,30 +163,45 @@ class Processes:
             time.sleep(0.05)
         return self.board.failure
 
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raises what went wrong in the cluster in place of what TensorFlow says of it."""
+        try:
+            yield
+        except _CONSEQUENCES as error:
+            failure = self.failure(within_seconds=5.0)
+            if failure is None:
+                raise
+            raise failure from error
+
+    def adopt_random_states(self) -> None:
+        """Python's and NumPy's random states of rank 0 hold on all ranks; all must call it."""
+        own: dict[str, Any] = {}
+        if self.rank == 0:
+            python: Any = random.getstate()
+            array: Any = np.random.get_state(legacy=True)
+            own = {
+                "python": [python[0], list(python[1]), python[2]],
+                "numpy": [array[0], np.asarray(array[1]).tolist(), *array[2:]],
+            }
+        states = self.board.from_first("the random states of rank 0", own).value
+        if self.rank != 0:
+            version, internal, gauss = states["python"]
+            random.setstate((version, tuple(internal), gauss))
+            np.random.set_state(tuple(states["numpy"]))
+
     # ---- start and end
 
     def _adopt_seeds(self) -> None:
         """Rank 0's random states hold on all ranks, so that all shuffle alike."""
-        own: dict[str, Any] = {}
-        if self.rank == 0:
-            seed = runtime.global_seed()
-            if seed is None:
-                seed = random.SystemRandom().randrange(2**31)
-                tf.random.set_seed(seed)
-            python: Any = random.getstate()
-            array: Any = np.random.get_state(legacy=True)
-            own = {
-                "tensorflow": seed,
-                "python": [python[0], list(python[1]), python[2]],
-                "numpy": [array[0], np.asarray(array[1]).tolist(), *array[2:]],
-            }
-        post = self.board.from_first("the random seeds of rank 0", own)
+        seed = runtime.global_seed()
+        if self.rank == 0 and seed is None:
+            seed = random.SystemRandom().randrange(2**31)
+            tf.random.set_seed(seed)
+        first = self.board.from_first("the random seed of rank 0", seed).value
         if self.rank != 0:
-            states = post.value
-            version, internal, gauss = states["python"]
-            random.setstate((version, tuple(internal), gauss))
-            np.random.set_state(tuple(states["numpy"]))
-            tf.random.set_seed(states["tensorflow"])
+            tf.random.set_seed(first)
+        self.adopt_random_states()
 
     def _say_goodbye_at_exit(self) -> None:
         error: list[str] = []
@@ -221,6 +245,7 @@ def join(
                 f"and number of devices, but this one has {cluster} with {local_size} devices and "
                 f"the first one {processes.cluster} with {processes.local_size}."
             )
+        processes.board.timeout_seconds = timeout_seconds
         return processes
 
 

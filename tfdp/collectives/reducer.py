@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp import bucketing
 from tfdp.collectives.communicator import Communicator
-from tfdp.topology import Topology
+from tfdp.topology import AllReduce, Topology
 
 
 class Reducer:
@@ -31,6 +31,7 @@ class Reducer:
         self._communicator = communicator
         self._topology = topology
         self._hosts = tuple(hosts)
+        self._phases(bucket_bytes)
         self._bucket_bytes = bucket_bytes
 
     def all_reduce(
@@ -102,13 +103,23 @@ class Reducer:
         ]
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
-        world_size = self._communicator.world_size
         size_bytes = _item(tensor).size_bytes or self._bucket_bytes
-        for phase in self._topology.schedule(world_size, self._hosts, size_bytes).phases:
+        for phase in self._phases(size_bytes):
             group = phase.group_of(rank)
             if group is not None:
                 tensor = self._communicator.all_reduce(tensor, group)
         return tensor
+
+    def _phases(self, size_bytes: int) -> list[AllReduce]:
+        world_size = self._communicator.world_size
+        phases = self._topology.schedule(world_size, self._hosts, size_bytes).phases
+        runnable = [phase for phase in phases if isinstance(phase, AllReduce)]
+        if len(runnable) < len(phases):
+            raise ValueError(
+                "`topology` must have a schedule of all-reduces, for single transfers cannot be "
+                f'run yet, but received {self._topology}. Use topology="native".'
+            )
+        return runnable
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:

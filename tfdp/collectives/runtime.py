@@ -32,11 +32,11 @@ def start(rank: int, addresses: Sequence[str]) -> None:
             scoped_allocator_enabled_ops=(),
             device_filters=(f"/job:{_JOB}/task:{rank}",),
         )
-    except RuntimeError as error:
+    except RuntimeError:
         raise ClusterError(
             f"Rank {rank}: the strategy must be made before TensorFlow is used, but an operation "
             "has run already. Make `tfdp.DataParallelStrategy()` the first thing after the imports."
-        ) from error
+        ) from None
     server = ServerDef(
         cluster=tf.train.ClusterSpec({_JOB: list(addresses)}).as_cluster_def(),
         default_session_config=ctx.config,

@@ -5,28 +5,20 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import logging
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfdp import collectives
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
 
-# What TensorFlow raises where a collective ended because of another rank.
-_CONSEQUENCES = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnknownError,
-)
 _NUMBERED = re.compile(r"_\d+(?=/|$)")
 
 
@@ -37,20 +29,10 @@ def cluster_of(strategy: Any) -> Any:
     return None
 
 
-@contextlib.contextmanager
-def explained(strategy: Any) -> Iterator[None]:
+def explained(strategy: Any) -> contextlib.AbstractContextManager[None]:
     """Raises what went wrong in the cluster in place of what TensorFlow says of it."""
     processes = cluster_of(strategy)
-    if processes is None:
-        yield
-        return
-    try:
-        yield
-    except _CONSEQUENCES as error:
-        failure = processes.failure(within_seconds=5.0)
-        if failure is None:
-            raise
-        raise failure from error
+    return contextlib.nullcontext() if processes is None else processes.explained()
 
 
 @hook(TensorFlowTrainer, "fit")
@@ -74,12 +56,20 @@ def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) 
 def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
     processes = cluster_of(model.distribute_strategy)
     if processes is None:
+        if collectives.joined() and not is_tfdp(model.distribute_strategy) and name == "fit":
+            logging.getLogger("tfdp").warning(
+                "%r was built outside the strategy's scope: each rank trains it alone, with all "
+                "of the data. Build and compile it in `with strategy.scope():`.",
+                model.name,
+            )
         return original(model, *args, **kwargs)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     # Within `fit`, validation calls `evaluate` with what `fit` was given.
     if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
-        processes.compare(f"`{name}`", _arguments(bound.arguments) | described(model))
+        seed = {"the seed of `keras.utils.set_random_seed`": collectives.global_seed()}
+        processes.compare(f"`{name}`", _arguments(bound.arguments) | seed | described(model))
+        processes.adopt_random_states()
     if processes.rank != 0:
         bound.arguments["verbose"] = 0
     with explained(model.distribute_strategy):

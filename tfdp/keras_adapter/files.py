@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import os
 import pathlib
 import tempfile
@@ -49,15 +47,15 @@ def _written(write: Callable[[Any], Any], model: Any, filepath: Any) -> Any:
         return write(filepath)
     # Sums over replicas are read by all ranks together, before rank 0 writes alone.
     with strategy.extended.sums_read_once(_summed_variables(model)):
+        failed = None
+        processes.board.barrier(f"the saving of {os.path.basename(filepath)}")
         if processes.rank == 0:
-            failed = _attempt(lambda: _atomically(write, pathlib.Path(filepath)))
-            processes.board.from_first("a file", None if failed is None else str(failed))
-            if failed is not None:
-                raise failed
-        else:
-            reason = processes.board.from_first("a file").value
-            if reason is not None:
-                raise OSError(f"Rank {processes.rank}: rank 0 could not write {filepath}: {reason}")
+            failed = _attempt(lambda: _atomically(write, os.fspath(filepath)))
+        reason = processes.board.from_first("a file", None if failed is None else str(failed)).value
+    if failed is not None:
+        raise failed
+    if reason is not None:
+        raise OSError(f"Rank {processes.rank}: rank 0 could not write {filepath}: {reason}")
     return None
 
 
@@ -76,23 +74,23 @@ def _attempt(write: Callable[[], Any]) -> Exception | None:
     return None
 
 
-def _atomically(write: Callable[[Any], Any], path: pathlib.Path) -> None:
+def _atomically(write: Callable[[Any], Any], path: str) -> None:
     """Writes a file beside `path` and renames it; a folder is written where it will stay."""
-    if path.is_dir() or "://" in str(path) or not path.suffix:
-        write(str(path))
+    folder, name = os.path.split(path)
+    if tf.io.gfile.isdir(path) or not os.path.splitext(name)[1]:
+        write(path)
         return
-    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    part = os.path.join(folder, f".part-{os.getpid()}-{name}")
     try:
-        write(str(part))
-        if part.is_file():
-            os.replace(part, path)
+        write(part)
+        if tf.io.gfile.exists(part):
+            tf.io.gfile.rename(part, path, overwrite=True)
         else:
             # Several shards, named after the path: no single file to rename.
-            write(str(path))
+            write(path)
     finally:
-        for left in path.parent.glob(f".part-{os.getpid()}-*"):
-            if left.is_file():
-                left.unlink()
+        for left in tf.io.gfile.glob(os.path.join(folder, f".part-{os.getpid()}-*")):
+            tf.io.gfile.remove(left)
 
 
 # ---- callbacks
@@ -133,20 +131,21 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
         "_prev_training_metadata_path",
     )
     if processes.rank == 0:
-        found = {}
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                found[name] = pathlib.Path(getattr(self, name)).read_bytes()
-        encoded = {name: base64.b64encode(data).decode() for name, data in found.items()}
-        processes.board.from_first("the backup to restore", encoded)
+            path = getattr(self, name)
+            found = tf.io.gfile.exists(path)
+            content = tf.io.gfile.GFile(path, "rb").read() if found else b""
+            processes.board.from_first("the backup to restore", found, content)
         return original(self, logs)
     self._tfdp_folder = tempfile.TemporaryDirectory(prefix="tfdp-backup-")
     self.backup_dir = os.path.join(self._tfdp_folder.name, "backup")
     os.mkdir(self.backup_dir)
     for name in names:
-        setattr(self, name, os.path.join(self.backup_dir, os.path.basename(getattr(self, name))))
-    for name, data in processes.board.from_first("the backup to restore").value.items():
-        pathlib.Path(getattr(self, name)).write_bytes(base64.b64decode(data))
+        path = os.path.join(self.backup_dir, os.path.basename(getattr(self, name)))
+        setattr(self, name, path)
+        post = processes.board.from_first("the backup to restore")
+        if post.value:
+            pathlib.Path(path).write_bytes(post.payload)
     return original(self, logs)
 
 
@@ -155,14 +154,14 @@ def back_up(original: Callable[..., Any], self: Any) -> Any:
     """The epoch's number is replaced at once, after the weights."""
     if cluster_of(self.model.distribute_strategy) is None:
         return original(self)
-    path = pathlib.Path(self._training_metadata_path)
-    part = path.with_name(path.name + ".part")
-    if path.exists():
-        part.write_bytes(path.read_bytes())
-    self._training_metadata_path = str(part)
+    path: str = self._training_metadata_path
+    part = f"{path}.part"
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.copy(path, part, overwrite=True)
+    self._training_metadata_path = part
     try:
         original(self)
-        os.replace(part, path)
+        tf.io.gfile.rename(part, path, overwrite=True)
     finally:
-        self._training_metadata_path = str(path)
+        self._training_metadata_path = path
     return None

@@ -8,7 +8,6 @@ a graph is being built, by the board where not.
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,6 +26,9 @@ from tfdp.strategy._tensorflow import (
     regroup,
 )
 from tfdp.strategy.extended import DataParallelExtended, divide
+
+# Knuth's multiplicative constant: the processes' seeds are far apart. Rank 0 draws as one process.
+_SEED_STRIDE = 2654435761
 
 
 class ClusterExtended(DataParallelExtended):
@@ -48,6 +50,11 @@ class ClusterExtended(DataParallelExtended):
         )
         super().__init__(*args, **kwargs)
         size = processes.local_size
+        self._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": processes.addresses}),
+            task_type="worker",
+            task_id=processes.rank,
+        )
         self._leaders = tuple(range(0, processes.world_size * size, size))
 
     in_cluster = True
@@ -98,6 +105,23 @@ class ClusterExtended(DataParallelExtended):
 
     def _hosts(self) -> list[int]:
         return [host for host in self.processes.hosts for _ in self.worker_devices]
+
+    # ---- running replicas
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            with self.processes.explained():
+                return super()._call_for_each_replica(fn, args, kwargs)
+        # Random operations of TensorFlow, seeded by graph and number, must differ from those of
+        # the other processes, as they differ between the replicas of one.
+        graph = tf.compat.v1.get_default_graph()
+        seed = graph.seed
+        if seed is not None:
+            graph.seed = (seed + self.processes.rank * _SEED_STRIDE) % 2**31
+        try:
+            return super()._call_for_each_replica(fn, args, kwargs)
+        finally:
+            graph.seed = seed
 
     # ---- traces
 
@@ -252,6 +276,7 @@ class ClusterExtended(DataParallelExtended):
             return super()._experimental_distribute_dataset(dataset, options)
         input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
         divided = self._divided(dataset)
+        in_turn = divided is None
         if divided is None:
             # Elements that are no batches go to the replicas in turn, whole.
             size, world_size = self.processes.local_size, self.processes.world_size
@@ -259,10 +284,19 @@ class ClusterExtended(DataParallelExtended):
                 lambda index, _: index // size % world_size == self.processes.rank
             )
             divided = numbered.map(lambda _, element: element)
-        return self._distribute(divided, dataset, options)
+        divided = input_batches.without_autotuning(divided)
+        distributed = self._distribute(divided, dataset, options)
+        if in_turn:
+            # The last round may not reach every rank.
+            distributed._enable_get_next_as_optional = True
+        return distributed
 
     def _end_together(self, dataset: tf.data.Dataset) -> bool:
-        """Whether all ranks have as many batches, as far as they say; compares what batches are."""
+        """Whether all ranks have as many batches; compares what they say of them.
+
+        Raises:
+          RankMismatchError: The ranks' batches differ in number or kind.
+        """
         size = int(dataset.cardinality().numpy())
         elements = [
             f"{type(spec).__name__} {getattr(spec, 'dtype', None)} {spec.shape[1:]}"
@@ -270,13 +304,11 @@ class ClusterExtended(DataParallelExtended):
             else str(spec)
             for spec in tf.nest.flatten(dataset.element_spec)
         ]
-        sizes = self.processes.compare("a dataset", {"elements": elements}, extra=size)
-        if len(set(sizes)) > 1:
-            logging.getLogger("tfdp").warning(
-                "The ranks' datasets have %s batches: a rank that ends first has empty shares.",
-                sizes,
-            )
-        return size != tf.data.UNKNOWN_CARDINALITY and len(set(sizes)) == 1
+        self.processes.compare(
+            "a dataset (each rank takes its share of every global batch: do not shard it by rank)",
+            {"elements": elements, "number of batches (-1 endless, -2 unknown)": size},
+        )
+        return size != tf.data.UNKNOWN_CARDINALITY
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         ranks = range(self._first_rank, self._first_rank + len(self.worker_devices))
@@ -284,7 +316,7 @@ class ClusterExtended(DataParallelExtended):
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         return get_distributed_datasets_from_function(
-            dataset_fn,
+            lambda context: input_batches.without_autotuning(dataset_fn(context)),
             self._input_workers_with_options(options),
             [self._make_input_context()],
             self._container_strategy(),

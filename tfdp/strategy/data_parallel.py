@@ -36,12 +36,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
         GPUs, else the CPU.
       cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, in place of what the
         environment says.
-      topology: How buffers are summed: a name (see `tfdp.topology.names`) or a
-        `tfdp.topology.Topology`.
+      topology: How buffers are summed: "native", or a `tfdp.topology.Topology` whose schedule is
+        made of all-reduces over groups. Schedules of single transfers (`tfdp.topology.Ring()` ...)
+        can be computed and compared, but not run yet.
       bucket_bytes: Gradients up to half this size travel together, at most this many bytes at a
         time.
       timeout_seconds: In a cluster: how long a rank may be waited for in a collective. Then all
-        ranks end with an error that names it.
+        ranks end with an error that names it. The latest strategy's holds for the whole process.
       startup_timeout_seconds: In a cluster: how long all ranks may take to come.
 
     Raises:
@@ -94,7 +95,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
             number = processes.compare_strategies(
-                {"topology": repr(topology), "bucket_bytes": bucket_bytes}
+                {
+                    "topology": repr(topology),
+                    "bucket_bytes": bucket_bytes,
+                    "timeout_seconds": timeout_seconds,
+                }
             )
             extended = ClusterExtended(
                 self,
@@ -106,6 +111,14 @@ class DataParallelStrategy(tf.distribute.Strategy):
         super().__init__(extended)
         keras_adapter.install()
         run_status.mark_strategy_made()
+
+    def __repr__(self) -> str:
+        replicas = self.extended.num_replicas
+        devices = [name.split("device:")[-1] for name in self.extended.worker_devices]
+        where = (
+            f"in {replicas // len(devices)} processes of " if self.extended.in_cluster else "on "
+        )
+        return f"DataParallelStrategy({replicas} replicas {where}{', '.join(devices)})"
 
     # `MirroredExtended` reads it for collectives of its own, which are not used here.
     _collective_key_base = 0

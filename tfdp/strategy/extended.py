@@ -257,11 +257,6 @@ class DataParallelExtended(MirroredExtended):
         return input_batches.divide(dataset, self._num_replicas_in_sync)
 
     def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
-        if options is None and all(":CPU:" in device for device in self.worker_devices):
-            # TensorFlow's iterator over several devices fetches to them, which on CPU gains
-            # nothing; and when it is collected it may wait a minute for its autotuning thread.
-            options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
-            divided = divided.prefetch(2 * len(self.worker_devices))
         distributed = get_distributed_dataset(
             divided,
             self._input_workers_with_options(options),

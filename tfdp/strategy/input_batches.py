@@ -84,6 +84,20 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
     return divided.apply(tf.data.experimental.assert_cardinality(cardinality))
 
 
+def without_autotuning(dataset: Any) -> Any:
+    """`dataset` with a fixed number of parallel calls where it asks for AUTOTUNE.
+
+    TensorFlow's iterator over several devices, when it is collected, waits until its autotuning
+    thread wakes up, which may take a minute; in a cluster all ranks wait with it. A dataset that
+    sets `options.autotune.enabled` keeps what it says.
+    """
+    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
 def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """Cuts one global batch into the replicas' shares, in order.
 
