@@ -194,6 +194,82 @@ def test_rank_0_writes_files_and_all_decide_alike(strategy, board, tmp_path, cap
                harness.is_accumulator(old))  # fmt: skip
 
 
+def test_a_backup_larger_than_a_message_is_restored(strategy, board, tmp_path):
+    def fit(epochs):
+        harness.start_over()
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((2000,)), keras.layers.Dense(9000, name="big")])
+            model.compile("sgd", "mse")
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+        x, y = np.ones([8, 2000], "float32"), np.zeros([8, 9000], "float32")
+        history = model.fit(x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=[backup])
+        return history.epoch
+
+    assert fit(1) == [0]
+    assert fit(2) == [1]
+    size = (tmp_path / "backup" / "latest.weights.h5").stat().st_size
+    assert size > 64 * 2**20
+
+
+def test_one_rank_that_saves_alone_is_named_at_the_deadline(strategy, board, tmp_path):
+    with strategy.scope():
+        model = harness.dense_model()
+    board.timeout_seconds = 1.0
+    try:
+        if board.rank == 0:
+            with pytest.raises(tfdp.errors.CollectiveTimeoutError, match=r"saving of alone\.keras"):
+                model.save(tmp_path / "alone.keras")
+    finally:
+        board.timeout_seconds = 60.0
+    board.barrier("the others wait")
+    model.save(tmp_path / "together.keras")
+    assert (tmp_path / "together.keras").exists()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "uint32", "uint64", "bfloat16"])
+def test_predictions_of_any_number_come_to_all_ranks(strategy, dtype):
+    def build():
+        inputs = keras.Input((2,))
+        return keras.Model(inputs, keras.layers.Lambda(lambda x: tf.cast(x, dtype))(inputs))
+
+    with strategy.scope():
+        model = build()
+    x = np.arange(14, dtype="float32").reshape(7, 2)
+    result = model.predict(x, batch_size=4, verbose=0)
+    np.testing.assert_array_equal(np.asarray(result, "float32"), x.astype(bool) if dtype == "bool"
+                                  else x)  # fmt: skip
+
+
+def test_random_numbers_of_tensorflow_differ_between_all_replicas(strategy, board):
+    @tf.function
+    def draw():
+        return strategy.run(lambda: tf.random.uniform([3]))
+
+    own = [v.numpy().tolist() for v in strategy.experimental_local_results(draw())]
+    everyone = [row for post in board.all_gather("draws", own) for row in post.value]
+    assert len({tuple(row) for row in everyone}) == strategy.num_replicas_in_sync
+
+
+def test_another_seed_on_a_rank_is_named(strategy, board):
+    x, y = harness.regression_data(8)
+    with strategy.scope():
+        model = harness.dense_model()
+    keras.utils.set_random_seed(50 + board.rank)
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"seed.*is 5\d on rank"):
+        model.fit(x, y, verbose=0)
+    keras.utils.set_random_seed(50)
+    model.fit(x, y, verbose=0)
+
+
+def test_elements_that_are_no_batches_go_to_the_replicas_in_turn(strategy, board):
+    count = strategy.num_replicas_in_sync
+    numbers = tf.data.Dataset.range(1, 2 * count + 2)  # two rounds and one more
+    total = 0
+    for element in strategy.experimental_distribute_dataset(numbers):
+        total += int(strategy.reduce("SUM", element, axis=None))
+    assert total == sum(range(1, 2 * count + 2))
+
+
 def test_a_file_that_rank_0_cannot_write_is_an_error_on_all(strategy, board, tmp_path):
     with strategy.scope():
         model = harness.dense_model()
@@ -265,7 +341,7 @@ def test_a_rank_that_cannot_know_its_datas_end_goes_on_with_empty_batches(strate
 
 
 def test_the_cluster_resolver_says_who_this_is(strategy, board):
-    assert strategy.cluster_resolver.task_id == board.rank
+    assert strategy.cluster_resolver.task_id == strategy.rank == board.rank
     assert len(strategy.cluster_resolver.cluster_spec().task_indices("worker")) == (
         strategy.extended.processes.world_size
     )

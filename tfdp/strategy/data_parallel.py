@@ -112,6 +112,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
         keras_adapter.install()
         run_status.mark_strategy_made()
 
+    @property
+    def rank(self) -> int:
+        """This process' rank in the cluster; 0 where it is alone."""
+        return self.extended.processes.rank if self.extended.in_cluster else 0
+
     def __repr__(self) -> str:
         replicas = self.extended.num_replicas
         devices = [name.split("device:")[-1] for name in self.extended.worker_devices]
