@@ -18,6 +18,7 @@ HOOKS = {
 # The first digits of the SHA-256 of the source that each hook wraps, in Keras 3.15.1. Where one
 # differs, Keras has changed that function: read the change, mend the hook, then write the new one.
 FINGERPRINTS = {
+    "ArrayDataAdapter.get_tf_dataset": "2ab7c0854bf8",
     "BackupAndRestore._save_model": "5eb7b53ca13a",
     "BackupAndRestore.on_train_begin": "dfdb7eac4983",
     "BatchNormalization._moments": "2ba739b46f4f",
