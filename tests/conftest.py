@@ -17,6 +17,9 @@ import tensorflow as tf
 
 LOGICAL_DEVICES = 4
 
+# Run by tests in processes of their own; `--doctest-modules` would import them here.
+collect_ignore_glob = ["*/scripts/*"]
+
 if harness.CLUSTER_REPLICAS:
     harness.strategy(None)  # before TensorFlow is used
 else:

@@ -141,7 +141,7 @@ def test_a_rank_that_is_killed_during_the_checks_is_named(tmp_path):
         "import tfdp.doctor.measure as m\n"
         "m.measure = lambda *a: os.kill(os.getpid(), 9)\n"
         "from tfdp.cli import main\n"
-        "sys.exit(main(['doctor']))\n"
+        "sys.exit(main(['doctor', '--megabytes', '1', '--timeout', '30']))\n"
     )
     killed = subprocess.Popen(
         [sys.executable, str(script)], env=environment(TF_CONFIG=tf_config(1))

@@ -1,5 +1,7 @@
 """Every kind of input Keras takes: nothing is lost, reordered or read twice."""
 
+import time
+
 import harness
 import keras
 import numpy as np
@@ -71,6 +73,44 @@ def test_every_feed_trains_as_on_one_device(feed, trains_as_one_device):
         return model.fit(verbose=0, **FEEDS[feed]()).history
 
     trains_as_one_device(harness.dense_model, use)
+
+
+def ends_late():
+    yield from chunks()
+    time.sleep(0.3)  # What needs no batch has been done by then: on one device the step is counted.
+
+
+@pytest.mark.parametrize("steps", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [
+        lambda: keras.optimizers.Adam(0.01),
+        *(
+            pytest.param(make, marks=pytest.mark.slow)
+            for make in (
+                lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)),
+                lambda: keras.optimizers.SGD(
+                    keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)
+                ),
+            )
+        ),
+    ],
+    ids=["Adam", "loss scale", "schedule"],
+)
+def test_the_step_that_finds_no_batch_left_counts_as_on_one_device(
+    make_optimizer, steps, trains_as_one_device
+):
+    def build():
+        model = harness.dense_model()
+        model.compile(make_optimizer(), "mse", steps_per_execution=steps)
+        return model
+
+    def use(model):
+        signature = (tf.TensorSpec((None, 5)), tf.TensorSpec((None, 1)))
+        data = tf.data.Dataset.from_generator(ends_late, output_signature=signature)
+        return [model.fit(data, verbose=0).history for _ in range(2)]
+
+    trains_as_one_device(build, use)
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])

@@ -322,7 +322,7 @@ def test_datasets_of_different_elements_are_named(strategy, board):
 
 def test_datasets_of_different_lengths_are_named(strategy, board):
     data = tf.data.Dataset.range(20 + 4 * board.rank).batch(4)
-    with pytest.raises(tfdp.errors.RankMismatchError, match=r"number of batches .* is [56] on"):
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"number of batches .* is \d on"):
         strategy.experimental_distribute_dataset(data)
 
 

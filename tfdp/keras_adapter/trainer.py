@@ -29,9 +29,16 @@ def make_function(
     with compiling.forward_only(self):
         run = original(self, _with_share(self, step_function))
 
+    counts = step_function == self.train_step and _counts_without_a_batch(self)
+
     def function(iterator: Any) -> Any:
         with explained(strategy):
-            return run(_cut(strategy, iterator))
+            try:
+                return run(_cut(strategy, iterator))
+            except tf.errors.OutOfRangeError:
+                if counts:
+                    self.optimizer.iterations.assign_add(1)
+                raise
 
     return function
 
@@ -107,6 +114,20 @@ def reduce_per_replica(
         return tf.nest.map_structure(strategy.extended.gather_rows, values)
     # The mean of equal logs could differ in the last bit.
     return original(values, strategy, "first" if reduction == "auto" else reduction)
+
+
+def _counts_without_a_batch(model: Any) -> bool:
+    """Whether Keras counts the step that finds data of unknown length at its end.
+
+    It does on one device, where counting in `iterations` needs no batch and so is done before the
+    step fails; unless the gradients decide whether there is a step. Here the replicas' functions
+    wait for the batch, so that no replica counts where another does not.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    conditional = keras.optimizers.LossScaleOptimizer
+    if optimizer is None or isinstance(optimizer, conditional) or model.run_eagerly:
+        return False
+    return not optimizer.gradient_accumulation_steps
 
 
 def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:

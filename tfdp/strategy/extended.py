@@ -120,7 +120,7 @@ class DataParallelExtended(MirroredExtended):
 
         @tf.autograph.experimental.do_not_convert
         def replica(*args: Any, **kwargs: Any) -> Any:
-            with sequences.replica(self._rank()):
+            with sequences.replica(self._rank()), _after(args, kwargs):
                 self._begin_step()
                 return run(*args, **kwargs)
 
@@ -272,6 +272,15 @@ class DataParallelExtended(MirroredExtended):
 
     def _end_together(self, dataset: tf.data.Dataset) -> bool:
         return True
+
+
+def _after(args: Any, kwargs: Any) -> Any:
+    """Lets nothing run in a graph before the arguments are there, which may be a batch.
+
+    Else the step that finds the data at its end would count in `iterations`, which need no batch.
+    """
+    leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
+    return tf.control_dependencies([leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)])
 
 
 def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
