@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import tfdp
+from tfdp.bench.allreduce.command_line import add_allreduce
 from tfdp.bench.options import MODELS, BenchOptions, default_replicas
 from tfdp.demo.options import DATASETS, DemoOptions
 from tfdp.doctor.command_line import add_doctor
@@ -149,6 +150,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the raw results")
     parser.set_defaults(handler=_bench_fit, parser=parser)
+    add_allreduce(measures)
     parser = measures.add_parser(
         "equivalence",
         help="what N replicas change, under TensorFlow's own strategy and under tfdp",

@@ -85,17 +85,6 @@ def test_the_file_holds_options_machine_and_every_result(started, console, tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["raw.json"]
 
 
-def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path):
-    path = tmp_path / "raw.json"
-    path.write_text("old")
-    circular: list = []
-    circular.append(circular)
-    with pytest.raises(ValueError, match=r"(?i)circular"):
-        fit.write_results(path, BenchOptions(), circular, [])
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["raw.json"]
-
-
 def test_the_mlp_has_12_6_million_parameters():
     assert build_model("mlp").count_params() == pytest.approx(12.6e6, rel=0.01)
 

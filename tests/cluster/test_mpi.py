@@ -333,14 +333,17 @@ def test_the_launcher_is_found_behind_a_script_that_wraps_each_rank():
 
 @pytest.mark.multiprocess
 @pytest.mark.skipif(MPIRUN is None, reason="needs an MPI")
-def test_a_real_mpirun_starts_one_cluster():
-    code = (
-        "from tfdp.cluster import detect; c = detect(); print(c.rank, c.world_size, c.coordinator)"
+def test_a_real_mpirun_starts_one_cluster(tmp_path):
+    code = (  # into files: lines of two ranks on one stream may mix
+        "import pathlib, sys; from tfdp.cluster import detect; c = detect(); "
+        "file = pathlib.Path(sys.argv[1]) / str(c.rank); "
+        "file.write_text(f'{c.world_size} {c.coordinator}')"
     )
     environ = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environ |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    words = [MPIRUN, "-n", "2", sys.executable, "-c", code]
-    output = subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
-    lines = sorted(line.split() for line in output.splitlines())
-    assert [line[:2] for line in lines] == [["0", "2"], ["1", "2"]]
-    assert lines[0][2] == lines[1][2]
+    words = [MPIRUN, "-n", "2", sys.executable, "-c", code, str(tmp_path)]
+    subprocess.run(words, env=environ, capture_output=True, check=True)
+    texts = {file.name: file.read_text().split() for file in tmp_path.iterdir()}
+    assert sorted(texts) == ["0", "1"]
+    assert texts["0"] == texts["1"]
+    assert texts["0"][0] == "2"

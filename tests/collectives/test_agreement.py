@@ -15,7 +15,7 @@ EVERYONE = (0, 1)
 
 def traced(rank, *shapes, group=EVERYONE):
     """The record of a trace in which `rank` issued an all-reduce of each shape."""
-    sequences = Sequences(lambda call, ordinal: 0)
+    sequences = Sequences(lambda call, ordinal, keys: 0)
     with sequences.going_on(rank):
         for shape in shapes:
             sequences.instance_key(rank, Call("all_reduce", "float32", shape, group))

@@ -182,10 +182,3 @@ def test_a_broadcast_keeps_nan_out_of_the_others_values(make_reducer, on_replica
     step = on_replicas(2, lambda rank: reducer.broadcast(tf.constant(values[rank]), rank))
     for result in step():
         np.testing.assert_array_equal(result, [1, 2])
-
-
-@pytest.mark.parametrize("name", [name for name in topology.names() if name != "native"])
-def test_a_schedule_of_single_transfers_is_refused_where_it_is_given(name):
-    communicator = Communicator(["CPU:0", "CPU:1", "CPU:2", "CPU:3"])
-    with pytest.raises(ValueError, match=r'must have a schedule of all-reduces.*topology="native"'):
-        Reducer(communicator, topology.from_name(name), [0, 0, 1, 1], 1000)

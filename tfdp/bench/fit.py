@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import pathlib
-import platform
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
@@ -16,18 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tfdp.bench.options import BenchOptions
-from tfdp.bench.processes import Failure, run_for_json
+from tfdp.bench.processes import Failure, run_for_json, unset_launcher_settings
+from tfdp.bench.results import write_results
 from tfdp.bench.summary import Ratio, ratio, spread
 
 _TIMES = {"median_step_seconds": "step", "first_step_seconds": "first step"}
-
-# What `tfdp run` sets to make processes on one host fast: the stock strategy's users do not.
-LAUNCHER_SETTINGS = (
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "OMP_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
 
 # For each side, the rounds' results; None where the process failed.
 Rounds = Mapping[str, Sequence[dict | None]]
@@ -67,7 +55,12 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
                         rounds[side].append(result)
                     progress.advance(task)
                     if options.json is not None:
-                        write_results(options.json, options, results, failures)
+                        write_results(
+                            options.json,
+                            dataclasses.asdict(options),
+                            results,
+                            [dataclasses.asdict(failure) for failure in failures],
+                        )
             title = f"{model}, {replicas} replicas"
             if options.processes > 1:
                 title += f" in {options.processes} processes"
@@ -109,38 +102,6 @@ def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
     return table
 
 
-def write_results(
-    path: pathlib.Path, options: BenchOptions, results: list[dict], failures: list[Failure]
-) -> None:
-    """Writes everything that was measured so far, and on what, as JSON.
-
-    The file is replaced at once: a reader sees the old one or the new one, never half of one.
-    """
-    content = {
-        "machine": {
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "cpus": len(os.sched_getaffinity(0)),
-        },
-        "options": dataclasses.asdict(options),
-        "results": results,
-        "failures": [dataclasses.asdict(failure) for failure in failures],
-    }
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        temporary = pathlib.Path(file.name)
-        try:
-            json.dump(content, file, indent=1, default=str)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
 def _measure(side: str, model: str, replicas: int, options: BenchOptions) -> dict | Failure:
     values = {
         "side": side,
@@ -154,7 +115,7 @@ def _measure(side: str, model: str, replicas: int, options: BenchOptions) -> dic
         return run_for_json("tfdp.bench.fit_worker", arguments, options.timeout_seconds)
     launch = ["run", "-n", str(options.processes), "--"]
     if side == "stock":
-        launch += ["env", *(part for name in LAUNCHER_SETTINGS for part in ("-u", name))]
+        launch += unset_launcher_settings()
     worker = [sys.executable, "-m", "tfdp.bench.fit_worker", *arguments]
     return run_for_json("tfdp.cli", [*launch, *worker], options.timeout_seconds, prefix="[0] ")
 

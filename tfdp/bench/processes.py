@@ -19,6 +19,19 @@ _ENVIRONMENT = {
     "TF_NUM_INTEROP_THREADS": "8",
 }
 
+# What `tfdp run` sets to make processes on one host fast: the stock strategy's users do not.
+_LAUNCHER_SETTINGS = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+
+
+def unset_launcher_settings() -> list[str]:
+    """What goes before a rank's command for it to run as without `tfdp run`."""
+    return ["env", *(part for name in _LAUNCHER_SETTINGS for part in ("-u", name))]
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -38,22 +51,20 @@ class Failure:
         return f"`{self.command}` {self.reason}\n{self.stderr_tail}"
 
 
-def run_for_json(
-    module: str, arguments: Sequence[str], timeout_seconds: float, prefix: str = ""
-) -> dict | Failure:
-    """Runs `python -m module arguments` and parses the last line that it prints.
+def run_module(
+    module: str, arguments: Sequence[str], timeout_seconds: float
+) -> subprocess.CompletedProcess[str] | Failure:
+    """Runs `python -m module arguments`.
 
     Args:
-        module: a module that prints a JSON object as its last line.
+        module: what to run.
         arguments: its command line.
         timeout_seconds: after this time the child is killed.
-        prefix: what the line begins with, before the JSON; others are passed by.
 
     Returns:
-        The object, or a :class:`Failure` where the child fails, says nothing or takes too long.
+        What it printed, or a :class:`Failure` where it fails or takes too long.
     """
     command = [sys.executable, "-m", module, *arguments]
-    shown = " ".join(["python", *command[1:]])
     try:
         child = subprocess.run(
             command,
@@ -66,14 +77,39 @@ def run_for_json(
     except subprocess.TimeoutExpired as expired:
         # TimeoutExpired holds bytes even where text was asked for.
         stderr = (expired.stderr or b"").decode(errors="replace")
-        return Failure(shown, f"was killed after {timeout_seconds:g} s", _tail(stderr))
+        return _failure(module, arguments, f"was killed after {timeout_seconds:g} s", stderr)
     if child.returncode != 0:
-        return Failure(shown, f"exited with status {child.returncode}", _tail(child.stderr))
+        reason = f"exited with status {child.returncode}"
+        return _failure(module, arguments, reason, child.stderr)
+    return child
+
+
+def run_for_json(
+    module: str, arguments: Sequence[str], timeout_seconds: float, prefix: str = ""
+) -> dict | Failure:
+    """As `run_module`, and parses the last line that is printed.
+
+    Args:
+        module: a module that prints a JSON object as its last line.
+        arguments: its command line.
+        timeout_seconds: after this time the child is killed.
+        prefix: what the line begins with, before the JSON; others are passed by.
+
+    Returns:
+        The object, or a :class:`Failure` where the child fails, says nothing or takes too long.
+    """
+    child = run_module(module, arguments, timeout_seconds)
+    if isinstance(child, Failure):
+        return child
     lines = [line for line in child.stdout.splitlines() if line.startswith(prefix)]
     try:
         return json.loads(lines[-1].removeprefix(prefix))
     except (IndexError, json.JSONDecodeError):
-        return Failure(shown, f"printed no JSON but {lines[-1:]}", _tail(child.stderr))
+        return _failure(module, arguments, f"printed no JSON but {lines[-1:]}", child.stderr)
+
+
+def _failure(module: str, arguments: Sequence[str], reason: str, stderr: str) -> Failure:
+    return Failure(" ".join(["python", "-m", module, *arguments]), reason, _tail(stderr))
 
 
 def _tail(text: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import socket
 import threading
 import time
@@ -80,7 +79,7 @@ class Board:
         self._changed = threading.Condition()
         self._posts: dict[str, dict[int, Post]] = {}
         self._numbers: dict[str, int] = {}
-        self._next_number = itertools.count(_FIRST_NUMBER)
+        self._next_number = _FIRST_NUMBER
         self._rounds: dict[str, int] = {}
         self._signs: dict[int, tuple[float, Any]] = {}
         self._ended: dict[int, str | None] = {}
@@ -173,14 +172,19 @@ class Board:
             return Post(value, payload)
         return self.wait(key, [0], subject)[0]
 
-    def number(self, text: str) -> int:
-        """A number for `text`: the same on all ranks, whoever asks first, and no other text's."""
+    def number(self, text: str, count: int = 1) -> int:
+        """A number for `text`: the same on all ranks, whoever asks first, and no other text's.
+
+        Args:
+          text: All ranks' name for what is numbered.
+          count: How many numbers that follow each other belong to it; the first is returned.
+        """
         if self.rank == 0:
-            return self._numbered(text)
+            return self._numbered(text, count)
         with self._changed:
             if text in self._numbers:
                 return self._numbers[text]
-        self._send({"type": "number?", "from": self.rank, "key": text})
+        self._send({"type": "number?", "from": self.rank, "key": text, "value": count})
         deadline = time.monotonic() + self.timeout_seconds
         with self._changed:
             while text not in self._numbers:
@@ -307,10 +311,11 @@ class Board:
         for listener in listeners:
             listener(error)
 
-    def _numbered(self, text: str) -> int:
+    def _numbered(self, text: str, count: int) -> int:
         with self._changed:
             if text not in self._numbers:
-                self._numbers[text] = next(self._next_number)
+                self._numbers[text] = self._next_number
+                self._next_number += count
                 self._send({"type": "number", "from": 0, "key": text, "value": self._numbers[text]})
             return self._numbers[text]
 
@@ -360,7 +365,7 @@ class Board:
         if kind == "post":
             self._keep(sender, header["key"], Post(value, payload))
         elif kind == "number?":
-            self._numbered(header["key"])
+            self._numbered(header["key"], int(header["value"]))
         elif kind == "number":
             with self._changed:
                 self._numbers[header["key"]] = int(header["value"])

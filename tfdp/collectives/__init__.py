@@ -6,6 +6,7 @@ from tfdp.collectives.processes import Processes, join, joined
 from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.runtime import global_seed
 from tfdp.collectives.sequence import Sequences
+from tfdp.collectives.slices import map_values
 
 __all__ = [
     "Agreement",
@@ -16,4 +17,5 @@ __all__ = [
     "global_seed",
     "join",
     "joined",
+    "map_values",
 ]

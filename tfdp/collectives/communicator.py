@@ -7,12 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import sequence
-from tfdp.collectives.capturing import captured
-from tfdp.collectives.progress import Counter, ProgressCounters
+from tfdp.collectives.launching import Launcher
+from tfdp.collectives.progress import ProgressCounters
 
-# `CollectiveGatherV2` moves no such values on CPU; their bits travel as another type.
-_GATHER_BITS_AS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
+# What these ops move no values of on CPU: the bits travel as another type.
+_BITS_AS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 _GATHER_AS = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)
 
 
@@ -20,7 +19,8 @@ class Communicator:
     """Primitives between replicas, of one process or of a cluster's.
 
     Ops are placed by the caller's device scope. Each (group, device) has an ordering token: without
-    it, several local devices may wait for each other in different orders.
+    it, several local devices may wait for each other in different orders. Sends and receives need
+    none: they wait for nothing but each other.
 
     No op has a timeout: TensorFlow would start a thread for each collective that sleeps until the
     timeout is over, thousands of them within minutes. Within a process no rank can be lost, and an
@@ -43,17 +43,12 @@ class Communicator:
         key_of_group: Callable[[tuple[int, ...]], int] | None = None,
         counters: ProgressCounters | None = None,
     ) -> None:
-        self._devices = dict(enumerate(devices, start=first_rank))
         self._world_size = len(devices) if world_size is None else world_size
         self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
-        self._key_of_group = key_of_group or (lambda group: sequence.next_key())
-        self._counters = counters
+        self._launcher = Launcher(devices, first_rank, key_of_group, counters)
         # How many pieces of a rank's chunk are on their way at once. Between processes of a host
         # TensorFlow's choice took 176 ms a step for 12.6 M parameters, two pieces 155.
         self._subdivisions = -1 if counters is None else 2
-        self._group_keys: dict[tuple[int, ...], int] = {}
-        self._tokens: dict[tuple[tuple[int, ...], int], tf.Tensor] = {}
-        self._counter_of: dict[tuple[tuple[int, ...], int], Counter] = {}
 
     @property
     def world_size(self) -> int:
@@ -77,40 +72,6 @@ class Communicator:
         padded = tf.pad(tf.reshape(tensor, [-1]), [[0, 1]])
         return tf.reshape(self._all_reduce(padded, group)[:-1], tf.shape(tensor))
 
-    def _all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
-        return self._apart(
-            lambda tensor, **launch: tf.raw_ops.CollectiveReduceV2(
-                input=tensor,
-                merge_op="Add",
-                final_op="Id",
-                max_subdivs_per_device=self._subdivisions,
-                **launch,
-            ),
-            tensor,
-            self._launch("all_reduce", tensor, group),
-        )
-
-    @staticmethod
-    def _apart(
-        collective: Callable[..., tf.Tensor], tensor: tf.Tensor, launch: dict[str, Any]
-    ) -> tf.Tensor:
-        # In a function that is not inlined: inside a loop the runtime adds the loop's name to the
-        # instance key, and that name differs between replicas.
-        token, key = launch.pop("ordering_token"), launch.pop("instance_key")
-        counter, text = launch.pop("counter"), launch.pop("text")
-        sequences, rank = sequence.current()
-        tensor = tensor if counter is None else counter.begin(tensor, text)
-        if sequences.is_in_own_graph(rank):
-            result = collective(tensor, ordering_token=[token], instance_key=key, **launch)
-        else:
-
-            @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-            def call(tensor: tf.Tensor, token: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-                return collective(tensor, ordering_token=[token], instance_key=key, **launch)
-
-            result = call(tensor, token, key)
-        return result if counter is None else counter.end(result)
-
     def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
         """The members' tensors concatenated along axis 0, in the order of ranks.
 
@@ -126,14 +87,17 @@ class Communicator:
                 f"of {tensor.dtype.name}. Gather indices, and look the {tensor.dtype.name}s up "
                 "afterwards."
             )
-        travels_as = {**_GATHER_AS, **_GATHER_BITS_AS}.get(tensor.dtype, tensor.dtype)
-        move = tf.bitcast if tensor.dtype in _GATHER_BITS_AS else tf.cast
+        travels_as = {**_GATHER_AS, **_BITS_AS}.get(tensor.dtype, tensor.dtype)
+        move = tf.bitcast if tensor.dtype in _BITS_AS else tf.cast
         sent = move(tensor, travels_as)
-        received = self._apart(
-            lambda tensor, **launch: tf.raw_ops.CollectiveGatherV2(input=tensor, **launch),
-            sent,
-            self._launch("all_gather", sent, group),
-        )
+        launch = self._launcher.prepare("all_gather", sent, group)
+
+        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Any) -> tf.Tensor:
+            return tf.raw_ops.CollectiveGatherV2(
+                input=tensor, ordering_token=[ordering_token], **keys, **self._options(len(group))
+            )
+
+        received = self._launcher.start(collective, sent, launch)
         if tensor.shape.rank is not None:
             received.set_shape([None, *tensor.shape[1:]])
         return move(received, tensor.dtype)
@@ -145,62 +109,96 @@ class Communicator:
         """
         if len(group) == 1:
             return tf.identity(tensor)
-        rows = tf.shape(tensor)[0]
-        all_rows = self.all_gather(rows[tf.newaxis], group)
-        longest = tf.maximum(tf.reduce_max(all_rows), 1)
-        padding = [[0, longest - rows]] + [[0, 0]] * (tensor.shape.rank - 1)
-        gathered = self.all_gather(tf.pad(tensor, padding), group)
-        return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(all_rows, longest), [-1]))
+        counts = self.all_gather(tf.shape(tensor)[:1], group)
+        return self.gather_counted(tensor, counts, group)
 
-    def _launch(self, kind: str, tensor: tf.Tensor, group: tuple[int, ...]) -> dict:
-        sequences, rank = sequence.current()
-        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
-        call = sequence.Call(kind, tensor.dtype.name, shape, group)
-        if group not in self._group_keys:
-            self._group_keys.setdefault(group, self._key_of_group(group))
-        group_key = self._group_keys[group]
-        instance_key = sequences.instance_key(rank, call)
-        if not tensor.shape.is_fully_defined():
-            # The runtime remembers an instance's shape: a call whose shape varies has a group of
-            # its own, in which each shape is an instance.
-            group_key, instance_key = instance_key, _shape_key(tensor)
+    def gather_counted(
+        self, tensor: tf.Tensor, counts: tf.Tensor, group: tuple[int, ...]
+    ) -> tf.Tensor:
+        """As `all_gather_rows`, where each member knows how many rows each of them holds."""
+        longest = tf.maximum(tf.reduce_max(counts), 1)
+        padding = [[0, longest - tf.shape(tensor)[0]]] + [[0, 0]] * (tensor.shape.rank - 1)
+        gathered = self.all_gather(tf.pad(tensor, padding), group)
+        return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(counts, longest), [-1]))
+
+    # ---- transfers between two ranks
+
+    def together(
+        self,
+        transfers: Callable[[tf.Tensor, int, int], tf.Tensor],
+        kind: str,
+        tensor: tf.Tensor,
+        keys: int,
+    ) -> tf.Tensor:
+        """What `transfers` makes of `tensor` by sends and receives between any ranks.
+
+        Args:
+          transfers: Given `tensor`, the caller's rank and the first of the keys. What it returns
+            must wait for all of its sends, else TensorFlow leaves them out.
+          kind: What they do, alike on all ranks.
+          tensor: What the caller holds before; its shape must be known.
+          keys: How many transfers there are in all, the caller's or not.
+        """
+        everyone = tuple(range(self._world_size))
+        launch = self._launcher.prepare(kind, tensor, everyone, keys)
+
+        def collective(tensor: tf.Tensor, **keys: Any) -> tf.Tensor:
+            return transfers(tensor, launch.rank, launch.instance_key)
+
+        return self._launcher.start(collective, tensor, launch)
+
+    def send(self, tensor: tf.Tensor, source: int, target: int, key: int) -> tf.Operation:
+        """Sends `tensor` from the caller's rank; done when `target` has it.
+
+        Args:
+          tensor: Of a dtype that `all_reduce` takes, with an element or more.
+          source: The caller's rank.
+          target: Another rank.
+          key: Of this transfer alone, and the same at both ends.
+        """
+        bits = _BITS_AS.get(tensor.dtype)
+        return tf.raw_ops.CollectiveBcastSendV2(
+            input=tensor if bits is None else tf.bitcast(tensor, bits),
+            instance_key=key,
+            **self._pair(source, target),
+        ).op
+
+    def receive(self, like: tf.Tensor, source: int, target: int, key: int) -> tf.Tensor:
+        """What `source` sends to the caller's rank `target`, of the shape and dtype of `like`."""
+        bits = _BITS_AS.get(like.dtype)
+        with tf.control_dependencies([like]):
+            received = tf.raw_ops.CollectiveBcastRecvV2(
+                instance_key=key,
+                T=like.dtype if bits is None else bits,
+                shape=like.shape,
+                **self._pair(source, target),
+            )
+        received.set_shape(like.shape)
+        return received if bits is None else tf.bitcast(received, like.dtype)
+
+    def _pair(self, source: int, target: int) -> dict[str, Any]:
+        group = (min(source, target), max(source, target))
+        return {"group_key": self._launcher.group_key(group), **self._options(len(group))}
+
+    def _all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        launch = self._launcher.prepare("all_reduce", tensor, group)
+
+        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Any) -> tf.Tensor:
+            return tf.raw_ops.CollectiveReduceV2(
+                input=tensor,
+                ordering_token=[ordering_token],
+                merge_op="Add",
+                final_op="Id",
+                max_subdivs_per_device=self._subdivisions,
+                **keys,
+                **self._options(len(group)),
+            )
+
+        return self._launcher.start(collective, tensor, launch)
+
+    def _options(self, group_size: int) -> dict[str, Any]:
         return {
-            "group_size": len(group),
-            "group_key": group_key,
-            "instance_key": instance_key,
-            "ordering_token": captured(self._token(group, rank)),
+            "group_size": group_size,
             "communication_hint": self._hint,
             "timeout_seconds": 0,
-            "counter": self._counter(group, rank),
-            "text": str(call),
         }
-
-    def _counter(self, group: tuple[int, ...], rank: int) -> Counter | None:
-        if self._counters is None:
-            return None
-        if (group, rank) not in self._counter_of:
-            self._counter_of[group, rank] = self._counters.counter(self._devices[rank])
-        return self._counter_of[group, rank]
-
-    def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
-        # A resource handle that no op reads: ops that take it run in program order on its device.
-        if (group, rank) not in self._tokens:
-            with tf.init_scope(), tf.device(self._devices[rank]):
-                name = f"tfdp_order_{self._group_keys[group]}_{rank}"
-                self._tokens[group, rank] = tf.raw_ops.VarHandleOp(
-                    dtype=tf.float32, shape=[], shared_name=name
-                )
-        return self._tokens[group, rank]
-
-
-def _shape_key(tensor: tf.Tensor) -> tf.Tensor:
-    """An int32 that differs between a tensor's shapes: exact for one unknown dimension."""
-    if tensor.shape.rank is None:
-        powers = tf.pow(tf.constant(31, tf.int64), tf.range(tf.rank(tensor), dtype=tf.int64))
-        return tf.cast(tf.reduce_sum((tf.shape(tensor, tf.int64) + 1) * powers) % 2**30, tf.int32)
-    key = tf.constant(0, tf.int64)
-    sizes = tf.shape(tensor, tf.int64)
-    for axis, size in enumerate(tensor.shape):
-        if size is None:
-            key = key * 65_599 + sizes[axis]
-    return tf.cast(key % 2**30, tf.int32)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdp import bucketing
+from tfdp.collectives import slices, transfers
 from tfdp.collectives.communicator import Communicator
-from tfdp.topology import AllReduce, Topology
+from tfdp.topology import Exchange, Native, Schedule, Topology
 
 
 class Reducer:
@@ -31,33 +32,37 @@ class Reducer:
         self._communicator = communicator
         self._topology = topology
         self._hosts = tuple(hosts)
-        self._phases(bucket_bytes)
         self._bucket_bytes = bucket_bytes
+        self._schedule(bucket_bytes)  # A topology that cannot cover the ranks says so at once.
 
     def all_reduce(
         self,
         values: Sequence[tf.Tensor | tf.IndexedSlices],
         rank: int,
         prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        merge_rows: bool = False,
     ) -> list[tf.Tensor | tf.IndexedSlices]:
         """The sum of each value over all replicas, the same bits on each of them.
 
-        Slices are gathered, not merged: the result holds every replica's rows in the order of
-        ranks, which is what one device given the global batch computes. Gathering sends n times the
-        rows.
+        Of slices the result holds every replica's rows in the order of ranks, which is what one
+        device given the global batch computes: Keras' Adam squares each row, so that rows which
+        were merged train otherwise. Gathering sends n times the rows of the replica with the most.
 
         Args:
           values: Dense tensors, or IndexedSlices.
           rank: The caller's.
           prepare: Applied to each buffer before it is sent, elementwise: once per bucket, not per
             tensor.
+          merge_rows: Let slices be summed by row before they travel, see `slices.all_reduce`.
         """
         prepare = prepare or (lambda tensor: tensor)
         results: list[tf.Tensor | tf.IndexedSlices] = list(values)
         dense = []
         for index, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
-                results[index] = self._gather_slices(value, prepare)
+                results[index] = self._sum_slices(
+                    slices.map_values(prepare, value), rank, merge_rows
+                )
             else:
                 results[index] = tf.convert_to_tensor(value)
                 dense.append(index)
@@ -79,15 +84,12 @@ class Reducer:
         (summed,) = self.all_reduce([own], rank)
         return tf.cast(summed, value.dtype)
 
-    def _gather_slices(
-        self, slices: tf.IndexedSlices, prepare: Callable[[tf.Tensor], tf.Tensor]
-    ) -> tf.IndexedSlices:
-        everyone = tuple(range(self._communicator.world_size))
-        return tf.IndexedSlices(
-            self._communicator.all_gather_rows(prepare(slices.values), everyone),
-            self._communicator.all_gather_rows(slices.indices, everyone),
-            slices.dense_shape,
-        )
+    def _sum_slices(self, value: tf.IndexedSlices, rank: int, merge_rows: bool) -> tf.IndexedSlices:
+        if merge_rows:
+            return slices.all_reduce(
+                self._communicator, value, lambda dense: self._run_schedule(dense, rank)
+            )
+        return slices.gather(self._communicator, value)
 
     def _reduce_bucket(
         self, tensors: list[tf.Tensor], rank: int, prepare: Callable[[tf.Tensor], tf.Tensor]
@@ -103,23 +105,27 @@ class Reducer:
         ]
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
-        size_bytes = _item(tensor).size_bytes or self._bucket_bytes
-        for phase in self._phases(size_bytes):
-            group = phase.group_of(rank)
+        size_bytes = _item(tensor).size_bytes
+        if size_bytes is None:
+            # Where chunks lie is not known before the step runs.
+            schedule = Native().schedule(self._communicator.world_size, self._hosts, 0)
+        else:
+            schedule = self._schedule(size_bytes)
+        exchanges: list[Exchange] = []
+        for phase in (*schedule.phases, None):
+            if isinstance(phase, Exchange):
+                exchanges.append(phase)
+                continue
+            if exchanges:
+                tensor = transfers.run(self._communicator, schedule, exchanges, tensor)
+                exchanges = []
+            group = None if phase is None else phase.group_of(rank)
             if group is not None:
                 tensor = self._communicator.all_reduce(tensor, group)
         return tensor
 
-    def _phases(self, size_bytes: int) -> list[AllReduce]:
-        world_size = self._communicator.world_size
-        phases = self._topology.schedule(world_size, self._hosts, size_bytes).phases
-        runnable = [phase for phase in phases if isinstance(phase, AllReduce)]
-        if len(runnable) < len(phases):
-            raise ValueError(
-                "`topology` must have a schedule of all-reduces, for single transfers cannot be "
-                f'run yet, but received {self._topology}. Use topology="native".'
-            )
-        return runnable
+    def _schedule(self, size_bytes: int) -> Schedule:
+        return self._topology.schedule(self._communicator.world_size, self._hosts, size_bytes)
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,13 +18,20 @@ from tfdp.errors import CollectiveMismatchError
 # TensorFlow's own strategies count group keys from 1 and instance keys from 100; a key belongs to
 # one list of members for the life of the process, so these start far above.
 _FIRST_KEY = 1 << 24
-_keys = itertools.count(_FIRST_KEY)
+_next_key = types.SimpleNamespace(value=_FIRST_KEY)
+_lock = threading.Lock()
 _current = threading.local()
 
 
-def next_key() -> int:
-    """A key that nothing in this process has used for a group or an instance."""
-    return next(_keys)
+def next_key(count: int = 1) -> int:
+    """The first of `count` keys that nothing in this process has used for a group or an instance.
+
+    They follow each other.
+    """
+    with _lock:
+        first = _next_key.value
+        _next_key.value += count
+    return first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +73,12 @@ class Sequences:
     same keys. Keys are fixed in the graph, so that loops and conditionals can hold collectives.
 
     Args:
-      key_of: The key of a call, given how many equal ones its rank issued before. Processes trace
-        at different times and must come to the same keys; within one process each trace has new
-        ones.
+      key_of: The first key of a call, given how many equal ones its rank issued before, and how
+        many keys it needs. Processes trace at different times and must come to the same keys;
+        within one process each trace has new ones.
     """
 
-    def __init__(self, key_of: Callable[[Call, int], int] | None = None) -> None:
+    def __init__(self, key_of: Callable[[Call, int, int], int] | None = None) -> None:
         self._key_of = key_of
         self._calls: dict[int, list[Call]] = {}
         self._graphs: dict[int, tf.Graph] = {}
@@ -100,15 +108,21 @@ class Sequences:
         finally:
             _current.value = outer
 
-    def instance_key(self, rank: int, call: Call) -> int:
-        """Records `call` and returns the key that the other members of its group get too."""
+    def instance_key(self, rank: int, call: Call, keys: int = 1) -> int:
+        """Records `call` and returns its first key, which the other members of its group get too.
+
+        Args:
+          rank: The caller's.
+          call: What it issues.
+          keys: How many keys that follow each other the call needs.
+        """
         self._calls[rank].append(call)
         counted = call.group if self._key_of is None else call
         position = self._issued[rank, counted]
         self._issued[rank, counted] += 1
         if self._key_of is not None:
-            return self._key_of(call, position)
-        return self._instance_keys.setdefault((call.group, position), next_key())
+            return self._key_of(call, position, keys)
+        return self._instance_keys.setdefault((call.group, position), next_key(keys))
 
     def is_in_own_graph(self, rank: int) -> bool:
         """Whether the replica function's own graph is being built, not a loop or function in it."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
 from tfdp.keras_adapter.hooks import hook, wrap
@@ -147,13 +148,7 @@ def _weighted(step: Step, grads: list[Any]) -> list[Any]:
     weight = _weight(step)
     if weight is None:
         return grads
-    return [None if grad is None else _map_values(weight, grad) for grad in grads]
-
-
-def _map_values(fn: Callable[[tf.Tensor], tf.Tensor], grad: Any) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(fn(grad.values), grad.indices, grad.dense_shape)
-    return fn(grad)
+    return [None if grad is None else map_values(weight, grad) for grad in grads]
 
 
 def _summed(

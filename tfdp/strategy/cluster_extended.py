@@ -126,8 +126,8 @@ class ClusterExtended(DataParallelExtended):
     # ---- traces
 
     def _new_sequences(self) -> Sequences:
-        def key_of(call: Call, ordinal: int) -> int:
-            return self.processes.board.number(f"{self._prefix} {call} number {ordinal}")
+        def key_of(call: Call, ordinal: int, keys: int) -> int:
+            return self.processes.board.number(f"{self._prefix} {call} number {ordinal}", keys)
 
         return Sequences(key_of)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Communicator, Reducer, Sequences
+from tfdp.collectives import Communicator, Reducer, Sequences, map_values
 from tfdp.strategy import input_batches, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
@@ -165,26 +165,30 @@ class DataParallelExtended(MirroredExtended):
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         if self._num_replicas_in_sync == 1:
             return value
-        summed = self.sum_prepared(tf.nest.flatten(value))
+        summed = self.sum_prepared(tf.nest.flatten(value), merge_rows=True)
         if reduce_op == tf.distribute.ReduceOp.MEAN:
             summed = [divide(tensor, self._num_replicas_in_sync) for tensor in summed]
         return tf.nest.pack_sequence_as(value, summed)
 
     def sum_prepared(
-        self, values: Sequence[Any], prepare: Callable[[tf.Tensor], tf.Tensor] | None = None
+        self,
+        values: Sequence[Any],
+        prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        merge_rows: bool = False,
     ) -> list[Any]:
         """Sums `values` over replicas, in a replica function; no gradient flows through.
 
         Args:
           values: Tensors and IndexedSlices.
           prepare: Applied to what is sent, elementwise: once per bucket in a graph.
+          merge_rows: Whether slices may be summed by row before they travel.
         """
         if tf.executing_eagerly():
             prepared = values if prepare is None else [map_values(prepare, v) for v in values]
             return self._eager_sum(list(prepared))
         self._check_can_communicate()
         with tf.name_scope("tfdp_all_reduce"):
-            return self._reducer.all_reduce(values, self._rank(), prepare)
+            return self._reducer.all_reduce(values, self._rank(), prepare, merge_rows)
 
     def broadcast_from_first(self, value: Any, dtype: tf.DType) -> Any:
         """Replica 0's `value` on every replica, in a replica function."""
@@ -281,13 +285,6 @@ def _after(args: Any, kwargs: Any) -> Any:
     """
     leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
     return tf.control_dependencies([leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)])
-
-
-def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
-    """`fn` of a tensor, or of the values of IndexedSlices."""
-    if isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)
-    return fn(value)
 
 
 def divide(value: Any, count: int) -> Any:

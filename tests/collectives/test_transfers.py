@@ -1,0 +1,123 @@
+"""Schedules of transfers on TensorFlow's runtime: every topology, dtype and way of running."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp import topology
+from tfdp.collectives import Communicator, Reducer, transfers
+
+TOPOLOGIES = [
+    topology.Ring(),
+    topology.Tree(),
+    topology.HalvingDoubling(),
+    topology.Direct(),
+    topology.Torus(),
+    topology.Hierarchical(),
+    topology.Hierarchical(topology.HalvingDoubling(), topology.Tree()),
+]
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64"]
+HOSTS = [0, 1, 0, 1]  # listed in turn
+
+
+def every_topology(test):
+    return pytest.mark.parametrize("rule", TOPOLOGIES, ids=str)(test)
+
+
+@pytest.fixture
+def all_reduce(devices, on_replicas):
+    """Returns a function that sums arrays, one for each rank, in a graph."""
+
+    def run(rule, arrays, hosts=HOSTS, times=1):
+        ranks = len(arrays)
+        reducer = Reducer(Communicator(devices[:ranks]), rule, hosts[:ranks], 25 * 2**20)
+        step = on_replicas(
+            ranks, lambda rank: reducer.all_reduce([tf.constant(arrays[rank])], rank)[0]
+        )
+        return [[copy.numpy() for copy in step()] for _ in range(times)]
+
+    return run
+
+
+def whole_numbers(ranks, shape, dtype):
+    """Small ones, whose sums every dtype holds exactly."""
+    return [
+        np.random.default_rng(rank).integers(-9, 9, shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
+        for rank in range(ranks)
+    ]
+
+
+@every_topology
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_topology_sums_every_dtype_exactly(rule, dtype, all_reduce):
+    arrays = whole_numbers(4, (5, 3), dtype)
+    (copies,) = all_reduce(rule, arrays)
+    for copy in copies:
+        assert copy.dtype == arrays[0].dtype
+        np.testing.assert_array_equal(
+            copy.astype("float64"), np.sum(arrays, axis=0, dtype="float64")
+        )
+
+
+@every_topology
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("size", [0, 1, 2, 7])
+def test_any_number_of_ranks_sums_any_number_of_elements(rule, ranks, size, all_reduce):
+    arrays = whole_numbers(ranks, (size,), "int32")
+    (copies,) = all_reduce(rule, arrays)
+    for copy in copies:
+        np.testing.assert_array_equal(copy, np.sum(arrays, axis=0))
+
+
+@every_topology
+def test_every_rank_and_every_run_has_the_same_bits(rule, all_reduce):
+    arrays = [np.random.default_rng(r).normal(size=10_001).astype("float32") for r in range(4)]
+    runs = all_reduce(rule, arrays, times=3)
+    first = runs[0][0].tobytes()
+    assert all(copy.tobytes() == first for copies in runs for copy in copies)
+    expected = np.sum(np.asarray(arrays, "float64"), axis=0)
+    np.testing.assert_allclose(runs[0][0], expected, atol=1e-5)
+
+
+@every_topology
+def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, monkeypatch):
+    monkeypatch.setattr(transfers, "_LEAST_SLICE_BYTES", 100)
+    arrays = [np.random.default_rng(rank).normal(size=333).astype("float64") for rank in range(4)]
+    (copies,) = all_reduce(rule, arrays)
+    for copy in copies:
+        np.testing.assert_allclose(copy, np.sum(arrays, axis=0), rtol=1e-14, atol=1e-14)
+        assert copy.tobytes() == copies[0].tobytes()
+
+
+@every_topology
+def test_loops_whose_rounds_do_not_wait_for_each_other_stay_in_step(rule, devices, on_replicas):
+    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+
+    def one(rank):
+        def body(i, total):
+            late = tf.py_function(lambda: time.sleep(0.002 * (rank == 2)), [], [])
+            with tf.control_dependencies([late]):
+                own = tf.fill([6], tf.cast(i * 10 + rank, tf.float32))
+            return i + 1, total + reducer.all_reduce([own], rank)[0]
+
+        return tf.while_loop(lambda i, _: i < 20, body, (0, tf.zeros([6])), parallel_iterations=10)
+
+    for _, total in on_replicas(4, one)():
+        np.testing.assert_array_equal(total, np.full(6, sum(4 * 10 * i + 6 for i in range(20))))
+
+
+@every_topology
+def test_a_conditional_that_all_ranks_take_alike_may_hold_it(rule, devices, on_replicas):
+    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+    taken = tf.Variable(True)
+
+    def one(rank):
+        own = tf.fill([3], float(rank))
+        return tf.cond(taken, lambda: reducer.all_reduce([own], rank)[0], lambda: own)
+
+    step = on_replicas(4, one)
+    assert [copy.numpy().tolist() for copy in step()] == [[6.0] * 3] * 4
+    taken.assign(False)
+    assert [copy.numpy()[0] for copy in step()] == [0, 1, 2, 3]

@@ -1,0 +1,149 @@
+"""What a rank needs to start a collective: keys, ordering tokens, counters; and where it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives import sequence
+from tfdp.collectives.capturing import captured
+from tfdp.collectives.progress import Counter, ProgressCounters
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One collective, or all transfers of a schedule, as one rank starts it.
+
+    Attributes:
+      rank: The caller's.
+      group: The ranks that take part.
+      group_key: Their number.
+      instance_key: The collective's, or the first of the transfers'.
+      ordering_token: What has the same token is started in the order of the program.
+      counter: Counts what begins and ends; None within one process.
+      text: The collective in words.
+    """
+
+    rank: int
+    group: tuple[int, ...]
+    group_key: int | tf.Tensor
+    instance_key: int | tf.Tensor
+    ordering_token: tf.Tensor
+    counter: Counter | None
+    text: str
+
+
+class Launcher:
+    """Prepares and starts the collectives of a process' ranks.
+
+    Args:
+      devices: Of this process' ranks.
+      first_rank: That of the first of them.
+      key_of_group: A number for a group, alike in all its processes; None: within one process.
+      counters: Counts what the ranks begin and end.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        first_rank: int,
+        key_of_group: Callable[[tuple[int, ...]], int] | None,
+        counters: ProgressCounters | None,
+    ) -> None:
+        self._devices = dict(enumerate(devices, start=first_rank))
+        self._key_of_group = key_of_group or (lambda group: sequence.next_key())
+        self._counters = counters
+        self._group_keys: dict[tuple[int, ...], int] = {}
+        self._tokens: dict[tuple[tuple[int, ...], int], tf.Tensor] = {}
+        self._counter_of: dict[tuple[tuple[int, ...], int], Counter] = {}
+
+    def prepare(
+        self, kind: str, tensor: tf.Tensor, group: tuple[int, ...], keys: int = 1
+    ) -> Launch:
+        """Records a collective of the calling thread's rank, and gets its keys.
+
+        Args:
+          kind: Such as "all_reduce".
+          tensor: What it is called with.
+          group: The ranks that take part.
+          keys: How many instance keys it needs; they follow each other.
+        """
+        sequences, rank = sequence.current()
+        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        call = sequence.Call(kind, tensor.dtype.name, shape, group)
+        group_key: int | tf.Tensor = self.group_key(group)
+        instance_key: int | tf.Tensor = sequences.instance_key(rank, call, keys)
+        if not tensor.shape.is_fully_defined():
+            # The runtime remembers an instance's shape: a call whose shape varies has a group of
+            # its own, in which each shape is an instance.
+            group_key, instance_key = instance_key, _shape_key(tensor)
+        token, counter = captured(self._token(group, rank)), self._counter(group, rank)
+        return Launch(rank, group, group_key, instance_key, token, counter, str(call))
+
+    def group_key(self, group: tuple[int, ...]) -> int:
+        """The number of a group, the same in all its processes."""
+        if group not in self._group_keys:
+            self._group_keys.setdefault(group, self._key_of_group(group))
+        return self._group_keys[group]
+
+    @staticmethod
+    def start(collective: Callable[..., tf.Tensor], tensor: tf.Tensor, launch: Launch) -> tf.Tensor:
+        """Runs `collective(tensor, ordering_token=..., instance_key=...)`.
+
+        In a function that is not inlined: inside a loop the runtime adds the loop's name to the
+        instance key, and that name differs between replicas.
+        """
+        sequences, rank = sequence.current()
+        counter, keys = launch.counter, _keys(launch)
+        tensor = tensor if counter is None else counter.begin(tensor, launch.text)
+        if sequences.is_in_own_graph(rank):
+            result = collective(tensor, **keys)
+        else:
+
+            @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+            def call(tensor: tf.Tensor, keys: dict[str, Any]) -> tf.Tensor:
+                return collective(tensor, **keys)
+
+            result = call(tensor, keys)
+        return result if counter is None else counter.end(result)
+
+    def _counter(self, group: tuple[int, ...], rank: int) -> Counter | None:
+        if self._counters is None:
+            return None
+        if (group, rank) not in self._counter_of:
+            self._counter_of[group, rank] = self._counters.counter(self._devices[rank])
+        return self._counter_of[group, rank]
+
+    def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
+        # A resource handle that no op reads: ops that take it run in program order on its device.
+        if (group, rank) not in self._tokens:
+            with tf.init_scope(), tf.device(self._devices[rank]):
+                name = f"tfdp_order_{self._group_keys[group]}_{rank}"
+                self._tokens[group, rank] = tf.raw_ops.VarHandleOp(
+                    dtype=tf.float32, shape=[], shared_name=name
+                )
+        return self._tokens[group, rank]
+
+
+def _keys(launch: Launch) -> dict[str, Any]:
+    return {
+        "ordering_token": launch.ordering_token,
+        "group_key": launch.group_key,
+        "instance_key": launch.instance_key,
+    }
+
+
+def _shape_key(tensor: tf.Tensor) -> tf.Tensor:
+    """An int32 that differs between a tensor's shapes: exact for one unknown dimension."""
+    if tensor.shape.rank is None:
+        powers = tf.pow(tf.constant(31, tf.int64), tf.range(tf.rank(tensor), dtype=tf.int64))
+        return tf.cast(tf.reduce_sum((tf.shape(tensor, tf.int64) + 1) * powers) % 2**30, tf.int32)
+    key = tf.constant(0, tf.int64)
+    sizes = tf.shape(tensor, tf.int64)
+    for axis, size in enumerate(tensor.shape):
+        if size is None:
+            key = key * 65_599 + sizes[axis]
+    return tf.cast(key % 2**30, tf.int32)

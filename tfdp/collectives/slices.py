@@ -1,0 +1,99 @@
+"""Sums of `tf.IndexedSlices`, such as gradients of embeddings: row by row, or merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives.communicator import Communicator
+
+
+def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
+    """`fn` of a tensor, or of the values of IndexedSlices."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)
+    return fn(value)
+
+
+def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same with each row once, its values summed; rows in the order of their first values.
+
+    >>> slices = tf.IndexedSlices(tf.constant([1.0, 2.0, 3.0]), tf.constant([7, 4, 7]))
+    >>> one_each = merged(slices)
+    >>> one_each.indices.numpy().tolist(), one_each.values.numpy().tolist()
+    ([7, 4], [4.0, 2.0])
+    """
+    rows, positions = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, positions, tf.size(rows))
+    return tf.IndexedSlices(values, rows, slices.dense_shape)
+
+
+def gather(communicator: Communicator, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """All ranks' rows, in the order of ranks.
+
+    Args:
+      communicator: Between all ranks.
+      slices: The caller's.
+    """
+    everyone = tuple(range(communicator.world_size))
+    return tf.IndexedSlices(
+        communicator.all_gather_rows(slices.values, everyone),
+        communicator.all_gather_rows(slices.indices, everyone),
+        slices.dense_shape,
+    )
+
+
+def all_reduce(
+    communicator: Communicator,
+    slices: tf.IndexedSlices,
+    sum_dense: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.IndexedSlices:
+    """The sum of all ranks' slices, the same bits on each: the merged rows of each, in their order.
+
+    Where these are more bytes than a dense all-reduce of the whole sends, that is sent, and each
+    row comes once. The step decides, by the most rows that a rank has.
+
+    Cost: a gather of one number; then n times the rows of the rank with the most, or the dense
+    all-reduce.
+
+    Args:
+      communicator: Between all ranks.
+      slices: The caller's, with numbers as values.
+      sum_dense: The all-reduce for a tensor of known shape.
+    """
+    everyone = tuple(range(communicator.world_size))
+    if len(everyone) == 1:
+        return slices
+    own = merged(slices)
+    counts = communicator.all_gather(tf.size(own.indices)[tf.newaxis], everyone)
+
+    def gathered() -> tuple[tf.Tensor, tf.Tensor]:
+        return (
+            communicator.gather_counted(own.values, counts, everyone),
+            communicator.gather_counted(own.indices, counts, everyone),
+        )
+
+    shape = _static_shape(slices)
+    if shape is None:
+        return tf.IndexedSlices(*gathered(), slices.dense_shape)
+
+    def dense() -> tuple[tf.Tensor, tf.Tensor]:
+        scattered = tf.scatter_nd(own.indices[:, tf.newaxis], own.values, tf.cast(shape, indices))
+        summed = sum_dense(tf.ensure_shape(scattered, shape))
+        return summed, tf.range(shape[0], dtype=indices)
+
+    indices = own.indices.dtype
+    row_bytes = own.values.dtype.size * (tf.TensorShape(shape[1:]).num_elements() or 1)
+    sent_as_rows = tf.cast(tf.reduce_max(counts), tf.int64) * (row_bytes + indices.size)
+    dense_is_less = sent_as_rows * len(everyone) > 2 * shape[0] * row_bytes
+    return tf.IndexedSlices(*tf.cond(dense_is_less, dense, gathered), slices.dense_shape)
+
+
+def _static_shape(slices: tf.IndexedSlices) -> list[int] | None:
+    """The shape of the whole, where it is known when the graph is built."""
+    known = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
+    if known is None or not slices.values.shape[1:].is_fully_defined():
+        return None
+    return [int(known[0]), *slices.values.shape[1:]]

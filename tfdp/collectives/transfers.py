@@ -1,0 +1,100 @@
+"""Runs a schedule's transfers on TensorFlow's runtime: sends, receives, and adds what arrives.
+
+A buffer is cut into slices that go through the schedule independently of each other: while one is
+added up, another is on its way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.collectives.communicator import Communicator
+from tfdp.collectives.pieces import Pieces
+from tfdp.topology import Exchange, Schedule, Transfer
+
+_MOST_SLICES = 4
+_LEAST_SLICE_BYTES = 2**20
+
+
+def run(
+    communicator: Communicator,
+    schedule: Schedule,
+    exchanges: Sequence[Exchange],
+    tensor: tf.Tensor,
+) -> tf.Tensor:
+    """The caller's buffer after `exchanges`, phases of `schedule` that follow each other.
+
+    Args:
+      communicator: Moves the pieces.
+      schedule: Says where chunks lie.
+      exchanges: Some of its phases, in their order.
+      tensor: What the caller holds before them; its shape must be known.
+    """
+    size = tensor.shape.num_elements()
+    if size == 0:
+        return tf.identity(tensor)
+    slices = _slices(size, size * tensor.dtype.size)
+    keys = sum(len(exchange.transfers) for exchange in exchanges)
+
+    def transfer_all(tensor: tf.Tensor, rank: int, key: int) -> tf.Tensor:
+        flat = tf.reshape(tensor, [-1])
+        sends: list[tf.Operation] = []
+        sums = []
+        for start, stop in slices:
+            pieces = Pieces(flat[start:stop], stop - start, functools.partial(tf.concat, axis=0))
+            for exchange in exchanges:
+                where = functools.partial(_where, schedule, stop - start)
+                sends += _exchange(communicator, exchange, pieces, where, rank, key)
+                key += len(exchange.transfers)
+            sums.append(pieces.read(slice(0, stop - start)))
+        with tf.control_dependencies(sends):
+            summed = tf.identity(sums[0] if len(sums) == 1 else tf.concat(sums, axis=0))
+        return tf.reshape(summed, tensor.shape)
+
+    kind = f"all_reduce in {len(exchanges)} exchanges"
+    return communicator.together(transfer_all, kind, tensor, keys * len(slices))
+
+
+def _where(schedule: Schedule, size: int, transfer: Transfer) -> slice | None:
+    where = schedule.slice_of(transfer.chunks, size)
+    return where if where.start < where.stop else None
+
+
+def _exchange(
+    communicator: Communicator,
+    exchange: Exchange,
+    pieces: Pieces,
+    where_of: Callable[[Transfer], slice | None],
+    rank: int,
+    first_key: int,
+) -> list[tf.Operation]:
+    """Changes `pieces` as `exchange` says; returns the sends."""
+    keys = {transfer: first_key + i for i, transfer in enumerate(exchange.transfers)}
+    sends, arrivals = [], []
+    for transfer in exchange.sent_by(rank):
+        where = where_of(transfer)
+        if where is not None:
+            piece = pieces.read(where)
+            sends.append(communicator.send(piece, rank, transfer.target, keys[transfer]))
+    for transfer in exchange.received_by(rank):
+        where = where_of(transfer)
+        if where is not None:
+            like = pieces.read(where)
+            value = communicator.receive(like, transfer.source, rank, keys[transfer])
+            arrivals.append((pieces.add if transfer.reduce else pieces.put, where, value))
+    for change, where, value in arrivals:
+        change(where, value)
+    return sends
+
+
+def _slices(size: int, size_bytes: int) -> list[tuple[int, int]]:
+    """Where the slices of a buffer begin and end.
+
+    >>> _slices(1000, 4000), _slices(2**20, 2**22)
+    ([(0, 1000)], [(0, 262144), (262144, 524288), (524288, 786432), (786432, 1048576)])
+    """
+    count = max(1, min(_MOST_SLICES, size_bytes // _LEAST_SLICE_BYTES))
+    return [(size * i // count, size * (i + 1) // count) for i in range(count)]
