@@ -29,9 +29,9 @@ def test_without_devices_it_has_one_replica_on_the_cpu():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"bucket_bytes": 0}, ValueError, "must be at least 1, but received 0"),
-        ({"bucket_bytes": -5}, ValueError, "must be at least 1, but received -5"),
-        ({"bucket_bytes": float("nan")}, ValueError, "must be at least 1, but received nan"),
+        ({"bucket_bytes": 0}, ValueError, "must be at least 1024, but received 0"),
+        ({"bucket_bytes": -5}, ValueError, "must be at least 1024, but received -5"),
+        ({"bucket_bytes": float("nan")}, ValueError, "must be at least 1024, but received nan"),
         ({"topology": "moebius"}, ValueError, "must name a known topology.*'moebius'.*native"),
         ({"topology": 3}, TypeError, "must be a name or a `tfdp.topology.Topology`.*3"),
     ],
@@ -222,7 +222,7 @@ def test_strategies_on_the_same_devices_work_alternately_with_each_other_and_wit
 ):
     strategies = {
         "ours": harness.strategy(3),
-        "ours again": harness.strategy(3, bucket_bytes=1),
+        "ours again": harness.strategy(3, bucket_bytes=1024),
         "ours on two": harness.strategy(2),
         "ours on others": tfdp.DataParallelStrategy(["CPU:3", "CPU:1"]),
         "tensorflow": mirrored(3),

@@ -15,7 +15,9 @@ def test_an_object_is_returned_as_it_is():
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"must name a known topology.*'ringg'.*\['direct', "):
+    with pytest.raises(
+        ValueError, match=r"must name a known topology.*'ringg'.*\['auto', 'direct', "
+    ):
         topology.from_name("ringg")
 
 

@@ -2,6 +2,7 @@
 
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.communicator import Communicator
+from tfdp.collectives.probing import Probe
 from tfdp.collectives.processes import Processes, join, joined
 from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.runtime import global_seed
@@ -11,6 +12,7 @@ from tfdp.collectives.slices import map_values
 __all__ = [
     "Agreement",
     "Communicator",
+    "Probe",
     "Processes",
     "Reducer",
     "Sequences",

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Agreement, Communicator, Processes, Sequences
+from tfdp.collectives import Agreement, Communicator, Probe, Processes, Sequences
 from tfdp.collectives.sequence import Call
 from tfdp.errors import RankMismatchError
 from tfdp.strategy import input_batches, variables
@@ -103,8 +103,14 @@ class ClusterExtended(DataParallelExtended):
             counters=self.processes.counters,
         )
 
-    def _hosts(self) -> list[int]:
+    def hosts(self) -> list[int]:
+        """See `DataParallelExtended.hosts`."""
         return [host for host in self.processes.hosts for _ in self.worker_devices]
+
+    def probe(self) -> Probe:
+        """See `DataParallelExtended.probe`."""
+        run, board = self._container_strategy().run, self.processes.board
+        return Probe(run, self._communicator, self.hosts(), board)
 
     # ---- running replicas
 

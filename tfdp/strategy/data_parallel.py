@@ -11,10 +11,13 @@ from tfdp import cluster, collectives, keras_adapter
 from tfdp import topology as topologies
 from tfdp.cluster import run_status
 from tfdp.errors import ScopeError
+from tfdp.strategy import auto_topology, input_batches
 from tfdp.strategy import devices as device_names
-from tfdp.strategy import input_batches
 from tfdp.strategy.cluster_extended import ClusterExtended
 from tfdp.strategy.extended import DataParallelExtended
+
+_LEAST_BUCKET_BYTES = 2**10
+_BUCKET_BYTES = 25 * 2**20
 
 
 class DataParallelStrategy(tf.distribute.Strategy):
@@ -24,7 +27,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     `experimental_distribute_dataset` and the others behave as tf.distribute documents. Variables
     made in its scope have a copy on every device, bit for bit the same after each step.
 
-    Each step sends the gradients' bytes 2(n-1)/n times per replica (`topology="native"`), once per
+    Each step sends the gradients' bytes 2(n-1)/n times per replica (most topologies), once per
     optimizer and accumulation window, and a few scalars per batch and loss.
 
     In a cluster each process runs the same script and makes the same strategy; its replicas are
@@ -36,17 +39,21 @@ class DataParallelStrategy(tf.distribute.Strategy):
         GPUs, else the CPU.
       cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, in place of what the
         environment says.
-      topology: How buffers are summed: "native", or a `tfdp.topology.Topology` whose schedule is
-        made of all-reduces over groups. Schedules of single transfers (`tfdp.topology.Ring()` ...)
-        can be computed and compared, but not run yet.
+      topology: How buffers are summed: a name ("native", "ring", "tree", "halving_doubling",
+        "direct", "torus", "hierarchical") or an object such as
+        `tfdp.topology.Torus(rows=2, columns=4)`. "auto" measures the links, which takes about a
+        second, and chooses for each size; see `tfdp.topology.Auto`. All but "native" follow the
+        hosts, whatever order the ranks are listed in. Buffers of unknown shape go the native way,
+        and so does what is reduced outside of graphs.
       bucket_bytes: Gradients up to half this size travel together, at most this many bytes at a
-        time.
+        time; at least 1024. None: 25 MiB, or what "auto" chooses.
       timeout_seconds: In a cluster: how long a rank may be waited for in a collective. Then all
         ranks end with an error that names it. The latest strategy's holds for the whole process.
       startup_timeout_seconds: In a cluster: how long all ranks may take to come.
 
     Raises:
-      ValueError: A device is unknown, doubled, or of another process; a number is out of range.
+      ValueError: A device is unknown, doubled, or of another process; a number is out of range; the
+        topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit.
       ClusterError: The cluster's description is malformed, or a rank does not come.
       RankMismatchError: The ranks make different strategies.
 
@@ -61,14 +68,14 @@ class DataParallelStrategy(tf.distribute.Strategy):
         *,
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         topology: str | topologies.Topology = "native",
-        bucket_bytes: int = 25 * 2**20,
+        bucket_bytes: int | None = None,
         timeout_seconds: float = 600.0,
         startup_timeout_seconds: float = 300.0,
     ) -> None:
-        if not bucket_bytes >= 1:
+        if bucket_bytes is not None and not bucket_bytes >= _LEAST_BUCKET_BYTES:
             raise ValueError(
-                f"`bucket_bytes` must be at least 1, but received {bucket_bytes}. "
-                "Use bucket_bytes=25 * 2**20 for 25 MiB."
+                f"`bucket_bytes` must be at least {_LEAST_BUCKET_BYTES}, but received "
+                f"{bucket_bytes}. Use bucket_bytes=25 * 2**20 for 25 MiB, or leave it out."
             )
         for option, seconds in (
             ("timeout_seconds", timeout_seconds),
@@ -80,10 +87,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
                     "default, or use float('inf') to wait for ever."
                 )
         topology = topologies.from_name(topology)
+        undecided = isinstance(topology, topologies.Auto) and not topology.rules
         found = cluster.detect(resolver=cluster_resolver)
         options: dict[str, Any] = {
-            "topology": topology,
-            "bucket_bytes": bucket_bytes,
+            "topology": topologies.Native() if undecided else topology,
+            "bucket_bytes": bucket_bytes or _bucket_bytes_of(topology),
             "around_replica": keras_adapter.around_replica,
         }
         extended: DataParallelExtended
@@ -109,6 +117,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 **options,
             )
         super().__init__(extended)
+        if undecided:
+            auto = auto_topology.decided(extended)
+            extended.use_topology(auto, bucket_bytes or _bucket_bytes_of(auto))
         keras_adapter.install()
         run_status.mark_strategy_made()
 
@@ -116,6 +127,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def rank(self) -> int:
         """This process' rank in the cluster; 0 where it is alone."""
         return self.extended.processes.rank if self.extended.in_cluster else 0
+
+    @property
+    def topology(self) -> topologies.Topology:
+        """How buffers are summed; of "auto", what was decided, and from which measurements."""
+        return self.extended.topology
 
     def __repr__(self) -> str:
         replicas = self.extended.num_replicas
@@ -178,3 +194,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         [[0, 1], [2]]
         """
         return input_batches.split(batch, self)
+
+
+def _bucket_bytes_of(topology: topologies.Topology) -> int:
+    decided = topology.bucket_bytes if isinstance(topology, topologies.Auto) else None
+    return decided or _BUCKET_BYTES

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Communicator, Reducer, Sequences, map_values
+from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
 from tfdp.strategy import input_batches, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
@@ -53,7 +53,7 @@ class DataParallelExtended(MirroredExtended):
         self._lifted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         self._communicator = self._make_communicator()
-        self._reducer = Reducer(self._communicator, topology, self._hosts(), bucket_bytes)
+        self.use_topology(topology, bucket_bytes)
 
     identical_writes = staticmethod(variables.identical_writes)
     summed_on_read = staticmethod(variables.summed_on_read)
@@ -61,8 +61,18 @@ class DataParallelExtended(MirroredExtended):
     def _make_communicator(self) -> Communicator:
         return Communicator(self.worker_devices)
 
-    def _hosts(self) -> list[int]:
+    def use_topology(self, topology: Topology, bucket_bytes: int) -> None:
+        """From now on, what is traced sums its buckets so."""
+        self.topology = topology
+        self._reducer = Reducer(self._communicator, topology, self.hosts(), bucket_bytes)
+
+    def hosts(self) -> list[int]:
+        """For each rank the index of its host."""
         return [0] * len(self.worker_devices)
+
+    def probe(self) -> Probe:
+        """What measures the links; all ranks must use it."""
+        return Probe(self._container_strategy().run, self._communicator, self.hosts(), None)
 
     @property
     def num_replicas(self) -> int:

@@ -3,6 +3,7 @@
 They know no TensorFlow. An engine in `tfdp.collectives` runs the phases.
 """
 
+from tfdp.topology.auto import Auto, Rule, decide
 from tfdp.topology.base import AllReduce, Exchange, Phase, Schedule, Topology, Transfer
 from tfdp.topology.costs import Cost, cost
 from tfdp.topology.direct import Direct
@@ -17,6 +18,7 @@ from tfdp.topology.tree import Tree
 
 __all__ = [
     "AllReduce",
+    "Auto",
     "Choice",
     "Cost",
     "Direct",
@@ -27,6 +29,7 @@ __all__ = [
     "Native",
     "Phase",
     "Ring",
+    "Rule",
     "Schedule",
     "Topology",
     "Torus",
@@ -34,6 +37,7 @@ __all__ = [
     "Tree",
     "choose",
     "cost",
+    "decide",
     "from_name",
     "names",
     "predict_seconds",

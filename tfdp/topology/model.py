@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tfdp.topology.base import Schedule, Topology
+from tfdp.topology.base import AllReduce, Schedule, Topology
 from tfdp.topology.costs import Move, operations, steps
 from tfdp.topology.direct import Direct
 from tfdp.topology.halving_doubling import HalvingDoubling
@@ -32,6 +32,8 @@ class Links:
         others. Its ranks share it.
       operation_seconds: What a rank spends on starting one operation, be it a send, a receive or an
         all-reduce of the engine. Many small steps are ruled by it.
+      engine_step_seconds: What a step of the engine's own all-reduce takes for no bytes; None: as
+        long as that of a transfer. The engine need not start an operation for each.
 
     >>> Links(1e-4, 1e9, 1e-3, 24e6).bytes_per_second_between
     24000000.0
@@ -42,10 +44,13 @@ class Links:
     latency_seconds_between: float
     bytes_per_second_between: float
     operation_seconds: float = 0.0
+    engine_step_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
             rate = field.name.startswith("bytes_per_second")
             if not math.isfinite(value) or value < 0 or (rate and value == 0):
                 raise ValueError(
@@ -83,8 +88,20 @@ def predict_seconds(
     >>> round(predict_seconds(schedule, range(4), 25_000_000, links), 3)
     1.506
     """
-    moving = sum(_step_seconds(moves, hosts, links) for moves in steps(schedule, size_bytes))
-    return moving + operations(schedule) * links.operation_seconds
+    seconds = operations(schedule) * links.operation_seconds
+    for phase in schedule.phases:
+        own = links.engine_step_seconds if isinstance(phase, AllReduce) else None
+        inside, between = (
+            (links.latency_seconds_inside, links.latency_seconds_between)
+            if own is None
+            else (own, own)
+        )
+        phase_links = dataclasses.replace(
+            links, latency_seconds_inside=inside, latency_seconds_between=between
+        )
+        alone = Schedule((phase,), schedule.chunks)
+        seconds += sum(_step_seconds(m, hosts, phase_links) for m in steps(alone, size_bytes))
+    return seconds
 
 
 def candidates(hosts: Sequence[int]) -> tuple[Topology, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfdp.topology.auto import Auto
 from tfdp.topology.base import Topology
 from tfdp.topology.direct import Direct
 from tfdp.topology.halving_doubling import HalvingDoubling
@@ -12,6 +13,7 @@ from tfdp.topology.torus import Torus
 from tfdp.topology.tree import Tree
 
 _TOPOLOGIES: dict[str, type[Topology]] = {
+    "auto": Auto,
     "direct": Direct,
     "halving_doubling": HalvingDoubling,
     "hierarchical": Hierarchical,
@@ -26,7 +28,7 @@ def names() -> tuple[str, ...]:
     """The names that `topology=` takes.
 
     >>> names()
-    ('direct', 'halving_doubling', 'hierarchical', 'native', 'ring', 'torus', 'tree')
+    ('auto', 'direct', 'halving_doubling', 'hierarchical', 'native', 'ring', 'torus', 'tree')
     """
     return tuple(sorted(_TOPOLOGIES))
 
@@ -56,3 +58,21 @@ def from_name(topology: str | Topology) -> Topology:
             f"Use one of {list(names())} or an object of a `tfdp.topology.Topology` subclass."
         )
     return _TOPOLOGIES[topology]()
+
+
+def name_of(topology: Topology) -> str:
+    """The name of a topology's kind.
+
+    Raises:
+      ValueError: It has none, as it is not one of tfdp's.
+
+    >>> name_of(Torus(rows=2, columns=4))
+    'torus'
+    """
+    for name, kind in _TOPOLOGIES.items():
+        if type(topology) is kind:
+            return name
+    raise ValueError(
+        f"`topology` must be one of {list(names())} to have a name, but received {topology!r}. "
+        "Keep your own in code."
+    )

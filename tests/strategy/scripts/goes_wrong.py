@@ -57,7 +57,7 @@ def run():
     if how == "too late" and guilty:
         tf.constant(1.0) + 1.0
     if how == "bucket" and guilty:
-        options["bucket_bytes"] = 1000
+        options["bucket_bytes"] = 2000
     if how == "devices" and guilty:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(

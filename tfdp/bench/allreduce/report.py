@@ -68,9 +68,9 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
     table = Table(
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
-        "bound: time / bound.",
+        "/ bound: time / bound.",
     )
-    for column in ("side", "median", "min-max", "algorithm", "bus", "x bound"):
+    for column in ("side", "median", "min-max", "algorithm", "bus", "/ bound"):
         table.add_column(column, justify="left" if column == "side" else "right", no_wrap=True)
     for side, seconds in sorted(times(measured, size_bytes).items(), key=lambda row: row[1][0]):
         median = statistics.median(seconds)

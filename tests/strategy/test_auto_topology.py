@@ -1,0 +1,83 @@
+"""`topology="auto"` in one process: measured once, kept in a file, the same training."""
+
+import logging
+
+import harness
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp import topology
+from tfdp.topology import saving
+
+
+def summed(strategy):
+    own = harness.per_replica(strategy, [np.full(7, 2.0**r, "float32") for r in range(3)])
+
+    @tf.function
+    def step():
+        return strategy.run(
+            lambda v: tf.distribute.get_replica_context().all_reduce("SUM", v), args=(own,)
+        )
+
+    return [copy.numpy().tolist() for copy in strategy.experimental_local_results(step())]
+
+
+def test_it_measures_decides_and_says_so_in_one_line(caplog):
+    with caplog.at_level(logging.INFO, "tfdp"):
+        strategy = harness.strategy(3, topology="auto")
+    (line,) = [record.message for record in caplog.records if "topology" in record.message]
+    assert line.startswith(f"topology auto: {strategy.topology.describe()}; buckets of ")
+    assert "measured in" in line
+    assert "inside a host" in line
+    links = strategy.topology.links
+    assert links.bytes_per_second_inside > 1e6
+    assert strategy.topology == topology.decide(3, [0, 0, 0], links)
+    assert summed(strategy) == [[7.0] * 7] * 3
+
+
+def test_a_file_keeps_the_decision_and_gives_it_back(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "topology.json"
+    monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))
+    first = harness.strategy(3, topology="auto").topology
+    assert saving.loads(path.read_text(), [0, 0, 0], "") == first
+    links = topology.Links(1e-3, 1e8, 1e-3, 1e8)
+    kept = topology.Auto((topology.Rule(None, topology.Tree()),), 2**21, links)
+    path.write_text(saving.dumps(kept, [0, 0, 0]))
+    with caplog.at_level(logging.INFO, "tfdp"):
+        strategy = harness.strategy(3, topology="auto")
+    assert strategy.topology == kept
+    assert f"as {path} says" in caplog.text
+    assert summed(strategy) == [[7.0] * 7] * 3
+
+
+def test_a_file_for_other_ranks_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "topology.json"
+    monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))
+    harness.strategy(3, topology="auto")
+    with pytest.raises(ValueError, match=r"on hosts \[0, 0\], but .*topology.json was decided"):
+        harness.strategy(2, topology="auto")
+
+
+def test_one_replica_has_nothing_to_measure():
+    assert harness.strategy(1, topology="auto").topology.links is None
+
+
+def test_one_s_own_decision_is_taken_as_it_is():
+    rules = (topology.Rule(10, topology.Ring()), topology.Rule(None, topology.Direct()))
+    strategy = harness.strategy(3, topology=topology.Auto(rules))
+    assert strategy.topology.rules == rules
+    assert summed(strategy) == [[7.0] * 7] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topology": "rign"}, r"must name a known topology, but received 'rign'"),
+        ({"topology": topology.Torus(rows=2, columns=4)}, r"8.*3|3.*8"),
+        ({"bucket_bytes": 1023}, r"at least 1024, but received 1023"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(options, message):
+    with pytest.raises(ValueError, match=message):
+        harness.strategy(3, **options)

@@ -1,0 +1,160 @@
+"""Measures what the links between ranks do, as the cost model of topologies wants to know it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.cluster.board import Board
+from tfdp.collectives import transfers
+from tfdp.collectives.communicator import Communicator
+from tfdp.topology import Exchange, Links, Schedule, Transfer
+
+# Short, for building their graphs costs more than running them.
+_CHAIN = 6
+_BURST = 8
+_BYTES_INSIDE = 4 * 2**20
+_BYTES_BETWEEN = 2**20  # 42 ms at 200 Mbit/s
+_SMALL_RUNS = 3
+_LARGE_RUNS = 2
+_SHORTEST_SECONDS = 1e-6
+
+
+class Probe:
+    """Times transfers between neighbours, all at the same time, on every rank.
+
+    Args:
+      run: Calls a function without arguments in every local replica, in a graph.
+      communicator: Between all ranks.
+      hosts: For each rank the index of its host.
+      board: Of the cluster; None within one process.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Callable[[], tf.Tensor]], Any],
+        communicator: Communicator,
+        hosts: Sequence[int],
+        board: Board | None,
+    ) -> None:
+        self._run = run
+        self._communicator = communicator
+        self._hosts = hosts
+        self._board = board
+
+    def links(self) -> Links:
+        """The links' latencies and rates: the slowest of each kind, the same on all ranks.
+
+        Cost: some 60 small transfers a rank, 3 x 4 MiB to a neighbour of its host, and 3 x 1 MiB
+        from each host to the next: about a second on loopback.
+        """
+        inside, between = _inside(self._hosts), _between(self._hosts)
+        measured = {
+            kind: self._latency_and_rate(pairs, size_bytes)
+            for kind, pairs, size_bytes in (
+                ("inside", inside, _BYTES_INSIDE),
+                ("between", between, _BYTES_BETWEEN),
+            )
+            if pairs
+        }
+        latency_inside, rate_inside = measured.get("inside", measured.get("between", (0.0, 1e12)))
+        latency_between, rate_between = measured.get("between", (latency_inside, rate_inside))
+        pairs = inside or between
+        operation, once = self._operation_seconds(pairs)
+        # What calling any function takes, and what is left of it for the engine's own all-reduce.
+        latency = latency_inside if inside else latency_between
+        call = max(once - latency - 2 * operation, 0.0)
+        engine = self._seconds(self._native, _BURST, _SMALL_RUNS) - call - operation
+        return Links(
+            latency_seconds_inside=latency_inside,
+            bytes_per_second_inside=rate_inside,
+            latency_seconds_between=latency_between,
+            bytes_per_second_between=rate_between,
+            operation_seconds=operation,
+            engine_step_seconds=max(engine, 0.0) / (2 * (len(self._hosts) - 1)),
+        )
+
+    def _native(self, own: tf.Tensor) -> tf.Tensor:
+        return self._communicator.all_reduce(own, tuple(range(len(self._hosts))))
+
+    def _transfers(self, schedule: Schedule) -> Callable[[tf.Tensor], tf.Tensor]:
+        return lambda own: transfers.run(self._communicator, schedule, schedule.exchanges(), own)
+
+    def _latency_and_rate(
+        self, pairs: list[tuple[int, int]], size_bytes: int
+    ) -> tuple[float, float]:
+        once = self._seconds(self._transfers(_chain(pairs, 1)), 1, _SMALL_RUNS)
+        often = self._seconds(self._transfers(_chain(pairs, _CHAIN + 1)), 1, _SMALL_RUNS)
+        large = self._seconds(self._transfers(_chain(pairs, 1)), size_bytes // 4, _LARGE_RUNS)
+        return (
+            max(often - once, 0.0) / _CHAIN,
+            size_bytes / max(large - once, _SHORTEST_SECONDS),
+        )
+
+    def _operation_seconds(self, pairs: list[tuple[int, int]]) -> tuple[float, float]:
+        """What an operation adds, and what the call takes that has one to each neighbour."""
+        once = self._seconds(self._transfers(_chain(pairs, 1)), _BURST, _SMALL_RUNS)
+        burst = self._seconds(self._transfers(_burst(pairs)), _BURST, _SMALL_RUNS)
+        # Each of them is a send and a receive.
+        return max(burst - once, 0.0) / (2 * (_BURST - 1)), once
+
+    def _seconds(
+        self, collective: Callable[[tf.Tensor], tf.Tensor], elements: int, runs: int
+    ) -> float:
+        """What the slowest rank takes for it, in the fastest of `runs`."""
+
+        @tf.autograph.experimental.do_not_convert
+        def replica() -> tf.Tensor:
+            return tf.reduce_max(collective(tf.zeros([elements])))
+
+        step = tf.function(lambda: self._run(replica), autograph=False)
+        taken = []
+        for _ in range(runs + 1):
+            if self._board is not None:
+                self._board.barrier("a measurement of the links")
+            began = time.perf_counter()
+            for result in tf.nest.flatten(step(), expand_composites=True):
+                result.numpy()
+            taken.append(time.perf_counter() - began)
+        timed = taken[1:]  # the first one is traced
+        if self._board is not None:
+            posts = self._board.all_gather("what the links took", timed)
+            timed = [max(of_ranks) for of_ranks in zip(*(p.value for p in posts), strict=True)]
+        return min(timed)
+
+
+def _inside(hosts: Sequence[int]) -> list[tuple[int, int]]:
+    """Each rank and the next of its host, around each host."""
+    pairs = []
+    for host in sorted(set(hosts)):
+        ranks = [rank for rank, own in enumerate(hosts) if own == host]
+        if len(ranks) > 1:
+            pairs += list(zip(ranks, [*ranks[1:], ranks[0]], strict=True))
+    return pairs
+
+
+def _between(hosts: Sequence[int]) -> list[tuple[int, int]]:
+    """The first rank of each host and that of the next, around all."""
+    firsts = [list(hosts).index(host) for host in sorted(set(hosts))]
+    if len(firsts) == 1:
+        return []
+    return list(zip(firsts, [*firsts[1:], firsts[0]], strict=True))
+
+
+def _chain(pairs: list[tuple[int, int]], length: int) -> Schedule:
+    """Everything to the next, again and again."""
+    phase = Exchange(tuple(Transfer(*pair, range(1), reduce=False) for pair in pairs))
+    return Schedule((phase,) * length)
+
+
+def _burst(pairs: list[tuple[int, int]]) -> Schedule:
+    """Many small ones at once."""
+    together = [
+        Transfer(*pair, range(chunk, chunk + 1), reduce=False)
+        for pair in pairs
+        for chunk in range(_BURST)
+    ]
+    return Schedule((Exchange(tuple(together)),), chunks=_BURST)

@@ -1,0 +1,84 @@
+"""`topology="auto"`: measure, decide, keep the decision in a file or take it from there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+
+from tfdp.strategy.extended import DataParallelExtended
+from tfdp.topology import Auto, Native, Rule, decide, saving
+
+FILE_VARIABLE = "TFDP_TOPOLOGY_FILE"
+
+
+def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.environ) -> Auto:
+    """The decision for the strategy's ranks, the same on all of them; one line says which and why.
+
+    Where `TFDP_TOPOLOGY_FILE` names a file that exists, rank 0's decision is taken from it, and
+    else written to it. What is measured, and its cost: see `tfdp.collectives.Probe.links`.
+
+    Raises:
+      ValueError: The file holds something else, or a decision for other ranks.
+      OSError: The file can be neither read nor written.
+    """
+    began = time.perf_counter()
+    hosts = extended.hosts()
+    if len(hosts) == 1:
+        return _alone()
+    path = environ.get(FILE_VARIABLE)
+    text = _from_rank_0(extended, _read(path) if path and _is_rank_0(extended) else None)
+    if text:
+        auto = saving.loads(text, hosts, path or "that of rank 0")
+        origin = f"as {path or 'the file of rank 0'} says"
+    else:
+        auto = decide(len(hosts), hosts, extended.probe().links())
+        origin = f"measured in {time.perf_counter() - began:.1f} s"
+        if path and _is_rank_0(extended):
+            saving.write(saving.dumps(auto, hosts), pathlib.Path(path))
+    if _is_rank_0(extended):
+        logging.getLogger("tfdp").info("topology auto: %s", _described(auto, hosts, origin))
+    return auto
+
+
+def _alone() -> Auto:
+    return Auto((Rule(None, Native()),), bucket_bytes=25 * 2**20)
+
+
+def _described(auto: Auto, hosts: list[int], origin: str) -> str:
+    links = auto.links
+    assert links is not None
+    inside = (
+        f"{links.latency_seconds_inside * 1e3:.2f} ms and "
+        f"{links.bytes_per_second_inside / 1e6:.0f} MB/s inside a host"
+    )
+    between = (
+        f"{links.latency_seconds_between * 1e3:.2f} ms and "
+        f"{links.bytes_per_second_between / 1e6:.0f} MB/s between hosts"
+    )
+    known = [inside] if len(set(hosts)) < len(hosts) else []
+    known += [between] if len(set(hosts)) > 1 else []
+    return (
+        f"{auto.describe()}; buckets of {(auto.bucket_bytes or 0) / 2**20:g} MiB. Predicted to be "
+        f"the fastest of all for {', '.join(known)}, {links.operation_seconds * 1e6:.0f} us an "
+        f"operation ({origin})."
+    )
+
+
+def _read(path: str) -> str | None:
+    try:
+        return pathlib.Path(path).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _is_rank_0(extended: DataParallelExtended) -> bool:
+    return not extended.in_cluster or extended.processes.rank == 0
+
+
+def _from_rank_0(extended: DataParallelExtended, text: str | None) -> str | None:
+    if not extended.in_cluster:
+        return text
+    return extended.processes.board.from_first("the decision on the topology", text).value

@@ -1,0 +1,147 @@
+"""A topology for each size of buffer, chosen from what links were measured to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from tfdp.topology.base import Schedule, Topology
+from tfdp.topology.model import Links, candidates, predict_seconds
+
+# The sizes for which the model is asked; each decision holds up to halfway to the next.
+_SIZES = tuple(4**power for power in range(4, 16))
+_BUCKET_BYTES = tuple(2**power for power in range(20, 28))
+# A bucket is large enough when a larger one would move bytes this much faster at most.
+_WORTH_A_LARGER_BUCKET = 1.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One decision.
+
+    Attributes:
+      up_to_bytes: The largest buffer that it holds for; None: there is no largest.
+      topology: How such buffers are summed.
+    """
+
+    up_to_bytes: int | None
+    topology: Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Auto(Topology):
+    """The topology that is predicted to take the least time, buffer by buffer.
+
+    `tfdp.DataParallelStrategy(topology="auto")` measures the links when it starts and decides.
+
+    Args:
+      rules: By ascending size, the last without a limit; empty: not decided yet.
+      bucket_bytes: From this size on, larger buckets are hardly faster; None: not decided yet.
+      links: What the decision is made from; None: not measured yet.
+
+    Raises:
+      ValueError: The rules do not cover every size once.
+
+    >>> auto = decide(4, [0, 1, 0, 1], Links(1e-4, 1e9, 1e-3, 24e6, 3e-4, 2e-4))
+    >>> auto.describe()
+    'Native() up to 32 KiB, Tree() above'
+    """
+
+    rules: tuple[Rule, ...] = ()
+    bucket_bytes: int | None = None
+    links: Links | None = None
+
+    def __post_init__(self) -> None:
+        limits = [math.inf if r.up_to_bytes is None else r.up_to_bytes for r in self.rules]
+        if self.rules and (limits[-1] != math.inf or sorted(set(limits)) != limits):
+            raise ValueError(
+                "`rules` must ascend, and only the last must be without a limit, but received "
+                f"limits of {[rule.up_to_bytes for rule in self.rules]}. Use "
+                "up_to_bytes=None for the last, or `tfdp.topology.decide`."
+            )
+
+    def topology_for(self, size_bytes: int) -> Topology:
+        """What sums a buffer of this size.
+
+        Raises:
+          ValueError: Nothing has been decided yet.
+        """
+        for rule in self.rules:
+            if rule.up_to_bytes is None or size_bytes <= rule.up_to_bytes:
+                return rule.topology
+        raise ValueError(
+            "`Auto` must have rules to make a schedule, but received none. Give it to a strategy, "
+            "which measures and decides, or use `tfdp.topology.decide(world_size, hosts, links)`."
+        )
+
+    def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
+        """See `Topology.schedule`."""
+        return self.topology_for(size_bytes).schedule(world_size, hosts, size_bytes)
+
+    def describe(self) -> str:
+        """The decision in words.
+
+        >>> from tfdp.topology.ring import Ring
+        >>> Auto((Rule(2048, Ring()), Rule(None, Ring()))).describe()
+        'Ring() up to 2 KiB, Ring() above'
+        """
+        parts = [
+            f"{rule.topology} above"
+            if rule.up_to_bytes is None
+            else f"{rule.topology} up to {_show(rule.up_to_bytes)}"
+            for rule in self.rules
+        ]
+        if len(parts) == 1:
+            parts = [f"{self.rules[0].topology} for all sizes"]
+        return ", ".join(parts)
+
+
+def decide(world_size: int, hosts: Sequence[int], links: Links) -> Auto:
+    """Chooses by the cost model; the same numbers give the same choice on every rank.
+
+    Args:
+      world_size: Number of ranks.
+      hosts: For each rank the index of its host.
+      links: As measured.
+
+    >>> decide(2, [0, 0], Links(1e-4, 1e9, 1e-4, 1e9)).bucket_bytes
+    2097152
+    """
+    considered = [
+        (topology, topology.schedule(world_size, hosts, _SIZES[-1]))
+        for topology in candidates(hosts)
+    ]
+
+    def best(size_bytes: int) -> tuple[float, Topology]:
+        predicted = [
+            (predict_seconds(schedule, hosts, size_bytes, links), order, topology)
+            for order, (topology, schedule) in enumerate(considered)
+        ]
+        seconds, _, topology = min(predicted, key=lambda row: row[:2])
+        return seconds, topology
+
+    rules: list[Rule] = []
+    for size in _SIZES:
+        _, topology = best(size)
+        if rules and rules[-1].topology == topology:
+            rules.pop()
+        rules.append(Rule(2 * size, topology))
+    rules[-1] = Rule(None, rules[-1].topology)
+    return Auto(tuple(rules), _bucket_bytes(lambda size: best(size)[0]), links)
+
+
+def _bucket_bytes(seconds_for: Callable[[int], float]) -> int:
+    largest = _SIZES[-1]
+    per_byte = seconds_for(largest) / largest
+    for size in _BUCKET_BYTES:
+        if seconds_for(size) / size <= _WORTH_A_LARGER_BUCKET * per_byte:
+            return size
+    return _BUCKET_BYTES[-1]
+
+
+def _show(size_bytes: int) -> str:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:g} {unit}"
+    return f"{size_bytes} B"

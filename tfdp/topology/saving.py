@@ -1,0 +1,116 @@
+"""Topologies as JSON, and the file that keeps a decision of `Auto`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from tfdp.topology.auto import Auto, Rule
+from tfdp.topology.base import Topology
+from tfdp.topology.model import Links
+from tfdp.topology.registry import from_name, name_of
+
+_VERSION = 1
+
+
+def to_json(topology: Topology) -> dict[str, Any]:
+    """A topology as JSON's types.
+
+    >>> from tfdp.topology.torus import Torus
+    >>> to_json(Torus(rows=2, columns=4))
+    {'name': 'torus', 'rows': 2, 'columns': 4}
+    """
+    return {"name": name_of(topology)} | {
+        name: to_json(value) if isinstance(value, Topology) else value
+        for name, value in vars(topology).items()
+    }
+
+
+def from_json(content: dict[str, Any]) -> Topology:
+    """What `to_json` was given.
+
+    >>> from_json({"name": "torus", "rows": 2, "columns": 4})
+    Torus(rows=2, columns=4)
+    """
+    fields = {
+        name: from_json(value) if isinstance(value, dict) else value
+        for name, value in content.items()
+        if name != "name"
+    }
+    return type(from_name(content["name"]))(**fields)
+
+
+def dumps(auto: Auto, hosts: Sequence[int]) -> str:
+    """A decision as text, with the hosts that it was made for."""
+    assert auto.links is not None
+    content = {
+        "version": _VERSION,
+        "hosts": list(hosts),
+        "links": dataclasses.asdict(auto.links),
+        "bucket_bytes": auto.bucket_bytes,
+        "rules": [
+            {"up_to_bytes": rule.up_to_bytes, "topology": to_json(rule.topology)}
+            for rule in auto.rules
+        ],
+    }
+    return json.dumps(content, indent=1)
+
+
+def loads(text: str, hosts: Sequence[int], name: str) -> Auto:
+    """The decision in `text`.
+
+    Args:
+      text: As `dumps` gives it.
+      hosts: For each rank the index of its host; the decision must have been made for these.
+      name: The file's, for errors.
+
+    Raises:
+      ValueError: It is no decision, or one for other hosts.
+    """
+    try:
+        content = json.loads(text)
+        if content["version"] != _VERSION:
+            raise ValueError(f"version {content['version']}")
+        rules = [
+            Rule(rule["up_to_bytes"], from_json(rule["topology"])) for rule in content["rules"]
+        ]
+        auto = Auto(tuple(rules), content["bucket_bytes"], Links(**content["links"]))
+        decided_for = content["hosts"]
+        assert auto.rules
+        assert isinstance(auto.bucket_bytes, int)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise ValueError(
+            f"TFDP_TOPOLOGY_FILE must hold a decision that tfdp wrote, but {name} does not "
+            f"({type(error).__name__}: {error}). Delete it, and it is written anew."
+        ) from error
+    if decided_for != list(hosts):
+        raise ValueError(
+            f"TFDP_TOPOLOGY_FILE must hold a decision for these ranks, on hosts {list(hosts)}, "
+            f"but {name} was decided for ranks on hosts {decided_for}. Name another file, or "
+            "delete it, and it is written anew."
+        )
+    return auto
+
+
+def write(text: str, path: pathlib.Path) -> None:
+    """Replaces the file at once: a reader sees the old one or the new one.
+
+    Raises:
+      OSError: It cannot be written.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise
