@@ -67,3 +67,10 @@ def test_small_tensors_fill_buckets_in_order_and_large_ones_travel_alone():
     sizes = [10, 60, 20, None, 45, 40, 0]
     items = [bucketing.Item("f4", size) for size in sizes]
     assert bucketing.assign(items, 100) == [[1], [3], [0, 2, 4], [5, 6]]
+
+
+def test_the_first_bucket_of_a_kind_is_smaller(monkeypatch):
+    monkeypatch.setattr(bucketing, "FIRST_BYTES", 30)
+    kinds = ["f4", "f4", "f4", "f2", "f4", "f4", "f4"]
+    items = [bucketing.Item(kind, 15) for kind in kinds]
+    assert bucketing.assign(items, 100) == [[0, 1], [2, 4, 5, 6], [3]]

@@ -9,6 +9,9 @@ from collections.abc import Hashable, Sequence
 # through gRPC, where a collective without content takes 1 to 2 ms.
 ALONE_BYTES = 2 * 2**20
 
+# The first bucket is full early, so that something travels while the backward pass has just begun.
+FIRST_BYTES = 2**20
+
 
 @dataclasses.dataclass(frozen=True)
 class Item:
@@ -28,6 +31,7 @@ def assign(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
 
     A tensor that fills half a bucket or more, or `ALONE_BYTES`, travels alone: what a collective of
     its own costs is less than the copies into a bucket and out of it. So does one of unknown size.
+    The first bucket of a kind holds `FIRST_BYTES` at most.
 
     Args:
       items: The tensors in the order in which they become ready.
@@ -47,13 +51,16 @@ def assign(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
     done: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}
     filled_bytes: dict[Hashable, int] = {}
+    limits: dict[Hashable, int] = {}
     for index, item in enumerate(items):
         if item.size_bytes is None or item.size_bytes >= min(bucket_bytes / 2, ALONE_BYTES):
             done.append([index])
             continue
-        if filled_bytes.get(item.kind, 0) + item.size_bytes > bucket_bytes:
+        limit = limits.get(item.kind, min(bucket_bytes, FIRST_BYTES))
+        if item.kind in filling and filled_bytes[item.kind] + item.size_bytes > limit:
             done.append(filling.pop(item.kind))
             filled_bytes[item.kind] = 0
+            limits[item.kind] = bucket_bytes
         filling.setdefault(item.kind, []).append(index)
         filled_bytes[item.kind] = filled_bytes.get(item.kind, 0) + item.size_bytes
     return done + list(filling.values())

@@ -121,3 +121,25 @@ def test_a_conditional_that_all_ranks_take_alike_may_hold_it(rule, devices, on_r
     assert [copy.numpy().tolist() for copy in step()] == [[6.0] * 3] * 4
     taken.assign(False)
     assert [copy.numpy()[0] for copy in step()] == [0, 1, 2, 3]
+
+
+@every_topology
+def test_a_rank_that_needs_no_result_takes_part(rule, devices, on_replicas):
+    """As with logs, of which one replica's are read; TensorFlow prunes what nothing needs."""
+    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+
+    def one(rank):
+        total = reducer.all_reduce([tf.fill([3], float(rank))], rank)[0]
+        return total if rank == 0 else tf.constant(0.0)
+
+    step = on_replicas(4, one)
+    for _ in range(2):
+        assert step()[0].numpy().tolist() == [6.0] * 3
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "int8", "bool"])
+def test_a_dtype_that_cannot_be_summed_is_refused_with_those_that_can(dtype, devices, on_replicas):
+    reducer = Reducer(Communicator(devices[:2]), topology.Ring(), [0, 0], 25 * 2**20)
+    step = on_replicas(2, lambda rank: reducer.all_reduce([tf.zeros([2], dtype)], rank)[0])
+    with pytest.raises(TypeError, match=rf"must be float32.*received.*{dtype}.*Cast"):
+        step()

@@ -6,6 +6,7 @@ Not collected by itself: `test_cluster.py` runs it in every process of a cluster
 import csv
 import os
 import random
+import zlib
 
 import harness
 import keras
@@ -98,6 +99,59 @@ def test_replicas_sum_tensors_and_slices(strategy, graph):
         assert float(value) == expected
     for value in strategy.experimental_local_results(dense):
         np.testing.assert_array_equal(value, [[0, 0], [expected] * 2, [0, 0]])
+
+
+@pytest.mark.parametrize("name", sorted({*tfdp.topology.names()} - {"native"}))
+def test_every_topology_sums_every_dtype_and_gives_the_same_bits(name, board):
+    strategy = harness.strategy(None, topology=name)
+    count = strategy.num_replicas_in_sync
+
+    @tf.function
+    def step():
+        def of_replica():
+            context = tf.distribute.get_replica_context()
+            own = tf.range(7) + context.replica_id_in_sync_group
+            dtypes = [tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64]
+            odd = tf.sin(tf.cast(own, tf.float32))  # sums are rounded
+            large = tf.tile(odd, [2**19])  # travels in slices
+            values = [*(tf.cast(own, dtype) for dtype in dtypes), odd, large]
+            return context.all_reduce("SUM", values)
+
+        return strategy.run(of_replica)
+
+    for _ in range(2):
+        *whole, odd, large = [
+            [copy.numpy() for copy in strategy.experimental_local_results(value)]
+            for value in step()
+        ]
+        expected = np.arange(7) * count + sum(range(count))
+        for copies in whole:
+            for copy in copies:
+                np.testing.assert_array_equal(copy.astype("float64"), expected)
+        exact = sum(np.sin(np.arange(7.0) + r) for r in range(count))
+        np.testing.assert_allclose(large[0], np.tile(exact, 2**19), atol=1e-5)
+        bits = [hash(copy.tobytes()) for copy in odd + large]
+        alike(board, [odd[0].tobytes().hex(), zlib.crc32(large[0].tobytes())])
+        assert len(set(bits)) == 2
+
+
+def test_auto_is_decided_alike_and_kept_in_rank_0_s_file(board, tmp_path, monkeypatch):
+    path = tmp_path / "topology.json"
+    if board.rank == 0:
+        monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))
+    first = harness.strategy(None, topology="auto").topology
+    alike(board, repr(first))
+    board.barrier("the file is written")
+    assert path.exists()
+    assert harness.strategy(None, topology="auto").topology == first
+
+
+def test_ranks_that_disagree_on_the_topology_are_told_both():
+    # The strategy's, and then no more: what was compared is over.
+    strategy = harness.strategy(None)
+    other = "ring" if strategy.rank == 0 else "tree"
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"topology.*(Ring.*Tree|Tree.*Ring)"):
+        harness.strategy(None, topology=other)
 
 
 def test_ranks_that_trace_again_at_different_times_stay_in_step(strategy, board):

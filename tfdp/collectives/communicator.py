@@ -145,7 +145,7 @@ class Communicator:
         def collective(tensor: tf.Tensor, **keys: Any) -> tf.Tensor:
             return transfers(tensor, launch.rank, launch.instance_key)
 
-        return self._launcher.start(collective, tensor, launch)
+        return self._launcher.start(collective, tensor, launch, apart=True)
 
     def send(self, tensor: tf.Tensor, source: int, target: int, key: int) -> tf.Operation:
         """Sends `tensor` from the caller's rank; done when `target` has it.

@@ -90,16 +90,29 @@ class Launcher:
         return self._group_keys[group]
 
     @staticmethod
-    def start(collective: Callable[..., tf.Tensor], tensor: tf.Tensor, launch: Launch) -> tf.Tensor:
-        """Runs `collective(tensor, ordering_token=..., instance_key=...)`.
+    def start(
+        collective: Callable[..., tf.Tensor],
+        tensor: tf.Tensor,
+        launch: Launch,
+        apart: bool = False,
+    ) -> tf.Tensor:
+        """Runs `collective(tensor, ordering_token=..., group_key=..., instance_key=...)`.
 
         In a function that is not inlined: inside a loop the runtime adds the loop's name to the
         instance key, and that name differs between replicas.
+
+        Args:
+          collective: Issues the ops.
+          tensor: Its input.
+          launch: As `prepare` gave it.
+          apart: In such a function also where there is no loop. Ops that take no ordering token
+            must be, else TensorFlow leaves them out where nothing needs the result, on some
+            replicas but not on others: of logs only one replica's are read.
         """
         sequences, rank = sequence.current()
         counter, keys = launch.counter, _keys(launch)
         tensor = tensor if counter is None else counter.begin(tensor, launch.text)
-        if sequences.is_in_own_graph(rank):
+        if sequences.is_in_own_graph(rank) and not apart:
             result = collective(tensor, **keys)
         else:
 

@@ -11,6 +11,8 @@ from tfdp.collectives import slices, transfers
 from tfdp.collectives.communicator import Communicator
 from tfdp.topology import Exchange, Native, Schedule, Topology
 
+_SUMMABLE = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
+
 
 class Reducer:
     """All-reduce as the strategy does it.
@@ -64,7 +66,7 @@ class Reducer:
                     slices.map_values(prepare, value), rank, merge_rows
                 )
             else:
-                results[index] = tf.convert_to_tensor(value)
+                results[index] = _summable(tf.convert_to_tensor(value))
                 dense.append(index)
         # Gradients come in the order of their layers; the backward pass begins with the last.
         dense.reverse()
@@ -126,6 +128,16 @@ class Reducer:
 
     def _schedule(self, size_bytes: int) -> Schedule:
         return self._topology.schedule(self._communicator.world_size, self._hosts, size_bytes)
+
+
+def _summable(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.dtype not in _SUMMABLE:
+        raise TypeError(
+            f"What is summed over replicas must be {', '.join(d.name for d in _SUMMABLE)}, but "
+            f"received a tensor of {tensor.dtype.name}. Cast it first, such as to int32, or the "
+            "parts of a complex number to float32."
+        )
+    return tensor
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
