@@ -8,6 +8,7 @@ the rank goes into its host's namespace first.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import os
@@ -128,12 +129,15 @@ def _gloo(plan: Plan, rank: int) -> Engine:
     run_status.mark_strategy_made()
     config = json.loads(os.environ["TF_CONFIG"])
     first, port = config["cluster"]["worker"][0].rsplit(":", 1)
-    if plan.namespaces:
-        os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if plan.namespaces else "lo"
     world_size = len(config["cluster"]["worker"])
     distributed.init_process_group(
         "gloo", init_method=f"tcp://{first}:{port}", rank=rank, world_size=world_size
     )
+
+    # Else a rank that ends while another still talks to it aborts.
+    atexit.register(distributed.destroy_process_group)
+    atexit.register(distributed.barrier)
 
     def make(side: str, elements: int) -> Callable[[], bool]:
         own = torch.full((elements,), float(rank + 1))
