@@ -49,6 +49,20 @@ def test_a_stopped_rank_is_named_with_operation_and_step():
     assert delays[0] < 30
 
 
+def test_a_killed_rank_of_a_ring_is_named_on_the_others():
+    texts, delays, output = run("killed in a ring", ranks=3)
+    assert sorted(texts) == [0, 2], output
+    for rank, text in texts.items():
+        assert text.startswith(f"RankLostError: Rank {rank}: lost rank 1"), output
+        assert delays[rank] < 30
+
+
+def test_a_stopped_rank_of_a_ring_is_named_with_the_operation():
+    texts, delays, output = run("stopped in a ring")
+    assert re.search(r"all_reduce in 2 exchanges .* but rank 1 did not", texts[0]), output
+    assert delays[0] < 30
+
+
 def test_a_rank_that_sleeps_too_long_is_named_and_ends_too():
     texts, _, _ = run("sleeps")
     assert "rank 1 did not take part" in texts[0]
