@@ -31,7 +31,7 @@ def assign(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
 
     A tensor that fills half a bucket or more, or `ALONE_BYTES`, travels alone: what a collective of
     its own costs is less than the copies into a bucket and out of it. So does one of unknown size.
-    The first bucket of a kind holds `FIRST_BYTES` at most.
+    The first bucket of a kind holds `FIRST_BYTES` at most, or one tensor.
 
     Args:
       items: The tensors in the order in which they become ready.

@@ -143,3 +143,23 @@ def test_a_dtype_that_cannot_be_summed_is_refused_with_those_that_can(dtype, dev
     step = on_replicas(2, lambda rank: reducer.all_reduce([tf.zeros([2], dtype)], rank)[0])
     with pytest.raises(TypeError, match=rf"must be float32.*received.*{dtype}.*Cast"):
         step()
+
+
+@every_topology
+def test_a_function_that_is_called_twice_does_not_mix_its_calls(rule, devices, on_replicas):
+    """It is traced once: both calls have the same keys."""
+    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+
+    def one(rank):
+        twice = tf.function(lambda own: reducer.all_reduce([own], rank)[0], autograph=False)
+        return [twice(tf.fill([3000], factor * rank)) for factor in (1.0, 10.0, 100.0, 1000.0)]
+
+    step = on_replicas(4, one)
+    for _ in range(3):
+        for copies in step():
+            assert [set(copy.numpy().tolist()) for copy in copies] == [
+                {6.0},
+                {60.0},
+                {600.0},
+                {6e3},
+            ]

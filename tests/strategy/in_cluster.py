@@ -135,6 +135,26 @@ def test_every_topology_sums_every_dtype_and_gives_the_same_bits(name, board):
         assert len(set(bits)) == 2
 
 
+def test_two_replica_functions_of_one_graph_do_not_mix(board):
+    """Their collectives are of the same kind and shape, and none waits for the other's result."""
+    strategy = harness.strategy(None, topology="ring")
+    count = strategy.num_replicas_in_sync
+
+    @tf.function
+    def step():
+        def of_replica(factor):
+            context = tf.distribute.get_replica_context()
+            own = tf.fill([1000], tf.cast(context.replica_id_in_sync_group, tf.float32) * factor)
+            return context.all_reduce("SUM", own)
+
+        return [strategy.run(of_replica, args=(float(factor),)) for factor in range(1, 9)]
+
+    for _ in range(5):
+        for factor, value in enumerate(step(), start=1):
+            for copy in strategy.experimental_local_results(value):
+                np.testing.assert_array_equal(copy, np.full(1000, factor * sum(range(count))))
+
+
 def test_auto_is_decided_alike_and_kept_in_rank_0_s_file(board, tmp_path, monkeypatch):
     path = tmp_path / "topology.json"
     if board.rank == 0:

@@ -19,8 +19,8 @@ class Communicator:
     """Primitives between replicas, of one process or of a cluster's.
 
     Ops are placed by the caller's device scope. Each (group, device) has an ordering token: without
-    it, several local devices may wait for each other in different orders. Sends and receives need
-    none: they wait for nothing but each other.
+    it, several local devices may wait for each other in different orders. The sends and receives of
+    one schedule need none: they wait for nothing but each other.
 
     No op has a timeout: TensorFlow would start a thread for each collective that sleeps until the
     timeout is over, thousands of them within minutes. Within a process no rank can be lost, and an
@@ -142,8 +142,14 @@ class Communicator:
         everyone = tuple(range(self._world_size))
         launch = self._launcher.prepare(kind, tensor, everyone, keys)
 
-        def collective(tensor: tf.Tensor, **keys: Any) -> tf.Tensor:
-            return transfers(tensor, launch.rank, launch.instance_key)
+        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Any) -> tf.Tensor:
+            result = transfers(tensor, launch.rank, launch.instance_key)
+            # A write, so that those of one graph run one after the other: they may have the same
+            # keys, where a function is called twice or two replica functions share a graph. And it
+            # always runs, so that the sends do where nothing needs the result.
+            with tf.control_dependencies([result]):
+                tf.raw_ops.AssignVariableOp(resource=ordering_token, value=0.0)
+            return result
 
         return self._launcher.start(collective, tensor, launch, apart=True)
 

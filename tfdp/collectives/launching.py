@@ -131,7 +131,7 @@ class Launcher:
         return self._counter_of[group, rank]
 
     def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
-        # A resource handle that no op reads: ops that take it run in program order on its device.
+        # A resource handle that nothing reads: what takes it runs in program order on its device.
         if (group, rank) not in self._tokens:
             with tf.init_scope(), tf.device(self._devices[rank]):
                 name = f"tfdp_order_{self._group_keys[group]}_{rank}"

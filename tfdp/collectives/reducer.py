@@ -88,6 +88,7 @@ class Reducer:
 
     def _sum_slices(self, value: tf.IndexedSlices, rank: int, merge_rows: bool) -> tf.IndexedSlices:
         if merge_rows:
+            _summable(value.values)
             return slices.all_reduce(
                 self._communicator, value, lambda dense: self._run_schedule(dense, rank)
             )

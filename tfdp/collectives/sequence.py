@@ -122,7 +122,9 @@ class Sequences:
         self._issued[rank, counted] += 1
         if self._key_of is not None:
             return self._key_of(call, position, keys)
-        return self._instance_keys.setdefault((call.group, position), next_key(keys))
+        if (call.group, position) not in self._instance_keys:
+            self._instance_keys.setdefault((call.group, position), next_key(keys))
+        return self._instance_keys[call.group, position]
 
     def is_in_own_graph(self, rank: int) -> bool:
         """Whether the replica function's own graph is being built, not a loop or function in it."""

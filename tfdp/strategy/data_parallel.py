@@ -45,8 +45,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         second, and chooses for each size; see `tfdp.topology.Auto`. All but "native" follow the
         hosts, whatever order the ranks are listed in. Buffers of unknown shape go the native way,
         and so does what is reduced outside of graphs.
-      bucket_bytes: Gradients up to half this size travel together, at most this many bytes at a
-        time; at least 1024. None: 25 MiB, or what "auto" chooses.
+      bucket_bytes: Gradients up to half this size and below 2 MiB travel together, at most this
+        many bytes at a time; at least 1024. None: 25 MiB, or what "auto" chooses.
       timeout_seconds: In a cluster: how long a rank may be waited for in a collective. Then all
         ranks end with an error that names it. The latest strategy's holds for the whole process.
       startup_timeout_seconds: In a cluster: how long all ranks may take to come.

@@ -1,6 +1,6 @@
 """What a link carries: one TCP stream for some seconds, as iperf3 measures it.
 
-python -m tfdp.bench.allreduce.link_rate serve PORT
+python -m tfdp.bench.allreduce.link_rate serve ADDRESS
 python -m tfdp.bench.allreduce.link_rate send ADDRESS PORT SECONDS
 """
 

@@ -70,7 +70,7 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
             for side, run in runs.items():
                 barrier()
                 began = time.perf_counter()
-                run()
+                right[side] &= run()
                 seconds[side].append(time.perf_counter() - began)
         results += [
             {"side": side, "size_bytes": size, "seconds": seconds[side], "right": right[side]}
