@@ -6,9 +6,10 @@ import json
 import os
 import pathlib
 import platform
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tfdp.topology.saving import write
 
 
 def write_results(
@@ -31,16 +32,4 @@ def write_results(
         "results": results,
         "failures": failures,
     }
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        temporary = pathlib.Path(file.name)
-        try:
-            json.dump(content, file, indent=1, default=str)
-            file.flush()
-            os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    write(json.dumps(content, indent=1, default=str), path)

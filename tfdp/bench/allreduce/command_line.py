@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from tfdp.bench.allreduce.options import (
@@ -121,12 +121,8 @@ def _allreduce(parsed: argparse.Namespace) -> int:
 def _list_of(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     def parse_all(text: str) -> tuple[Any, ...]:
         try:
-            return tuple(parse(part) for part in _parts(text))
+            return tuple(parse(part) for part in text.split(","))
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return parse_all
-
-
-def _parts(text: str) -> Iterable[str]:
-    return text.split(",")
