@@ -1,0 +1,129 @@
+"""What the layer-wise adaptive optimizers share: exclusions, decay in the update, float32 slots."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.optimizers import checks, exclusions
+from tfdp.optimizers.trust_ratio import Bounds
+
+_HALF = ("float16", "bfloat16")
+
+
+class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
+    """Abstract: a Keras optimizer with a trust ratio for each variable.
+
+    Weight decay is part of the update that the ratio scales. Keras would apply it before, outside
+    of the ratio: that is switched off here.
+
+    Args:
+      learning_rate: See the subclass; so for all others.
+      weight_decay: λ or β of the papers; None or 0 for none.
+      exclude_from_weight_decay: Patterns of paths; None for biases and normalization.
+      exclude_from_layer_adaptation: As `exclude_from_weight_decay`.
+      weight_norm_bounds: Those of φ(‖w‖).
+      trust_ratio_bounds: Those of the ratio.
+      **kwargs: Those of every Keras optimizer.
+
+    Raises:
+      ValueError: A number is out of range, or a pattern not a regular expression; from `build`,
+        that a pattern is found in no variable's path.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay: float | None,
+        exclude_from_weight_decay: Sequence[str] | None,
+        exclude_from_layer_adaptation: Sequence[str] | None,
+        weight_norm_bounds: Bounds,
+        trust_ratio_bounds: Bounds,
+        **kwargs: Any,
+    ) -> None:
+        if not callable(learning_rate):
+            checks.at_least(
+                "learning_rate", learning_rate, 0, "Use learning_rate=0.001, or a schedule."
+            )
+            learning_rate = float(learning_rate)
+        if weight_decay is not None:
+            checks.at_least("weight_decay", weight_decay, 0, "Use weight_decay=0.01, or None.")
+        self_exclusions = {
+            name: exclusions.checked(name, patterns)
+            for name, patterns in (
+                ("exclude_from_weight_decay", exclude_from_weight_decay),
+                ("exclude_from_layer_adaptation", exclude_from_layer_adaptation),
+            )
+        }
+        norm_bounds = checks.bounds("weight_norm_bounds", weight_norm_bounds)
+        ratio_bounds = checks.bounds("trust_ratio_bounds", trust_ratio_bounds)
+        super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
+        # Keras has a method named `exclude_from_weight_decay`, which works here as well.
+        self.exclusions = self_exclusions
+        self.weight_norm_bounds = norm_bounds
+        self.trust_ratio_bounds = ratio_bounds
+        self._float32_slots = False
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Finds out which variables decay, and which are adapted."""
+        if self.built:
+            return
+        left_out = {
+            name: exclusions.excluded(name, patterns, variables)
+            for name, patterns in self.exclusions.items()
+        }
+        super().build(variables)
+        self._decay = [
+            float(self.weight_decay or 0.0) if not out and self._use_weight_decay(variable) else 0.0
+            for out, variable in zip(left_out["exclude_from_weight_decay"], variables, strict=True)
+        ]
+        self._adapted = [not out for out in left_out["exclude_from_layer_adaptation"]]
+
+    def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:
+        """A slot of each name for each variable, zeros, float32 where the variable is half."""
+        with self._in_float32():
+            return self.add_optimizer_variables(variables, list(names))
+
+    def add_variable(self, shape: Any, *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+        """As Keras', in float32 where half precision is asked for while slots are made."""
+        if self._float32_slots and keras.backend.standardize_dtype(dtype) in _HALF:
+            dtype = "float32"
+        return super().add_variable(shape, *args, dtype=dtype, **kwargs)
+
+    def in_float32(self, tensor: Any) -> tf.Tensor:
+        """A gradient or weight as a dense tensor in which sums are made: float32 of half precision.
+
+        Rows of `tf.IndexedSlices` that occur more than once are added up.
+        """
+        tensor = tf.convert_to_tensor(tensor)
+        return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, as JSON can hold them."""
+        patterns = {
+            name: None if patterns is None else list(patterns)
+            for name, patterns in self.exclusions.items()
+        }
+        bounds = {
+            name: None if pair is None else list(pair)
+            for name, pair in (
+                ("weight_norm_bounds", self.weight_norm_bounds),
+                ("trust_ratio_bounds", self.trust_ratio_bounds),
+            )
+        }
+        return {**super().get_config(), **patterns, **bounds}
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Nothing: the update has it, within the ratio."""
+
+    @contextlib.contextmanager
+    def _in_float32(self) -> Iterator[None]:
+        self._float32_slots = True
+        try:
+            yield
+        finally:
+            self._float32_slots = False

@@ -1,0 +1,191 @@
+"""Learning-rate schedules of large-batch training.
+
+Their steps are Keras' own: calls of the optimizer, which with `gradient_accumulation_steps=k` are
+micro-batches, k to an update.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
+
+from tfdp.optimizers import checks
+
+
+@keras.saving.register_keras_serializable(package="tfdp")
+class Warmup(LearningRateSchedule):
+    """Rises linearly to what follows it, then follows it.
+
+    At step t < w the rate is i + (p - i) · t / w, where i is the `initial_learning_rate`, w the
+    `warmup_steps`, and p the first rate of `after`; from step w on it is that of `after` at t - w.
+
+    Args:
+      after: A rate, at least 0, or any Keras schedule, whose steps are counted from the end of the
+        warm-up.
+      warmup_steps: w, at least 0.
+      initial_learning_rate: i, at least 0.
+
+    Raises:
+      ValueError: A number is out of range, or `after` ends before the warm-up that leads to it.
+
+    Source: Goyal et al.: Accurate, Large Minibatch SGD, 2017, arXiv:1706.02677, section 2.2.
+
+    >>> import keras
+    >>> decay = keras.optimizers.schedules.CosineDecay(0.4, decay_steps=100)
+    >>> schedule = Warmup(decay, warmup_steps=10)
+    >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 60, 110)]
+    [0.0, 0.2, 0.4, 0.2, 0.0]
+    """
+
+    def __init__(
+        self,
+        after: float | LearningRateSchedule,
+        warmup_steps: int,
+        initial_learning_rate: float = 0.0,
+        name: str = "Warmup",
+    ) -> None:
+        if not isinstance(after, LearningRateSchedule):
+            checks.at_least("after", after, 0, "Use after=0.1, or a schedule of Keras.")
+        self.after = after
+        self.warmup_steps = checks.whole(
+            "warmup_steps", warmup_steps, 0, "Use warmup_steps=500, counted in micro-batches."
+        )
+        self.initial_learning_rate = checks.at_least(
+            "initial_learning_rate", initial_learning_rate, 0, "Use initial_learning_rate=0.0."
+        )
+        self.name = name
+        length = _length(after)
+        if length is not None and self.warmup_steps > length:
+            raise ValueError(
+                "A warm-up must not be longer than the training that it leads to, but received "
+                f"warmup_steps={self.warmup_steps} before a {type(after).__name__} that ends after "
+                f"{length} steps. Use warmup_steps={length // 10}, or a longer schedule."
+            )
+
+    def __call__(self, step: Any) -> Any:
+        """The rate at a step: a float32 scalar."""
+        step = ops.cast(step, "float32")
+        rate = self._rate_after(ops.maximum(step - self.warmup_steps, 0.0))
+        if not self.warmup_steps:
+            return rate
+        rise = (self._rate_after(ops.zeros_like(step)) - self.initial_learning_rate) * (
+            step / self.warmup_steps
+        )
+        return ops.where(step < self.warmup_steps, self.initial_learning_rate + rise, rate)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, as JSON can hold them."""
+        after = self.after
+        return {
+            "after": float(after)
+            if not isinstance(after, LearningRateSchedule)
+            else keras.optimizers.schedules.serialize(after),
+            "warmup_steps": self.warmup_steps,
+            "initial_learning_rate": float(self.initial_learning_rate),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Warmup:
+        """The schedule that `get_config` describes."""
+        after = config["after"]
+        if isinstance(after, dict):
+            after = keras.optimizers.schedules.deserialize(after)
+        return cls(**{**config, "after": after})
+
+    def _rate_after(self, step: Any) -> Any:
+        after = self.after
+        rate = after(step) if isinstance(after, LearningRateSchedule) else float(after)
+        return ops.cast(rate, "float32")
+
+
+@keras.saving.register_keras_serializable(package="tfdp")
+class PolynomialDecay(LearningRateSchedule):
+    """A linear warm-up, then a polynomial decay to the end of training: the rate of LARS and LAMB.
+
+    At step t of T `training_steps`, of which w are `warmup_steps`: p · t / w for t < w, then
+    e + (p - e) · (1 - (t - w) / (T - w))^power, and e after T. It is `Warmup` before
+    `keras.optimizers.schedules.PolynomialDecay`, counted together.
+
+    Args:
+      learning_rate: p, the highest rate, at least 0.
+      training_steps: T, at least 1, the warm-up included; with `gradient_accumulation_steps=k`
+        k times the updates.
+      warmup_steps: w, at least 0 and below T.
+      power: 2 for LARS (arXiv:1708.03888, Algorithm 1), 1 for LAMB (arXiv:1904.00962, section 4.1).
+      end_learning_rate: e, at least 0.
+
+    Raises:
+      ValueError: A number is out of range, or the warm-up as long as training, or longer.
+
+    >>> schedule = PolynomialDecay(8.0, training_steps=100, warmup_steps=20)
+    >>> [float(schedule(step)) for step in (0, 10, 20, 60, 100, 120)]
+    [0.0, 4.0, 8.0, 2.0, 0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        training_steps: int,
+        *,
+        warmup_steps: int = 0,
+        power: float = 2.0,
+        end_learning_rate: float = 0.0,
+        name: str = "PolynomialDecay",
+    ) -> None:
+        self.learning_rate = checks.at_least(
+            "learning_rate", learning_rate, 0, "Use learning_rate=1.0."
+        )
+        self.training_steps = checks.whole(
+            "training_steps", training_steps, 1, "Use training_steps=epochs * steps_per_epoch."
+        )
+        self.warmup_steps = checks.whole("warmup_steps", warmup_steps, 0, "Use warmup_steps=0.")
+        self.power = checks.above("power", power, 0, "Use power=2.0 for LARS, power=1.0 for LAMB.")
+        self.end_learning_rate = checks.at_least(
+            "end_learning_rate", end_learning_rate, 0, "Use end_learning_rate=0.0."
+        )
+        self.name = name
+        if self.warmup_steps >= self.training_steps:
+            raise ValueError(
+                "The warm-up must be shorter than training, but received "
+                f"warmup_steps={self.warmup_steps} of training_steps={self.training_steps}. "
+                f"Use warmup_steps={self.training_steps // 10}."
+            )
+        decay = keras.optimizers.schedules.PolynomialDecay(
+            float(learning_rate),
+            self.training_steps - self.warmup_steps,
+            float(end_learning_rate),
+            float(power),
+        )
+        self._schedule = Warmup(decay, 0)
+        self._schedule.warmup_steps = self.warmup_steps  # of any length, as long as T is longer
+
+    def __call__(self, step: Any) -> Any:
+        """The rate at a step: a float32 scalar."""
+        return self._schedule(step)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, as JSON can hold them."""
+        return {
+            "learning_rate": float(self.learning_rate),
+            "training_steps": self.training_steps,
+            "warmup_steps": self.warmup_steps,
+            "power": self.power,
+            "end_learning_rate": float(self.end_learning_rate),
+            "name": self.name,
+        }
+
+
+def _length(schedule: Any) -> int | None:
+    """The number of steps after which a schedule is at its end; None if it has none."""
+    module = keras.optimizers.schedules
+    if isinstance(schedule, PolynomialDecay):
+        return schedule.training_steps
+    if isinstance(schedule, module.CosineDecay):
+        return schedule.decay_steps + (schedule.warmup_steps or 0)
+    if isinstance(schedule, module.PolynomialDecay) and not schedule.cycle:
+        return schedule.decay_steps
+    return None

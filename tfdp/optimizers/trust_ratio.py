@@ -1,0 +1,79 @@
+"""The layer-wise trust ratio, in pure functions of tensors.
+
+LARS and LAMB multiply each variable's update by ‖w‖ / ‖update‖, so that a step moves every layer by
+the same fraction of its norm whatever the size of its gradients. As in every implementation that is
+known to us, "layer" is a variable: a kernel and a bias have a ratio each.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+Bounds = tuple[float, float] | None
+
+
+def norm(tensor: tf.Tensor) -> tf.Tensor:
+    """The Euclidean norm.
+
+    Half precision is summed in float32: squares of float16 overflow at 256.
+
+    Args:
+      tensor: Of any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+      A scalar, float64 of float64 and else float32.
+
+    >>> float(norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
+    600.0
+    """
+    if tensor.dtype != tf.float64:
+        tensor = tf.cast(tensor, tf.float32)
+    # One kernel that reads the tensor once, where squares of their own would be written and read.
+    return tf.sqrt(2 * tf.nn.l2_loss(tensor))
+
+
+def clipped(value: tf.Tensor, bounds: Bounds) -> tf.Tensor:
+    """φ(z) = min(max(z, low), high); `value` itself without bounds.
+
+    Source: You et al., arXiv:1904.00962, section 3.2, where it is applied to a weight's norm.
+
+    >>> float(clipped(tf.constant(12.0), (0.0, 10.0)))
+    10.0
+    """
+    if bounds is None:
+        return value
+    return tf.clip_by_value(value, *(tf.cast(bound, value.dtype) for bound in bounds))
+
+
+def trust_ratio(
+    weight_norm: tf.Tensor,
+    update_norm: tf.Tensor,
+    coefficient: float = 1.0,
+    *,
+    weight_norm_bounds: Bounds = None,
+    ratio_bounds: Bounds = None,
+) -> tf.Tensor:
+    """`coefficient` · φ(‖w‖) / ‖update‖.
+
+    It is 1 where either norm is zero, as in the papers' authors' code: a layer that starts at zero
+    must be able to leave it, and where nothing is to be done, the factor does not matter.
+
+    Args:
+      weight_norm: ‖w‖, a scalar.
+      update_norm: ‖update‖, or what stands for it, a scalar.
+      coefficient: η of LARS.
+      weight_norm_bounds: Those of φ; see `clipped`.
+      ratio_bounds: Clips the ratio itself.
+
+    Returns:
+      A scalar of the norms' dtype.
+
+    >>> float(trust_ratio(tf.constant(3.0), tf.constant(6.0), coefficient=0.1))
+    0.05...
+    >>> float(trust_ratio(tf.constant(0.0), tf.constant(6.0), coefficient=0.1))
+    1.0
+    """
+    ratio = coefficient * clipped(weight_norm, weight_norm_bounds) / update_norm
+    ratio = clipped(ratio, ratio_bounds)
+    defined = tf.logical_and(weight_norm > 0, update_norm > 0)
+    return tf.where(defined, ratio, tf.ones_like(ratio))
