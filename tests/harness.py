@@ -86,7 +86,20 @@ def build_in_scope(build, replicas=None):
     optimizer = getattr(model, "optimizer", None)
     if replicas is None and optimizer is not None and model.built and not optimizer.built:
         optimizer.build(model.trainable_variables)
+    if replicas is None and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        model.fit = _reporting_the_loss_scale(model.fit)
     return model
+
+
+def _reporting_the_loss_scale(fit):
+    """A strategy's `fit` adds this callback by itself; on one device the user does."""
+    import tfdp
+
+    def fit_with_monitor(*args, callbacks=(), **kwargs):
+        monitor = tfdp.callbacks.LossScaleMonitor()
+        return fit(*args, callbacks=[monitor, *tf.nest.flatten(callbacks or [])], **kwargs)
+
+    return fit_with_monitor
 
 
 def train(build, use, replicas=None):

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import collectives
+from tfdp.keras_adapter import fitting
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
@@ -55,8 +56,8 @@ def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) 
 
 def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
     processes = cluster_of(model.distribute_strategy)
-    if processes is None:
-        if collectives.joined() and not is_tfdp(model.distribute_strategy) and name == "fit":
+    if not is_tfdp(model.distribute_strategy):
+        if collectives.joined() and name == "fit":
             logging.getLogger("tfdp").warning(
                 "%r was built outside the strategy's scope: each rank trains it alone, with all "
                 "of the data. Build and compile it in `with strategy.scope():`.",
@@ -65,6 +66,10 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
         return original(model, *args, **kwargs)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
+    if name == "fit":
+        fitting.prepare(model, bound.arguments)
+    if processes is None:
+        return original(*bound.args, **bound.kwargs)
     # Within `fit`, validation calls `evaluate` with what `fit` was given.
     if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
         seed = {"the seed of `keras.utils.set_random_seed`": collectives.global_seed()}

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
+from tfdp.keras_adapter import fitting
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
 from tfdp.keras_adapter.hooks import hook, wrap
 from tfdp.keras_adapter.step import Step, current
@@ -28,6 +29,7 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
             if method is not None and not getattr(method, "is_tfdp_hook", False):
                 wrap(cls, name, wrapper)
     original(self, *args, **kwargs)
+    fitting.note_scaled_rate(self, kwargs.get("learning_rate", args[0] if args else None))
 
 
 def apply(

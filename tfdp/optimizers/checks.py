@@ -8,7 +8,7 @@ from typing import Any
 
 
 def real(name: str, value: Any, fix: str) -> float:
-    """Returns `value` if it is a finite real number.
+    """Returns `value` as a float, of its own kind if it is one, if it is a finite real number.
 
     Raises:
       ValueError: It is not one; the message ends with `fix`.
@@ -16,33 +16,38 @@ def real(name: str, value: Any, fix: str) -> float:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise ValueError(f"`{name}` must be a finite number, but received {value!r}. {fix}")
-    return value
+    # NumPy's float32 and Python's fractions are real numbers too, but JSON cannot hold them.
+    return value if isinstance(value, float) else float(value)
 
 
 def at_least(name: str, value: Any, least: float, fix: str) -> float:
     """Returns `value` if it is a finite number not below `least`; see `real`."""
-    if real(name, value, fix) < least:
+    number = real(name, value, fix)
+    if number < least:
         raise ValueError(f"`{name}` must be at least {least:g}, but received {value!r}. {fix}")
-    return value
+    return number
 
 
 def above(name: str, value: Any, bound: float, fix: str) -> float:
     """Returns `value` if it is a finite number above `bound`; see `real`."""
-    if not real(name, value, fix) > bound:
+    number = real(name, value, fix)
+    if not number > bound:
         raise ValueError(f"`{name}` must be above {bound:g}, but received {value!r}. {fix}")
-    return value
+    return number
 
 
 def fraction(name: str, value: Any, fix: str) -> float:
     """Returns `value` if it is in [0, 1); see `real`."""
-    if not 0 <= real(name, value, fix) < 1:
+    number = real(name, value, fix)
+    if not 0 <= number < 1:
         raise ValueError(f"`{name}` must be in [0, 1), but received {value!r}. {fix}")
-    return value
+    return number
 
 
 def whole(name: str, value: Any, least: int, fix: str) -> int:
     """Returns `value` as an `int` if it is a whole number not below `least`; see `real`."""
-    if at_least(name, value, least, fix) != int(value):
+    at_least(name, value, least, fix)
+    if value != int(value):
         raise ValueError(f"`{name}` must be a whole number, but received {value!r}. {fix}")
     return int(value)
 

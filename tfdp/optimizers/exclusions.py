@@ -29,6 +29,8 @@ def checked(name: str, patterns: Sequence[str] | None) -> tuple[str, ...] | None
         raise ValueError(f"`{name}` must be a list of patterns, but received {patterns!r}. {fix}")
     for pattern in patterns:
         try:
+            if not isinstance(pattern, str):
+                raise TypeError("it is no string")
             re.compile(pattern)
         except (re.error, TypeError) as error:
             raise ValueError(
@@ -45,7 +47,8 @@ def excluded(
     Args:
       name: The option that `patterns` were given to.
       patterns: Regular expressions, or None for `BIAS_AND_NORMALIZATION`.
-      variables: Keras variables, which have a `path`, or TensorFlow's, which have a name.
+      variables: Keras variables, which have a `path`, or TensorFlow's, whose name is taken
+        without its ":0".
 
     Raises:
       ValueError: A pattern is found in no path: it is misspelt, and would be ignored. Those of
@@ -56,7 +59,10 @@ def excluded(
     >>> excluded("exclude_from_weight_decay", ("kern",), [kernel])
     (True,)
     """
-    paths = [getattr(variable, "path", variable.name) for variable in variables]
+    paths = [
+        getattr(variable, "path", None) or re.sub(r":\d+$", "", variable.name)
+        for variable in variables
+    ]
     if patterns is None:
         patterns = BIAS_AND_NORMALIZATION
     for pattern in patterns:

@@ -161,9 +161,9 @@ class LAMB(AbstractLayerwiseOptimizer):
         name: str = "lamb",
         **kwargs: Any,
     ) -> None:
-        checks.fraction("beta_1", beta_1, "Use beta_1=0.9.")
-        checks.fraction("beta_2", beta_2, "Use beta_2=0.999.")
-        checks.at_least("epsilon", epsilon, 0, "Use epsilon=1e-6.")
+        beta_1 = checks.fraction("beta_1", beta_1, "Use beta_1=0.9.")
+        beta_2 = checks.fraction("beta_2", beta_2, "Use beta_2=0.999.")
+        epsilon = checks.at_least("epsilon", epsilon, 0, "Use epsilon=1e-6.")
         super().__init__(
             learning_rate,
             weight_decay,

@@ -129,8 +129,10 @@ class LARS(AbstractLayerwiseOptimizer):
         name: str = "lars",
         **kwargs: Any,
     ) -> None:
-        checks.fraction("momentum", momentum, "Use momentum=0.9.")
-        checks.above("trust_coefficient", trust_coefficient, 0, "Use trust_coefficient=0.001.")
+        momentum = checks.fraction("momentum", momentum, "Use momentum=0.9.")
+        trust_coefficient = checks.above(
+            "trust_coefficient", trust_coefficient, 0, "Use trust_coefficient=0.001."
+        )
         if nesterov and not momentum:
             raise ValueError(
                 "Nesterov's momentum needs one above 0, but received momentum=0 with "

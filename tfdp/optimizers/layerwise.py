@@ -46,12 +46,13 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         if not callable(learning_rate):
-            checks.at_least(
+            learning_rate = checks.at_least(  # as a float: Keras takes no int
                 "learning_rate", learning_rate, 0, "Use learning_rate=0.001, or a schedule."
             )
-            learning_rate = float(learning_rate)
         if weight_decay is not None:
-            checks.at_least("weight_decay", weight_decay, 0, "Use weight_decay=0.01, or None.")
+            weight_decay = checks.at_least(
+                "weight_decay", weight_decay, 0, "Use weight_decay=0.01, or None."
+            )
         self_exclusions = {
             name: exclusions.checked(name, patterns)
             for name, patterns in (
@@ -88,11 +89,13 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         with self._in_float32():
             return self.add_optimizer_variables(variables, list(names))
 
-    def add_variable(self, shape: Any, *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    def add_variable(
+        self, shape: Any, initializer: Any = "zeros", dtype: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """As Keras', in float32 where half precision is asked for while slots are made."""
         if self._float32_slots and keras.backend.standardize_dtype(dtype) in _HALF:
             dtype = "float32"
-        return super().add_variable(shape, *args, dtype=dtype, **kwargs)
+        return super().add_variable(shape, initializer, dtype, *args, **kwargs)
 
     def in_float32(self, tensor: Any) -> tf.Tensor:
         """A gradient or weight as a dense tensor in which sums are made: float32 of half precision.

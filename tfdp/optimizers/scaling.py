@@ -65,7 +65,7 @@ def scale_learning_rate(
     checks.at_least("base", base, 0, "Use the rate that was tuned, such as base=0.1.")
     base_batch = checks.whole("base_batch", base_batch, 1, "Use base_batch=256.")
     batch = checks.whole("batch", batch, 1, "Use batch=1024.")
-    if rule not in _RULES:
+    if rule not in tuple(_RULES):
         raise ValueError(
             f"`rule` must be one of {', '.join(map(repr, _RULES))}, but received {rule!r}. "
             'Use rule="linear" for SGD, rule="sqrt" for Adam and LAMB.'

@@ -42,7 +42,8 @@ def clipped(value: tf.Tensor, bounds: Bounds) -> tf.Tensor:
     """
     if bounds is None:
         return value
-    return tf.clip_by_value(value, *(tf.cast(bound, value.dtype) for bound in bounds))
+    # Of the value's dtype from the start: `tf.cast` of a float would round it to float32.
+    return tf.clip_by_value(value, *(tf.constant(bound, value.dtype) for bound in bounds))
 
 
 def trust_ratio(

@@ -15,6 +15,7 @@ from tfdp.strategy import auto_topology, input_batches
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.cluster_extended import ClusterExtended
 from tfdp.strategy.extended import DataParallelExtended
+from tfdp.strategy.replica_count import ReplicaCount
 
 _LEAST_BUCKET_BYTES = 2**10
 _BUCKET_BYTES = 25 * 2**20
@@ -116,6 +117,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 strategy_number=number,
                 **options,
             )
+        # Products of the number of replicas, each with its other factor: batches that grow with it.
+        self.products_of_replicas: dict[int, int] = {}
         super().__init__(extended)
         if undecided:
             auto = auto_topology.decided(extended)
@@ -148,7 +151,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def num_replicas_in_sync(self) -> int:
         """Number of replicas whose gradients are summed."""
         keras_adapter.replica_count_was_read()
-        return super().num_replicas_in_sync
+        return ReplicaCount(super().num_replicas_in_sync, self.products_of_replicas)
 
     def scope(self) -> Any:
         """Within it, variables get a copy on every device. See `tf.distribute.Strategy.scope`.

@@ -1,0 +1,172 @@
+"""What `fit` says before it starts, and what it adds to the logs."""
+
+import logging
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import optimizers
+
+import tfdp
+from tfdp.keras_adapter import fitting
+from tfdp.optimizers import PolynomialDecay, Warmup, scale_learning_rate
+
+pytestmark = harness.in_one_process
+
+
+def said(caplog, strategy, optimizer, batch_size, data=None, **options):
+    """The warnings of one `fit` of 64 examples."""
+    harness.start_over()
+    with strategy.scope():
+        model = harness.dense_model(optimizer())
+    x, y = harness.regression_data(64)
+    given = {"x": x, "y": y, "batch_size": batch_size} if data is None else {"x": data(x, y)}
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        model.fit(**given, verbose=0, **options)
+    return [record.getMessage() for record in caplog.records if record.name == "tfdp"]
+
+
+def sgd():
+    return optimizers.SGD(0.1)
+
+
+def test_a_batch_that_grows_with_the_replicas_needs_a_rate_that_does(caplog):
+    strategy = harness.strategy(4)
+    batch = 8 * strategy.num_replicas_in_sync
+    (text,) = said(caplog, strategy, sgd, batch)
+    assert text.startswith("The global batch is 32, 8 for each of 4 replicas, but the learning")
+    assert "scale_learning_rate(rate, base_batch=8, batch=32)" in text
+    assert "`batch_size=8`" in text
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_dataset_says_its_batch_too(dropped, caplog):
+    strategy = harness.strategy(2)
+    batch = strategy.num_replicas_in_sync * 8
+
+    def data(x, y):
+        whole = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda x, y: (x, y)).shuffle(64)
+        batches = whole.batch(batch, drop_remainder=dropped)
+        return (batches.map(lambda x, y: (x, y)) if dropped else batches).prefetch(1)
+
+    assert len(said(caplog, strategy, sgd, None, data)) == 1
+
+
+def test_a_batch_of_its_own_is_nothing_to_say_anything_about(caplog):
+    strategy = harness.strategy(4)
+    assert strategy.num_replicas_in_sync * 4 == 16
+    assert not said(caplog, strategy, sgd, 8)
+    assert not said(caplog, harness.strategy(4), sgd, 32)
+    alone = harness.strategy(1)
+    assert not said(caplog, alone, sgd, 8 * alone.num_replicas_in_sync)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda rate: optimizers.SGD(rate),
+        lambda rate: tfdp.optimizers.LAMB(rate),
+        lambda rate: optimizers.SGD(optimizers.schedules.CosineDecay(rate, 100)),
+        lambda rate: optimizers.Adam(Warmup(optimizers.schedules.CosineDecay(rate, 100), 10)),
+        lambda rate: tfdp.optimizers.LARS(PolynomialDecay(rate, 100, warmup_steps=10)),
+        lambda rate: optimizers.LossScaleOptimizer(optimizers.SGD(rate), initial_scale=2.0),
+    ],
+    ids=["a rate", "LAMB", "a schedule", "warm-up", "LARS", "loss scaling"],
+)
+def test_a_scaled_rate_is_known_wherever_it_is_used(optimizer, caplog):
+    strategy = harness.strategy(2)
+    batch = 8 * strategy.num_replicas_in_sync
+    rate = scale_learning_rate(0.01, base_batch=8, batch=batch)
+    assert not said(caplog, strategy, lambda: optimizer(rate), batch)
+    (text,) = said(caplog, strategy, lambda: optimizer(rate), 2 * batch)
+    assert text.startswith("The learning rate was scaled for a batch of 16, but an update has 32")
+
+
+def test_an_accumulated_batch_is_what_an_update_sees(caplog):
+    strategy = harness.strategy(2)
+
+    def accumulating(batch):
+        rate = scale_learning_rate(0.01, base_batch=8, batch=batch)
+        return lambda: optimizers.SGD(rate, gradient_accumulation_steps=4)
+
+    assert not said(caplog, strategy, accumulating(64), 16)
+    (text,) = said(caplog, strategy, accumulating(16), 16)
+    assert "an update has 64 examples (a global batch of 16, accumulated 4 times)" in text
+
+
+def test_a_rate_that_was_changed_or_is_set_by_a_callback_is_the_users_own(caplog):
+    strategy = harness.strategy(2)
+
+    def changed():
+        optimizer = optimizers.SGD(scale_learning_rate(0.01, base_batch=8, batch=64))
+        optimizer.learning_rate = 0.5
+        return optimizer
+
+    assert not said(caplog, strategy, changed, 8)
+    batch = 8 * strategy.num_replicas_in_sync
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 0.01)
+    assert not said(caplog, strategy, sgd, batch, callbacks=[scheduler])
+
+
+def test_batches_of_unknown_size_are_passed_by(caplog):
+    strategy = harness.strategy(2)
+    batch = 8 * strategy.num_replicas_in_sync
+
+    def generated(x, y):
+        return harness.batches_of([batch, batch], x, y)
+
+    assert not said(caplog, strategy, sgd, None, generated)
+    assert fitting.global_batch_size({"x": iter([])}) is None
+
+
+def scaling_model():
+    optimizer = optimizers.LossScaleOptimizer(
+        optimizers.SGD(0.1), initial_scale=256.0, dynamic_growth_steps=3
+    )
+    return harness.dense_model(optimizer)
+
+
+def with_overflows(model, **options):
+    """Three epochs of five batches; the second and the fourth overflow."""
+    x, y = harness.regression_data()
+    y = y.copy()
+    y[[8, 22]] = np.inf
+    return harness.fit_arrays(model, x, y, epochs=3, **options)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_loss_scale_and_skipped_steps_are_in_the_logs(steps, replicas):
+    model = harness.build_in_scope(scaling_model, replicas)
+    model.steps_per_execution = steps
+    history = with_overflows(model)
+    assert history["skipped_steps"] == [2, 2, 2]
+    assert history["loss_scale"] == [64.0, 16.0, 4.0]
+
+
+def test_the_logs_are_those_of_one_device_with_the_callback(replicas):
+    model = harness.build_in_scope(scaling_model)
+    expected = with_overflows(model)  # the harness adds the callback
+    actual = with_overflows(harness.build_in_scope(scaling_model, replicas))
+    assert list(actual) == list(expected)
+    harness.assert_close({**actual, "loss": 0, "mae": 0}, {**expected, "loss": 0, "mae": 0}, 0)
+
+
+def test_a_callback_of_the_users_own_sees_the_numbers_and_none_is_added_twice(replicas):
+    seen = []
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(logs["skipped_steps"])
+    )
+    model = harness.build_in_scope(scaling_model, replicas)
+    with_overflows(model, callbacks=[record])
+    assert seen[:5] == [0, 1, 1, 2, 2]
+    arguments = {"callbacks": [tfdp.callbacks.LossScaleMonitor(), record], "x": np.ones([2, 2])}
+    fitting.prepare(model, arguments)
+    assert len(arguments["callbacks"]) == 2
+
+
+def test_without_loss_scaling_the_logs_are_keras_own(replicas):
+    model = harness.build_in_scope(harness.dense_model, replicas)
+    assert set(harness.fit_arrays(model)) == {"loss", "mae"}

@@ -1,0 +1,5 @@
+"""Keras callbacks that report what only tfdp or the optimizer knows."""
+
+from tfdp.callbacks.loss_scale import LossScaleMonitor
+
+__all__ = ["LossScaleMonitor"]

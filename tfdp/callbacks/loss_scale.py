@@ -1,0 +1,77 @@
+"""The loss scale, and the steps that it cost, in the logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+
+class LossScaleMonitor(keras.callbacks.Callback):
+    """Adds `loss_scale` and `skipped_steps` to the logs of training.
+
+    - `loss_scale`: what the loss is multiplied by after this step.
+    - `skipped_steps`: how many steps of this epoch did not change the weights, because a gradient
+      was not finite; with `gradient_accumulation_steps`, micro-batches that were left out. A few
+      at the start, while the scale finds its height, are normal; many are not.
+
+    Under a strategy of tfdp, `fit` adds one by itself where the optimizer is a
+    `keras.optimizers.LossScaleOptimizer`, as `mixed_float16` makes it. Elsewhere put it before the
+    callbacks that are to see its numbers.
+
+    With `steps_per_execution` above 1 and data of unknown length Keras does not say how many steps
+    an epoch's last execution had: `skipped_steps` is left out.
+
+    Cost: two scalars are read from the device after each step.
+
+    Raises:
+      ValueError: When training begins, if the optimizer has no loss scale that changes.
+
+    >>> import keras, numpy as np
+    >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    >>> adam = keras.optimizers.Adam(1e-3)
+    >>> model.compile(keras.optimizers.LossScaleOptimizer(adam, initial_scale=1024.0), "mse")
+    >>> data = np.ones([8, 4], "float32"), np.ones([8, 1], "float32")
+    >>> history = model.fit(*data, callbacks=[LossScaleMonitor()], verbose=0).history
+    >>> history["loss_scale"], history["skipped_steps"]
+    ([1024.0], [0])
+    """
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks that there is something to report."""
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(
+                "LossScaleMonitor needs a model whose optimizer is a LossScaleOptimizer, but "
+                f"received one with {type(optimizer).__name__}. Compile with "
+                "`keras.optimizers.LossScaleOptimizer(optimizer)`, or leave the callback out."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Starts to count."""
+        self._before = self._applied()
+        self._attempted: int | None = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the numbers to the step's logs."""
+        steps = self.params.get("steps")
+        if steps is None and self.model.steps_per_execution > 1:
+            self._attempted = None
+        else:
+            self._attempted = batch + 1 if steps is None else min(batch + 1, steps)
+        self._add_to(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the numbers to the epoch's logs."""
+        self._add_to(logs)
+
+    def _add_to(self, logs: dict[str, Any] | None) -> None:
+        if logs is None:
+            return
+        logs["loss_scale"] = float(self.model.optimizer.dynamic_scale.numpy())
+        if self._attempted is not None:
+            logs["skipped_steps"] = self._attempted - (self._applied() - self._before)
+
+    def _applied(self) -> int:
+        # `iterations` would be updates, not micro-batches; skipped ones are not counted in either.
+        return int(self.model.optimizer.inner_optimizer._iterations.numpy())
