@@ -59,6 +59,34 @@ def test_a_file_for_other_ranks_is_refused(tmp_path, monkeypatch):
         harness.strategy(2, topology="auto")
 
 
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda text: text.replace('"bucket_bytes": ', '"bucket_bytes": -'), "bucket_bytes -"),
+        (lambda text: text.replace('"tree"', '"torus", "rows": 2, "columns": 2'), "Torus"),
+        (lambda text: text + "\udcff", "is no text"),
+    ],
+    ids=["buckets", "a rule that does not cover the ranks", "no text"],
+)
+def test_a_file_that_cannot_be_right_is_named(spoil, message, tmp_path, monkeypatch):
+    path = tmp_path / "topology.json"
+    monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))
+    links = topology.Links(1e-3, 1e8, 1e-3, 1e8)
+    kept = topology.Auto((topology.Rule(None, topology.Tree()),), 2**21, links)
+    path.write_text(spoil(saving.dumps(kept, [0, 0, 0])), errors="surrogateescape")
+    with pytest.raises(ValueError, match=message) as raised:
+        harness.strategy(3, topology="auto")
+    assert "topology.json" in str(raised.value)
+
+
+def test_a_file_in_a_folder_that_is_missing_is_an_error_before_anything_is_measured(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(tmp_path / "missing" / "topology.json"))
+    with pytest.raises(FileNotFoundError, match=r"Do `mkdir -p .*missing`"):
+        harness.strategy(3, topology="auto")
+
+
 def test_one_replica_has_nothing_to_measure():
     assert harness.strategy(1, topology="auto").topology.links is None
 

@@ -38,9 +38,12 @@ def gather(communicator: Communicator, slices: tf.IndexedSlices) -> tf.IndexedSl
       slices: The caller's.
     """
     everyone = tuple(range(communicator.world_size))
+    if len(everyone) == 1:
+        return slices
+    counts = communicator.all_gather(tf.shape(slices.indices)[:1], everyone)
     return tf.IndexedSlices(
-        communicator.all_gather_rows(slices.values, everyone),
-        communicator.all_gather_rows(slices.indices, everyone),
+        communicator.gather_counted(slices.values, counts, everyone),
+        communicator.gather_counted(slices.indices, counts, everyone),
         slices.dense_shape,
     )
 

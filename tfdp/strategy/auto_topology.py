@@ -71,7 +71,17 @@ def _read(path: str) -> str | None:
     try:
         return pathlib.Path(path).read_text()
     except FileNotFoundError:
-        return None
+        if pathlib.Path(path).parent.is_dir():
+            return None
+        raise FileNotFoundError(
+            f"{FILE_VARIABLE} must name a file in a directory that exists, but received {path}. "
+            f"Do `mkdir -p {pathlib.Path(path).parent}`."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{FILE_VARIABLE} must hold a decision that tfdp wrote, but {path} is no text "
+            f"({error}). Delete it, and it is written anew."
+        ) from error
 
 
 def _is_rank_0(extended: DataParallelExtended) -> bool:

@@ -81,9 +81,11 @@ def loads(text: str, hosts: Sequence[int], name: str) -> Auto:
         ]
         auto = Auto(tuple(rules), content["bucket_bytes"], Links(**content["links"]))
         decided_for = content["hosts"]
-        assert auto.rules
-        assert isinstance(auto.bucket_bytes, int)
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        if not rules or not isinstance(auto.bucket_bytes, int) or auto.bucket_bytes < 1:
+            raise ValueError(f"{len(rules)} rules, bucket_bytes {auto.bucket_bytes}")
+        for rule in rules:
+            rule.topology.schedule(len(decided_for), decided_for, 1)
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"TFDP_TOPOLOGY_FILE must hold a decision that tfdp wrote, but {name} does not "
             f"({type(error).__name__}: {error}). Delete it, and it is written anew."

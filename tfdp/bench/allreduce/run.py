@@ -41,6 +41,8 @@ def run(options: AllReduceOptions, console: Console | None = None) -> int:
     if "gloo" in engines and importlib.util.find_spec("torch") is None:
         console.print("gloo is left out: PyTorch is not installed (`pip install torch`).")
         engines.pop("gloo")
+        if not engines:
+            return 1
     measured: list[Measured] = []
     failures: list[Failure] = []
     with contextlib.ExitStack() as stack:
@@ -81,7 +83,10 @@ def _bound(options: AllReduceOptions, namespaces: Sequence[str]) -> Bound:
         rate = link_rate.measure([], [], "127.0.0.1")
         return Bound(rate, options.processes, options.processes)
     sender, receiver = (hosts.inside(name, []) for name in namespaces[:2])
-    rate = link_rate.measure(sender, receiver, hosts.address(1))
+    try:
+        rate = link_rate.measure(sender, receiver, hosts.address(1))
+    except RuntimeError as error:
+        raise hosts.HostsError(str(error)) from error
     return Bound(rate, len(namespaces), options.processes)
 
 
