@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import tfdp
 from tfdp.bench.allreduce.command_line import add_allreduce
+from tfdp.bench.convergence.command_line import add_convergence
 from tfdp.bench.options import MODELS, BenchOptions, default_replicas
 from tfdp.demo.options import DATASETS, DemoOptions
 from tfdp.doctor.command_line import add_doctor
@@ -151,6 +152,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the raw results")
     parser.set_defaults(handler=_bench_fit, parser=parser)
     add_allreduce(measures)
+    add_convergence(measures)
     parser = measures.add_parser(
         "equivalence",
         help="what N replicas change, under TensorFlow's own strategy and under tfdp",
@@ -159,6 +161,14 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--replicas", type=int, default=4, help="logical CPU devices (%(default)s)")
     parser.set_defaults(handler=_bench_equivalence, parser=parser)
+    parser = measures.add_parser(
+        "optimizers",
+        help="what an update costs, beside Keras' optimizers",
+        description="Times the update of 12.6 million weights by LARS and LAMB and by Keras' "
+        "optimizers, in turn.",
+    )
+    parser.add_argument("--rounds", type=int, default=30, help="timings of each (%(default)s)")
+    parser.set_defaults(handler=_bench_optimizers, parser=parser)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -192,7 +202,7 @@ def _demo(parsed: argparse.Namespace) -> int:
     if options.processes > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
-    from tfdp.demo.data import DataUnavailableError
+    from tfdp.bench.datasets import DataUnavailableError
     from tfdp.demo.run import run
 
     try:
@@ -244,6 +254,20 @@ def _bench_equivalence(parsed: argparse.Namespace) -> int:
     from tfdp.bench.equivalence import run
 
     return run(parsed.replicas)
+
+
+def _bench_optimizers(parsed: argparse.Namespace) -> int:
+    parser: argparse.ArgumentParser = parsed.parser
+    if parsed.rounds < 1:
+        parser.error(f"`rounds` must be at least 1; received {parsed.rounds}; do `--rounds 30`.")
+    _require(["tensorflow"], parser)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+
+    from tfdp.bench.optimizers import run
+
+    return run(parsed.rounds)
 
 
 def _require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:

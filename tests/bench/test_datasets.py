@@ -1,11 +1,11 @@
-"""The demo's images, from scikit-learn, Debian's package or the network."""
+"""Images, from scikit-learn, Debian's package or the network."""
 
 import gzip
 
 import numpy as np
 import pytest
 
-from tfdp.demo import data
+from tfdp.bench import datasets
 
 
 def write_idx(path, array):
@@ -20,12 +20,12 @@ def debian_package(tmp_path, monkeypatch):
         images = generator.integers(256, size=(count, 28, 28), dtype=np.uint8)
         write_idx(tmp_path / f"{split}-images-idx3-ubyte.gz", images)
         write_idx(tmp_path / f"{split}-labels-idx1-ubyte.gz", np.arange(count, dtype=np.uint8))
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path)
+    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path)
     return tmp_path
 
 
 def test_digits_are_split_once_and_scaled():
-    digits = data.load("digits")
+    digits = datasets.load("digits")
     assert digits.train_images.shape == (1437, 8, 8, 1)
     assert digits.test_images.shape == (360, 8, 8, 1)
     assert digits.train_images.dtype == np.float32
@@ -34,7 +34,7 @@ def test_digits_are_split_once_and_scaled():
 
 
 def test_fashion_mnist_is_read_from_debian_s_package(debian_package):
-    images = data.load("fashion_mnist")
+    images = datasets.load("fashion_mnist")
     assert images.train_images.shape == (6, 28, 28, 1)
     assert images.train_images.max() <= 1.0
     np.testing.assert_array_equal(images.test_labels, range(4))
@@ -44,21 +44,23 @@ def test_without_files_and_network_the_error_says_how_to_get_them(tmp_path, monk
     def no_network():
         raise Exception("URL fetch failure")
 
-    monkeypatch.setattr(data, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
+    monkeypatch.setattr(datasets, "DEBIAN_FASHION_MNIST", tmp_path / "absent")
     monkeypatch.setattr("keras.datasets.fashion_mnist.load_data", no_network)
-    with pytest.raises(data.DataUnavailableError, match="apt-get install dataset-fashion-mnist"):
-        data.load("fashion_mnist")
+    with pytest.raises(
+        datasets.DataUnavailableError, match="apt-get install dataset-fashion-mnist"
+    ):
+        datasets.load("fashion_mnist")
 
 
 def test_an_idx_file_of_another_type_is_refused(tmp_path):
     path = tmp_path / "floats.gz"
     path.write_bytes(gzip.compress(b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0"))
     with pytest.raises(ValueError, match="received 00 00 0d"):
-        data.read_idx(path)
+        datasets.read_idx(path)
 
 
 def test_an_idx_file_that_is_cut_short_is_refused(tmp_path):
     path = tmp_path / "short.gz"
     path.write_bytes(gzip.compress(b"\0\0\x08\x01\0\0\0\x05abc"))
     with pytest.raises(ValueError, match="received 3"):
-        data.read_idx(path)
+        datasets.read_idx(path)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfdp.demo.data import ImageData
+from tfdp.bench.datasets import ImageData
 from tfdp.demo.plot import plot_curves
 from tfdp.demo.train import build_model, steps_per_epoch, train
 

@@ -1,4 +1,4 @@
-"""The two sets of images of the demo, split and scaled."""
+"""The two sets of images of the demo and the benchmarks, split and scaled."""
 
 from __future__ import annotations
 

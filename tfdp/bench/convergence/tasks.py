@@ -1,0 +1,98 @@
+"""What is trained: three small tasks, described without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+OPTIMIZERS = ("sgd", "nesterov", "adam", "lars", "lamb")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One network on one data set.
+
+    Args:
+        name: what `--task` calls it.
+        title: what the table and the picture call it.
+        base_batch: the small batch that the others are measured against.
+        batches: the default batches, in examples (for text: windows) of one update.
+        epochs: the default number, the same for every batch.
+        micro_batch: the most examples of one step over all replicas. A larger batch is that many,
+            accumulated.
+        learning_rates: for each optimizer where its sweep begins at the base batch.
+    """
+
+    name: str
+    title: str
+    base_batch: int
+    batches: tuple[int, ...]
+    epochs: int
+    micro_batch: int
+    learning_rates: Mapping[str, float]
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            name="mlp",
+            title="Fashion-MNIST, 6 x 256 ReLU without normalization",
+            base_batch=64,
+            batches=(64, 1024, 4096, 8192),
+            epochs=20,
+            micro_batch=1024,
+            learning_rates={
+                "sgd": 0.02,
+                "nesterov": 0.02,
+                "adam": 0.0005,
+                "lars": 0.03,
+                "lamb": 0.002,
+            },
+        ),
+        Task(
+            name="cnn",
+            title="Fashion-MNIST, convolutions with batch normalization",
+            base_batch=128,
+            batches=(128, 1024, 8192),
+            epochs=20,
+            micro_batch=512,
+            learning_rates={
+                "sgd": 0.1,
+                "nesterov": 0.1,
+                "adam": 0.002,
+                "lars": 0.03,
+                "lamb": 0.005,
+            },
+        ),
+        Task(
+            name="transformer",
+            title="Shakespeare by character, a transformer of 2 blocks",
+            base_batch=128,
+            batches=(128, 1024, 4096),
+            epochs=10,
+            micro_batch=512,
+            learning_rates={
+                "sgd": 0.2,
+                "nesterov": 0.2,
+                "adam": 0.002,
+                "lars": 0.03,
+                "lamb": 0.005,
+            },
+        ),
+    )
+}
+
+
+def starting_rate(task: Task, optimizer: str, batch: int) -> float:
+    """Where the sweep of an optimizer begins at a batch.
+
+    The base batch's, times the power of two nearest to the square root of the growth: so that the
+    rates of all batches are on one grid, of factor 2.
+
+    >>> starting_rate(TASKS["mlp"], "lamb", 4096)
+    0.016
+    """
+    growth = batch / task.base_batch
+    doublings = max(0, round(growth).bit_length() - 1) // 2 if growth >= 1 else 0
+    return task.learning_rates[optimizer] * 2**doublings
