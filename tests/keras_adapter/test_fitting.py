@@ -17,7 +17,7 @@ pytestmark = harness.in_one_process
 
 
 def said(caplog, strategy, optimizer, batch_size, data=None, **options):
-    """The warnings of one `fit` of 64 examples."""
+    """What is said before one `fit` of 64 examples; nothing is trained."""
     harness.start_over()
     with strategy.scope():
         model = harness.dense_model(optimizer())
@@ -25,12 +25,24 @@ def said(caplog, strategy, optimizer, batch_size, data=None, **options):
     given = {"x": x, "y": y, "batch_size": batch_size} if data is None else {"x": data(x, y)}
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="tfdp"):
-        model.fit(**given, verbose=0, **options)
+        fitting.prepare(model, given | options)
     return [record.getMessage() for record in caplog.records if record.name == "tfdp"]
 
 
 def sgd():
     return optimizers.SGD(0.1)
+
+
+def test_fit_says_it(caplog):
+    strategy = harness.strategy(2)
+    batch = 4 * strategy.num_replicas_in_sync
+    with strategy.scope():
+        model = harness.dense_model()
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        harness.fit_arrays(model, batch_size=batch)
+        harness.fit_arrays(model, batch_size=batch)
+    said = [record for record in caplog.records if record.name == "tfdp"]
+    assert len(said) == 1  # once is enough
 
 
 def test_a_batch_that_grows_with_the_replicas_needs_a_rate_that_does(caplog):
@@ -40,6 +52,33 @@ def test_a_batch_that_grows_with_the_replicas_needs_a_rate_that_does(caplog):
     assert text.startswith("The global batch is 32, 8 for each of 4 replicas, but the learning")
     assert "scale_learning_rate(rate, base_batch=8, batch=32)" in text
     assert "`batch_size=8`" in text
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda strategy: 0.01 * strategy.num_replicas_in_sync,
+        lambda strategy: strategy.num_replicas_in_sync * 0.01,
+        lambda strategy: 0.01 * strategy.num_replicas_in_sync**0.5,
+        lambda strategy: lambda: 0.02,
+    ],
+    ids=["linear", "the other way", "by the root", "a function"],
+)
+def test_a_rate_that_may_have_grown_is_not_complained_of(rate, caplog):
+    strategy = harness.strategy(2)
+    batch = 8 * strategy.num_replicas_in_sync
+    chosen = rate(strategy)
+    assert not said(caplog, strategy, lambda: optimizers.SGD(chosen), batch)
+
+
+def test_a_number_that_is_kept_may_have_been_used_elsewhere(caplog):
+    strategy = harness.strategy(2)
+    counts = [strategy.num_replicas_in_sync]
+    assert not said(caplog, strategy, sgd, 8 * counts[0])
+    print(f"{strategy.num_replicas_in_sync} replicas", strategy.num_replicas_in_sync)
+    counts.clear()
+    batch = 8 * strategy.num_replicas_in_sync
+    assert len(said(caplog, strategy, sgd, batch)) == 1
 
 
 @pytest.mark.parametrize("dropped", [True, False])
@@ -70,11 +109,14 @@ def test_a_batch_of_its_own_is_nothing_to_say_anything_about(caplog):
         lambda rate: optimizers.SGD(rate),
         lambda rate: tfdp.optimizers.LAMB(rate),
         lambda rate: optimizers.SGD(optimizers.schedules.CosineDecay(rate, 100)),
+        lambda rate: optimizers.SGD(
+            optimizers.schedules.PiecewiseConstantDecay([10], [rate, 0.1 * rate])
+        ),
         lambda rate: optimizers.Adam(Warmup(optimizers.schedules.CosineDecay(rate, 100), 10)),
         lambda rate: tfdp.optimizers.LARS(PolynomialDecay(rate, 100, warmup_steps=10)),
         lambda rate: optimizers.LossScaleOptimizer(optimizers.SGD(rate), initial_scale=2.0),
     ],
-    ids=["a rate", "LAMB", "a schedule", "warm-up", "LARS", "loss scaling"],
+    ids=["a rate", "LAMB", "a schedule", "pieces", "warm-up", "LARS", "loss scaling"],
 )
 def test_a_scaled_rate_is_known_wherever_it_is_used(optimizer, caplog):
     strategy = harness.strategy(2)
@@ -106,6 +148,13 @@ def test_a_rate_that_was_changed_or_is_set_by_a_callback_is_the_users_own(caplog
         return optimizer
 
     assert not said(caplog, strategy, changed, 8)
+
+    def set_to_scaled():
+        optimizer = optimizers.SGD(0.01)
+        optimizer.learning_rate = scale_learning_rate(0.01, base_batch=8, batch=16)
+        return optimizer
+
+    assert not said(caplog, strategy, set_to_scaled, 8 * strategy.num_replicas_in_sync)
     batch = 8 * strategy.num_replicas_in_sync
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 0.01)
     assert not said(caplog, strategy, sgd, batch, callbacks=[scheduler])
@@ -119,7 +168,28 @@ def test_batches_of_unknown_size_are_passed_by(caplog):
         return harness.batches_of([batch, batch], x, y)
 
     assert not said(caplog, strategy, sgd, None, generated)
-    assert fitting.global_batch_size({"x": iter([])}) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        iter([]),
+        None,
+        [],
+        {"a": np.ones([2]), 1: np.ones([2])},
+        tf.data.Dataset.from_tensor_slices({"a": np.ones([4, 2])}).window(2),
+        tf.data.Dataset.range(3).map(lambda x: (None, x)).batch(2),
+        [[1.0, 2.0], [3.0, 4.0]],
+    ],
+    ids=["an iterator", "nothing", "empty", "mixed keys", "windows", "no input", "lists"],
+)
+def test_what_has_no_batch_that_can_be_told_is_passed_by(data):
+    assert fitting.global_batch_size({"x": data}) in (None, 2)
+
+
+def test_fewer_examples_than_a_batch_are_the_batch():
+    assert fitting.global_batch_size({"x": np.ones([5, 2]), "batch_size": 7}) == 5
+    assert fitting.global_batch_size({"x": [np.ones([50, 2])] * 2, "batch_size": None}) == 32
 
 
 def scaling_model():
@@ -137,7 +207,7 @@ def with_overflows(model, **options):
     return harness.fit_arrays(model, x, y, epochs=3, **options)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [1, 5])
 def test_loss_scale_and_skipped_steps_are_in_the_logs(steps, replicas):
     model = harness.build_in_scope(scaling_model, replicas)
     model.steps_per_execution = steps
@@ -157,14 +227,17 @@ def test_the_logs_are_those_of_one_device_with_the_callback(replicas):
 def test_a_callback_of_the_users_own_sees_the_numbers_and_none_is_added_twice(replicas):
     seen = []
     record = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: seen.append(logs["skipped_steps"])
+        on_epoch_end=lambda epoch, logs: seen.append(logs["skipped_steps"])
     )
     model = harness.build_in_scope(scaling_model, replicas)
     with_overflows(model, callbacks=[record])
-    assert seen[:5] == [0, 1, 1, 2, 2]
-    arguments = {"callbacks": [tfdp.callbacks.LossScaleMonitor(), record], "x": np.ones([2, 2])}
+    assert seen == [2, 2, 2]
+    arguments = {"callbacks": (tfdp.callbacks.LossScaleMonitor(), record), "x": np.ones([2, 2])}
     fitting.prepare(model, arguments)
     assert len(arguments["callbacks"]) == 2
+    arguments["callbacks"] = record
+    fitting.prepare(model, arguments)
+    assert arguments["callbacks"][1:] == [record]
 
 
 def test_without_loss_scaling_the_logs_are_keras_own(replicas):

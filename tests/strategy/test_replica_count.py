@@ -9,30 +9,30 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.strategy.replica_count import ReplicaCount
+from tfdp.strategy.replica_count import ReplicaCount, Uses
 
 pytestmark = harness.in_one_process
 
 
 @pytest.fixture
-def products():
-    return {}
+def uses():
+    return Uses()
 
 
 @pytest.fixture
-def count(products):
-    return ReplicaCount(4, products)
+def count(uses):
+    return ReplicaCount(4, uses)
 
 
-def test_products_with_ints_are_noted(count, products):
+def test_products_with_ints_are_noted(count, uses):
     assert (count * 8, 16 * count) == (32, 64)
     batch = 2
     batch *= count
     assert type(batch) is int
-    assert products == {32: 8, 64: 16, 8: 2}
+    assert uses.products == {32: 8, 64: 16, 8: 2}
 
 
-def test_other_arithmetic_is_that_of_an_int(count, products):
+def test_other_arithmetic_is_that_of_an_int(count, uses):
     assert (count + 1, 1 + count, count - 1, count / 2, 8 // count) == (5, 5, 3, 2.0, 2)
     assert (count * 0.5, 0.5 * count) == (2.0, 2.0)
     assert count * [1] == [1] * 4
@@ -40,12 +40,44 @@ def test_other_arithmetic_is_that_of_an_int(count, products):
         "4",
         "04",
     )
-    assert products == {}
+    assert uses.products == {}
 
 
-def test_one_replica_grows_nothing(products):
-    assert 64 * ReplicaCount(1, products) == 64
-    assert products == {}
+def test_one_replica_grows_nothing(uses):
+    assert 64 * ReplicaCount(1, uses) == 64
+    assert uses == Uses()
+
+
+@pytest.mark.parametrize(
+    ("use", "unknown"),
+    [
+        (lambda n: 8 * n, 0),
+        (lambda n: f"{n}" + str(n) + repr(n), 0),
+        (lambda n: 0.1 * n, 1),
+        (lambda n: n * 0.1, 1),
+        (lambda n: n, 1),
+        (lambda n: None, 1),
+    ],
+)
+def test_what_became_of_a_number_is_known_or_not(use, unknown, uses):
+    kept = use(ReplicaCount(4, uses))
+    assert uses.unknown == unknown
+    del kept
+
+
+def test_a_number_that_is_kept_is_unknown_until_it_is_given_up(uses):
+    kept = ReplicaCount(4, uses)
+    assert 8 * kept == 32
+    assert uses.unknown == 1
+    del kept
+    assert uses.unknown == 0
+
+
+def test_only_the_last_products_are_remembered(count, uses):
+    for factor in range(1000):
+        assert factor * count == 4 * factor
+    assert len(uses.products) == 64
+    assert uses.products[4 * 999] == 999
 
 
 def test_it_can_be_copied_and_written(count):
@@ -68,4 +100,12 @@ def test_the_strategy_returns_it():
     strategy = harness.strategy(2)
     assert isinstance(strategy.num_replicas_in_sync, int)
     assert 8 * strategy.num_replicas_in_sync == 16
-    assert strategy.products_of_replicas == {16: 8}
+    assert strategy.uses_of_replica_count.products == {16: 8}
+
+
+def test_what_libraries_ask_for_is_no_use_of_the_program():
+    strategy = harness.strategy(2)
+    with strategy.scope():
+        model = harness.dense_model()
+    harness.fit_arrays(model)
+    assert strategy.uses_of_replica_count == Uses()

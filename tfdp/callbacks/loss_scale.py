@@ -10,19 +10,21 @@ import keras
 class LossScaleMonitor(keras.callbacks.Callback):
     """Adds `loss_scale` and `skipped_steps` to the logs of training.
 
-    - `loss_scale`: what the loss is multiplied by after this step.
-    - `skipped_steps`: how many steps of this epoch did not change the weights, because a gradient
-      was not finite; with `gradient_accumulation_steps`, micro-batches that were left out. A few
-      at the start, while the scale finds its height, are normal; many are not.
+    In those of epochs, as `History`, CSVLogger and the others see them:
+
+    - `loss_scale`: what the loss is multiplied by after the epoch.
+    - `skipped_steps`: how many of its steps did not change the weights, because a gradient was not
+      finite; with `gradient_accumulation_steps`, micro-batches that were left out. A few at the
+      start, while the scale finds its height, are normal; many are not.
 
     Under a strategy of tfdp, `fit` adds one by itself where the optimizer is a
     `keras.optimizers.LossScaleOptimizer`, as `mixed_float16` makes it. Elsewhere put it before the
     callbacks that are to see its numbers.
 
-    With `steps_per_execution` above 1 and data of unknown length Keras does not say how many steps
-    an epoch's last execution had: `skipped_steps` is left out.
+    With `steps_per_execution` above 1 Keras does not say how many steps an epoch's last execution
+    had: `skipped_steps` is left out unless all executions of the epoch were whole.
 
-    Cost: two scalars are read from the device after each step.
+    Cost: two scalars are read from the device after each epoch.
 
     Raises:
       ValueError: When training begins, if the optimizer has no loss scale that changes.
@@ -37,6 +39,9 @@ class LossScaleMonitor(keras.callbacks.Callback):
     ([1024.0], [0])
     """
 
+    # Steps are counted without asking the device, so that it need not wait for Python.
+    async_safe = True
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks that there is something to report."""
         optimizer = self.model.optimizer
@@ -50,26 +55,21 @@ class LossScaleMonitor(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts to count."""
         self._before = self._applied()
-        self._attempted: int | None = 0
+        self._attempted = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds the numbers to the step's logs."""
-        steps = self.params.get("steps")
-        if steps is None and self.model.steps_per_execution > 1:
-            self._attempted = None
-        else:
-            self._attempted = batch + 1 if steps is None else min(batch + 1, steps)
-        self._add_to(logs)
+        """Counts."""
+        self._attempted = batch + 1
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the numbers to the epoch's logs."""
-        self._add_to(logs)
-
-    def _add_to(self, logs: dict[str, Any] | None) -> None:
         if logs is None:
             return
         logs["loss_scale"] = float(self.model.optimizer.dynamic_scale.numpy())
-        if self._attempted is not None:
+        # Where the last execution was cut short, `batch` goes beyond the steps that were asked for,
+        # or the data ended before.
+        whole = self._attempted == self.params.get("steps")
+        if self.model.steps_per_execution == 1 or whole:
             logs["skipped_steps"] = self._attempted - (self._applied() - self._before)
 
     def _applied(self) -> int:

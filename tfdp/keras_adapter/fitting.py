@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import keras
@@ -39,51 +40,48 @@ def _report_loss_scale(model: Any, arguments: dict[str, Any]) -> None:
 def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
     strategy, optimizer = model.distribute_strategy, getattr(model, "optimizer", None)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if optimizer is None or strategy.rank != 0:
+    if optimizer is None or strategy.rank != 0 or _sets_rates(arguments):
         return
     rate = scaled_rate(optimizer)
-    grown = strategy.products_of_replicas
-    if rate is None and not grown:
+    uses = strategy.uses_of_replica_count
+    if rate is None and (not uses.products or uses.unknown or _cannot_be_known(optimizer)):
         return
     batch = global_batch_size(arguments)
     if batch is None:
         return
     accumulated = optimizer.gradient_accumulation_steps or 1
-    if rate is not None:
-        if rate.batch != batch * accumulated:
-            _warn(
-                f"The learning rate was scaled for a batch of {rate.batch}, but an update has "
-                f"{batch * accumulated} examples ({_mix(batch, accumulated)}). Use "
-                f"`batch={batch * accumulated}` in `scale_learning_rate`, or another batch in "
-                "`fit`."
-            )
-    elif batch in grown and not _sets_rates(arguments):
-        count = strategy.num_replicas_in_sync
-        base, now = grown[batch] * accumulated, batch * accumulated
-        _warn(
-            f"The global batch is {batch}, {grown[batch]} for each of {count} replicas, but the "
-            "learning rate does not say that it grew with it: N replicas train exactly as one "
-            "device with the global batch, and a rate that was tuned with a smaller batch is too "
-            "low. Use `tfdp.optimizers.scale_learning_rate(rate, base_batch="
-            f"{base}, batch={now})`, or `batch_size={grown[batch]}`."
+    now = batch * accumulated
+    if rate is not None and rate.batch != now:
+        _warn_once(
+            strategy,
+            f"The learning rate was scaled for a batch of {rate.batch}, but an update has {now} "
+            f"examples ({_mix(batch, accumulated)}). Use `batch={now}` in "
+            "`scale_learning_rate`, or another batch in `fit`.",
+        )
+    elif rate is None and batch in uses.products:
+        each = uses.products[batch]
+        _warn_once(
+            strategy,
+            f"The global batch is {batch}, {each} for each of {batch // each} replicas, but the "
+            "learning rate did not grow with it: N replicas train exactly as one device with the "
+            "global batch, for which a rate that was tuned with a smaller one is too low. Use "
+            f"`tfdp.optimizers.scale_learning_rate(rate, base_batch={each * accumulated}, "
+            f"batch={now})`, or `batch_size={each}`.",
         )
 
 
 def scaled_rate(optimizer: Any) -> ScaledRate | None:
     """What `scale_learning_rate` made the optimizer's rate or schedule from, if it still holds."""
     found = _find_scaled(optimizer._learning_rate)
-    if found is not None:
-        return found
-    given = getattr(optimizer, "_tfdp_scaled_rate", None)
-    if given is None or abs(float(optimizer.learning_rate) - given) > 1e-6 * given:
-        return None  # changed since
-    return given
+    if found is None and not _was_set_since(optimizer):
+        found = _find_scaled(getattr(optimizer, "_tfdp_given_rate", None))
+    return found
 
 
-def note_scaled_rate(optimizer: Any, learning_rate: Any) -> None:
+def note_rate(optimizer: Any, learning_rate: Any) -> None:
     """Keeps what the optimizer's variable forgets: the batch that its rate is meant for."""
-    if isinstance(learning_rate, ScaledRate):
-        optimizer._tfdp_scaled_rate = learning_rate
+    if isinstance(learning_rate, float):
+        optimizer._tfdp_given_rate = learning_rate
 
 
 def global_batch_size(arguments: dict[str, Any]) -> int | None:
@@ -91,26 +89,50 @@ def global_batch_size(arguments: dict[str, Any]) -> int | None:
 
     It is not of a dataset that is batched without `drop_remainder` and mapped after that.
     """
-    data = arguments.get("x")
+    try:
+        return _batch_size_of(arguments.get("x"), arguments.get("batch_size"))
+    except Exception:
+        # Whatever users give to `fit`: what is wrong with it, Keras says.
+        return None
+
+
+def _batch_size_of(data: Any, batch_size: int | None) -> int | None:
     if isinstance(data, tf.data.Dataset):
-        declared = next(iter(tf.nest.flatten(data.element_spec))).shape
+        declared = tf.nest.flatten(data.element_spec)[0].shape
         if declared.rank and declared[0] is not None:
             return declared[0]
         variant = tf.data.experimental.to_variant(data)
         size = int(tf.raw_ops.ComputeBatchSize(input_dataset=variant))
         return size if size > 0 else None
     leaves = tf.nest.flatten(data)
-    are_arrays = bool(leaves) and all(hasattr(leaf, "__array__") for leaf in leaves)
-    return (arguments.get("batch_size") or _KERAS_BATCH_SIZE) if are_arrays else None
+    if not leaves or not all(hasattr(leaf, "__array__") for leaf in leaves):
+        return None
+    return min(batch_size or _KERAS_BATCH_SIZE, len(leaves[0]))
 
 
-def _find_scaled(schedule: Any) -> ScaledRate | None:
-    if isinstance(schedule, ScaledRate):
-        return schedule
-    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        found = filter(None, map(_find_scaled, vars(schedule).values()))
-        return next(found, None)
+def _find_scaled(rate: Any) -> ScaledRate | None:
+    if isinstance(rate, ScaledRate):
+        return rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = list(vars(rate).values())
+    if isinstance(rate, (list, tuple)):
+        return next(filter(None, map(_find_scaled, rate)), None)
     return None
+
+
+def _was_set_since(optimizer: Any) -> bool:
+    given = getattr(optimizer, "_tfdp_given_rate", None)
+    return given is not None and not math.isclose(
+        float(optimizer.learning_rate), given, rel_tol=1e-6, abs_tol=1e-30
+    )
+
+
+def _cannot_be_known(optimizer: Any) -> bool:
+    """Whether the rate may have grown: it is a function, or was set since; or there are several."""
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    rate = optimizer._learning_rate
+    is_function = callable(rate) and not isinstance(rate, schedule)
+    return is_function or hasattr(optimizer, "optimizers") or _was_set_since(optimizer)
 
 
 def _sets_rates(arguments: dict[str, Any]) -> bool:
@@ -128,5 +150,7 @@ def _mix(batch: int, accumulated: int) -> str:
     )
 
 
-def _warn(text: str) -> None:
-    logging.getLogger("tfdp").warning(text)
+def _warn_once(strategy: Any, text: str) -> None:
+    if text not in strategy.uses_of_replica_count.warned:
+        strategy.uses_of_replica_count.warned.add(text)
+        logging.getLogger("tfdp").warning(text)

@@ -29,7 +29,7 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
             if method is not None and not getattr(method, "is_tfdp_hook", False):
                 wrap(cls, name, wrapper)
     original(self, *args, **kwargs)
-    fitting.note_scaled_rate(self, kwargs.get("learning_rate", args[0] if args else None))
+    fitting.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
 
 
 def apply(

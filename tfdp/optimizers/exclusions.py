@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
 
 # Their norms say nothing of the scale of a layer's output, and pulling them to zero does not
-# regularize: https://arxiv.org/abs/1904.00962, appendix; every reference implementation agrees.
+# regularize. The papers' experiments leave them out, as do the reference programs of MLPerf.
 BIAS_AND_NORMALIZATION = (
     r"(^|/)bias$",
     r"(^|/)gamma$",  # of BatchNormalization, LayerNormalization, GroupNormalization
@@ -40,7 +41,7 @@ def checked(name: str, patterns: Sequence[str] | None) -> tuple[str, ...] | None
 
 
 def excluded(
-    name: str, patterns: tuple[str, ...] | None, variables: Sequence[Any]
+    name: str, patterns: tuple[str, ...] | None, variables: Sequence[Any], lenient: bool = False
 ) -> tuple[bool, ...]:
     """Whether each variable is left out: whether a pattern is found in its path.
 
@@ -49,6 +50,8 @@ def excluded(
       patterns: Regular expressions, or None for `BIAS_AND_NORMALIZATION`.
       variables: Keras variables, which have a `path`, or TensorFlow's, whose name is taken
         without its ":0".
+      lenient: Whether a pattern that is found in no path is only warned of. Keras may give the
+        layers of a loaded model other names than they were trained with.
 
     Raises:
       ValueError: A pattern is found in no path: it is misspelt, and would be ignored. Those of
@@ -68,8 +71,12 @@ def excluded(
     for pattern in patterns:
         found = any(re.search(pattern, path) for path in paths)
         if not found and pattern not in BIAS_AND_NORMALIZATION:
-            raise ValueError(
+            text = (
                 f"Every pattern of `{name}` must be found in the path of a variable, but "
-                f"{pattern!r} is found in none of {', '.join(paths)}. Mend it or leave it out."
+                f"{pattern!r} is found in none of {', '.join(paths)}. Mend it or leave it out; "
+                "the model's own name and the numbers of unnamed layers change when it is loaded."
             )
+            if not lenient:
+                raise ValueError(text)
+            logging.getLogger("tfdp").warning(text)
     return tuple(any(re.search(pattern, path) for pattern in patterns) for path in paths)

@@ -115,18 +115,19 @@ class LAMB(AbstractLayerwiseOptimizer):
     Cost: two slots of the variable's size; two more reads of the weight and three more of the
     update than Adam.
 
-    Deviations from the paper: the ratio is 1 where ‖x‖ or ‖u‖ is zero.
+    Deviations from the paper: the ratio is 1 where φ(‖x‖) or ‖u‖ is zero.
 
     Args:
       learning_rate: η: at least 0, a Keras schedule, or a callable without arguments.
       beta_1: β₁, in [0, 1).
       beta_2: β₂, in [0, 1).
-      epsilon: ε, at least 0.
+      epsilon: ε, above 0.
       weight_decay: λ, at least 0, within the ratio; None or 0 for none.
       bias_correction: Whether the averages are divided by 1 - βᵗ; t counts updates, not
         micro-batches.
       exclude_from_weight_decay: Regular expressions, searched for in the paths of variables, such
-        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing.
+        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing. Not by the
+        model's name: it leads the paths of some models, and none of a model that was loaded.
       exclude_from_layer_adaptation: As `exclude_from_weight_decay`.
       weight_norm_bounds: (γ_l, γ_u) of φ(z) = min(max(z, γ_l), γ_u); None for φ(z) = z.
       trust_ratio_bounds: (low, high), to which the ratio is clipped; None for none.
@@ -163,7 +164,7 @@ class LAMB(AbstractLayerwiseOptimizer):
     ) -> None:
         beta_1 = checks.fraction("beta_1", beta_1, "Use beta_1=0.9.")
         beta_2 = checks.fraction("beta_2", beta_2, "Use beta_2=0.999.")
-        epsilon = checks.at_least("epsilon", epsilon, 0, "Use epsilon=1e-6.")
+        epsilon = checks.above("epsilon", epsilon, 0, "Use epsilon=1e-6.")
         super().__init__(
             learning_rate,
             weight_decay,
@@ -201,7 +202,7 @@ class LAMB(AbstractLayerwiseOptimizer):
             beta_1=self.beta_1,
             beta_2=self.beta_2,
             epsilon=self.epsilon,
-            weight_decay=self._decay[index],
+            weight_decay=self.decay_of(variable),
             corrected=self.bias_correction,
             adapted=self._adapted[index],
             weight_norm_bounds=self.weight_norm_bounds,

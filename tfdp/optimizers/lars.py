@@ -85,8 +85,8 @@ class LARS(AbstractLayerwiseOptimizer):
 
     Cost: one slot of the variable's size; two more reads of weight and gradient than momentum SGD.
 
-    Deviations from the paper: λ is 1 where ‖w‖ or its denominator is zero. Keras' options apply to
-    the gradient that comes in (clipping) or the weights that go out (EMA).
+    Deviations from the paper: λ is 1 where φ(‖w‖) or its denominator is zero. Keras' options
+    apply to the gradient that comes in (clipping) or the weights that go out (EMA).
 
     Args:
       learning_rate: γ: at least 0, a Keras schedule, or a callable without arguments.
@@ -95,7 +95,8 @@ class LARS(AbstractLayerwiseOptimizer):
       trust_coefficient: η, above 0.
       weight_decay: β, at least 0, within the local rate; None or 0 for none.
       exclude_from_weight_decay: Regular expressions, searched for in the paths of variables, such
-        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing.
+        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing. Not by the
+        model's name: it leads the paths of some models, and none of a model that was loaded.
       exclude_from_layer_adaptation: As `exclude_from_weight_decay`.
       weight_norm_bounds: (low, high), to which ‖w‖ is clipped in the local rate; None for none.
       trust_ratio_bounds: (low, high), to which λ is clipped; None for none.
@@ -170,7 +171,7 @@ class LARS(AbstractLayerwiseOptimizer):
             learning_rate,
             momentum=self.momentum,
             nesterov=self.nesterov,
-            weight_decay=self._decay[index],
+            weight_decay=self.decay_of(variable),
             trust_coefficient=self.trust_coefficient,
             adapted=self._adapted[index],
             weight_norm_bounds=self.weight_norm_bounds,

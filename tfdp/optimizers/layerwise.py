@@ -68,21 +68,38 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         self.weight_norm_bounds = norm_bounds
         self.trust_ratio_bounds = ratio_bounds
         self._float32_slots = False
+        self._is_loaded = False
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The optimizer that `get_config` describes; a pattern found in no path is warned of."""
+        self = super().from_config(config, custom_objects)
+        self._is_loaded = True
+        return self
+
+    @property
+    def exclude_from_layer_adaptation(self) -> list[str] | None:
+        """The patterns, or None for biases and normalization."""
+        patterns = self.exclusions["exclude_from_layer_adaptation"]
+        return None if patterns is None else list(patterns)
 
     def build(self, variables: Sequence[Any]) -> None:
         """Finds out which variables decay, and which are adapted."""
         if self.built:
             return
         left_out = {
-            name: exclusions.excluded(name, patterns, variables)
+            name: exclusions.excluded(name, patterns, variables, lenient=self._is_loaded)
             for name, patterns in self.exclusions.items()
         }
         super().build(variables)
-        self._decay = [
-            float(self.weight_decay or 0.0) if not out and self._use_weight_decay(variable) else 0.0
-            for out, variable in zip(left_out["exclude_from_weight_decay"], variables, strict=True)
-        ]
+        self._decays = [not out for out in left_out["exclude_from_weight_decay"]]
         self._adapted = [not out for out in left_out["exclude_from_layer_adaptation"]]
+
+    def decay_of(self, variable: Any) -> float:
+        """The weight decay of a variable: none if a pattern, or Keras' own method, excludes it."""
+        if not self._decays[self._get_variable_index(variable)]:
+            return 0.0
+        return float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
 
     def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:
         """A slot of each name for each variable, zeros, float32 where the variable is half."""
@@ -100,7 +117,8 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
     def in_float32(self, tensor: Any) -> tf.Tensor:
         """A gradient or weight as a dense tensor in which sums are made: float32 of half precision.
 
-        Rows of `tf.IndexedSlices` that occur more than once are added up.
+        Rows of `tf.IndexedSlices`, whose `dense_shape` must be known, are added up where they occur
+        more than once.
         """
         tensor = tf.convert_to_tensor(tensor)
         return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)

@@ -67,14 +67,7 @@ class Warmup(LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """The rate at a step: a float32 scalar."""
-        step = ops.cast(step, "float32")
-        rate = self._rate_after(ops.maximum(step - self.warmup_steps, 0.0))
-        if not self.warmup_steps:
-            return rate
-        rise = (self._rate_after(ops.zeros_like(step)) - self.initial_learning_rate) * (
-            step / self.warmup_steps
-        )
-        return ops.where(step < self.warmup_steps, self.initial_learning_rate + rise, rate)
+        return _after_warmup(self.after, step, self.warmup_steps, self.initial_learning_rate)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, as JSON can hold them."""
@@ -95,11 +88,6 @@ class Warmup(LearningRateSchedule):
         if isinstance(after, dict):
             after = keras.optimizers.schedules.deserialize(after)
         return cls(**{**config, "after": after})
-
-    def _rate_after(self, step: Any) -> Any:
-        after = self.after
-        rate = after(step) if isinstance(after, LearningRateSchedule) else float(after)
-        return ops.cast(rate, "float32")
 
 
 @keras.saving.register_keras_serializable(package="tfdp")
@@ -160,12 +148,11 @@ class PolynomialDecay(LearningRateSchedule):
             float(end_learning_rate),
             float(power),
         )
-        self._schedule = Warmup(decay, 0)
-        self._schedule.warmup_steps = self.warmup_steps  # of any length, as long as T is longer
+        self._decay = decay
 
     def __call__(self, step: Any) -> Any:
         """The rate at a step: a float32 scalar."""
-        return self._schedule(step)
+        return _after_warmup(self._decay, step, self.warmup_steps, 0.0)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, as JSON can hold them."""
@@ -177,6 +164,21 @@ class PolynomialDecay(LearningRateSchedule):
             "end_learning_rate": float(self.end_learning_rate),
             "name": self.name,
         }
+
+
+def _after_warmup(after: Any, step: Any, warmup_steps: int, initial: float) -> Any:
+    """The rate at a step, where `after` follows a linear warm-up: a float32 scalar."""
+
+    def rate_after(step: Any) -> Any:
+        rate = after(step) if isinstance(after, LearningRateSchedule) else float(after)
+        return ops.cast(rate, "float32")
+
+    step = ops.cast(step, "float32")
+    rate = rate_after(ops.maximum(step - warmup_steps, 0.0))
+    if not warmup_steps:
+        return rate
+    rise = (rate_after(ops.zeros_like(step)) - initial) * (step / warmup_steps)
+    return ops.where(step < warmup_steps, initial + rise, rate)
 
 
 def _length(schedule: Any) -> int | None:

@@ -56,8 +56,9 @@ def trust_ratio(
 ) -> tf.Tensor:
     """`coefficient` · φ(‖w‖) / ‖update‖.
 
-    It is 1 where either norm is zero, as in the papers' authors' code: a layer that starts at zero
-    must be able to leave it, and where nothing is to be done, the factor does not matter.
+    It is 1 where φ(‖w‖) or the update's norm is zero, as in the papers' authors' code: a layer that
+    starts at zero must be able to leave it, and where nothing is to be done, the factor does not
+    matter. `ratio_bounds` hold in any case.
 
     Args:
       weight_norm: ‖w‖, a scalar.
@@ -74,7 +75,7 @@ def trust_ratio(
     >>> float(trust_ratio(tf.constant(0.0), tf.constant(6.0), coefficient=0.1))
     1.0
     """
-    ratio = coefficient * clipped(weight_norm, weight_norm_bounds) / update_norm
-    ratio = clipped(ratio, ratio_bounds)
-    defined = tf.logical_and(weight_norm > 0, update_norm > 0)
-    return tf.where(defined, ratio, tf.ones_like(ratio))
+    bounded_norm = clipped(weight_norm, weight_norm_bounds)
+    ratio = coefficient * bounded_norm / update_norm
+    defined = tf.logical_and(bounded_norm > 0, update_norm > 0)
+    return clipped(tf.where(defined, ratio, tf.ones_like(ratio)), ratio_bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +16,13 @@ from tfdp.strategy import auto_topology, input_batches
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.cluster_extended import ClusterExtended
 from tfdp.strategy.extended import DataParallelExtended
-from tfdp.strategy.replica_count import ReplicaCount
+from tfdp.strategy.replica_count import ReplicaCount, Uses
 
 _LEAST_BUCKET_BYTES = 2**10
 _BUCKET_BYTES = 25 * 2**20
+
+# What these do with the number of replicas is no choice of the program's.
+_LIBRARIES = ("keras", "tensorflow", "tfdp")
 
 
 class DataParallelStrategy(tf.distribute.Strategy):
@@ -117,8 +121,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 strategy_number=number,
                 **options,
             )
-        # Products of the number of replicas, each with its other factor: batches that grow with it.
-        self.products_of_replicas: dict[int, int] = {}
+        self.uses_of_replica_count = Uses()
         super().__init__(extended)
         if undecided:
             auto = auto_topology.decided(extended)
@@ -151,7 +154,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def num_replicas_in_sync(self) -> int:
         """Number of replicas whose gradients are summed."""
         keras_adapter.replica_count_was_read()
-        return ReplicaCount(super().num_replicas_in_sync, self.products_of_replicas)
+        count = super().num_replicas_in_sync
+        asking = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        return count if asking in _LIBRARIES else ReplicaCount(count, self.uses_of_replica_count)
 
     def scope(self) -> Any:
         """Within it, variables get a copy on every device. See `tf.distribute.Strategy.scope`.
