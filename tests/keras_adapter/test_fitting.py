@@ -207,6 +207,7 @@ def with_overflows(model, **options):
     return harness.fit_arrays(model, x, y, epochs=3, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 5])
 def test_loss_scale_and_skipped_steps_are_in_the_logs(steps, replicas):
     model = harness.build_in_scope(scaling_model, replicas)
@@ -216,6 +217,7 @@ def test_loss_scale_and_skipped_steps_are_in_the_logs(steps, replicas):
     assert history["loss_scale"] == [64.0, 16.0, 4.0]
 
 
+@pytest.mark.slow
 def test_the_logs_are_those_of_one_device_with_the_callback(replicas):
     model = harness.build_in_scope(scaling_model)
     expected = with_overflows(model)  # the harness adds the callback
@@ -224,6 +226,7 @@ def test_the_logs_are_those_of_one_device_with_the_callback(replicas):
     harness.assert_close({**actual, "loss": 0, "mae": 0}, {**expected, "loss": 0, "mae": 0}, 0)
 
 
+@pytest.mark.slow
 def test_a_callback_of_the_users_own_sees_the_numbers_and_none_is_added_twice(replicas):
     seen = []
     record = keras.callbacks.LambdaCallback(

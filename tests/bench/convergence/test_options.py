@@ -27,6 +27,10 @@ from tfdp.cli import main
         ({"batches": (0,)}, r"received 0"),
         ({"replicas": 3}, r"multiple of the 3 replicas"),
         ({"examples": 1000}, r"`examples` must fill a micro-batch, 1024"),
+        (
+            {"examples": 1024, "batches": (64, 8192), "epochs": 2},
+            r"in all epochs, 8192; received 1024 in 2 epochs; do `--examples 8192`",
+        ),
         ({"results": pathlib.Path("absent/x.jsonl")}, r"do `mkdir -p absent`"),
         ({"output": pathlib.Path("absent/x.png")}, r"do `mkdir -p absent`"),
         ({"table": pathlib.Path("absent/x.md")}, r"do `mkdir -p absent`"),
@@ -40,7 +44,8 @@ def test_what_cannot_be_is_refused_with_the_fix(choices, message):
 
 def test_the_task_has_defaults_of_its_own():
     options = ConvergenceOptions("cnn")
-    assert (options.batches, options.epochs, options.micro_batch) == ((128, 1024, 8192), 20, 512)
+    assert options.batches == (128, 1024, 4096, 8192)
+    assert (options.epochs, options.micro_batch) == (20, 512)
     assert options.results == pathlib.Path("convergence-cnn.jsonl")
     assert options.output == pathlib.Path("convergence-cnn.png")
 

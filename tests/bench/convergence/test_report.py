@@ -1,5 +1,6 @@
 """The table and the picture of runs that are recorded, all of them or some."""
 
+import dataclasses
 import io
 
 import pytest
@@ -44,6 +45,21 @@ def test_fewer_seeds_and_rates_that_are_not_final_are_marked():
         lambda run: run.optimizer == "lamb" and (run.seed or run.learning_rate < 0.01)
     )
     assert rows(OPTIONS, early)[2][2] == "89.00 (-1.10); rate 0.016; not final"
+
+
+def test_a_rate_at_the_end_of_what_may_be_tried_is_marked():
+    growing = finish(OPTIONS, lambda run: 0.5 + min(run.learning_rate, 0.4))
+    lamb = rows(OPTIONS, summarize(OPTIONS, growing))[2][2]
+    assert lamb.endswith("rate 0.512, the last tried")
+
+
+def test_the_versions_of_all_runs_are_stated():
+    text = markdown(OPTIONS, summarize(OPTIONS, FINISHED))
+    assert text.endswith("Trained with tfdp 0, tensorflow 0, keras 0, numpy 0.\n")
+    run = OPTIONS.run("lamb", 4096, 0.016, 2)
+    other = dataclasses.replace(FINISHED[run], versions={"keras": "1"})
+    text = markdown(OPTIONS, summarize(OPTIONS, FINISHED | {run: other}))
+    assert "keras 0 and 1" in text
 
 
 def test_seeds_that_diverged_are_counted():

@@ -123,6 +123,14 @@ class ConvergenceOptions:
                 f"`examples` must fill a micro-batch, {smallest}; received {self.examples}; "
                 f"do `--examples {smallest}`."
             )
+        if self.examples is not None:
+            largest = max((*self.batches, self.base_batch))
+            if self.run("sgd", largest, 1.0, 0).updates(self.examples) < 1:
+                raise ValueError(
+                    f"`examples` must fill the largest batch once in all epochs, {largest}; "
+                    f"received {self.examples} in {self.epochs} epochs; do "
+                    f"`--examples {largest}`."
+                )
 
     def _check_files(self) -> None:
         for name in ("results", "output", "table"):

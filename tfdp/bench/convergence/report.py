@@ -11,7 +11,7 @@ from rich.table import Table
 from tfdp.bench.convergence.options import ConvergenceOptions
 from tfdp.bench.convergence.recipes import RECIPES
 from tfdp.bench.convergence.runs import Outcome, Run
-from tfdp.bench.convergence.sweep import cell_outcomes, chosen_rate
+from tfdp.bench.convergence.sweep import cell_outcomes, chosen_rate, is_at_edge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +22,13 @@ class Cell:
         learning_rate: of the outcomes: the best, or the best as yet; None: nothing is known.
         outcomes: of its seeds, as far as they are finished.
         tuned: whether the learning rate is final.
+        at_edge: whether it is the lowest or the highest that was tried.
     """
 
     learning_rate: float | None
     outcomes: tuple[Outcome, ...]
     tuned: bool
+    at_edge: bool = False
 
     @property
     def mean(self) -> float | None:
@@ -59,7 +61,8 @@ def summarize(options: ConvergenceOptions, finished: Mapping[Run, Outcome]) -> C
     for optimizer, batch in options.cells:
         rate, outcomes = cell_outcomes(options, finished, optimizer, batch)
         tuned = chosen_rate(options, finished, optimizer, batch) is not None
-        cells[optimizer, batch] = Cell(rate, tuple(outcomes), tuned)
+        at_edge = rate is not None and is_at_edge(options, finished, optimizer, batch, rate)
+        cells[optimizer, batch] = Cell(rate, tuple(outcomes), tuned, at_edge)
     return cells
 
 
@@ -109,6 +112,8 @@ def markdown(options: ConvergenceOptions, cells: Cells) -> str:
         _legend(options),
         "",
         *(f"- {name}: {RECIPES[name].description}; {_course(name)}." for name in _names(cells)),
+        "",
+        f"Trained with {_versions(cells)}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -124,6 +129,15 @@ def mix(options: ConvergenceOptions) -> str:
             + (f" x {accumulated} accumulated" if accumulated > 1 else "")
         )
     return "; ".join(parts)
+
+
+def _versions(cells: Cells) -> str:
+    """Of every library that a run was trained with."""
+    found: dict[str, set[str]] = {}
+    for outcome in (outcome for cell in cells.values() for outcome in cell.outcomes):
+        for name, version in outcome.versions.items():
+            found.setdefault(name, set()).add(version)
+    return ", ".join(f"{name} {' and '.join(sorted(all_))}" for name, all_ in found.items())
 
 
 def _names(cells: Cells) -> list[str]:
@@ -165,6 +179,8 @@ def _show(options: ConvergenceOptions, cell: Cell, base: float | None, batch: in
         if cell.diverged:
             text += f"; {cell.diverged} of {count} diverged"
     parts = [text, f"rate {cell.learning_rate:.3g}"]
+    if cell.tuned and cell.at_edge:
+        parts[-1] += ", the last tried"
     if not cell.tuned:
         parts.append("not final")
     elif count < options.seeds:

@@ -51,6 +51,16 @@ def chosen_rate(
     return best_rate(options, finished, optimizer, batch, rates)
 
 
+def is_at_edge(
+    options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int, rate: float
+) -> bool:
+    """Whether a swept rate is the lowest or the highest that was tried: a better may lie beyond."""
+    if not RECIPES[optimizer].tuned_at_every_batch and batch != options.base_batch:
+        return False
+    rates = _rates_to_try(options, finished, optimizer, batch)
+    return rate in (min(rates), max(rates))
+
+
 def cell_outcomes(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int
 ) -> tuple[float | None, list[Outcome]]:
