@@ -6,7 +6,11 @@ import harness
 import keras
 import numpy as np
 import pytest
-from keras import ops, optimizers
+import tensorflow as tf
+from keras import layers, ops, optimizers
+
+import tfdp
+from tfdp.optimizers import LAMB, LARS, PolynomialDecay
 
 
 class Damped(optimizers.Optimizer):
@@ -42,6 +46,8 @@ OPTIMIZERS = {
     "Ftrl": lambda: optimizers.Ftrl(0.1, l2_regularization_strength=0.01),
     "Lamb": lambda: optimizers.Lamb(0.02),
     "Lion": lambda: optimizers.Lion(0.01),
+    "LAMB": lambda: LAMB(0.02, weight_decay=0.1),
+    "LARS": lambda: LARS(0.5, trust_coefficient=0.1, weight_decay=0.1, nesterov=True),
     "LossScaleOptimizer": lambda: optimizers.LossScaleOptimizer(optimizers.Adam(0.02)),
     "MultiOptimizer": two_optimizers,
     "Muon": lambda: optimizers.Muon(0.02),
@@ -51,7 +57,7 @@ OPTIMIZERS = {
     "ScheduleFreeAdamW": lambda: optimizers.ScheduleFreeAdamW(0.02),
 }
 
-FAST = {"Adam", "LossScaleOptimizer", "MultiOptimizer", "Muon", "SGD"}
+FAST = {"Adam", "LAMB", "LossScaleOptimizer", "MultiOptimizer", "Muon", "SGD"}
 
 # What every optimizer can be asked for.
 OPTIONS = {
@@ -66,11 +72,37 @@ OPTIONS = {
     ),
 }
 
+# What a large batch is trained with, all at once.
+LAYERWISE = {
+    "LARS": lambda **options: LARS(
+        PolynomialDecay(1.0, 12, warmup_steps=3), trust_coefficient=0.1, **options
+    ),
+    "LAMB": lambda **options: LAMB(
+        PolynomialDecay(0.1, 12, warmup_steps=3, power=1.0), weight_decay=0.1, **options
+    ),
+}
+LAYERWISE_OPTIONS = {
+    "windows that are clipped": {"gradient_accumulation_steps": 2, "global_clipnorm": 0.5},
+    "an average that overwrites": {
+        "use_ema": True,
+        "ema_momentum": 0.5,
+        "ema_overwrite_frequency": 2,
+    },
+    "no exclusions, and bounds": {
+        "exclude_from_weight_decay": [],
+        "exclude_from_layer_adaptation": [],
+        "weight_norm_bounds": (0.1, 1.5),
+        "trust_ratio_bounds": (0.0, 0.75),
+    },
+}
+layerwise = pytest.mark.parametrize("name", ["LAMB", pytest.param("LARS", marks=pytest.mark.slow)])
+
 
 def test_every_public_optimizer_has_a_row():
     public = {
         name
-        for name, value in vars(optimizers).items()
+        for module in (optimizers, tfdp.optimizers)
+        for name, value in vars(module).items()
         if inspect.isclass(value) and issubclass(value, optimizers.Optimizer)
     }
     assert public - {"Optimizer"} == set(OPTIMIZERS)
@@ -104,3 +136,110 @@ def test_constraints_are_kept_as_on_one_device(trains_as_one_device):
     norms = np.linalg.norm(outcome.weights[0], axis=0)
     assert norms.max() <= 0.5 + 1e-6
     assert norms.max() > 0.499, "No column reaches the bound; the constraint was not at work."
+
+
+# ---- LARS and LAMB: their norms are of whole variables, and of whole gradients ----
+
+
+@pytest.mark.parametrize(
+    "option",
+    [o if "windows" in o else pytest.param(o, marks=pytest.mark.slow) for o in LAYERWISE_OPTIONS],
+)
+@layerwise
+def test_a_layerwise_optimizers_options_work_as_on_one_device(name, option, trains_as_one_device):
+    def use(model):
+        trace = harness.Trace()
+        harness.fit_arrays(model, epochs=2, callbacks=[trace])
+        return trace.steps
+
+    trains_as_one_device(
+        lambda: harness.dense_model(LAYERWISE[name](**LAYERWISE_OPTIONS[option])), use
+    )
+
+
+@pytest.mark.parametrize("bad", [np.inf, pytest.param(np.nan, marks=pytest.mark.slow)], ids=str)
+@layerwise
+def test_an_overflow_on_one_replica_leaves_a_layerwise_optimizer_as_on_one_device(
+    name, bad, trains_as_one_device
+):
+    x, y = harness.regression_data(64)
+    y = y.copy()
+    y[8] = bad  # the first example of the second batch: one replica alone sees it
+
+    def build():
+        inner = LAYERWISE[name](gradient_accumulation_steps=2, global_clipnorm=0.5)
+        optimizer = optimizers.LossScaleOptimizer(inner, initial_scale=32.0)
+        return harness.dense_model(optimizer)
+
+    def use(model):
+        trace, scales = harness.Trace(), []
+        record = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: scales.append(
+                float(harness.global_value(model.optimizer.dynamic_scale))
+            )
+        )
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+        model.fit(data, callbacks=[trace, record], verbose=0)
+        return {**trace.steps, "scales": scales}
+
+    outcome, _ = trains_as_one_device(build, use)
+    assert outcome.seen["scales"] == [32.0] + [16.0] * 7
+    # Its step is not taken, and counts in no window: the third and the fifth good one close one.
+    kernels = [step[0] for step in outcome.seen["weights"]]
+    moved = [i for i in range(1, 8) if np.any(kernels[i] != kernels[i - 1])]
+    assert moved == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("policy", "tolerance"),
+    [
+        ("mixed_float16", 5e-3),
+        pytest.param("mixed_bfloat16", 4e-2, marks=pytest.mark.slow),
+    ],
+)
+@layerwise
+def test_a_layerwise_optimizer_trains_mixed_precision_as_on_one_device(
+    name, policy, tolerance, trains_as_one_device
+):
+    def build():
+        keras.config.set_dtype_policy(policy)
+        # An ε that matters: else a gradient of rounding alone takes a step of full length.
+        options = {"epsilon": 0.01} if name == "LAMB" else {}
+        # Low: no sum of a whole batch overflows where a share does not.
+        return harness.dense_model(
+            optimizers.LossScaleOptimizer(LAYERWISE[name](**options), initial_scale=64.0)
+        )
+
+    x, y = harness.regression_data()
+    outcome, _ = trains_as_one_device(
+        build,
+        lambda model: harness.fit_arrays(model, 0.1 * x, 0.1 * y),
+        tolerance=tolerance,
+        slot_tolerance=0.05,
+    )
+    assert float(outcome.slots["scale"][0]) == 64.0
+    arrays = [*outcome.weights, *(v for kind in outcome.slots.values() for v in kind if v.shape)]
+    assert all(array.dtype == np.float32 for array in arrays)
+
+
+@pytest.mark.slow
+@layerwise
+def test_a_layerwise_optimizer_takes_sparse_gradients_as_on_one_device(name, trains_as_one_device):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 6, (21, 4)).astype("int32")
+    ids[:, 1] = ids[:, 0]  # duplicates within an example, and between replicas
+    targets = ids.sum(1, keepdims=True).astype("float32") / 5
+
+    def build():
+        model = keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32"),
+                layers.Embedding(9, 3),  # ids 6 to 8 never occur
+                layers.GlobalAveragePooling1D(),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(LAYERWISE[name](clipnorm=0.5), loss="mse")
+        return model
+
+    trains_as_one_device(build, lambda model: harness.fit_arrays(model, ids, targets))

@@ -97,9 +97,11 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
 
     def decay_of(self, variable: Any) -> float:
         """The weight decay of a variable: none if a pattern, or Keras' own method, excludes it."""
-        if not self._decays[self._get_variable_index(variable)]:
-            return 0.0
-        return float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
+        index = self._get_variable_index(variable)
+        # By the name that it was built with: within a step "bias" may be "bias/replica_1:0".
+        if self._decays[index] and self._use_weight_decay(self._trainable_variables[index]):
+            return float(self.weight_decay or 0.0)
+        return 0.0
 
     def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:
         """A slot of each name for each variable, zeros, float32 where the variable is half."""
