@@ -12,7 +12,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 FOLDER = pathlib.Path(__file__).parent
 
 # What does not depend on where the replicas are, or looks into one process.
-ELSEWHERE = {"test_across_processes", "test_bad_input", "test_executed_reductions", "test_hooks"}
+ELSEWHERE = {
+    "test_across_processes",
+    "test_bad_input",
+    "test_executed_reductions",
+    "test_fitting",
+    "test_hooks",
+}
 
 
 # Starting TensorFlow takes seconds: modules share their processes.
