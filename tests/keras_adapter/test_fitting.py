@@ -71,6 +71,13 @@ def test_a_rate_that_may_have_grown_is_not_complained_of(rate, caplog):
     assert not said(caplog, strategy, lambda: optimizers.SGD(chosen), batch)
 
 
+def test_several_optimizers_are_passed_by(caplog):
+    strategy = harness.strategy(2)
+    batch = 8 * strategy.num_replicas_in_sync
+    chosen = optimizers.OptimizerMap(sgd(), {".*kernel": optimizers.Adam(0.02)})
+    assert not said(caplog, strategy, lambda: optimizers.MultiOptimizer(chosen), batch)
+
+
 def test_a_number_that_is_kept_may_have_been_used_elsewhere(caplog):
     strategy = harness.strategy(2)
     counts = [strategy.num_replicas_in_sync]

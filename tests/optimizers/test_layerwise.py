@@ -30,13 +30,13 @@ def test_slots_are_float32_and_training_works_under_every_policy(make, policy):
     model = harness.dense_model(make(), metrics=(), run_eagerly=True)
     weight_type = "float32" if policy.startswith("mixed") else policy
     x, y = harness.regression_data()
-    losses = harness.fit_arrays(model, 0.25 * x, 0.25 * y, batch_size=35, epochs=12)["loss"]
+    losses = harness.fit_arrays(model, 0.25 * x, 0.25 * y, batch_size=35, epochs=6)["loss"]
     assert {v.dtype for v in model.trainable_variables} == {weight_type}
     slots = slots_of(model.optimizer)
     assert len(slots) in (4, 8)
     assert {v.dtype for v in slots} == {"float32"}
     assert all(np.isfinite(np.asarray(w, "float32")).all() for w in model.get_weights())
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.8 * losses[0], losses
 
 
 @every_optimizer

@@ -42,6 +42,8 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if optimizer is None or strategy.rank != 0 or _sets_rates(arguments):
         return
+    if hasattr(optimizer, "optimizers"):
+        return  # a MultiOptimizer: each of its own may have a rate that is right for it
     rate = scaled_rate(optimizer)
     uses = strategy.uses_of_replica_count
     if rate is None and (not uses.products or uses.unknown or _cannot_be_known(optimizer)):
@@ -128,11 +130,11 @@ def _was_set_since(optimizer: Any) -> bool:
 
 
 def _cannot_be_known(optimizer: Any) -> bool:
-    """Whether the rate may have grown: it is a function, or was set since; or there are several."""
+    """Whether the rate may have grown: it is a function, or was set since."""
     schedule = keras.optimizers.schedules.LearningRateSchedule
     rate = optimizer._learning_rate
     is_function = callable(rate) and not isinstance(rate, schedule)
-    return is_function or hasattr(optimizer, "optimizers") or _was_set_since(optimizer)
+    return is_function or _was_set_since(optimizer)
 
 
 def _sets_rates(arguments: dict[str, Any]) -> bool:

@@ -53,7 +53,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
             weight_decay = checks.at_least(
                 "weight_decay", weight_decay, 0, "Use weight_decay=0.01, or None."
             )
-        self_exclusions = {
+        patterns_by_option = {
             name: exclusions.checked(name, patterns)
             for name, patterns in (
                 ("exclude_from_weight_decay", exclude_from_weight_decay),
@@ -64,7 +64,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         ratio_bounds = checks.bounds("trust_ratio_bounds", trust_ratio_bounds)
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         # Keras has a method named `exclude_from_weight_decay`, which works here as well.
-        self.exclusions = self_exclusions
+        self.exclusions = patterns_by_option
         self.weight_norm_bounds = norm_bounds
         self.trust_ratio_bounds = ratio_bounds
         self._float32_slots = False
