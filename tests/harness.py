@@ -86,20 +86,23 @@ def build_in_scope(build, replicas=None):
     optimizer = getattr(model, "optimizer", None)
     if replicas is None and optimizer is not None and model.built and not optimizer.built:
         optimizer.build(model.trainable_variables)
-    if replicas is None and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        model.fit = _reporting_the_loss_scale(model.fit)
+    if replicas is None:
+        report_the_loss_scale(model)
     return model
 
 
-def _reporting_the_loss_scale(fit):
+def report_the_loss_scale(model):
     """A strategy's `fit` adds this callback by itself; on one device the user does."""
     import tfdp
+
+    fit = model.fit
 
     def fit_with_monitor(*args, callbacks=(), **kwargs):
         monitor = tfdp.callbacks.LossScaleMonitor()
         return fit(*args, callbacks=[monitor, *tf.nest.flatten(callbacks or [])], **kwargs)
 
-    return fit_with_monitor
+    if isinstance(getattr(model, "optimizer", None), keras.optimizers.LossScaleOptimizer):
+        model.fit = fit_with_monitor
 
 
 def train(build, use, replicas=None):

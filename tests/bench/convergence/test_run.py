@@ -198,11 +198,13 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path):
     assert all(ends(child) for child in children)
     results.write_bytes(first + first[:50])  # and while it wrote
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    # One more run is started, and the time is up.
+    done = subprocess.run(
+        [*command, "--minutes", "0.001"], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert results.read_bytes().startswith(first)
     runs = [json.loads(line) for line in results.read_text().splitlines()]
-    rates = [run["learning_rate"] for run in runs]
-    assert rates[:3] == [0.02, 0.04, 0.01] and len(set(rates)) == len(rates)
+    assert [run["learning_rate"] for run in runs] == [0.02, 0.04]
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    assert "Not finished" not in done.stdout
+    assert "next sgd 64, rate 0.01, seed 0" in done.stdout
