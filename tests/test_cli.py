@@ -1,5 +1,6 @@
 """The command line: what it answers, what it refuses, and what it does not import."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -72,7 +73,7 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received
 
 
 def test_a_missing_tensorflow_is_answered_with_what_to_install(capsys, monkeypatch):
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install 'tfdp[cpu]'" in refusal(capsys, "bench", "fit")
 
 

@@ -6,7 +6,6 @@ Nothing heavy is imported until a subcommand runs: `tfdp --help` answers without
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import pathlib
 import sys
@@ -14,18 +13,12 @@ from collections.abc import Sequence
 
 import tfdp
 from tfdp.bench.allreduce.command_line import add_allreduce
+from tfdp.bench.arguments import numbers, require
 from tfdp.bench.convergence.command_line import add_convergence
 from tfdp.bench.options import MODELS, BenchOptions, default_replicas
 from tfdp.demo.options import DATASETS, DemoOptions
 from tfdp.doctor.command_line import add_doctor
 from tfdp.launch.command_line import add_run
-
-# For each module a subcommand may need, what to install.
-_INSTALL = {
-    "tensorflow": "pip install 'tfdp[cpu]' (or 'tfdp[gpu]', or 'tfdp[tensorflow]')",
-    "sklearn": "pip install 'tfdp[demo]'",
-    "matplotlib": "pip install 'tfdp[demo]'",
-}
 
 # Read when TensorFlow is imported. Its default number of inter-op threads can starve the iterators
 # of several devices on two cores.
@@ -118,7 +111,9 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
         "--model", choices=(*MODELS, "all"), default="all", help="what to train (%(default)s)"
     )
     parser.add_argument(
-        "--replicas", type=_numbers, help="numbers of replicas (2,4, or as many as processes)"
+        "--replicas",
+        type=numbers("replicas", "2,4"),
+        help="numbers of replicas (2,4, or as many as processes)",
     )
     parser.add_argument(
         "--batch", type=int, default=default.batch, help="examples per replica (%(default)s)"
@@ -171,16 +166,6 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(handler=_bench_optimizers, parser=parser)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"`replicas` must be numbers with commas between; received {text!r}; "
-            "do `--replicas 2,4`."
-        ) from None
-
-
 def _demo(parsed: argparse.Namespace) -> int:
     parser: argparse.ArgumentParser = parsed.parser
     try:
@@ -195,10 +180,8 @@ def _demo(parsed: argparse.Namespace) -> int:
     except ValueError as error:
         parser.error(str(error))
     needed = ["tensorflow", "matplotlib"] + ["sklearn"] * (options.dataset == "digits")
-    _require(needed, parser)
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    require(needed, parser)
+    _set_environment()
     if options.processes > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
@@ -233,7 +216,7 @@ def _bench_fit(parsed: argparse.Namespace) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    _require(["tensorflow"], parser)
+    require(["tensorflow"], parser)
 
     from tfdp.bench.fit import run
 
@@ -246,10 +229,8 @@ def _bench_equivalence(parsed: argparse.Namespace) -> int:
         parser.error(
             f"`replicas` must be at least 2; received {parsed.replicas}; do `--replicas 4`."
         )
-    _require(["tensorflow"], parser)
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    require(["tensorflow"], parser)
+    _set_environment()
 
     from tfdp.bench.equivalence import run
 
@@ -260,23 +241,18 @@ def _bench_optimizers(parsed: argparse.Namespace) -> int:
     parser: argparse.ArgumentParser = parsed.parser
     if parsed.rounds < 1:
         parser.error(f"`rounds` must be at least 1; received {parsed.rounds}; do `--rounds 30`.")
-    _require(["tensorflow"], parser)
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    require(["tensorflow"], parser)
+    _set_environment()
 
     from tfdp.bench.optimizers import run
 
     return run(parsed.rounds)
 
 
-def _require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            parser.error(
-                f"`{parser.prog}` must be able to import {module}; received an environment "
-                f"without it; do `{_INSTALL[module]}`."
-            )
+def _set_environment() -> None:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
 if __name__ == "__main__":

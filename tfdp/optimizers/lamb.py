@@ -202,11 +202,8 @@ class LAMB(AbstractLayerwiseOptimizer):
             beta_1=self.beta_1,
             beta_2=self.beta_2,
             epsilon=self.epsilon,
-            weight_decay=self.decay_of(variable),
             corrected=self.bias_correction,
-            adapted=self._adapted[index],
-            weight_norm_bounds=self.weight_norm_bounds,
-            trust_ratio_bounds=self.trust_ratio_bounds,
+            **self.step_options(index),
         )
         self.assign(momentum, new_momentum)
         self.assign(velocity, new_velocity)

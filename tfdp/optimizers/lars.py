@@ -171,11 +171,8 @@ class LARS(AbstractLayerwiseOptimizer):
             learning_rate,
             momentum=self.momentum,
             nesterov=self.nesterov,
-            weight_decay=self.decay_of(variable),
             trust_coefficient=self.trust_coefficient,
-            adapted=self._adapted[index],
-            weight_norm_bounds=self.weight_norm_bounds,
-            trust_ratio_bounds=self.trust_ratio_bounds,
+            **self.step_options(index),
         )
         self.assign(velocity, new_velocity)
         self.assign_sub(variable, update)

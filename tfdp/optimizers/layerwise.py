@@ -95,13 +95,20 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         self._decays = [not out for out in left_out["exclude_from_weight_decay"]]
         self._adapted = [not out for out in left_out["exclude_from_layer_adaptation"]]
 
-    def decay_of(self, variable: Any) -> float:
-        """The weight decay of a variable: none if a pattern, or Keras' own method, excludes it."""
-        index = self._get_variable_index(variable)
+    def step_options(self, index: int) -> dict[str, Any]:
+        """What a step takes of the options: decay, adaptation and bounds of the variable `index`.
+
+        It does not decay if a pattern, or Keras' own method, excludes it.
+        """
         # By the name that it was built with: within a step "bias" may be "bias/replica_1:0".
-        if self._decays[index] and self._use_weight_decay(self._trainable_variables[index]):
-            return float(self.weight_decay or 0.0)
-        return 0.0
+        variable = self._trainable_variables[index]
+        decays = self._decays[index] and self._use_weight_decay(variable)
+        return {
+            "weight_decay": float(self.weight_decay or 0.0) if decays else 0.0,
+            "adapted": self._adapted[index],
+            "weight_norm_bounds": self.weight_norm_bounds,
+            "trust_ratio_bounds": self.trust_ratio_bounds,
+        }
 
     def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:
         """A slot of each name for each variable, zeros, float32 where the variable is half."""

@@ -142,13 +142,12 @@ class PolynomialDecay(LearningRateSchedule):
                 f"warmup_steps={self.warmup_steps} of training_steps={self.training_steps}. "
                 f"Use warmup_steps={self.training_steps // 10}."
             )
-        decay = keras.optimizers.schedules.PolynomialDecay(
+        self._decay = keras.optimizers.schedules.PolynomialDecay(
             float(learning_rate),
             self.training_steps - self.warmup_steps,
             float(end_learning_rate),
             float(power),
         )
-        self._decay = decay
 
     def __call__(self, step: Any) -> Any:
         """The rate at a step: a float32 scalar."""

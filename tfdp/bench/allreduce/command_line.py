@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from tfdp.bench.allreduce.options import (
     AllReduceOptions,
     parse_size,
 )
+from tfdp.bench.arguments import require
 
 
 def add_allreduce(measures: argparse._SubParsersAction) -> None:
@@ -102,12 +102,7 @@ def _allreduce(parsed: argparse.Namespace) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    for module, extra in (("tensorflow", "cpu"), ("matplotlib", "demo"), ("rich", "demo")):
-        if importlib.util.find_spec(module) is None:
-            parser.error(
-                f"`{parser.prog}` must be able to import {module}; received an environment "
-                f"without it; do `pip install 'tfdp[{extra}]'`."
-            )
+    require(["tensorflow", "matplotlib", "rich"], parser)
 
     from tfdp.bench.allreduce.hosts import HostsError
     from tfdp.bench.allreduce.run import run

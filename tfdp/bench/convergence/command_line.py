@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import pathlib
 
+from tfdp.bench.arguments import numbers, require
 from tfdp.bench.convergence.options import ConvergenceOptions
 from tfdp.bench.convergence.tasks import OPTIMIZERS, TASKS
 
@@ -38,7 +38,7 @@ def add_convergence(measures: argparse._SubParsersAction) -> None:
     )
     parser.add_argument(
         "--batches",
-        type=_numbers,
+        type=numbers("batches", "64,4096"),
         metavar="SIZES",
         help="examples of one update, with commas between (the task's)",
     )
@@ -108,12 +108,7 @@ def _convergence(parsed: argparse.Namespace) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    for module, extra in (("tensorflow", "cpu"), ("matplotlib", "demo"), ("rich", "demo")):
-        if importlib.util.find_spec(module) is None:
-            parser.error(
-                f"`{parser.prog}` must be able to import {module}; received an environment "
-                f"without it; do `pip install 'tfdp[{extra}]'`."
-            )
+    require(["tensorflow", "matplotlib", "rich"], parser)
 
     # For Fashion-MNIST's download by Keras; the runs are in processes of their own.
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -127,13 +122,3 @@ def _convergence(parsed: argparse.Namespace) -> int:
         return run(options)
     except (LedgerError, DataUnavailableError) as error:
         parser.error(str(error))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"`batches` must be numbers with commas between; received {text!r}; "
-            "do `--batches 64,4096`."
-        ) from None

@@ -1,0 +1,48 @@
+"""What the command lines share: modules that must be there, and lists of numbers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Sequence
+
+# For each module a subcommand may need, what to install.
+_INSTALL = {
+    "tensorflow": "pip install 'tfdp[cpu]' (or 'tfdp[gpu]', or 'tfdp[tensorflow]')",
+    "sklearn": "pip install 'tfdp[demo]'",
+    "matplotlib": "pip install 'tfdp[demo]'",
+    "rich": "pip install 'tfdp[demo]'",
+}
+
+
+def require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Ends the command with an error, by the parser, if a module cannot be imported."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            parser.error(
+                f"`{parser.prog}` must be able to import {module}; received an environment "
+                f"without it; do `{_INSTALL[module]}`."
+            )
+
+
+def numbers(option: str, example: str) -> Callable[[str], tuple[int, ...]]:
+    """A parser's `type` for whole numbers with commas between.
+
+    Args:
+        option: its name, for the error.
+        example: what to write, for the error.
+
+    >>> numbers("replicas", "2,4")("2,8")
+    (2, 8)
+    """
+
+    def parse(text: str) -> tuple[int, ...]:
+        try:
+            return tuple(int(part) for part in text.split(","))
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"`{option}` must be numbers with commas between; received {text!r}; "
+                f"do `--{option} {example}`."
+            ) from None
+
+    return parse
