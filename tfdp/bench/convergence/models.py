@@ -53,14 +53,13 @@ def _cnn(input_shape: tuple[int, ...], classes: int) -> keras.Model:
 
 
 def _transformer(input_shape: tuple[int, ...], classes: int) -> keras.Model:
-    """Decoder-only, two blocks, normalization before each part: 32 thousand parameters."""
+    """Decoder-only, one block, normalization before each part: 19 thousand parameters."""
     inputs = keras.Input(input_shape, dtype="int32")
     x = Positions()(layers.Embedding(classes, _WIDTH)(inputs))
-    for _ in range(2):
-        y = layers.LayerNormalization()(x)
-        x += layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)(y, y, use_causal_mask=True)
-        y = layers.LayerNormalization()(x)
-        x += layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, "relu")(y))
+    y = layers.LayerNormalization()(x)
+    x += layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)(y, y, use_causal_mask=True)
+    y = layers.LayerNormalization()(x)
+    x += layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, "relu")(y))
     return keras.Model(inputs, layers.Dense(classes)(layers.LayerNormalization()(x)))
 
 

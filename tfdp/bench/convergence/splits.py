@@ -15,7 +15,7 @@ VALIDATION_EXAMPLES = 5_000
 # Of text: characters of a window, windows that are trained on, and the shares of the text, counted
 # from its end, that are the test and the validation split.
 CONTEXT = 32
-TRAINING_WINDOWS = 40_960
+TRAINING_WINDOWS = 24_576
 _TEST_SHARE = 0.05
 _VALIDATION_WINDOWS = 2_000
 

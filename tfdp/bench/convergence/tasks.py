@@ -67,7 +67,7 @@ TASKS = {
         ),
         Task(
             name="transformer",
-            title="Shakespeare by character, a transformer of 2 blocks",
+            title="Shakespeare by character, a transformer of one block",
             base_batch=128,
             batches=(128, 1024, 4096, 8192),
             epochs=10,
