@@ -15,16 +15,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfdp import callbacks, errors, optimizers, topology
+    from tfdp import callbacks, data, errors, optimizers, topology
     from tfdp.strategy.data_parallel import DataParallelStrategy
 
 __version__ = "0.1.0"
 
-__all__ = ["DataParallelStrategy", "__version__", "callbacks", "errors", "optimizers", "topology"]
+__all__ = [
+    "DataParallelStrategy",
+    "__version__",
+    "callbacks",
+    "data",
+    "errors",
+    "optimizers",
+    "topology",
+]
 
 _LAZY = {
     "DataParallelStrategy": ("tfdp.strategy.data_parallel", "DataParallelStrategy"),
     "callbacks": ("tfdp.callbacks", None),
+    "data": ("tfdp.data", None),
     "errors": ("tfdp.errors", None),
     "optimizers": ("tfdp.optimizers", None),
     "topology": ("tfdp.topology", None),

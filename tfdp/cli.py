@@ -16,6 +16,7 @@ from tfdp.bench.allreduce.command_line import add_allreduce
 from tfdp.bench.arguments import numbers, require
 from tfdp.bench.convergence.command_line import add_convergence
 from tfdp.bench.options import MODELS, BenchOptions, default_replicas
+from tfdp.data.index_command import add_data
 from tfdp.demo.options import DATASETS, DemoOptions
 from tfdp.doctor.command_line import add_doctor
 from tfdp.launch.command_line import add_run
@@ -54,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_bench(commands)
+    add_data(commands)
     add_run(commands)
     add_doctor(commands)
     return parser

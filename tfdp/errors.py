@@ -48,3 +48,15 @@ class RankMismatchError(RuntimeError):
     """Something that must be alike on all ranks is not: a variable, an option, a version."""
 
     __init__ = Exception.__init__
+
+
+class CorruptRecordError(ValueError):
+    """A record file is damaged. The message names the file and the byte."""
+
+    __init__ = Exception.__init__
+
+
+class RecordIndexError(ValueError):
+    """The index beside a record file cannot be used: it is stale, damaged or of a newer tfdp."""
+
+    __init__ = Exception.__init__

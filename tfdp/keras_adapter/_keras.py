@@ -12,7 +12,7 @@ from keras.src.backend.tensorflow.core import Variable
 
 # The reduction of gradients and the variables for accumulation.
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.layers.layer import Layer
 
 # The functions that write files: `Model.save` and the callbacks call them by name.
@@ -25,6 +25,10 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random.seed_generator import SeedGenerator
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+# `class_weight` as a function of batches.
+from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
+from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
 TESTED_VERSIONS = ("3.15.1",)
@@ -33,10 +37,12 @@ __all__ = [
     "TESTED_VERSIONS",
     "ArrayDataAdapter",
     "BaseOptimizer",
+    "EpochIterator",
     "Layer",
     "LossScaleOptimizer",
     "SeedGenerator",
     "StatelessScope",
+    "TFEpochIterator",
     "TFOptimizer",
     "TensorFlowTrainer",
     "Trainer",
@@ -45,6 +51,7 @@ __all__ = [
     "global_state",
     "legacy_h5_format",
     "losses",
+    "make_class_weight_map_fn",
     "nn",
     "saving_lib",
     "set_keras_mask",

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import collectives
-from tfdp.keras_adapter import fitting
+from tfdp.keras_adapter import feeding, fitting
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
@@ -56,6 +56,9 @@ def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) 
 
 def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
     processes = cluster_of(model.distribute_strategy)
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    feeding.arrange(name, bound.arguments)
     if not is_tfdp(model.distribute_strategy):
         if collectives.joined() and name == "fit":
             logging.getLogger("tfdp").warning(
@@ -63,9 +66,7 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
                 "of the data. Build and compile it in `with strategy.scope():`.",
                 model.name,
             )
-        return original(model, *args, **kwargs)
-    bound = inspect.signature(original).bind(model, *args, **kwargs)
-    bound.apply_defaults()
+        return original(*bound.args, **bound.kwargs)
     if name == "fit":
         fitting.prepare(model, bound.arguments)
     if processes is None:

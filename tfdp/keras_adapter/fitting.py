@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.callbacks import LossScaleMonitor
+from tfdp.keras_adapter.feeding import AbstractFeed
 from tfdp.optimizers.scaling import ScaledRate
 
 _KERAS_BATCH_SIZE = 32  # of `fit` on arrays
@@ -99,6 +100,8 @@ def global_batch_size(arguments: dict[str, Any]) -> int | None:
 
 
 def _batch_size_of(data: Any, batch_size: int | None) -> int | None:
+    if isinstance(data, AbstractFeed):
+        return data.global_batch_size
     if isinstance(data, tf.data.Dataset):
         declared = tf.nest.flatten(data.element_spec)[0].shape
         if declared.rank and declared[0] is not None:

@@ -11,6 +11,7 @@ from typing import Any
 _MODULES = (
     "across_processes",
     "compiling",
+    "feeding",
     "files",
     "losses",
     "metrics",

@@ -20,6 +20,14 @@ from tensorflow.python.distribute.distribute_utils import (
     regroup,
 )
 
+# An iterator over the replicas' shares, which the one of pipelines extends, and what makes it.
+from tensorflow.python.distribute.input_lib import (
+    DistributedDataset,
+    DistributedDatasetSpec,
+    DistributedIterator,
+    DistributedIteratorSpec,
+)
+
 # Puts a dataset's elements onto the replicas in turn, without cutting them up again.
 # And one dataset for each process, from a function.
 from tensorflow.python.distribute.input_util import (
@@ -54,6 +62,10 @@ from tensorflow.python.trackable.base import CheckpointInitialValue
 __all__ = [
     "VARIABLE_POLICY_MAPPING",
     "CheckpointInitialValue",
+    "DistributedDataset",
+    "DistributedDatasetSpec",
+    "DistributedIterator",
+    "DistributedIteratorSpec",
     "DistributedValues",
     "DistributedVariable",
     "Function",

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Agreement, Communicator, Probe, Processes, Sequences
 from tfdp.collectives.sequence import Call
+from tfdp.data import Pipeline
 from tfdp.errors import RankMismatchError
 from tfdp.strategy import input_batches, variables
 from tfdp.strategy._tensorflow import (
@@ -280,6 +281,8 @@ class ClusterExtended(DataParallelExtended):
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if not isinstance(dataset, tf.data.Dataset):
             return super()._experimental_distribute_dataset(dataset, options)
+        if isinstance(dataset, Pipeline):
+            return self._distribute_pipeline(dataset, options)
         input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
         divided = self._divided(dataset)
         in_turn = divided is None
@@ -317,8 +320,29 @@ class ClusterExtended(DataParallelExtended):
         return size != tf.data.UNKNOWN_CARDINALITY
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
-        ranks = range(self._first_rank, self._first_rank + len(self.worker_devices))
-        return input_batches.divide(dataset, self._num_replicas_in_sync, ranks)
+        return input_batches.divide(dataset, self._num_replicas_in_sync, self._ranks)
+
+    def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
+        """Each process reads for its own replicas.
+
+        Raises:
+          RankMismatchError: The ranks' pipelines differ, or are not equally far.
+        """
+        self.processes.compare(
+            "a pipeline (make it alike on all ranks; each reads its own replicas' examples)",
+            pipeline.state()
+            | {
+                "global_batch_size": pipeline.options.global_batch_size,
+                "drop_remainder": pipeline.options.drop_remainder,
+                "batches in an epoch": pipeline.batches_per_epoch,
+            },
+        )
+        pipeline.say_what_is_read(self.processes.world_size)
+        return super()._distribute_pipeline(pipeline, options)
+
+    @property
+    def _ranks(self) -> range:
+        return range(self._first_rank, self._first_rank + len(self.worker_devices))
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         return get_distributed_datasets_from_function(
@@ -330,10 +354,9 @@ class ClusterExtended(DataParallelExtended):
         )
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        ranks = range(self._first_rank, self._first_rank + len(self.worker_devices))
         contexts = [
             tf.distribute.experimental.ValueContext(rank, self._num_replicas_in_sync)
-            for rank in ranks
+            for rank in self._ranks
         ]
         return regroup([value_fn(context) for context in contexts], always_wrap=True)
 

@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
-from tfdp.strategy import input_batches, variables
+from tfdp.data import Pipeline
+from tfdp.strategy import input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     Function,
@@ -261,11 +262,29 @@ class DataParallelExtended(MirroredExtended):
     # ---- input
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        if isinstance(dataset, Pipeline):
+            return self._distribute_pipeline(dataset, options)
         input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
         divided = self._divided(dataset)
         if divided is None:
             return super()._experimental_distribute_dataset(dataset, options)
         return self._distribute(divided, dataset, options)
+
+    def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
+        input_batches.check_size(pipeline.options.global_batch_size, self._num_replicas_in_sync)
+        shares = pipeline.for_replicas(self._num_replicas_in_sync, self._ranks)
+        return pipelines.distribute(
+            pipeline,
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            shares,
+            options,
+        )
+
+    @property
+    def _ranks(self) -> range:
+        """Of this process' replicas."""
+        return range(self._num_replicas_in_sync)
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return input_batches.divide(dataset, self._num_replicas_in_sync)

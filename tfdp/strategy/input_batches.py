@@ -17,7 +17,13 @@ def check_declared_size(dataset: Any, num_replicas: int) -> None:
     if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
         return
     size = int(compute_batch_size(dataset))
-    if 0 < size < num_replicas:
+    if size > 0:
+        check_size(size, num_replicas)
+
+
+def check_size(size: int, num_replicas: int) -> None:
+    """Raises ValueError if a batch of `size` has fewer examples than there are replicas."""
+    if size < num_replicas:
         raise ValueError(
             "A global batch must hold an example for each replica, but the dataset's batch size is "
             f"{size} and there are {num_replicas} replicas. Use a batch size of at least "

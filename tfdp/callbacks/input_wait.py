@@ -1,0 +1,72 @@
+"""How much of each step waits for input, in the logs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import keras
+
+
+class InputMonitor(keras.callbacks.Callback):
+    """Adds `input_wait` to the logs of training: the fraction of time spent waiting for input.
+
+    0.02 means that of each second 20 ms went by in waiting for the next batch; near 1 the steps do
+    nothing but wait: then read, decode or map in less time, or use `cache`. In the logs of a batch
+    it is the fraction of the epoch so far, in an epoch's that of all its steps, without validation.
+
+    Under a strategy of tfdp the time is that in which this process' replicas wait for their shares;
+    under other strategies batches are fetched beforehand, and the waiting is theirs.
+
+    Args:
+      pipeline: A `tfdp.data.Pipeline`; None: the one that `fit` is given.
+
+    Raises:
+      ValueError: When training begins, if there is none.
+
+    >>> import keras, numpy as np, tfdp
+    >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> arrays = np.ones([8, 4], "float32"), np.ones([8, 1], "float32")
+    >>> batches = tfdp.data.pipeline(arrays, 4, seed=1)
+    >>> history = model.fit(batches, callbacks=[InputMonitor()], verbose=0).history
+    >>> 0 <= history["input_wait"][0] <= 1
+    True
+    """
+
+    def __init__(self, pipeline: Any = None) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self._watched = pipeline
+
+    def watch(self, pipeline: Any) -> None:
+        """Sets the pipeline for the next training, unless one was given."""
+        if self.pipeline is None:
+            self._watched = pipeline
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks that there is a pipeline."""
+        if self._watched is None:
+            raise ValueError(
+                "InputMonitor needs a `tfdp.data.Pipeline`, but `fit` was given other data. Make "
+                "it by `tfdp.data.pipeline(...)`, or leave the callback out."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Starts the clock."""
+        self._began = time.perf_counter()
+        self._waited_before = self._watched.progress.waited_seconds
+        self._fraction = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the fraction so far."""
+        elapsed = time.perf_counter() - self._began
+        waited = self._watched.progress.waited_seconds - self._waited_before
+        self._fraction = min(1.0, waited / elapsed) if elapsed > 0 else 0.0
+        if logs is not None:
+            logs["input_wait"] = self._fraction
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the epoch's."""
+        if logs is not None:
+            logs["input_wait"] = self._fraction

@@ -1,0 +1,146 @@
+"""Counts each batch when a step takes it, and the time until it is there.
+
+A number travels with each batch and says whose it is: a step that was traced with one pipeline
+then counts for another whose batches are of the same kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.data._tensorflow import IteratorSpec, OwnedIterator
+
+# Called with the seconds that were waited.
+Take = Callable[[float], None]
+
+_NUMBERS = itertools.count(1)
+_COUNTERS: weakref.WeakValueDictionary[int, Counter] = weakref.WeakValueDictionary()
+
+
+class Counter:
+    """What is to be called for each batch; lives as long as what holds it.
+
+    Args:
+      take: Called with the seconds that were waited.
+    """
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.number = next(_NUMBERS)
+        _COUNTERS[self.number] = self
+
+    def mark(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Each batch as (batch, the counter's number)."""
+        number = self.number
+        return batches.map(
+            lambda *batch: (batch[0] if len(batch) == 1 else batch, tf.constant(number, tf.int64))
+        )
+
+
+class Clock:
+    """Times what is done in its context, eagerly or by a graph."""
+
+    def __enter__(self) -> Clock:
+        if tf.executing_eagerly():
+            self._asked: Any = time.perf_counter()
+            self._order: Any = contextlib.nullcontext()
+        else:
+            self._asked = tf.timestamp()
+            self._order = tf.control_dependencies([self._asked])
+        self._order.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._order.__exit__(*error)
+
+    def take(self, number: tf.Tensor) -> None:
+        """Tells the counter of that number, once the number is there."""
+        if tf.executing_eagerly():
+            take_number(number.numpy(), time.perf_counter() - self._asked)
+            return
+        with tf.control_dependencies([number]):
+            waited = tf.timestamp() - self._asked
+        tf.numpy_function(take_number, [number, waited], [])
+
+
+class CountingIterator(OwnedIterator):
+    """An iterator of marked batches that gives the batches, in graphs too."""
+
+    counter: Counter | None = None
+
+    @property
+    def element_spec(self) -> Any:
+        """Of the batches."""
+        return self._element_spec[0]
+
+    def get_next_as_optional(self) -> Any:
+        """The next batch, or none."""
+        marked = OwnedIterator(
+            components=[self._iterator_resource], element_spec=self._element_spec
+        )
+        return take_optional(marked.get_next_as_optional)
+
+    def _next_internal(self) -> Any:
+        with Clock() as clock:
+            batch, number = super()._next_internal()
+        clock.take(number)
+        return batch
+
+    @property
+    def _type_spec(self) -> CountingIteratorSpec:
+        return CountingIteratorSpec(self._element_spec)
+
+
+class CountingIteratorSpec(IteratorSpec):
+    """What a traced function knows of such an iterator."""
+
+    @property
+    def value_type(self) -> type:
+        """The class."""
+        return CountingIterator
+
+    def _from_components(self, components: Any) -> CountingIterator:
+        return CountingIterator(components=components, element_spec=self._element_spec)
+
+
+def iterate(batches: tf.data.Dataset, counter: Counter) -> CountingIterator:
+    """An iterator over marked batches."""
+    iterator = CountingIterator(batches)
+    iterator.counter = counter
+    return iterator
+
+
+def take_optional(
+    get_next: Callable[[], Any], number_of: Callable[[Any], tf.Tensor] = lambda number: number
+) -> Any:
+    """An optional batch out of an optional marked one; counted if it is there.
+
+    Args:
+      get_next: Gets the marked one.
+      number_of: The number's tensor, where it comes as something else.
+    """
+    with Clock() as clock:
+        optional = get_next()
+
+    def taken() -> Any:
+        batch, number = optional.get_value()
+        clock.take(number_of(number))
+        return tf.experimental.Optional.from_value(batch)
+
+    spec = optional.element_spec[0]
+    return tf.cond(optional.has_value(), taken, lambda: tf.experimental.Optional.empty(spec))
+
+
+def take_number(number: np.ndarray, waited_seconds: np.ndarray) -> None:
+    """Tells the counter of that number, if it is still there."""
+    counter = _COUNTERS.get(int(number))
+    if counter is not None:
+        counter.take(float(waited_seconds))

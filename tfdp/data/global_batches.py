@@ -1,0 +1,366 @@
+"""Pipelines: datasets of global batches, the same for any number of replicas."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from tfdp import keras_adapter
+from tfdp.data import state as states
+from tfdp.data.chains import indexed_shares
+from tfdp.data.counting import Counter, iterate, take_number
+from tfdp.data.options import PipelineOptions
+from tfdp.data.progress import Progress
+from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
+from tfdp.data.sources.cached import cached
+from tfdp.data.sources.choice import as_source
+from tfdp.data.streams import stream_shares
+
+Structure = Any
+
+
+def pipeline(
+    source: Any,
+    global_batch_size: int,
+    *,
+    seed: int,
+    split: Any = None,
+    shuffle: bool = True,
+    map_fn: Callable[..., Any] | None = None,
+    drop_remainder: bool = False,
+    cache: bool = False,
+    prefetch: int | Literal["auto"] = "auto",
+    memory_bytes: int | None = None,
+    shuffle_buffer: int = 10_000,
+) -> Pipeline:
+    """Global batches of a source, for `fit`, `evaluate`, `predict` and loops of your own.
+
+    The t-th batch of an epoch holds the same examples in the same order for any number of replicas
+    and processes; each is cut as evenly as can be. Every example comes once an epoch, in an order
+    that is a pure function of (seed, epoch).
+
+    Args:
+      source: Arrays and nests of them (`numpy.memmap` too), a `tf.data.Dataset` of single examples,
+        a TensorFlow Datasets builder or name (with `split`) or data source, paths of TFRecord or
+        ArrayRecord files, a directory of images by class, or an object of `tfdp.data.sources`.
+      global_batch_size: Examples of a batch, all replicas together.
+      seed: Of order and augmentation, at least 0.
+      split: Of TensorFlow Datasets.
+      shuffle: A new order of all examples each epoch; of a stream (a `tf.data.Dataset`) as far as
+        `shuffle_buffer` reaches. False: the source's order.
+      map_fn: Of one example, called as `Dataset.map` does; in a graph, in parallel. A parameter
+        `seed` receives an int64 tensor of shape (2,), another one for each example and epoch and
+        the same for any number of replicas: give it to `tf.image.stateless_*`. All examples must
+        have one shape after it.
+      drop_remainder: Leaves out the last batch of an epoch if it is short.
+      cache: Keeps the examples, before `map_fn`, in memory from the first reading on.
+      prefetch: Batches that are ready beforehand; "auto": tf.data finds out.
+      memory_bytes: The most that prefetching and parallel reading may fill, and the buffer of
+        `shuffle`; None: as tf.data decides.
+      shuffle_buffer: Examples, for streams.
+
+    Returns:
+      The pipeline, a `tf.data.Dataset`.
+
+    Raises:
+      ValueError: An option or the source is not possible, or `global_batch_size` is more than all
+        examples and `drop_remainder` is set.
+
+    Cost: an epoch's order takes 4 bytes an example, and 8 for those of the process' own replicas.
+    Of a source with random access each process reads its own replicas' examples; streams are read
+    whole by each.
+
+    >>> import numpy as np, tfdp
+    >>> batches = tfdp.data.pipeline(np.arange(5), 2, seed=1)
+    >>> for epoch in range(2):
+    ...     print([batch.numpy().tolist() for batch in batches])
+    [[4, 1], [3, 2], [0]]
+    [[2, 4], [3, 1], [0]]
+    """
+    options = PipelineOptions(
+        global_batch_size=global_batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        map_fn=map_fn,
+        drop_remainder=drop_remainder,
+        cache=cache,
+        prefetch=prefetch,
+        memory_bytes=memory_bytes,
+        shuffle_buffer=shuffle_buffer,
+    )
+    keras_adapter.install()
+    return Pipeline(as_source(source, split=split), options)
+
+
+class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
+    """What `tfdp.data.pipeline` makes: a dataset of global batches that knows how far it is.
+
+    An iterator begins where the training is: the next batch that was not taken yet. So a loop that
+    was left in the middle of an epoch goes on with the rest of it, and so does one after `restore`.
+    `evaluate` and `predict` begin at the first batch and change nothing.
+
+    Under a strategy of tfdp each replica receives its share and `place` counts what the steps took.
+    Under another, and through `map`, `take` and the other methods of datasets, it is a plain
+    dataset: then what is prefetched after it counts as taken.
+
+    Attributes:
+      source: Of the examples.
+      options: A `PipelineOptions`.
+      progress: The count of batches taken, and of the seconds that steps waited for them.
+    """
+
+    def __init__(
+        self,
+        source: AbstractSource,
+        options: PipelineOptions,
+        *,
+        progress: Progress | None = None,
+        endless: bool = False,
+        from_start: bool = False,
+        share_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        if options.cache and isinstance(source, AbstractIndexedSource):
+            source = cached(source, options.memory_bytes)
+        self.source = source
+        self.options = options
+        self.progress = progress or Progress(
+            _checked_length(source, options), options.global_batch_size, options.drop_remainder
+        )
+        self._said_what_is_read = False
+        self._endless = endless
+        self._from_start = from_start
+        self._share_fn = share_fn
+        self.counter = Counter(self._take)
+        self._batches = self.for_replicas(1, range(1))
+        self._marked = self._without_more_prefetching(self.counter.mark(self._batches))
+        # What other strategies and `map` start from.
+        self._plain = self._without_more_prefetching(_observed(self._batches, self.counter))
+        super().__init__(tf.data.experimental.to_variant(self._plain))
+
+    def __iter__(self) -> Any:
+        if not tf.executing_eagerly():
+            return super().__iter__()
+        return iterate(self._marked, self.counter)
+
+    # ---- what tf.data asks of a dataset
+
+    @property
+    def element_spec(self) -> Structure:
+        """Of a global batch."""
+        return self._batches.element_spec
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [self._plain]
+
+    def cardinality(self) -> tf.Tensor:
+        """The batches of a whole epoch, wherever the next iterator begins; int64."""
+        number: int = tf.data.INFINITE_CARDINALITY
+        if not self._endless:
+            whole = self.batches_per_epoch
+            number = tf.data.UNKNOWN_CARDINALITY if whole is None else whole
+        return tf.constant(number, tf.int64)
+
+    # ---- where the training is
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Those of a whole epoch; None: not known before one was read."""
+        options, length = self.options, self.progress.length
+        if length is None:
+            return None
+        return Progress(length, options.global_batch_size, options.drop_remainder).batches_left
+
+    def state(self) -> dict[str, Any]:
+        """Where the training is, to be saved with the weights: small, JSON.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1)
+        >>> _ = next(iter(batches))
+        >>> state = batches.state()
+        >>> state["epoch"], state["position"]
+        (0, 2)
+        """
+        epoch, position = self.progress.place
+        return states.make(epoch, position, states.identity(self.source, self.options))
+
+    def restore(self, state: Mapping[str, Any] | str) -> None:
+        """Goes on where `state` was made; iterators that are made from now on begin there.
+
+        Args:
+          state: What `state()` returned, or its JSON text; on any number of replicas.
+
+        Raises:
+          ValueError: It is no such state, or that of another source, seed or order.
+
+        Cost: none with random access; a stream is read up to the place, and a line in the log
+        (logger `tfdp`) says how long that took.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1, shuffle=False)
+        >>> batches.restore({**batches.state(), "position": 4})
+        >>> next(iter(batches)).numpy()
+        array([4, 5])
+        """
+        state = json.loads(state) if isinstance(state, str) else state
+        identity = states.identity(self.source, self.options)
+        epoch, position = states.checked(state, identity, self.progress.length)
+        self.progress.move(epoch, position)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Examples of a batch, all replicas together."""
+        return self.options.global_batch_size
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was trained, nor restored."""
+        return self.progress.is_fresh
+
+    @property
+    def batches_left(self) -> int | None:
+        """Those of the next iterator; None: not known before an epoch was read, or endless."""
+        if self._endless:
+            return None
+        return self.batches_per_epoch if self._from_start else self.progress.batches_left
+
+    def begin_at(self, epoch: int, steps_per_epoch: int | None = None) -> None:
+        """Goes to the beginning of an epoch as Keras counts them.
+
+        Args:
+          epoch: Its number, from 0.
+          steps_per_epoch: As given to `fit`; None: one of Keras' epochs is one of the pipeline's.
+        """
+        whole = self.batches_per_epoch
+        if steps_per_epoch is None or whole is None:
+            self.progress.move(epoch, 0)
+        else:
+            epoch, batch = divmod(epoch * steps_per_epoch, whole)
+            self.progress.move(epoch, batch * self.options.global_batch_size)
+
+    # ---- views of it
+
+    def endless(self) -> Pipeline:
+        """The same, going on with the next epoch where one ends; it shares the progress."""
+        return self._view(endless=True)
+
+    def from_start(self, endless: bool = False) -> Pipeline:
+        """An epoch from its first batch, always epoch 0's order, whatever was trained."""
+        return self._view(from_start=True, endless=endless)
+
+    def with_share_fn(self, share_fn: Callable[..., Any]) -> Pipeline:
+        """The same with a function of each replica's share of a batch: row by row it must be."""
+        return self._view(share_fn=share_fn)
+
+    def _view(self, **changes: Any) -> Pipeline:
+        return Pipeline(
+            self.source,
+            self.options,
+            **{
+                "progress": self.progress,
+                "endless": self._endless,
+                "from_start": self._from_start,
+                "share_fn": self._share_fn,
+                **changes,
+            },
+        )
+
+    # ---- the batches
+
+    def for_replicas(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
+        """The shares of some replicas, batch by batch and in them rank by rank.
+
+        Args:
+          num_replicas: Of all processes; at most `global_batch_size`.
+          ranks: Whose shares are wanted.
+        """
+        options, source = self.options, self.source
+        wanted = (num_replicas, ranks, self._endless)
+        if isinstance(source, AbstractIndexedSource):
+            shares = indexed_shares(source, options, self._beginning(), *wanted)
+        else:
+            assert isinstance(source, AbstractStreamSource)
+            learn = self.progress.learn if self.progress.length is None else None
+            shares = stream_shares(source, options, self._beginning(), learn, *wanted)
+        if self._share_fn is not None:
+            shares = shares.map(self._share_fn, tf.data.AUTOTUNE, deterministic=True)
+        if options.prefetch != 0:
+            shares = shares.prefetch(
+                tf.data.AUTOTUNE if options.prefetch == "auto" else options.prefetch * len(ranks)
+            )
+        return self._without_more_prefetching(shares)
+
+    def say_what_is_read(self, world_size: int) -> None:
+        """Logs once, for a stream, that each process reads all of it."""
+        if isinstance(self.source, AbstractStreamSource) and not self._said_what_is_read:
+            self._said_what_is_read = True
+            logging.getLogger("tfdp").warning(
+                "Each of %d processes reads all of %s: it can only be read in order. Arrays, "
+                "TFRecord files and tfds.data_source are read in part.",
+                world_size,
+                self.source.describe(),
+            )
+
+    def _take(self, waited_seconds: float) -> None:
+        if not self._from_start:
+            self.progress.take(waited_seconds)
+
+    def _beginning(self) -> Callable[[int], tuple[int, int]]:
+        """Says where the n-th epoch of an iterator begins."""
+        began_in = 0
+
+        def begin(turn: int) -> tuple[int, int]:
+            nonlocal began_in
+            if self._from_start:
+                return turn, 0
+            if turn > 0:
+                return began_in + turn, 0
+            began_in, position = self.progress.place
+            return began_in, position
+
+        return begin
+
+    def _without_more_prefetching(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        options = tf.data.Options()
+        # What tf.data adds behind the last step would count batches before they are taken.
+        options.experimental_optimization.inject_prefetch = False
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        if self.options.memory_bytes is not None:
+            options.autotune.ram_budget = self.options.memory_bytes
+        return batches.with_options(options)
+
+
+def _observed(batches: tf.data.Dataset, counter: Counter) -> tf.data.Dataset:
+    """`batches`, each counted when it is taken, and the time until it is there."""
+    number = counter.number
+    # Zip asks in order: the clock, then the batches.
+    asked = tf.data.Dataset.range(1).repeat().map(lambda _: tf.timestamp())
+
+    def observe(asked: tf.Tensor, batch: Any) -> Any:
+        tf.numpy_function(take_number, [tf.constant(number, tf.int64), tf.timestamp() - asked], [])
+        return batch
+
+    return tf.data.Dataset.zip((asked, batches)).map(observe)
+
+
+def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:
+    if isinstance(source, AbstractIndexedSource):
+        length: int | None = len(source)
+    else:
+        assert isinstance(source, AbstractStreamSource)
+        length = source.num_examples
+    if length == 0:
+        raise ValueError(
+            f"`source` must hold at least one example; received {source.describe()}, which is "
+            "empty. Check what made it."
+        )
+    if length is not None and options.drop_remainder and length < options.global_batch_size:
+        raise ValueError(
+            f"With `drop_remainder` the source must fill a batch of {options.global_batch_size}; "
+            f"received {length} examples ({source.describe()}). Use a `global_batch_size` of at "
+            f"most {length}, or `drop_remainder=False`."
+        )
+    return length

@@ -1,0 +1,86 @@
+"""Which examples each replica gets: global batches cut into shares, as index arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """The shares of some replicas in what is left of an epoch, batch by batch, rank by rank.
+
+    Attributes:
+      rows: Indices of examples, shape (batches * ranks, the most examples of a share). What is
+        beyond a share's size repeats one of the batch's.
+      sizes: How many of each row count, int64, shape (batches * ranks,).
+    """
+
+    rows: np.ndarray
+    sizes: np.ndarray
+
+
+def num_batches(length: int, global_batch_size: int, drop_remainder: bool) -> int:
+    """The batches of `length` examples.
+
+    >>> num_batches(10, 4, drop_remainder=False), num_batches(10, 4, drop_remainder=True)
+    (3, 2)
+    """
+    return length // global_batch_size if drop_remainder else -(-length // global_batch_size)
+
+
+def cut(
+    order: np.ndarray,
+    global_batch_size: int,
+    drop_remainder: bool,
+    num_replicas: int,
+    ranks: range,
+) -> Shares:
+    """Cuts what is left of an epoch.
+
+    1. Every `global_batch_size` examples in turn are a batch; the last may be short.
+    2. Each batch is cut into `num_replicas` runs, as even as can be, the first taking the rest.
+
+    So the batches are the same for any number of replicas, and the shares of all ranks, one after
+    the other, are the batch.
+
+    Args:
+      order: Indices of the examples that are left, shape (examples,).
+      global_batch_size: Examples of a batch, all replicas together; at least `num_replicas`.
+      drop_remainder: Leaves a short last batch out.
+      num_replicas: In all processes.
+      ranks: Those whose shares are wanted.
+
+    Cost: a copy of the ranks' part of `order`.
+
+    >>> shares = cut(np.arange(10), 4, False, num_replicas=2, ranks=range(1, 2))
+    >>> [row[:size].tolist() for row, size in zip(shares.rows, shares.sizes)]
+    [[2, 3], [6, 7], [9]]
+    """
+    whole, rest = divmod(len(order), global_batch_size)
+    rows, sizes = _cut_equal(
+        order[: whole * global_batch_size].reshape(whole, global_batch_size), num_replicas, ranks
+    )
+    if rest and not drop_remainder:
+        last, last_sizes = _cut_equal(order[-rest:].reshape(1, rest), num_replicas, ranks)
+        missing = -(-global_batch_size // num_replicas) - last.shape[1]
+        last = np.pad(last, ((0, 0), (0, missing)), mode="edge")
+        rows, sizes = np.concatenate([rows, last]), np.concatenate([sizes, last_sizes])
+    return Shares(rows, sizes)
+
+
+def _cut_equal(
+    batches: np.ndarray, num_replicas: int, ranks: range
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and sizes of batches of one size, shape (batches, size)."""
+    size = batches.shape[1]
+    least, rest = divmod(size, num_replicas)
+    rank = np.arange(ranks.start, ranks.stop)
+    sizes = least + (rank < rest)
+    starts = rank * least + np.minimum(rank, rest)
+    width = least + (rest > 0)
+    # Beyond a share's end its columns may lie beyond the batch's: then the last is repeated.
+    columns = np.minimum(starts[:, None] + np.arange(width), size - 1)
+    rows = batches[:, columns].reshape(-1, width)
+    return rows, np.tile(sizes, len(batches)).astype(np.int64)

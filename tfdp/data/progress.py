@@ -1,0 +1,84 @@
+"""How far a pipeline has been trained: epochs, and examples of the present one."""
+
+from __future__ import annotations
+
+import threading
+
+from tfdp.data import plan
+
+
+class Progress:
+    """The count of what was taken for training, and how long that was waited for.
+
+    Batches are counted when a training step takes them, not when they are prefetched. Each number
+    is right between two steps; safe for threads.
+
+    Args:
+      length: The examples of an epoch; None: not known before one has been read.
+      global_batch_size: Of a batch, all replicas together.
+      drop_remainder: Whether a short last batch is left out.
+
+    Attributes:
+      waited_seconds: For input, since the pipeline was made.
+      batches: Taken since then.
+    """
+
+    def __init__(self, length: int | None, global_batch_size: int, drop_remainder: bool) -> None:
+        self.length = length
+        self.waited_seconds = 0.0
+        self.batches = 0
+        self._global_batch_size = global_batch_size
+        self._drop_remainder = drop_remainder
+        self._epoch = 0
+        self._position = 0
+        self._lock = threading.Lock()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of whole epochs, and of examples of the present one."""
+        with self._lock:
+            self._turn()
+            return self._epoch, self._position
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was trained, nor restored."""
+        return self.place == (0, 0)
+
+    @property
+    def batches_left(self) -> int | None:
+        """Those of the present epoch; None where its length is not known."""
+        _, position = self.place
+        if self.length is None:
+            return None
+        left = self.length - position
+        return plan.num_batches(left, self._global_batch_size, self._drop_remainder)
+
+    def move(self, epoch: int, position: int) -> None:
+        """Sets the place."""
+        with self._lock:
+            self._epoch, self._position = epoch, position
+            self._turn()
+
+    def take(self, waited_seconds: float = 0.0) -> None:
+        """Counts one more batch."""
+        with self._lock:
+            self._turn()
+            self._position += self._global_batch_size
+            self.waited_seconds += waited_seconds
+            self.batches += 1
+            self._turn()
+
+    def learn(self, length: int) -> None:
+        """Sets the length of an epoch, which its first reading has shown."""
+        with self._lock:
+            self.length = length
+            self._turn()
+
+    def _turn(self) -> None:
+        """Goes on to the next epoch where this one has no batch left."""
+        if self.length is None:
+            return
+        left = max(0, self.length - self._position)
+        if plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0:
+            self._epoch, self._position = self._epoch + 1, 0

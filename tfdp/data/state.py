@@ -1,0 +1,83 @@
+"""A pipeline's place as JSON, and the check that it is this pipeline's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from tfdp.data.options import PipelineOptions
+from tfdp.data.sources.base import AbstractSource, AbstractStreamSource
+
+VERSION = 1
+
+
+def identity(source: AbstractSource, options: PipelineOptions) -> dict[str, Any]:
+    """What makes the order of the examples; of the batch size it does not depend."""
+    made_by = {"source": source.fingerprint, "seed": options.seed, "shuffle": options.shuffle}
+    if isinstance(source, AbstractStreamSource) and options.shuffle:
+        made_by["shuffle_buffer"] = options.shuffle_buffer
+    return made_by
+
+
+def make(epoch: int, position: int, made_by: Mapping[str, Any]) -> dict[str, Any]:
+    """The state.
+
+    Args:
+      epoch: How many whole epochs were trained.
+      position: How many examples of the next.
+      made_by: The pipeline's `identity`.
+    """
+    return {"version": VERSION, "epoch": epoch, "position": position, **made_by}
+
+
+def checked(
+    state: Mapping[str, Any], made_by: Mapping[str, Any], length: int | None
+) -> tuple[int, int]:
+    """The epoch and the position of a state.
+
+    Args:
+      state: As `make` made it.
+      made_by: The `identity` of the pipeline that is to go on.
+      length: The examples of an epoch, or None.
+
+    Raises:
+      ValueError: It is no state, of a newer version, or of another pipeline.
+    """
+    if not isinstance(state, Mapping) or not {"version", "epoch", "position"} <= state.keys():
+        raise ValueError(
+            "`state` must be what `state()` returned, with `version`, `epoch` and `position`; "
+            f"received {state!r}. Save `pipeline.state()` as JSON."
+        )
+    if state["version"] != VERSION:
+        raise ValueError(
+            f"`state` must be of version {VERSION}; received version {state['version']!r}. Use the "
+            "tfdp that made it, or start without it."
+        )
+    for name, value in made_by.items():
+        if state.get(name) != value:
+            raise ValueError(
+                f"`state` must be of the same examples in the same order, but its `{name}` is "
+                f"{state.get(name)!r} and the pipeline's {value!r}. Make the pipeline with the "
+                "same source and options, or start without the state."
+            )
+    epoch, position = _whole("epoch", state), _whole("position", state)
+    if length is not None and position > length:
+        raise ValueError(
+            f"The `position` of `state` must be at most the {length} examples of an epoch; "
+            f"received {position}. Use a state as `state()` returned it."
+        )
+    return epoch, position
+
+
+def _whole(name: str, state: Mapping[str, Any]) -> int:
+    try:
+        value = operator.index(state[name])
+    except TypeError:
+        value = -1
+    if value < 0 or isinstance(state[name], bool):
+        raise ValueError(
+            f"The `{name}` of `state` must be a whole number of at least 0; received "
+            f"{state[name]!r}. Use a state as `state()` returned it."
+        )
+    return value

@@ -1,0 +1,173 @@
+"""The datasets of shares of what can only be read in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.data.chains import Begin
+from tfdp.data.mapping import example_function, with_one_shape
+from tfdp.data.options import PipelineOptions
+from tfdp.data.order import epoch_key
+from tfdp.data.sources.base import AbstractStreamSource
+
+
+def stream_shares(
+    source: AbstractStreamSource,
+    options: PipelineOptions,
+    begin: Begin,
+    learn: Callable[[int], None] | None,
+    num_replicas: int,
+    ranks: range,
+    endless: bool,
+) -> tf.data.Dataset:
+    """The shares of `ranks`, as `chains.indexed_shares` gives them, of a stream.
+
+    1. All examples are read, numbered, and shuffled through a buffer.
+    2. Those before the position are skipped, the others batched.
+    3. Each batch is cut; only the ranks' own shares go through `map_fn`.
+
+    Args:
+      source: Of the examples.
+      options: The pipeline's.
+      begin: Asked when an iterator reaches an epoch.
+      learn: Told the number of examples when an epoch has been read; None: it is known.
+      num_replicas: Of all processes.
+      ranks: Whose shares are wanted.
+      endless: Goes on with the next epochs.
+    """
+    examples = source.examples()
+    if options.cache:
+        examples = examples.cache()
+    numbered = examples.enumerate()
+    function = example_function(options.map_fn)
+    if options.map_fn is not None:
+        function = with_one_shape(function, numbered)
+
+    seed = options.seed  # TensorFlow never forgets a function of Python: it shall hold no more
+
+    def begin_epoch(turn: np.ndarray) -> tuple[np.int64, np.int64]:
+        epoch, position = begin(int(turn))
+        return np.int64(position), np.int64(epoch_key(seed, epoch))
+
+    def epoch_shares(turn: tf.Tensor) -> tf.data.Dataset:
+        position, key = tf.numpy_function(begin_epoch, [turn], [tf.int64] * 2)
+        for scalar in (position, key):
+            scalar.set_shape([])
+        rows = numbered
+        if options.shuffle:
+            rows = _shuffled(rows, options.shuffle_buffer, key)
+        rows = _after(rows, position)
+        if learn is not None:
+            rows = _counted(rows, position, learn)
+        if num_replicas == 1:
+            mapped = rows.map(
+                lambda index, example: function(index, key, example),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
+            return mapped.batch(options.global_batch_size, options.drop_remainder)
+        batches = rows.batch(options.global_batch_size, options.drop_remainder)
+        shares = _cut(batches, num_replicas, ranks)
+        if options.map_fn is None:
+            return shares.map(lambda _, share: share)
+        return shares.map(
+            lambda indices, share: _map_share(function, indices, key, share),
+            num_parallel_calls=2,  # each is parallel within
+            deterministic=True,
+        )
+
+    turns = tf.data.Dataset.counter() if endless else tf.data.Dataset.range(1)
+    return turns.flat_map(epoch_shares)
+
+
+def _after(dataset: tf.data.Dataset, position: tf.Tensor) -> tf.data.Dataset:
+    """Without the first elements. TensorFlow 2.21 crashes at `skip` of 0 within `flat_map`."""
+    variant = tf.cond(
+        position > 0,
+        lambda: tf.data.experimental.to_variant(dataset.skip(position)),
+        lambda: tf.data.experimental.to_variant(dataset),
+    )
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def _shuffled(dataset: tf.data.Dataset, buffer: int, key: tf.Tensor) -> tf.data.Dataset:
+    """Shuffled by `key` alone: what `tf.random.set_seed` was given is kept out of it."""
+    graph = tf.compat.v1.get_default_graph()
+    global_seed, graph.seed = graph.seed, 1
+    try:
+        return dataset.shuffle(buffer, seed=key, reshuffle_each_iteration=False)
+    finally:
+        graph.seed = global_seed
+
+
+def _counted(
+    dataset: tf.data.Dataset, position: tf.Tensor, learn: Callable[[int], None]
+) -> tf.data.Dataset:
+    """`dataset`; after its last element `learn` is told how many there were, and `position`."""
+
+    def told(count: np.ndarray) -> np.bool_:
+        learn(int(count))
+        return np.bool_(False)
+
+    def tell(count: tf.Tensor) -> tf.Tensor:
+        said = tf.numpy_function(told, [count], tf.bool)
+        said.set_shape([])
+        return said
+
+    optional = tf.data.experimental.Optional
+    elements = dataset.map(lambda *element: optional.from_value(element))
+    end = tf.data.Dataset.range(1).map(lambda _: optional.empty(dataset.element_spec))
+
+    def count(total: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
+        total += tf.cast(element.has_value(), tf.int64)
+        return total, (total, element)
+
+    counted = elements.concatenate(end).scan(position, count)
+    kept = counted.filter(
+        lambda total, element: tf.cond(
+            element.has_value(), lambda: tf.constant(True), lambda: tell(total)
+        )
+    )
+    return kept.map(lambda _, element: element.get_value())
+
+
+def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.Dataset:
+    """Each batch's shares of `ranks`, in order."""
+
+    def shares(*batch: Any) -> tf.data.Dataset:
+        size = tf.shape(batch[0], tf.int64)[0]
+        least, rest = size // num_replicas, size % num_replicas
+
+        def share(rank: tf.Tensor) -> Any:
+            start = rank * least + tf.minimum(rank, rest)
+            end = start + least + tf.cast(rank < rest, tf.int64)
+            return tf.nest.map_structure(lambda leaf: leaf[start:end], batch)
+
+        return tf.data.Dataset.range(ranks.start, ranks.stop).map(share)
+
+    return batches.flat_map(shares)
+
+
+def _map_share(function: Any, indices: tf.Tensor, key: tf.Tensor, share: Any) -> Any:
+    """`function` of each row of a share, in parallel, batched again; the share may be empty."""
+    size = tf.shape(indices, tf.int64)[0]
+    mapped = tf.data.Dataset.from_tensor_slices((indices, share)).map(
+        lambda index, example: function(index, key, example),
+        num_parallel_calls=os.cpu_count(),
+        deterministic=True,
+    )
+    batch = mapped.batch(tf.maximum(size, 1))
+    return tf.cond(
+        size > 0,
+        lambda: batch.get_single_element(),
+        lambda: tf.nest.map_structure(_no_rows, mapped.element_spec),
+    )
+
+
+def _no_rows(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([0, *(dim or 0 for dim in spec.shape)], spec.dtype)

@@ -1,0 +1,118 @@
+"""Pipelines in `fit`, `evaluate` and `predict`, under a strategy and without one.
+
+Keras asks a dataset for its number of batches once and starts iterators as it likes. A feed counts
+its epochs itself, and the first after a restart may be short: so Keras is told at each epoch.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.callbacks import InputMonitor
+from tfdp.keras_adapter._keras import EpochIterator, TFEpochIterator, make_class_weight_map_fn
+from tfdp.keras_adapter.hooks import hook
+
+
+class AbstractFeed(abc.ABC):
+    """A `tf.data.Dataset` of global batches that begins where the training is."""
+
+    @property
+    @abc.abstractmethod
+    def global_batch_size(self) -> int:
+        """Examples of a batch, all replicas together."""
+
+    @property
+    @abc.abstractmethod
+    def is_fresh(self) -> bool:
+        """Whether nothing was trained, nor restored."""
+
+    @property
+    @abc.abstractmethod
+    def batches_left(self) -> int | None:
+        """Those of the next iterator; None: not known, or endless."""
+
+    @abc.abstractmethod
+    def begin_at(self, epoch: int, steps_per_epoch: int | None) -> None:
+        """Goes to the beginning of an epoch as Keras counts them."""
+
+    @abc.abstractmethod
+    def endless(self) -> AbstractFeed:
+        """The same, going on with the next epoch where one ends."""
+
+    @abc.abstractmethod
+    def from_start(self) -> AbstractFeed:
+        """An epoch from its first batch, whatever was trained."""
+
+    @abc.abstractmethod
+    def with_share_fn(self, share_fn: Callable[..., Any]) -> AbstractFeed:
+        """The same with a function of each replica's share of a batch."""
+
+
+def arrange(method: str, arguments: dict[str, Any]) -> None:
+    """Puts what Keras shall see of feeds in the place of what the user gave.
+
+    Args:
+      method: "fit", "evaluate" or "predict".
+      arguments: Its own, by name; changed.
+    """
+    if method != "fit":
+        if isinstance(arguments["x"], AbstractFeed):
+            arguments["x"] = arguments["x"].from_start()
+        return
+    if isinstance(arguments["validation_data"], AbstractFeed):
+        arguments["validation_data"] = arguments["validation_data"].from_start()
+    feed, callbacks = arguments["x"], arguments["callbacks"]
+    if not isinstance(feed, AbstractFeed):
+        return
+    in_list = isinstance(callbacks, keras.callbacks.CallbackList)
+    given = callbacks.callbacks if in_list else tf.nest.flatten(callbacks) if callbacks else []
+    for callback in given:
+        if isinstance(callback, InputMonitor) and callback.pipeline is None:
+            callback.watch(feed)
+    if feed.is_fresh and not in_list:
+        arguments["callbacks"] = [*given, _FirstEpoch(feed, arguments["steps_per_epoch"])]
+
+
+class _FirstEpoch(keras.callbacks.Callback):
+    """Begins with the order of `initial_epoch`, or of where BackupAndRestore goes on."""
+
+    async_safe = True
+
+    def __init__(self, feed: AbstractFeed, steps_per_epoch: int | None) -> None:
+        super().__init__()
+        self._feed = feed
+        self._steps_per_epoch = steps_per_epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._feed.is_fresh and epoch > 0:
+            self._feed.begin_at(epoch, self._steps_per_epoch)
+
+
+@hook(TFEpochIterator, "__init__")
+def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) -> None:
+    """A feed goes on over the ends of its epochs where Keras counts steps; classes are weighted."""
+    feed = kwargs.get("x")
+    if isinstance(feed, AbstractFeed):
+        if kwargs.get("steps_per_epoch"):
+            feed = feed.endless()
+        weights = kwargs.pop("class_weight", None)
+        if weights:
+            feed = feed.with_share_fn(make_class_weight_map_fn(weights))
+        # It shuffles by itself; Keras would warn of its own default.
+        kwargs |= {"x": feed, "shuffle": False}
+        self._tfdp_feed = feed
+    original(self, **kwargs)
+
+
+@hook(EpochIterator, "_enumerate_iterator")
+def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
+    """The number of batches is that of the epoch that begins, not of the first."""
+    feed = getattr(self, "_tfdp_feed", None)
+    if feed is not None:
+        self._num_batches = feed.batches_left
+    return original(self)
