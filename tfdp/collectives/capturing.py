@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdp.collectives import sequence
+
 
 def captured(handle: tf.Tensor) -> tf.Tensor:
     """`handle`, taken in by every graph from the replica's own to the current one.
 
-    The gradient of a conditional or a loop can only use what the forward graph has taken in.
+    The gradient of a conditional or a loop can only use what the forward graph has taken in. The
+    graphs around the replica's own are left out: another trace of them may call the same function.
     """
+    own = sequence.own_graph()
     graphs = []
     graph = tf.compat.v1.get_default_graph()
     while hasattr(graph, "outer_graph"):
         graphs.append(getattr(graph, "_forward_graph", None) or graph)
+        if graph is own:
+            break
         graph = graph.outer_graph
     for graph in reversed(graphs):
         handle = graph.capture(handle)

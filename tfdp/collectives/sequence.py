@@ -164,6 +164,12 @@ class Sequences:
             )
 
 
+def own_graph() -> tf.Graph | None:
+    """The graph in which the calling thread's replica function began; None outside of one."""
+    value = getattr(_current, "value", None)
+    return None if value is None else value[0]._graphs.get(value[1])
+
+
 def current() -> tuple[Sequences, int]:
     """The record and the rank of the calling thread.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -205,7 +204,6 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         >>> next(iter(batches)).numpy()
         array([4, 5])
         """
-        state = json.loads(state) if isinstance(state, str) else state
         identity = states.identity(self.source, self.options)
         epoch, position = states.checked(state, identity, self.progress.length)
         self.progress.move(epoch, position)
@@ -283,7 +281,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
             shares = indexed_shares(source, options, self._beginning(), *wanted)
         else:
             assert isinstance(source, AbstractStreamSource)
-            learn = self.progress.learn if self.progress.length is None else None
+            learn = self._learn if self.progress.length is None else None
             shares = stream_shares(source, options, self._beginning(), learn, *wanted)
         if self._share_fn is not None:
             shares = shares.map(self._share_fn, tf.data.AUTOTUNE, deterministic=True)
@@ -303,6 +301,11 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
                 world_size,
                 self.source.describe(),
             )
+
+    def _learn(self, length: int) -> None:
+        if length == 0:
+            raise _empty(self.source)
+        self.progress.learn(length)
 
     def _take(self, waited_seconds: float) -> None:
         if not self._from_start:
@@ -353,10 +356,7 @@ def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | N
         assert isinstance(source, AbstractStreamSource)
         length = source.num_examples
     if length == 0:
-        raise ValueError(
-            f"`source` must hold at least one example; received {source.describe()}, which is "
-            "empty. Check what made it."
-        )
+        raise _empty(source)
     if length is not None and options.drop_remainder and length < options.global_batch_size:
         raise ValueError(
             f"With `drop_remainder` the source must fill a batch of {options.global_batch_size}; "
@@ -364,3 +364,10 @@ def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | N
             f"most {length}, or `drop_remainder=False`."
         )
     return length
+
+
+def _empty(source: AbstractSource) -> ValueError:
+    return ValueError(
+        f"`source` must hold at least one example; received {source.describe()}, which is empty. "
+        "Check what made it."
+    )

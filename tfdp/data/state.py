@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -32,18 +33,20 @@ def make(epoch: int, position: int, made_by: Mapping[str, Any]) -> dict[str, Any
 
 
 def checked(
-    state: Mapping[str, Any], made_by: Mapping[str, Any], length: int | None
+    state: Mapping[str, Any] | str, made_by: Mapping[str, Any], length: int | None
 ) -> tuple[int, int]:
     """The epoch and the position of a state.
 
     Args:
-      state: As `make` made it.
+      state: As `make` made it, or its JSON.
       made_by: The `identity` of the pipeline that is to go on.
       length: The examples of an epoch, or None.
 
     Raises:
       ValueError: It is no state, of a newer version, or of another pipeline.
     """
+    if isinstance(state, str):
+        state = _parsed(state)
     if not isinstance(state, Mapping) or not {"version", "epoch", "position"} <= state.keys():
         raise ValueError(
             "`state` must be what `state()` returned, with `version`, `epoch` and `position`; "
@@ -68,6 +71,16 @@ def checked(
             f"received {position}. Use a state as `state()` returned it."
         )
     return epoch, position
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"`state` must be whole JSON; received text that ends or breaks at character "
+            f"{error.pos} ({error.msg}). Use a state as `state()` returned it, or start without."
+        ) from error
 
 
 def _whole(name: str, state: Mapping[str, Any]) -> int:

@@ -1,0 +1,82 @@
+"""The place after any number of batches is the one that counting by hand gives."""
+
+import threading
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tfdp.data.progress import Progress
+
+
+def place_by_hand(length, size, drop_remainder, taken):
+    """The oracle: every batch of every epoch, one after the other."""
+    epoch, position = 0, 0
+    for _ in range(taken):
+        position += min(size, length - position)
+        left = length - position
+        if left == 0 or (drop_remainder and left < size):
+            epoch, position = epoch + 1, 0
+    return epoch, position
+
+
+@hypothesis.given(
+    length=st.integers(1, 60),
+    size=st.integers(1, 20),
+    drop_remainder=st.booleans(),
+    taken=st.integers(0, 200),
+)
+def test_the_place_is_that_of_the_batches_taken(length, size, drop_remainder, taken):
+    hypothesis.assume(size <= length or not drop_remainder)
+    progress = Progress(length, size, drop_remainder)
+    for _ in range(taken):
+        assert progress.batches_left > 0
+        progress.take(0.25)
+    assert progress.place == place_by_hand(length, size, drop_remainder, taken)
+    assert progress.waited_seconds == pytest.approx(0.25 * taken)
+    assert progress.is_fresh == (taken == 0)
+
+
+def test_batches_left_count_from_the_place():
+    progress = Progress(10, 4, drop_remainder=False)
+    progress.move(3, 4)
+    assert progress.batches_left == 2
+    progress.take()
+    assert (progress.batches_left, progress.place) == (1, (3, 8))
+    progress.take()
+    assert (progress.batches_left, progress.place) == (3, (4, 0))
+
+
+def test_a_place_at_the_end_of_an_epoch_is_the_next_one_s_beginning():
+    progress = Progress(10, 4, drop_remainder=True)
+    progress.move(2, 8)
+    assert progress.place == (3, 0)
+
+
+def test_a_length_that_is_learned_late_ends_the_epoch():
+    progress = Progress(None, 4, drop_remainder=False)
+    for _ in range(3):
+        progress.take()
+    assert (progress.place, progress.batches_left) == ((0, 12), None)
+    progress.learn(10)
+    assert (progress.place, progress.batches_left) == ((1, 0), 3)
+
+
+def test_a_length_that_is_learned_early_does_not():
+    progress = Progress(None, 4, drop_remainder=False)
+    progress.take()
+    progress.learn(10)
+    assert (progress.place, progress.batches_left) == ((0, 4), 2)
+
+
+def test_batches_of_many_threads_are_all_counted():
+    progress = Progress(1000, 1, drop_remainder=False)
+    threads = [
+        threading.Thread(target=lambda: [progress.take(1.0) for _ in range(250)]) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert progress.place == (2, 0)
+    assert progress.waited_seconds == 2000
