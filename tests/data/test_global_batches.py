@@ -309,13 +309,6 @@ def test_any_place_goes_on_with_the_rest_of_the_epoch(
     assert np.concatenate(list(dataset)).tolist() == order[:kept].tolist()
 
 
-def test_a_memory_bound_reaches_tf_data():
-    options = as_indexed(IDS, global_batch_size=4, seed=0, memory_bytes=12345).options
-    assert options.memory_bytes == 12345
-    bounded = as_indexed(IDS, global_batch_size=4, seed=0, memory_bytes=12345)
-    assert bounded.for_replicas(1, range(1)).options().autotune.ram_budget == 12345
-
-
 def test_under_a_stock_strategy_it_is_a_plain_dataset():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     pipeline = as_indexed(np.arange(16), global_batch_size=8, seed=1)

@@ -428,3 +428,33 @@ def test_reductions_of_different_shapes_are_named(strategy, board):
     )
     with pytest.raises(tfdp.errors.CollectiveMismatchError, match=r"\[1\].*\[2\]|\[2\].*\[1\]"):
         strategy.reduce("SUM", own, axis=None)
+
+
+def test_a_pipeline_gives_each_rank_its_own_shares_of_the_same_batches(strategy, board):
+    ids = np.arange(29)
+    pipeline = tfdp.data.pipeline(ids, 8, seed=1)
+    expected = [batch.numpy().tolist() for batch in pipeline.from_start()]
+    seen = []
+    for batch in strategy.experimental_distribute_dataset(pipeline):
+        local = [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
+        ranks = [post.value for post in board.all_gather("shares", local)]
+        parts = [part for of_rank in ranks for part in of_rank]
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        seen.append([value for part in parts for value in part])
+    assert seen == expected
+    alike(board, pipeline.state())
+    assert pipeline.state()["epoch"] == 1
+
+
+def test_pipelines_that_differ_between_ranks_are_named(strategy, board):
+    pipeline = tfdp.data.pipeline(np.arange(29), 8, seed=1 + board.rank)
+    with pytest.raises(tfdp.errors.RankMismatchError, match="seed"):
+        strategy.experimental_distribute_dataset(pipeline)
+
+
+def test_a_pipeline_that_is_further_on_one_rank_is_named(strategy, board):
+    pipeline = tfdp.data.pipeline(np.arange(29), 8, seed=1)
+    if board.rank == 0:
+        next(iter(pipeline))
+    with pytest.raises(tfdp.errors.RankMismatchError, match="position"):
+        strategy.experimental_distribute_dataset(pipeline)

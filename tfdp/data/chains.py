@@ -25,6 +25,7 @@ def indexed_shares(
     num_replicas: int,
     ranks: range,
     endless: bool,
+    parallel_calls: int = tf.data.AUTOTUNE,
 ) -> tf.data.Dataset:
     """The shares of `ranks`, batch by batch and rank by rank, of one epoch or of all to come.
 
@@ -42,6 +43,7 @@ def indexed_shares(
       num_replicas: Of all processes.
       ranks: Whose shares are wanted.
       endless: Goes on with the next epochs.
+      parallel_calls: How many rows are read, and examples mapped, at once.
     """
     length = len(source)
     batch_size = min(options.global_batch_size, length)
@@ -68,36 +70,50 @@ def indexed_shares(
     rows = turns.flat_map(epoch_rows)
     if source.vectorized and options.map_fn is None:
         if is_full:
-            return _parallel(rows, lambda row, size, key: source.rows(row))
-        return _parallel(rows, lambda row, size, key: source.rows(row[:size]))
-    mapped = _mapped(source, rows, _checked_function(source, options))
+            return _parallel(rows, lambda row, size, key: source.rows(row), parallel_calls)
+        return _parallel(rows, lambda row, size, key: source.rows(row[:size]), parallel_calls)
+    function = _checked_function(source, options)
+    mapped = _mapped(source, rows, function, parallel_calls)
     shares = mapped.batch(width, drop_remainder=True)
     if is_full:
-        return shares.map(lambda sizes, share: share)
+        return shares.map(lambda numbers, share: share)
     return shares.map(
-        lambda sizes, share: tf.nest.map_structure(lambda leaf: leaf[: sizes[0]], share)
+        lambda numbers, share: tf.nest.map_structure(lambda leaf: leaf[: numbers[0, 1]], share)
     )
 
 
 def _mapped(
-    source: AbstractIndexedSource, rows: tf.data.Dataset, function: ExampleFunction
+    source: AbstractIndexedSource,
+    rows: tf.data.Dataset,
+    function: ExampleFunction,
+    parallel_calls: int,
 ) -> tf.data.Dataset:
-    """The examples of all rows, one by one, each as (the size of its share, the mapped example)."""
+    """The examples of all rows, one by one, each as (its `_numbers`, the mapped example)."""
     if source.vectorized:
-        read = _parallel(rows, lambda row, size, key: (*_each(row, size, key), source.rows(row)))
+        read = _parallel(
+            rows,
+            lambda row, size, key: (_numbers(row, size, key), source.rows(row)),
+            parallel_calls,
+        )
         return _parallel(
             read.unbatch(),
-            lambda index, size, key, example: (size, function(index, key, example)),
+            lambda numbers, example: (numbers, function(numbers[0], numbers[2], example)),
+            parallel_calls,
         )
     return _parallel(
-        rows.map(_each).unbatch(),
-        lambda index, size, key: (size, function(index, key, source.row(index))),
+        rows.map(_numbers).unbatch(),
+        lambda numbers: (numbers, function(numbers[0], numbers[2], source.row(numbers[0]))),
+        parallel_calls,
     )
 
 
-def _each(row: tf.Tensor, size: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Size and key for each index of a row."""
-    return row, tf.fill(tf.shape(row), size), tf.fill(tf.shape(row), key)
+def _numbers(row: tf.Tensor, size: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Index, size of the share and key of the epoch for each index of a row, shape (width, 3).
+
+    Together, since each tensor costs tf.data a microsecond an example.
+    """
+    same = tf.fill(tf.shape(row), size), tf.fill(tf.shape(row), key)
+    return tf.stack([row, *same], axis=1)
 
 
 def _checked_function(source: AbstractIndexedSource, options: PipelineOptions) -> ExampleFunction:
@@ -108,5 +124,9 @@ def _checked_function(source: AbstractIndexedSource, options: PipelineOptions) -
     return with_one_shape(function, first)
 
 
-def _parallel(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
-    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+def _parallel(
+    dataset: tf.data.Dataset,
+    function: Callable[..., Any],
+    parallel_calls: int,
+) -> tf.data.Dataset:
+    return dataset.map(function, num_parallel_calls=parallel_calls, deterministic=True)

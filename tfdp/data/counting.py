@@ -44,6 +44,19 @@ class Counter:
             lambda *batch: (batch[0] if len(batch) == 1 else batch, tf.constant(number, tf.int64))
         )
 
+    def observe(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """`batches`, each counted when it leaves the dataset, and the time until it is there."""
+        number = self.number
+        # Zip asks in order: the clock, then the batches.
+        asked = tf.data.Dataset.range(1).repeat().map(lambda _: tf.timestamp())
+
+        def take(asked: tf.Tensor, batch: Any) -> Any:
+            waited = tf.timestamp() - asked
+            tf.numpy_function(take_number, [tf.constant(number, tf.int64), waited], [])
+            return batch
+
+        return tf.data.Dataset.zip((asked, batches)).map(take)
+
 
 class Clock:
     """Times what is done in its context, eagerly or by a graph."""

@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from tfdp import keras_adapter
 from tfdp.data import state as states
-from tfdp.data.chains import indexed_shares
-from tfdp.data.counting import Counter, iterate, take_number
+from tfdp.data.counting import Counter, iterate
+from tfdp.data.memory import check_buffer
 from tfdp.data.options import PipelineOptions
 from tfdp.data.progress import Progress
+from tfdp.data.shares import make_shares, tuned
 from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
 from tfdp.data.sources.choice import as_source
-from tfdp.data.streams import stream_shares
 
 Structure = Any
 
@@ -58,8 +58,10 @@ def pipeline(
       drop_remainder: Leaves out the last batch of an epoch if it is short.
       cache: Keeps the examples, before `map_fn`, in memory from the first reading on.
       prefetch: Batches that are ready beforehand; "auto": tf.data finds out.
-      memory_bytes: The most that prefetching and parallel reading may fill, and the buffer of
-        `shuffle`; None: as tf.data decides.
+      memory_bytes: The most that batches in the making and prefetched ones may take in a process,
+        half each, though at least one of each; also the most for `cache` and for the buffer of
+        `shuffle`. Where the shapes of examples vary, and for strings, tf.data's own budget has to
+        do. None: as tf.data decides.
       shuffle_buffer: Examples, for streams.
 
     Returns:
@@ -135,9 +137,9 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         self._share_fn = share_fn
         self.counter = Counter(self._take)
         self._batches = self.for_replicas(1, range(1))
-        self._marked = self._without_more_prefetching(self.counter.mark(self._batches))
+        self._marked = tuned(self.counter.mark(self._batches), options)
         # What other strategies and `map` start from.
-        self._plain = self._without_more_prefetching(_observed(self._batches, self.counter))
+        self._plain = tuned(self.counter.observe(self._batches), options)
         super().__init__(tf.data.experimental.to_variant(self._plain))
 
     def __iter__(self) -> Any:
@@ -275,21 +277,16 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
           num_replicas: Of all processes; at most `global_batch_size`.
           ranks: Whose shares are wanted.
         """
-        options, source = self.options, self.source
-        wanted = (num_replicas, ranks, self._endless)
-        if isinstance(source, AbstractIndexedSource):
-            shares = indexed_shares(source, options, self._beginning(), *wanted)
-        else:
-            assert isinstance(source, AbstractStreamSource)
-            learn = self._learn if self.progress.length is None else None
-            shares = stream_shares(source, options, self._beginning(), learn, *wanted)
-        if self._share_fn is not None:
-            shares = shares.map(self._share_fn, tf.data.AUTOTUNE, deterministic=True)
-        if options.prefetch != 0:
-            shares = shares.prefetch(
-                tf.data.AUTOTUNE if options.prefetch == "auto" else options.prefetch * len(ranks)
-            )
-        return self._without_more_prefetching(shares)
+        return make_shares(
+            self.source,
+            self.options,
+            self._beginning(),
+            self._learn if self.progress.length is None else None,
+            num_replicas,
+            ranks,
+            self._endless,
+            self._share_fn,
+        )
 
     def say_what_is_read(self, world_size: int) -> None:
         """Logs once, for a stream, that each process reads all of it."""
@@ -326,28 +323,6 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
         return begin
 
-    def _without_more_prefetching(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        options = tf.data.Options()
-        # What tf.data adds behind the last step would count batches before they are taken.
-        options.experimental_optimization.inject_prefetch = False
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        if self.options.memory_bytes is not None:
-            options.autotune.ram_budget = self.options.memory_bytes
-        return batches.with_options(options)
-
-
-def _observed(batches: tf.data.Dataset, counter: Counter) -> tf.data.Dataset:
-    """`batches`, each counted when it is taken, and the time until it is there."""
-    number = counter.number
-    # Zip asks in order: the clock, then the batches.
-    asked = tf.data.Dataset.range(1).repeat().map(lambda _: tf.timestamp())
-
-    def observe(asked: tf.Tensor, batch: Any) -> Any:
-        tf.numpy_function(take_number, [tf.constant(number, tf.int64), tf.timestamp() - asked], [])
-        return batch
-
-    return tf.data.Dataset.zip((asked, batches)).map(observe)
-
 
 def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:
     if isinstance(source, AbstractIndexedSource):
@@ -355,6 +330,8 @@ def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | N
     else:
         assert isinstance(source, AbstractStreamSource)
         length = source.num_examples
+        if options.shuffle:
+            check_buffer(options.shuffle_buffer, source.element_spec, options.memory_bytes)
     if length == 0:
         raise _empty(source)
     if length is not None and options.drop_remainder and length < options.global_batch_size:

@@ -340,6 +340,9 @@ class ClusterExtended(DataParallelExtended):
         pipeline.say_what_is_read(self.processes.world_size)
         return super()._distribute_pipeline(pipeline, options)
 
+    def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
+        return input_batches.without_autotuning(super()._shares(pipeline))
+
     @property
     def _ranks(self) -> range:
         return range(self._first_rank, self._first_rank + len(self.worker_devices))

@@ -272,7 +272,7 @@ class DataParallelExtended(MirroredExtended):
 
     def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
         input_batches.check_size(pipeline.options.global_batch_size, self._num_replicas_in_sync)
-        shares = pipeline.for_replicas(self._num_replicas_in_sync, self._ranks)
+        shares = self._shares(pipeline)
         return pipelines.distribute(
             pipeline,
             self._input_workers_with_options(options),
@@ -280,6 +280,9 @@ class DataParallelExtended(MirroredExtended):
             shares,
             options,
         )
+
+    def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
+        return pipeline.for_replicas(self._num_replicas_in_sync, self._ranks)
 
     @property
     def _ranks(self) -> range:

@@ -1,0 +1,135 @@
+"""Pipelines in loops of one's own: shares in order, counted when a step takes them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+
+IDS = np.arange(21)
+
+
+def strategy(replicas):
+    return tfdp.DataParallelStrategy(devices=[f"CPU:{rank}" for rank in range(replicas)])
+
+
+def distributed(replicas, size=8, **options):
+    under = strategy(replicas)
+    pipeline = tfdp.data.pipeline(IDS, size, seed=1, **options)
+    return under, pipeline, under.experimental_distribute_dataset(pipeline)
+
+
+def whole(under, batch):
+    return [v for part in under.experimental_local_results(batch) for v in part.numpy().tolist()]
+
+
+def place(pipeline):
+    state = pipeline.state()
+    return state["epoch"], state["position"]
+
+
+def plain(pipeline):
+    return [batch.numpy().tolist() for batch in pipeline.from_start()]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_batches_and_places_are_those_of_one_device(replicas):
+    under, pipeline, dataset = distributed(replicas)
+    seen = []
+    for number, batch in enumerate(dataset):
+        seen.append(whole(under, batch))
+        assert place(pipeline) == [(0, 8), (0, 16), (1, 0)][number]
+    assert seen == plain(pipeline)
+    again = [whole(under, batch) for batch in dataset]
+    assert sorted(np.concatenate(again)) == IDS.tolist()
+    assert again != seen
+    assert place(pipeline) == (2, 0)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_iterator_in_a_graph_is_counted(replicas):
+    under, pipeline, dataset = distributed(replicas)
+    expected = plain(pipeline)
+
+    @tf.function
+    def steps(iterator):
+        return [next(iterator), next(iterator)]
+
+    seen = [whole(under, batch) for batch in steps(iter(dataset))]
+    assert seen == expected[:2]
+    assert place(pipeline) == (0, 16)
+    assert pipeline.progress.waited_seconds > 0
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("over", ["the dataset", "its iterator"])
+def test_a_loop_in_a_graph_is_counted(replicas, over):
+    under, pipeline, dataset = distributed(replicas)
+
+    @tf.function
+    def total(batches):
+        found = tf.constant(0, tf.int64)
+        for batch in batches:
+            sums = under.run(tf.reduce_sum, args=(batch,))
+            found += under.reduce("SUM", sums, axis=None)
+        return found
+
+    assert total(dataset if over == "the dataset" else iter(dataset)) == IDS.sum()
+    assert place(pipeline) == (1, 0)
+    assert pipeline.progress.batches == 3
+
+
+def test_a_loop_that_is_left_goes_on_with_the_next_batch():
+    under, pipeline, dataset = distributed(2)
+    expected = plain(pipeline)
+    first = whole(under, next(iter(dataset)))
+    assert [first, *(whole(under, batch) for batch in dataset)] == expected
+
+
+def test_a_step_that_was_traced_with_one_pipeline_counts_for_the_next():
+    under, first, dataset = distributed(2)
+    second = tfdp.data.pipeline(IDS, 8, seed=2)
+
+    @tf.function
+    def step(iterator):
+        return under.run(tf.identity, args=(next(iterator),))
+
+    step(iter(dataset))
+    seen = whole(under, step(iter(under.experimental_distribute_dataset(second))))
+    assert step.experimental_get_tracing_count() == 1
+    assert seen == plain(second)[0]
+    assert place(first) == place(second) == (0, 8)
+
+
+def test_one_replica_gets_tensors_and_several_their_shares():
+    _, _, one = distributed(1)
+    assert isinstance(next(iter(one)), tf.Tensor)
+    _, _, two = distributed(2)
+    assert isinstance(two.element_spec, tf.distribute.DistributedValues) or hasattr(
+        two.element_spec, "_value_specs"
+    )
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_each_replica_reads_its_own_examples_only(replicas, tmp_path):
+    """By the bytes of a file of large records: the share, and no more."""
+    path = str(tmp_path / "large.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in range(24):
+            writer.write(bytes([number]) * 100_000)
+    for rank in range(replicas):
+        source = tfdp.data.sources.TFRecordSource(path)
+        shares = tfdp.data.pipeline(source, 6, seed=1).for_replicas(replicas, range(rank, rank + 1))
+        records = [record for share in shares for record in share.numpy()]
+        assert len(records) == 24 // replicas
+        assert source.bytes_read <= 1.05 * 24 * 100_000 / replicas
+
+
+def test_what_the_ranks_read_of_a_stream_is_said_once(caplog):
+    pipeline = tfdp.data.pipeline(tf.data.Dataset.range(9), 3, seed=1)
+    for _ in range(2):
+        pipeline.say_what_is_read(2)
+    assert caplog.text.count("Each of 2 processes reads all of") == 1
+    indexed = tfdp.data.pipeline(IDS, 3, seed=1)
+    indexed.say_what_is_read(2)
+    assert "arrays" not in caplog.text.split("reads all of")[0]

@@ -1,0 +1,51 @@
+"""How much may be read and mapped beforehand within a number of bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+
+def example_bytes(element_spec: Any) -> int | None:
+    """The bytes of one example; None where shapes vary, and of strings.
+
+    >>> example_bytes((tf.TensorSpec([28, 28], tf.uint8), tf.TensorSpec([], tf.int32)))
+    788
+    """
+    total = 0
+    for spec in tf.nest.flatten(element_spec):
+        fixed = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not fixed or spec.dtype in (tf.string, tf.variant, tf.resource):
+            return None
+        total += spec.shape.num_elements() * spec.dtype.size
+    return total
+
+
+def batches_within(memory_bytes: int, batch_bytes: int) -> tuple[int, int]:
+    """How many batches may be made at once, and how many may wait for the steps.
+
+    What is made and what waits share the memory, half each; one of each there must be.
+
+    Args:
+      memory_bytes: For both.
+      batch_bytes: Of one process' part of a batch.
+
+    >>> batches_within(10_000_000, 1_000_000)[1]
+    5
+    """
+    half = max(1, memory_bytes // 2 // max(1, batch_bytes))
+    return min(half, os.cpu_count() or 1), half
+
+
+def check_buffer(buffer: int, element_spec: Any, memory_bytes: int | None) -> None:
+    """Raises ValueError if a buffer of so many examples takes more than `memory_bytes`."""
+    size = example_bytes(element_spec)
+    if memory_bytes is None or size is None or buffer * size <= memory_bytes:
+        return
+    raise ValueError(
+        f"The buffer of `shuffle` must fit into `memory_bytes`, but {buffer} examples of {size} "
+        f"bytes take {buffer * size} bytes and it is {memory_bytes}. Use "
+        f"`shuffle_buffer={max(1, memory_bytes // size)}`, or `memory_bytes={buffer * size}`."
+    )

@@ -1,0 +1,81 @@
+"""The shares of some replicas as a dataset: read, mapped, batched and prefetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.data import memory
+from tfdp.data.chains import Begin, indexed_shares
+from tfdp.data.options import PipelineOptions
+from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
+from tfdp.data.streams import stream_shares
+
+
+def make_shares(
+    source: AbstractSource,
+    options: PipelineOptions,
+    begin: Begin,
+    learn: Callable[[int], None] | None,
+    num_replicas: int,
+    ranks: range,
+    endless: bool,
+    share_fn: Callable[..., Any] | None,
+) -> tf.data.Dataset:
+    """The shares, batch by batch and in them rank by rank.
+
+    Args:
+      source: Of the examples.
+      options: The pipeline's.
+      begin: Says in which (epoch, position) the n-th epoch of an iterator begins.
+      learn: Told the number of examples of a stream; None: it is known.
+      num_replicas: Of all processes.
+      ranks: Whose shares are wanted.
+      endless: Goes on with the next epochs.
+      share_fn: Of a share, as `Dataset.map` calls it.
+    """
+    width = -(-options.global_batch_size // num_replicas)
+    if isinstance(source, AbstractIndexedSource):
+        parallel_calls, _ = _limits(options, memory.example_bytes(source.element_spec), width)
+        shares = indexed_shares(
+            source, options, begin, num_replicas, ranks, endless, parallel_calls
+        )
+    else:
+        assert isinstance(source, AbstractStreamSource)
+        shares = stream_shares(source, options, begin, learn, num_replicas, ranks, endless)
+    mapped = tf.nest.map_structure(_of_example, shares.element_spec)
+    if share_fn is not None:
+        shares = shares.map(share_fn, tf.data.AUTOTUNE, deterministic=True)
+    if options.prefetch != "auto":
+        ready = options.prefetch * len(ranks)
+    else:
+        _, ready = _limits(options, memory.example_bytes(mapped), width)
+    return tuned(shares if ready == 0 else shares.prefetch(ready), options)
+
+
+def tuned(dataset: tf.data.Dataset, options: PipelineOptions) -> tf.data.Dataset:
+    """`dataset` with tf.data's options as the pipeline needs them."""
+    chosen = tf.data.Options()
+    # What tf.data adds behind the last step would count batches before they are taken.
+    chosen.experimental_optimization.inject_prefetch = False
+    # It would run the small steps between batches in parallel, each with a buffer of its own.
+    chosen.experimental_optimization.map_parallelization = False
+    chosen.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if options.memory_bytes is not None:
+        chosen.autotune.ram_budget = options.memory_bytes
+    return dataset.with_options(chosen)
+
+
+def _limits(options: PipelineOptions, size: int | None, width: int) -> tuple[int, int]:
+    """How many shares may be made at once, and how many may wait."""
+    if options.memory_bytes is None or size is None:
+        return tf.data.AUTOTUNE, tf.data.AUTOTUNE
+    return memory.batches_within(options.memory_bytes, size * width)
+
+
+def _of_example(spec: Any) -> Any:
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec(spec.shape[1:], spec.dtype)
+    return spec
