@@ -1,6 +1,8 @@
 """The t-th batch is the same for any number of replicas; every example comes once an epoch."""
 
+import gc
 import itertools
+import weakref
 
 import hypothesis
 import numpy as np
@@ -356,3 +358,22 @@ def test_a_loop_in_a_graph_counts_each_batch():
     assert total(iter(pipeline)) == IDS.sum()
     assert pipeline.progress.batches == 6
     assert pipeline.state()["epoch"] == 1
+
+
+class Offset:
+    """Adds a number, and can be looked for."""
+
+    def add(self, example):
+        return example + 7
+
+
+@every_kind
+def test_what_is_no_longer_used_is_freed(make):
+    offset = Offset()
+    pipeline = make(IDS, global_batch_size=8, seed=1, map_fn=offset.add)
+    epoch(pipeline)
+    epoch(pipeline.from_start())
+    left = weakref.ref(offset), weakref.ref(pipeline.source)
+    del pipeline, offset
+    gc.collect()
+    assert [reference() for reference in left] == [None, None]

@@ -14,8 +14,26 @@ from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key, epoch_order
 from tfdp.data.sources.base import AbstractIndexedSource
 
-# Which (epoch, position) the n-th epoch of an iterator begins with.
-Begin = Callable[[int], tuple[int, int]]
+# Asked when an iterator starts: the epoch, and the position in it, where it begins.
+Begin = Callable[[], tuple[int, int]]
+
+
+def epochs(begin: Begin, endless: bool) -> tf.data.Dataset:
+    """(epoch, position) of each epoch of an iterator: one, or all to come; int64 scalars."""
+
+    def ask() -> tuple[np.int64, np.int64]:
+        epoch, position = begin()
+        return np.int64(epoch), np.int64(position)
+
+    def first() -> list[tf.Tensor]:
+        return [tf.reshape(number, []) for number in tf.numpy_function(ask, [], [tf.int64] * 2)]
+
+    def advance(before: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        place = tf.cond(turn == 0, first, lambda: [before + 1, tf.constant(0, tf.int64)])
+        return place[0], tuple(place)
+
+    turns = tf.data.Dataset.counter() if endless else tf.data.Dataset.range(1)
+    return turns.scan(tf.constant(0, tf.int64), advance)
 
 
 def indexed_shares(
@@ -39,7 +57,7 @@ def indexed_shares(
     Args:
       source: Of the examples.
       options: The pipeline's.
-      begin: Asked when an iterator reaches an epoch.
+      begin: Says where an iterator begins.
       num_replicas: Of all processes.
       ranks: Whose shares are wanted.
       endless: Goes on with the next epochs.
@@ -53,21 +71,21 @@ def indexed_shares(
     seed, shuffle, drop_remainder = options.seed, options.shuffle, options.drop_remainder
     is_full = drop_remainder and batch_size % num_replicas == 0
 
-    def plan_epoch(turn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.int64]:
-        epoch, position = begin(int(turn))
-        order = epoch_order(length, seed, epoch, shuffle)[position:]
+    def plan_epoch(
+        epoch: np.ndarray, position: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.int64]:
+        order = epoch_order(length, seed, int(epoch), shuffle)[int(position) :]
         shares = plan.cut(order, batch_size, drop_remainder, num_replicas, ranks)
-        return shares.rows.astype(np.int64), shares.sizes, np.int64(epoch_key(seed, epoch))
+        return shares.rows.astype(np.int64), shares.sizes, np.int64(epoch_key(seed, int(epoch)))
 
-    def epoch_rows(turn: tf.Tensor) -> tf.data.Dataset:
-        rows, sizes, key = tf.numpy_function(plan_epoch, [turn], [tf.int64] * 3)
+    def epoch_rows(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
+        rows, sizes, key = tf.numpy_function(plan_epoch, [epoch, position], [tf.int64] * 3)
         rows.set_shape([None, width])
         sizes.set_shape([None])
         keys = tf.fill(tf.shape(sizes), tf.reshape(key, []))
         return tf.data.Dataset.from_tensor_slices((rows, sizes, keys))
 
-    turns = tf.data.Dataset.counter() if endless else tf.data.Dataset.range(1)
-    rows = turns.flat_map(epoch_rows)
+    rows = epochs(begin, endless).flat_map(epoch_rows)
     if source.vectorized and options.map_fn is None:
         if is_full:
             return _parallel(rows, lambda row, size, key: source.rows(row), parallel_calls)

@@ -135,6 +135,8 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         self._endless = endless
         self._from_start = from_start
         self._share_fn = share_fn
+        self._views: dict[Any, Pipeline] = {}
+        self._shares: dict[tuple[int, range], tf.data.Dataset] = {}
         self.counter = Counter(self._take)
         self._batches = self.for_replicas(1, range(1))
         self._marked = tuned(self.counter.mark(self._batches), options)
@@ -245,15 +247,22 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     def endless(self) -> Pipeline:
         """The same, going on with the next epoch where one ends; it shares the progress."""
-        return self._view(endless=True)
+        return self._kept_view(endless=True)
 
     def from_start(self, endless: bool = False) -> Pipeline:
         """An epoch from its first batch, always epoch 0's order, whatever was trained."""
-        return self._view(from_start=True, endless=endless)
+        return self._kept_view(from_start=True, endless=endless or self._endless)
 
     def with_share_fn(self, share_fn: Callable[..., Any]) -> Pipeline:
         """The same with a function of each replica's share of a batch: row by row it must be."""
         return self._view(share_fn=share_fn)
+
+    def _kept_view(self, **changes: Any) -> Pipeline:
+        # Each is traced anew: `evaluate` asks for the same after every epoch.
+        key = tuple(sorted(changes.items()))
+        if key not in self._views:
+            self._views[key] = self._view(**changes)
+        return self._views[key]
 
     def _view(self, **changes: Any) -> Pipeline:
         return Pipeline(
@@ -277,11 +286,28 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
           num_replicas: Of all processes; at most `global_batch_size`.
           ranks: Whose shares are wanted.
         """
+        wanted = (num_replicas, ranks)
+        if wanted not in self._shares:
+            self._shares[wanted] = self._make_shares(num_replicas, ranks)
+        return self._shares[wanted]
+
+    def _make_shares(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
+        # TensorFlow keeps what it calls as long as the process lives: these hold no data.
+        progress, from_start, described = self.progress, self._from_start, self.source.describe()
+
+        def begin() -> tuple[int, int]:
+            return (0, 0) if from_start else progress.place
+
+        def learn(length: int) -> None:
+            if length == 0:
+                raise _empty(described)
+            progress.learn(length)
+
         return make_shares(
             self.source,
             self.options,
-            self._beginning(),
-            self._learn if self.progress.length is None else None,
+            begin,
+            learn if self.progress.length is None else None,
             num_replicas,
             ranks,
             self._endless,
@@ -299,29 +325,9 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
                 self.source.describe(),
             )
 
-    def _learn(self, length: int) -> None:
-        if length == 0:
-            raise _empty(self.source)
-        self.progress.learn(length)
-
     def _take(self, waited_seconds: float) -> None:
         if not self._from_start:
             self.progress.take(waited_seconds)
-
-    def _beginning(self) -> Callable[[int], tuple[int, int]]:
-        """Says where the n-th epoch of an iterator begins."""
-        began_in = 0
-
-        def begin(turn: int) -> tuple[int, int]:
-            nonlocal began_in
-            if self._from_start:
-                return turn, 0
-            if turn > 0:
-                return began_in + turn, 0
-            began_in, position = self.progress.place
-            return began_in, position
-
-        return begin
 
 
 def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:
@@ -333,7 +339,7 @@ def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | N
         if options.shuffle:
             check_buffer(options.shuffle_buffer, source.element_spec, options.memory_bytes)
     if length == 0:
-        raise _empty(source)
+        raise _empty(source.describe())
     if length is not None and options.drop_remainder and length < options.global_batch_size:
         raise ValueError(
             f"With `drop_remainder` the source must fill a batch of {options.global_batch_size}; "
@@ -343,8 +349,8 @@ def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | N
     return length
 
 
-def _empty(source: AbstractSource) -> ValueError:
+def _empty(described: str) -> ValueError:
     return ValueError(
-        f"`source` must hold at least one example; received {source.describe()}, which is empty. "
+        f"`source` must hold at least one example; received {described}, which is empty. "
         "Check what made it."
     )

@@ -29,7 +29,7 @@ def make_shares(
     Args:
       source: Of the examples.
       options: The pipeline's.
-      begin: Says in which (epoch, position) the n-th epoch of an iterator begins.
+      begin: Says where an iterator begins.
       learn: Told the number of examples of a stream; None: it is known.
       num_replicas: Of all processes.
       ranks: Whose shares are wanted.

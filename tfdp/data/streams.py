@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.chains import Begin
+from tfdp.data.chains import Begin, epochs
 from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key
@@ -34,7 +34,7 @@ def stream_shares(
     Args:
       source: Of the examples.
       options: The pipeline's.
-      begin: Asked when an iterator reaches an epoch.
+      begin: Says where an iterator begins.
       learn: Told the number of examples when an epoch has been read; None: it is known.
       num_replicas: Of all processes.
       ranks: Whose shares are wanted.
@@ -50,14 +50,11 @@ def stream_shares(
 
     seed = options.seed  # TensorFlow never forgets a function of Python: it shall hold no more
 
-    def begin_epoch(turn: np.ndarray) -> tuple[np.int64, np.int64]:
-        epoch, position = begin(int(turn))
-        return np.int64(position), np.int64(epoch_key(seed, epoch))
+    def key_of(epoch: np.ndarray) -> np.int64:
+        return np.int64(epoch_key(seed, int(epoch)))
 
-    def epoch_shares(turn: tf.Tensor) -> tf.data.Dataset:
-        position, key = tf.numpy_function(begin_epoch, [turn], [tf.int64] * 2)
-        for scalar in (position, key):
-            scalar.set_shape([])
+    def epoch_shares(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
+        key = tf.reshape(tf.numpy_function(key_of, [epoch], tf.int64), [])
         rows = numbered
         if options.shuffle:
             rows = _shuffled(rows, options.shuffle_buffer, key)
@@ -81,8 +78,7 @@ def stream_shares(
             deterministic=True,
         )
 
-    turns = tf.data.Dataset.counter() if endless else tf.data.Dataset.range(1)
-    return turns.flat_map(epoch_shares)
+    return epochs(begin, endless).flat_map(epoch_shares)
 
 
 def _after(dataset: tf.data.Dataset, position: tf.Tensor) -> tf.data.Dataset:

@@ -89,7 +89,7 @@ class ArrayRecordSource(AbstractIndexedSource):
 
     def rows(self, indices: tf.Tensor) -> Any:
         """Reads and parses them."""
-        serialized = call_with_indices(self._read, indices, tf.string)
+        (serialized,) = call_with_indices(self._read, indices, [tf.TensorSpec([], tf.string)])
         return parse(serialized, self._features)
 
     def _read(self, indices: np.ndarray) -> np.ndarray:

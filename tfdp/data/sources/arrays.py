@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.data.sources.base import AbstractIndexedSource
+from tfdp.data.sources.python_calls import call_with_indices
 
 _PROBES = 8  # examples whose bytes make the fingerprint
 
@@ -78,14 +79,11 @@ class ArraySource(AbstractIndexedSource):
         return self._packed([tf.gather(tensor, indices) for tensor in self._tensors])
 
     def _rows_of_mapped(self, indices: tf.Tensor) -> Any:
-        def read(chosen: np.ndarray) -> list[np.ndarray]:
-            return [_native(leaf[chosen]) for leaf in self._leaves]
-
         specs = tf.nest.flatten(self.element_spec)
-        rows = tf.numpy_function(read, [indices], [spec.dtype for spec in specs])
-        for row, spec in zip(rows, specs, strict=True):
-            row.set_shape([indices.shape[0], *spec.shape])
-        return self._packed(rows)
+        return self._packed(call_with_indices(self._read, indices, specs))
+
+    def _read(self, chosen: np.ndarray) -> list[np.ndarray]:
+        return [_native(leaf[chosen]) for leaf in self._leaves]
 
     def _packed(self, leaves: list[Any]) -> Any:
         return tf.nest.pack_sequence_as(self._structure, leaves)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
-def call_with_indices(method: Callable[[np.ndarray], Any], indices: tf.Tensor, dtype: Any) -> Any:
+def call_with_indices(
+    method: Callable[[np.ndarray], Any], indices: tf.Tensor, specs: Sequence[tf.TensorSpec]
+) -> list[tf.Tensor]:
     """Calls a bound method by `tf.numpy_function`.
 
     TensorFlow keeps every such function as long as the process lives, with all that it holds. So
@@ -18,18 +20,20 @@ def call_with_indices(method: Callable[[np.ndarray], Any], indices: tf.Tensor, d
     dataset reads is freed when the dataset is.
 
     Args:
-      method: A bound method that takes an array of indices and returns one element for each.
+      method: A bound method that takes an array of indices and returns an array, or a list of
+        them, with one element for each index along axis 0.
       indices: Its argument, shape (k,).
-      dtype: Of its result.
+      specs: Of one element of each array.
 
     Returns:
-      Its result, shape (k,).
+      Its result, each of shape (k, ...).
 
     >>> import numpy as np
     >>> class Doubled:
     ...     def read(self, indices):
-    ...         return 2 * indices
-    >>> call_with_indices(Doubled().read, tf.constant([3]), tf.int32).numpy()
+    ...         return [2 * indices]
+    >>> spec = tf.TensorSpec([], tf.int32)
+    >>> call_with_indices(Doubled().read, tf.constant([3]), [spec])[0].numpy()
     array([6], dtype=int32)
     """
     reference = weakref.WeakMethod(method)
@@ -46,6 +50,9 @@ def call_with_indices(method: Callable[[np.ndarray], Any], indices: tf.Tensor, d
             )
         return alive(argument)
 
-    result = tf.numpy_function(call, [indices], dtype)
-    result.set_shape(indices.shape)
-    return result
+    results = tf.numpy_function(call, [indices], [spec.dtype for spec in specs])
+    if tf.is_tensor(results):
+        results = [results]  # eagerly, of one
+    for result, spec in zip(results, specs, strict=True):
+        result.set_shape([indices.shape[0], *spec.shape])
+    return results

@@ -154,7 +154,9 @@ class TFRecordSource(AbstractIndexedSource):
 
     def rows(self, indices: tf.Tensor) -> Any:
         """Reads, checks and parses them."""
-        serialized = call_with_indices(self._reader.read, indices, tf.string)
+        (serialized,) = call_with_indices(
+            self._reader.read, indices, [tf.TensorSpec([], tf.string)]
+        )
         return parse(serialized, self._features)
 
     def _count_skipped(self, of_file: list[Records], chosen: list[tuple[int, RecordSpan]]) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.data.sources.arrays import as_arrays
 from tfdp.data.sources.base import AbstractIndexedSource
+from tfdp.data.sources.python_calls import call_with_indices
 
 
 class SequenceSource(AbstractIndexedSource):
@@ -77,9 +78,7 @@ class SequenceSource(AbstractIndexedSource):
 
     def rows(self, indices: tf.Tensor) -> Any:
         """Asks the object for them."""
-        rows = tf.numpy_function(self._read, [indices], [spec.dtype for spec in self._specs])
-        for row, spec in zip(rows, self._specs, strict=True):
-            row.set_shape([indices.shape[0], *spec.shape])
+        rows = call_with_indices(self._read, indices, self._specs)
         return tf.nest.pack_sequence_as(self.element_spec, rows)
 
     def _read(self, indices: np.ndarray) -> list[np.ndarray]:
