@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,12 @@ class Counter:
 
     Args:
       take: Called with the seconds that were waited.
+      explain: Called with an error of an iterator; returns what is to be raised in its place.
     """
 
-    def __init__(self, take: Take) -> None:
+    def __init__(self, take: Take, explain: Callable[[Exception], Exception]) -> None:
         self.take = take
+        self.explain = explain
         self.number = next(_NUMBERS)
         _COUNTERS[self.number] = self
 
@@ -102,7 +104,7 @@ class CountingIterator(OwnedIterator):
         return take_optional(marked.get_next_as_optional)
 
     def _next_internal(self) -> Any:
-        with Clock() as clock:
+        with explained(self.counter), Clock() as clock:
             batch, number = super()._next_internal()
         clock.take(number)
         return batch
@@ -129,6 +131,19 @@ def iterate(batches: tf.data.Dataset, counter: Counter) -> CountingIterator:
     iterator = CountingIterator(batches)
     iterator.counter = counter
     return iterator
+
+
+@contextlib.contextmanager
+def explained(counter: Counter | None) -> Iterator[None]:
+    """Raises what the counter makes of an error of an iterator."""
+    try:
+        yield
+    except tf.errors.OutOfRangeError:
+        raise
+    except tf.errors.OpError as error:
+        if counter is None:
+            raise
+        raise counter.explain(error) from error
 
 
 def take_optional(

@@ -13,6 +13,7 @@ from tfdp.data import state as states
 from tfdp.data.counting import Counter, iterate
 from tfdp.data.memory import check_buffer
 from tfdp.data.options import PipelineOptions
+from tfdp.data.order import epoch_order
 from tfdp.data.progress import Progress
 from tfdp.data.shares import make_shares, tuned
 from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
@@ -137,7 +138,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         self._share_fn = share_fn
         self._views: dict[Any, Pipeline] = {}
         self._shares: dict[tuple[int, range], tf.data.Dataset] = {}
-        self.counter = Counter(self._take)
+        self.counter = Counter(self._take, self.explain)
         self._batches = self.for_replicas(1, range(1))
         self._marked = tuned(self.counter.mark(self._batches), options)
         # What other strategies and `map` start from.
@@ -324,6 +325,24 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
                 world_size,
                 self.source.describe(),
             )
+
+    def explain(self, error: Exception) -> Exception:
+        """The error that says which example could not be read, where `error` does not.
+
+        Args:
+          error: Raised while the next batches were made.
+
+        Cost: reads the examples that were to come, up to the one that cannot be read.
+        """
+        if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.NotFoundError):
+            return error
+        if not isinstance(self.source, AbstractIndexedSource):
+            return error
+        epoch, position = (0, 0) if self._from_start else self.progress.place
+        options = self.options
+        order = epoch_order(len(self.source), options.seed, epoch, options.shuffle)
+        said = self.source.explain(order[position:].tolist())
+        return error if said is None else type(error)(error.node_def, error.op, said)
 
     def _take(self, waited_seconds: float) -> None:
         if not self._from_start:

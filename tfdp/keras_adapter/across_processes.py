@@ -55,10 +55,17 @@ def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) 
 
 
 def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
-    processes = cluster_of(model.distribute_strategy)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     feeding.arrange(name, bound.arguments)
+    with feeding.explained(bound.arguments):
+        return _run_arranged(name, original, model, bound)
+
+
+def _run_arranged(
+    name: str, original: Callable[..., Any], model: Any, bound: inspect.BoundArguments
+) -> Any:
+    processes = cluster_of(model.distribute_strategy)
     if not is_tfdp(model.distribute_strategy):
         if collectives.joined() and name == "fit":
             logging.getLogger("tfdp").warning(

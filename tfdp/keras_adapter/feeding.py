@@ -7,7 +7,8 @@ its epochs itself, and the first after a restart may be short: so Keras is told 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -49,6 +50,10 @@ class AbstractFeed(abc.ABC):
         """An epoch from its first batch, whatever was trained."""
 
     @abc.abstractmethod
+    def explain(self, error: Exception) -> Exception:
+        """What is to be raised in the place of an error of its iterators."""
+
+    @abc.abstractmethod
     def with_share_fn(self, share_fn: Callable[..., Any]) -> AbstractFeed:
         """The same with a function of each replica's share of a batch."""
 
@@ -76,6 +81,19 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
             callback.watch(feed)
     if feed.is_fresh and not in_list:
         arguments["callbacks"] = [*given, _FirstEpoch(feed, arguments["steps_per_epoch"])]
+
+
+@contextlib.contextmanager
+def explained(arguments: dict[str, Any]) -> Iterator[None]:
+    """Raises what the feeds among the arguments make of an error that may come from them."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        for feed in (arguments["x"], arguments.get("validation_data")):
+            said = feed.explain(error) if isinstance(feed, AbstractFeed) else error
+            if said is not error:
+                raise said from error
+        raise
 
 
 class _FirstEpoch(keras.callbacks.Callback):

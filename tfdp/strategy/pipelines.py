@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.data import Pipeline
-from tfdp.data.counting import Clock, Counter, take_optional
+from tfdp.data.counting import Clock, Counter, explained, take_optional
 from tfdp.strategy._tensorflow import (
     DistributedDataset,
     DistributedDatasetSpec,
@@ -107,7 +107,7 @@ class PipelineIterator(DistributedIterator):
 
     def get_next(self, name: str | None = None) -> Any:
         """The shares of one batch."""
-        with Clock() as clock:
+        with explained(self.counter), Clock() as clock:
             share, number = super().get_next(name)
         clock.take(_first(number))
         return share

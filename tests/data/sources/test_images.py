@@ -4,11 +4,13 @@ import os
 import re
 import shutil
 
+import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdp
 from tfdp.data.sources.images import ImageDirectorySource
 
 ENCODERS = {".png": tf.io.encode_png, ".jpg": tf.io.encode_jpeg, ".JPEG": tf.io.encode_jpeg}
@@ -160,7 +162,38 @@ def test_a_corrupt_image_is_named(folder, name, damage):
     path.write_bytes(damage(path.read_bytes()))
     source = ImageDirectorySource(folder, image_size=(4, 5))
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"but {re.escape(str(path))} cannot"):
-        read(source)
+        for _ in tfdp.data.pipeline(source, 2, seed=3):
+            pass
+    assert source.explain(range(len(source))).count(name) == 1
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_a_corrupt_image_is_named_in_fit_and_under_a_strategy(folder, replicas):
+    path = folder / "dog" / "2.png"
+    path.write_bytes(b"")
+    source = ImageDirectorySource(folder, image_size=(4, 5))
+    named = pytest.raises(
+        tf.errors.InvalidArgumentError, match=f"but {re.escape(str(path))} cannot"
+    )
+
+    def build():
+        layers = [keras.Input((4, 5, 3)), keras.layers.Flatten(), keras.layers.Dense(4)]
+        model = keras.Sequential(layers)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    model = harness.build_in_scope(build, replicas)
+    with named:
+        model.fit(tfdp.data.pipeline(source, 2, seed=3), verbose=0)
+    with named:
+        model.evaluate(tfdp.data.pipeline(source, 2, seed=3), verbose=0)
+    if replicas:
+        strategy = model.distribute_strategy
+        with named:
+            for _ in strategy.experimental_distribute_dataset(
+                tfdp.data.pipeline(source, 2, seed=3)
+            ):
+                pass
 
 
 def test_a_corrupt_first_image_is_named_where_its_size_is_needed(folder):

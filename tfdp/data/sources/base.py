@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +25,16 @@ class AbstractSource(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> str:
         """The source in a few words, as an error names it: "4 TFRecord files in train"."""
+
+    def explain(self, indices: Iterable[int]) -> str | None:
+        """Called after an error: what is wrong with the first of these that cannot be read.
+
+        Needed only where the error itself does not say.
+
+        Args:
+          indices: Of the examples that were to come, the next first.
+        """
+        return None
 
 
 class AbstractIndexedSource(AbstractSource):
