@@ -18,8 +18,16 @@ from tfdp.data.sources.base import AbstractIndexedSource
 Begin = Callable[[], tuple[int, int]]
 
 
-def epochs(begin: Begin, endless: bool) -> tf.data.Dataset:
-    """(epoch, position) of each epoch of an iterator: one, or all to come; int64 scalars."""
+def each_epoch(
+    begin: Begin, endless: bool, batches_of: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
+) -> tf.data.Dataset:
+    """What an iterator gives: the rest of the epoch in which it begins, and of all to come.
+
+    Args:
+      begin: Says where an iterator begins.
+      endless: Goes on with the next epochs.
+      batches_of: Called with (epoch, position), int64 scalars.
+    """
 
     def ask() -> tuple[np.int64, np.int64]:
         epoch, position = begin()
@@ -32,8 +40,10 @@ def epochs(begin: Begin, endless: bool) -> tf.data.Dataset:
         place = tf.cond(turn == 0, first, lambda: [before + 1, tf.constant(0, tf.int64)])
         return place[0], tuple(place)
 
-    turns = tf.data.Dataset.counter() if endless else tf.data.Dataset.range(1)
-    return turns.scan(tf.constant(0, tf.int64), advance)
+    if not endless:
+        # Each function takes the start of an iterator some milliseconds: here is but one.
+        return tf.data.Dataset.range(1).flat_map(lambda _: batches_of(*first()))
+    return tf.data.Dataset.counter().scan(tf.constant(0, tf.int64), advance).flat_map(batches_of)
 
 
 def indexed_shares(
@@ -85,7 +95,7 @@ def indexed_shares(
         keys = tf.fill(tf.shape(sizes), tf.reshape(key, []))
         return tf.data.Dataset.from_tensor_slices((rows, sizes, keys))
 
-    rows = epochs(begin, endless).flat_map(epoch_rows)
+    rows = each_epoch(begin, endless, epoch_rows)
     if source.vectorized and options.map_fn is None:
         if is_full:
             return _parallel(rows, lambda row, size, key: source.rows(row), parallel_calls)

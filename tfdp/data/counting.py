@@ -41,10 +41,9 @@ class Counter:
 
     def mark(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Each batch as (batch, the counter's number)."""
-        number = self.number
-        return batches.map(
-            lambda *batch: (batch[0] if len(batch) == 1 else batch, tf.constant(number, tf.int64))
-        )
+        # No `map`: it would cost each iterator some 5 ms at its start.
+        numbers = tf.data.Dataset.from_tensors(tf.constant(self.number, tf.int64)).repeat()
+        return tf.data.Dataset.zip((batches, numbers))
 
     def observe(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """`batches`, each counted when it leaves the dataset, and the time until it is there."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.chains import Begin, epochs
+from tfdp.data.chains import Begin, each_epoch
 from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key
@@ -78,7 +78,7 @@ def stream_shares(
             deterministic=True,
         )
 
-    return epochs(begin, endless).flat_map(epoch_shares)
+    return each_epoch(begin, endless, epoch_shares)
 
 
 def _after(dataset: tf.data.Dataset, position: tf.Tensor) -> tf.data.Dataset:
