@@ -15,6 +15,7 @@ import tfdp
 from tfdp.bench.allreduce.command_line import add_allreduce
 from tfdp.bench.arguments import numbers, require
 from tfdp.bench.convergence.command_line import add_convergence
+from tfdp.bench.data.command_line import add_bench_data
 from tfdp.bench.options import MODELS, BenchOptions, default_replicas
 from tfdp.data.index_command import add_data
 from tfdp.demo.options import DATASETS, DemoOptions
@@ -150,6 +151,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(handler=_bench_fit, parser=parser)
     add_allreduce(measures)
     add_convergence(measures)
+    add_bench_data(measures)
     parser = measures.add_parser(
         "equivalence",
         help="what N replicas change, under TensorFlow's own strategy and under tfdp",

@@ -89,7 +89,9 @@ def test_fit_trains_as_on_one_device(case, trains_as_one_device):
 @pytest.mark.parametrize("make", [unknown_length, lambda: pipeline(drop_remainder=True)])
 def test_other_kinds_of_pipelines_train_as_on_one_device(make, trains_as_one_device):
     def use(model):
-        return model.fit(make(), epochs=3, verbose=0).history
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*ran out of data")
+            return model.fit(make(), epochs=3, verbose=0).history
 
     trains_as_one_device(harness.dense_model, use)
 

@@ -12,6 +12,7 @@ _INSTALL = {
     "sklearn": "pip install 'tfdp[demo]'",
     "matplotlib": "pip install 'tfdp[demo]'",
     "rich": "pip install 'tfdp[demo]'",
+    "google_crc32c": "pip install 'tfdp[records]'",
 }
 
 

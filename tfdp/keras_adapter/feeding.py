@@ -134,3 +134,10 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
     if feed is not None:
         self._num_batches = feed.batches_left
     return original(self)
+
+
+@hook(EpochIterator, "_interrupted_warning")
+def interrupted_warning(original: Callable[..., Any], self: Any) -> None:
+    """The end of an epoch whose length nobody knew beforehand is no shortage of data."""
+    if getattr(self, "_tfdp_feed", None) is None or self.steps_per_epoch:
+        original(self)
