@@ -117,22 +117,21 @@ def _mapped(
     parallel_calls: int,
 ) -> tf.data.Dataset:
     """The examples of all rows, one by one, each as (its `_numbers`, the mapped example)."""
+
+    def map_one(numbers: tf.Tensor, *example: Any) -> tuple[tf.Tensor, Any]:
+        index, _, key = tf.unstack(numbers)  # one op
+        read = example[0] if example else source.row(index)
+        return numbers, function(index, key, read)
+
     if source.vectorized:
-        read = _parallel(
+        rows = _parallel(
             rows,
             lambda row, size, key: (_numbers(row, size, key), source.rows(row)),
             parallel_calls,
         )
-        return _parallel(
-            read.unbatch(),
-            lambda numbers, example: (numbers, function(numbers[0], numbers[2], example)),
-            parallel_calls,
-        )
-    return _parallel(
-        rows.map(_numbers).unbatch(),
-        lambda numbers: (numbers, function(numbers[0], numbers[2], source.row(numbers[0]))),
-        parallel_calls,
-    )
+    else:
+        rows = rows.map(_numbers)
+    return _parallel(rows.unbatch(), map_one, parallel_calls)
 
 
 def _numbers(row: tf.Tensor, size: tf.Tensor, key: tf.Tensor) -> tf.Tensor:

@@ -147,7 +147,8 @@ def test_an_image_of_another_size_is_named_with_the_fix(folder):
     path = str(folder / "dog" / "3.png")
     message = f"8 x 6, but {path} is 7 x 6. Use image_size=(8, 6)."
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
-        read(source)
+        for _ in tfdp.data.pipeline(source, 2, seed=3):
+            pass
     assert len(read(ImageDirectorySource(folder, image_size=(8, 6)))) == len(FILES) + 1
 
 

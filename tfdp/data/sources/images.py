@@ -114,39 +114,31 @@ class ImageDirectorySource(AbstractIndexedSource):
         """Reads one file."""
         path = tf.gather(self._paths, index)
         image = _decoded(tf.io.read_file(path), self._color_mode)
-        if self._resized is None:
-            image = self._as_large_as_the_first(image, path)
-        else:
+        if self._resized is not None:
             image = tf.image.resize(image, self._resized, method=self._interpolation)
         image = tf.ensure_shape(image, self._image_spec.shape)
         return image if self.class_names is None else (image, tf.gather(self._labels, index))
 
     def explain(self, indices: Iterable[int]) -> str | None:
-        """Names the first file that cannot be decoded: the decoder does not."""
+        """Names the first file that cannot be decoded or is of another size: TensorFlow does not.
+
+        To name it while it is read would take an example as long as to decode a small one.
+        """
+        height, width = self._image_spec.shape[:2]
         for index in indices:
+            path = self.paths[index]
             try:
-                _decoded(tf.io.read_file(self.paths[index]), self._color_mode)
+                image = _decoded(tf.io.read_file(path), self._color_mode)
             except tf.errors.OpError:
                 beginning, end = _unreadable(self._color_mode)
-                return f"{beginning}{self.paths[index]}{end}"
+                return f"{beginning}{path}{end}"
+            if self._resized is None and image.shape != self._image_spec.shape:
+                return (
+                    "Without `image_size` every image must be as large as the first, "
+                    f"{height} x {width}, but {path} is {image.shape[0]} x {image.shape[1]}. Use "
+                    f"image_size=({height}, {width})."
+                )
         return None
-
-    def _as_large_as_the_first(self, image: tf.Tensor, path: tf.Tensor) -> tf.Tensor:
-        height, width = self._image_spec.shape[:2]
-        size = tf.shape(image)[:2]
-        message = tf.strings.join(
-            [
-                "Without `image_size` every image must be as large as the first, "
-                f"{height} x {width}, but ",
-                path,
-                " is ",
-                tf.strings.reduce_join(tf.strings.as_string(size), separator=" x "),
-                f". Use image_size=({height}, {width}).",
-            ]
-        )
-        fits = tf.reduce_all(size == [height, width])
-        with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
-            return tf.identity(image)
 
 
 def _decoded(content: tf.Tensor, color_mode: str) -> tf.Tensor:
