@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from tfdp.data import plan
@@ -17,18 +18,27 @@ class Progress:
       length: The examples of an epoch; None: not known before one has been read.
       global_batch_size: Of a batch, all replicas together.
       drop_remainder: Whether a short last batch is left out.
+      skipped_source: What an iterator reads from its beginning to get to the place; None: nothing.
 
     Attributes:
       waited_seconds: For input, since the pipeline was made.
       batches: Taken since then.
     """
 
-    def __init__(self, length: int | None, global_batch_size: int, drop_remainder: bool) -> None:
+    def __init__(
+        self,
+        length: int | None,
+        global_batch_size: int,
+        drop_remainder: bool,
+        skipped_source: str | None = None,
+    ) -> None:
         self.length = length
         self.waited_seconds = 0.0
         self.batches = 0
         self._global_batch_size = global_batch_size
         self._drop_remainder = drop_remainder
+        self._skipped_source = skipped_source
+        self._to_skip = 0
         self._epoch = 0
         self._position = 0
         self._lock = threading.Lock()
@@ -54,6 +64,12 @@ class Progress:
         left = self.length - position
         return plan.num_batches(left, self._global_batch_size, self._drop_remainder)
 
+    def begin(self) -> tuple[int, int]:
+        """The place, for an iterator that begins there; what it reads in vain will be logged."""
+        place = self.place
+        self._to_skip = place[1] if self._skipped_source else 0
+        return place
+
     def move(self, epoch: int, position: int) -> None:
         """Sets the place."""
         with self._lock:
@@ -68,6 +84,15 @@ class Progress:
             self.waited_seconds += waited_seconds
             self.batches += 1
             self._turn()
+            skipped, self._to_skip = self._to_skip, 0
+        if skipped:
+            logging.getLogger("tfdp").info(
+                "Went on after the first %d examples of %s, which can only be read in order: that "
+                "took %.1f s.",
+                skipped,
+                self._skipped_source,
+                waited_seconds,
+            )
 
     def learn(self, length: int) -> None:
         """Sets the length of an epoch, which its first reading has shown."""
