@@ -94,6 +94,8 @@ def test_a_pipeline_that_is_given_is_kept_and_one_that_is_found_is_the_latest():
         model.fit(batches, verbose=0, callbacks=[kept, free])
         assert kept._watched is given
         assert free._watched is batches
+    with pytest.raises(ValueError, match=r"needs a `tfdp.data.Pipeline`"):
+        model.fit(*harness.regression_data(8), verbose=0, callbacks=[free])
 
 
 def test_history_and_the_progress_bar_have_it(capsys):

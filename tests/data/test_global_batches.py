@@ -1,8 +1,10 @@
 """The t-th batch is the same for any number of replicas; every example comes once an epoch."""
 
+import functools
 import gc
 import itertools
 import weakref
+from typing import NamedTuple
 
 import hypothesis
 import numpy as np
@@ -165,7 +167,6 @@ def test_the_number_of_batches_is_that_of_a_whole_epoch(make):
     pipeline = make(IDS, global_batch_size=8, seed=2)
     unknown = make is as_stream_of_unknown_length
     assert pipeline.cardinality() == (tf.data.UNKNOWN_CARDINALITY if unknown else 3)
-    next(iter(pipeline))
     epoch(pipeline)
     assert len(pipeline) == 3
     assert pipeline.endless().cardinality() == tf.data.INFINITE_CARDINALITY
@@ -207,6 +208,62 @@ def test_a_map_function_gets_the_parts_of_a_tuple_and_a_dictionary_whole():
     assert epoch(tfdp.data.pipeline(pair, 4, seed=0, shuffle=False, map_fn=add)) == [
         [0, 11, 22, 33]
     ]
+
+
+@every_kind
+def test_a_map_function_may_return_a_list_as_for_tf_data(make):
+    def pair(example):
+        return [example, tf.zeros([2])]
+
+    (batch,) = make(IDS, global_batch_size=23, seed=0, shuffle=False, map_fn=pair)
+    assert batch[0].numpy().tolist() == IDS.tolist()
+    assert batch[1].shape == (23, 2)
+
+
+def test_only_a_parameter_that_nothing_fills_is_given_the_seed():
+    def with_default(example, seed=5):
+        return example + seed
+
+    def required(example, *, seed):
+        return example + 0 * tf.cast(seed[0], example.dtype) + 1
+
+    for map_fn, expected in [
+        (with_default, 105),
+        (functools.partial(required, seed=np.array([7, 7])), 101),
+        (required, 101),
+    ]:
+        batches = as_indexed(IDS, global_batch_size=1, seed=0, shuffle=False, map_fn=map_fn)
+        assert next(iter(batches)).numpy().tolist() == [expected]
+    columns = (IDS, IDS * 2)
+    batches = tfdp.data.pipeline(columns, 1, seed=0, shuffle=False, map_fn=lambda v, seed: seed)
+    assert next(iter(batches)).numpy().tolist() == [200]
+
+
+class Pair(NamedTuple):
+    """Two columns."""
+
+    a: np.ndarray
+    b: np.ndarray
+
+
+def test_a_named_tuple_stays_whole():
+    source = Pair(IDS, IDS * 2)
+    batches = tfdp.data.pipeline(source, 1, seed=0, shuffle=False, map_fn=lambda pair: pair.b)
+    assert next(iter(batches)).numpy().tolist() == [200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "map_fn",
+    [
+        lambda example: (example, None),
+        lambda example: tf.sparse.from_dense([example]),
+        lambda example: tf.ragged.constant([[1], [2, 3]]),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_where_the_pipeline_is_made(stream, map_fn):
+    with pytest.raises(ValueError, match=r"must be tensors, but received \w+ from `map_fn`"):
+        (as_stream if stream else as_indexed)(IDS, global_batch_size=4, seed=0, map_fn=map_fn)
 
 
 def test_a_map_function_may_branch_on_tensors():
@@ -311,6 +368,40 @@ def test_any_place_goes_on_with_the_rest_of_the_epoch(
     assert np.concatenate(list(dataset)).tolist() == order[:kept].tolist()
 
 
+@pytest.mark.parametrize(
+    "make_strategy",
+    [
+        lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+        lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
+    ],
+)
+def test_strategies_of_one_device_take_it(make_strategy):
+    pipeline = as_indexed(np.arange(16), global_batch_size=8, seed=1)
+    expected = epoch(pipeline.from_start())
+    dataset = make_strategy().experimental_distribute_dataset(pipeline)
+    assert [batch.numpy().tolist() for batch in dataset] == expected
+
+
+def test_it_overrides_of_a_dataset_only_what_it_means_to():
+    overridden = {name for name in vars(tfdp.data.Pipeline) if hasattr(tf.data.Dataset, name)}
+    public = {name for name in overridden if not name.startswith("_")}
+    assert public == {"cardinality", "element_spec"}
+    pipeline = as_indexed(IDS, global_batch_size=4, seed=0)
+    own = {name for name in vars(pipeline) if not name.startswith("_")}
+    assert not own & set(dir(tf.data.Dataset))
+
+
+@pytest.mark.parametrize(("place", "drop_remainder"), [(20, True), (23, False), (24, False)])
+def test_a_stream_that_was_left_at_its_end_goes_on_with_the_next_epoch(place, drop_remainder):
+    options = {"global_batch_size": 4, "seed": 1, "drop_remainder": drop_remainder}
+    whole = as_stream_of_unknown_length(IDS, **options)
+    expected = [epoch(whole), epoch(whole)][1]
+    pipeline = as_stream_of_unknown_length(IDS, **options)
+    pipeline.restore({**pipeline.state(), "position": place})
+    assert epoch(pipeline) == expected
+    assert pipeline.state()["epoch"] == 2
+
+
 def test_under_a_stock_strategy_it_is_a_plain_dataset():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     pipeline = as_indexed(np.arange(16), global_batch_size=8, seed=1)
@@ -377,3 +468,21 @@ def test_what_is_no_longer_used_is_freed(make):
     del pipeline, offset
     gc.collect()
     assert [reference() for reference in left] == [None, None]
+
+
+def test_a_stream_that_goes_on_says_what_that_took(caplog):
+    caplog.set_level("INFO", "tfdp")
+    pipeline = as_stream(IDS, global_batch_size=5, seed=1)
+    iterator = iter(pipeline)
+    for _ in range(3):
+        next(iterator)
+    assert "Went on" not in caplog.text
+    other = as_stream(IDS, global_batch_size=5, seed=1)
+    other.restore(pipeline.state())
+    epoch(other)
+    epoch(other)
+    assert caplog.text.count("Went on after the first 15 examples of ") == 1
+    indexed = as_indexed(IDS, global_batch_size=5, seed=1)
+    next(iter(indexed))
+    epoch(indexed)
+    assert caplog.text.count("Went on") == 1

@@ -93,7 +93,7 @@ def test_no_more_batches_wait_than_fit(batches):
 def test_a_buffer_that_does_not_fit_is_refused():
     dataset = tf.data.Dataset.from_tensor_slices(np.zeros([400, EXAMPLE], "uint8"))
     options = {"global_batch_size": 8, "seed": 1, "memory_bytes": 50_000}
-    message = r"but 10000 examples of 1000 bytes take 10000000 .* Use `shuffle_buffer=50`"
+    message = r"but 400 of 1000 bytes take 400000 .* Use `shuffle_buffer=50`"
     with pytest.raises(ValueError, match=message):
         tfdp.data.pipeline(dataset, **options)
     tfdp.data.pipeline(dataset, **options, shuffle_buffer=50)

@@ -53,20 +53,35 @@ def test_a_place_at_the_end_of_an_epoch_is_the_next_one_s_beginning():
     assert progress.place == (3, 0)
 
 
-def test_a_length_that_is_learned_late_ends_the_epoch():
+def test_a_length_that_a_reader_has_seen_counts_when_a_step_finds_the_end():
     progress = Progress(None, 4, drop_remainder=False)
     for _ in range(3):
         progress.take()
+    progress.read_to_end(10)
     assert (progress.place, progress.batches_left) == ((0, 12), None)
-    progress.learn(10)
+    assert progress.has_nothing_after(12)
+    progress.end()
     assert (progress.place, progress.batches_left) == ((1, 0), 3)
 
 
-def test_a_length_that_is_learned_early_does_not():
+def test_a_reader_that_is_ahead_changes_nothing():
     progress = Progress(None, 4, drop_remainder=False)
     progress.take()
-    progress.learn(10)
-    assert (progress.place, progress.batches_left) == ((0, 4), 2)
+    progress.read_to_end(10)
+    assert not progress.has_nothing_after(4)
+    assert (progress.place, progress.batches_left) == ((0, 4), None)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_an_endless_reader_goes_over_the_end_whenever_it_has_seen_it(early):
+    progress = Progress(None, 4, drop_remainder=False)
+    places = []
+    for number in range(5):
+        if number == (1 if early else 3):
+            progress.read_to_end(10)
+        progress.take()
+        places.append(progress.place)
+    assert places == [(0, 4), (0, 8), (0, 12), (1, 4), (1, 8)]
 
 
 def test_batches_of_many_threads_are_all_counted():

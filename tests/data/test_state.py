@@ -32,6 +32,11 @@ def test_it_is_small_json():
     assert len(json.dumps(state)) < 300
 
 
+def test_numbers_of_numpy_make_json_too():
+    pipeline = after(1, tfdp.data.pipeline(np.arange(9), np.int64(2), seed=np.int32(3)))
+    assert json.loads(json.dumps(pipeline.state()))["position"] == 2
+
+
 @pytest.mark.parametrize("taken", [0, 1, 4, 5, 7, 12])
 @pytest.mark.parametrize("as_text", [False, True])
 def test_a_restart_continues_with_the_next_unseen_batch(taken, as_text):

@@ -297,3 +297,50 @@ def test_a_batch_smaller_than_the_replicas_is_refused():
     strategy = harness.strategy(2)
     with pytest.raises(ValueError, match="must hold an example for each replica"):
         strategy.experimental_distribute_dataset(pipeline(size=1))
+
+
+@harness.in_one_process
+@pytest.mark.parametrize("steps", [None, 3])
+def test_under_a_stock_strategy_each_example_is_trained_once_an_epoch(steps):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    harness.start_over()
+    with strategy.scope():
+        model = harness.dense_model()
+    batches = pipeline(size=8)
+    epochs = []
+
+    class Epochs(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs.append((batches.state()["epoch"], batches.state()["position"]))
+
+    model.fit(batches, epochs=3, steps_per_epoch=steps, verbose=0, callbacks=[Epochs()])
+    assert epochs == ([(0, 0), (1, 0), (2, 0)] if steps is None else [(0, 0), (0, 24), (1, 8)])
+    assert model.optimizer.iterations == (15 if steps is None else 9)
+    assert batches.state()["epoch"] == (3 if steps is None else 1)
+
+
+def test_a_callback_list_begins_with_the_initial_epoch_too(replicas):
+    model = harness.build_in_scope(harness.dense_model, replicas)
+    batches = pipeline()
+    callbacks = keras.callbacks.CallbackList([], add_history=True, model=model, epochs=4, steps=5)
+    model.fit(batches, initial_epoch=2, epochs=4, verbose=0, callbacks=callbacks)
+    assert batches.state()["epoch"] == 4
+
+
+def test_a_restored_beginning_is_not_moved_by_the_initial_epoch():
+    model = harness.build_in_scope(harness.dense_model)
+    batches = pipeline()
+    batches.restore(batches.state())
+    model.fit(batches, initial_epoch=2, epochs=3, verbose=0)
+    assert batches.state()["epoch"] == 1
+
+
+@harness.in_one_process
+def test_after_an_error_of_the_map_function_the_strategy_still_works(replicas):
+    def broken(x, y):
+        return tf.debugging.check_numerics(x / (y - y), "no such number"), y
+
+    model = harness.build_in_scope(harness.dense_model, replicas)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no such number"):
+        model.fit(pipeline(map_fn=broken), verbose=0)
+    model.fit(pipeline(), verbose=0)

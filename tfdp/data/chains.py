@@ -19,7 +19,10 @@ Begin = Callable[[], tuple[int, int]]
 
 
 def each_epoch(
-    begin: Begin, endless: bool, batches_of: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
+    begin: Begin,
+    endless: bool,
+    batches_of: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset],
+    has_nothing_after: Callable[[int], bool] | None = None,
 ) -> tf.data.Dataset:
     """What an iterator gives: the rest of the epoch in which it begins, and of all to come.
 
@@ -27,6 +30,8 @@ def each_epoch(
       begin: Says where an iterator begins.
       endless: Goes on with the next epochs.
       batches_of: Called with (epoch, position), int64 scalars.
+      has_nothing_after: Asked when the rest of the epoch has been read, whether it was empty: then
+        it is the next. None: `begin` never says the end of an epoch.
     """
 
     def ask() -> tuple[np.int64, np.int64]:
@@ -40,9 +45,24 @@ def each_epoch(
         place = tf.cond(turn == 0, first, lambda: [before + 1, tf.constant(0, tf.int64)])
         return place[0], tuple(place)
 
+    def is_empty(position: np.ndarray) -> np.bool_:
+        assert has_nothing_after is not None
+        return np.bool_(has_nothing_after(int(position)))
+
+    def rest(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
+        batches = batches_of(epoch, position)
+        if has_nothing_after is None:
+            return batches
+        following = tf.data.Dataset.range(1).filter(
+            lambda _: tf.reshape(tf.numpy_function(is_empty, [position], tf.bool), [])
+        )
+        return batches.concatenate(
+            following.flat_map(lambda _: batches_of(epoch + 1, tf.constant(0, tf.int64)))
+        )
+
     if not endless:
         # Each function takes the start of an iterator some milliseconds: here is but one.
-        return tf.data.Dataset.range(1).flat_map(lambda _: batches_of(*first()))
+        return tf.data.Dataset.range(1).flat_map(lambda _: rest(*first()))
     return tf.data.Dataset.counter().scan(tf.constant(0, tf.int64), advance).flat_map(batches_of)
 
 
@@ -101,7 +121,12 @@ def indexed_shares(
             return _parallel(rows, lambda row, size, key: source.rows(row), parallel_calls)
         return _parallel(rows, lambda row, size, key: source.rows(row[:size]), parallel_calls)
     function = _checked_function(source, options)
+    if num_replicas == 1 and not endless:
+        rows = rows.map(lambda row, size, key: (row[:size], size, key))
     mapped = _mapped(source, rows, function, parallel_calls)
+    if num_replicas == 1 and not endless:
+        # The last batch is what is left: nothing need fill its row.
+        return mapped.map(lambda numbers, example: example).batch(width, options.drop_remainder)
     shares = mapped.batch(width, drop_remainder=True)
     if is_full:
         return shares.map(lambda numbers, share: share)

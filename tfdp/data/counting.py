@@ -30,11 +30,18 @@ class Counter:
 
     Args:
       take: Called with the seconds that were waited.
+      end: Called when an iterator has no more.
       explain: Called with an error of an iterator; returns what is to be raised in its place.
     """
 
-    def __init__(self, take: Take, explain: Callable[[Exception], Exception]) -> None:
+    def __init__(
+        self,
+        take: Take,
+        end: Callable[[], None],
+        explain: Callable[[Exception], Exception],
+    ) -> None:
         self.take = take
+        self.end = end
         self.explain = explain
         self.number = next(_NUMBERS)
         _COUNTERS[self.number] = self
@@ -138,6 +145,8 @@ def explained(counter: Counter | None) -> Iterator[None]:
     try:
         yield
     except tf.errors.OutOfRangeError:
+        if counter is not None:
+            counter.end()
         raise
     except tf.errors.OpError as error:
         if counter is None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp import keras_adapter
 from tfdp.data import state as states
 from tfdp.data.counting import Counter, iterate
+from tfdp.data.mapping import check_dense
 from tfdp.data.memory import check_buffer
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_order
@@ -53,9 +54,9 @@ def pipeline(
       shuffle: A new order of all examples each epoch; of a stream (a `tf.data.Dataset`) as far as
         `shuffle_buffer` reaches. False: the source's order.
       map_fn: Of one example, called as `Dataset.map` does; in a graph, in parallel. A parameter
-        `seed` receives an int64 tensor of shape (2,), another one for each example and epoch and
-        the same for any number of replicas: give it to `tf.image.stateless_*`. All examples must
-        have one shape after it.
+        `seed` without a default receives an int64 tensor of shape (2,), another one for each example and epoch and
+        the same for any number of replicas: give it to `tf.image.stateless_*`. What it
+        returns must be tensors, of one shape for all examples.
       drop_remainder: Leaves out the last batch of an epoch if it is short.
       cache: Keeps the examples, before `map_fn`, in memory from the first reading on.
       prefetch: Batches that are ready beforehand; "auto": tf.data finds out.
@@ -111,7 +112,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     Attributes:
       source: Of the examples.
-      options: A `PipelineOptions`.
+      pipeline_options: A `PipelineOptions`.
       progress: The count of batches taken, and of the seconds that steps waited for them.
     """
 
@@ -123,32 +124,36 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         progress: Progress | None = None,
         endless: bool = False,
         from_start: bool = False,
+        counts: bool = True,
         share_fn: Callable[..., Any] | None = None,
     ) -> None:
         if options.cache and isinstance(source, AbstractIndexedSource):
             source = cached(source, options.memory_bytes)
         self.source = source
-        self.options = options
+        self.pipeline_options = options
         self.progress = progress or Progress(
-            _checked_length(source, options), options.global_batch_size, options.drop_remainder
+            _checked_length(source, options),
+            options.global_batch_size,
+            options.drop_remainder,
+            source.describe() if isinstance(source, AbstractStreamSource) else None,
         )
-        self._said_what_is_read = False
         self._endless = endless
         self._from_start = from_start
+        self._counts = counts
         self._share_fn = share_fn
         self._views: dict[Any, Pipeline] = {}
         self._shares: dict[tuple[int, range], tf.data.Dataset] = {}
-        self.counter = Counter(self._take, self.explain)
+        self.batch_counter = Counter(self._take, self.end, self.explain)
         self._batches = self.for_replicas(1, range(1))
-        self._marked = tuned(self.counter.mark(self._batches), options)
+        self._marked = tuned(self.batch_counter.mark(self._batches), options)
         # What other strategies and `map` start from.
-        self._plain = tuned(self.counter.observe(self._batches), options)
+        self._plain = tuned(self.batch_counter.observe(self._batches), options)
         super().__init__(tf.data.experimental.to_variant(self._plain))
 
     def __iter__(self) -> Any:
         if not tf.executing_eagerly():
             return super().__iter__()
-        return iterate(self._marked, self.counter)
+        return iterate(self._marked, self.batch_counter)
 
     # ---- what tf.data asks of a dataset
 
@@ -173,7 +178,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
     @property
     def batches_per_epoch(self) -> int | None:
         """Those of a whole epoch; None: not known before one was read."""
-        options, length = self.options, self.progress.length
+        options, length = self.pipeline_options, self.progress.length
         if length is None:
             return None
         return Progress(length, options.global_batch_size, options.drop_remainder).batches_left
@@ -189,7 +194,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         (0, 2)
         """
         epoch, position = self.progress.place
-        return states.make(epoch, position, states.identity(self.source, self.options))
+        return states.make(epoch, position, states.identity(self.source, self.pipeline_options))
 
     def restore(self, state: Mapping[str, Any] | str) -> None:
         """Goes on where `state` was made; iterators that are made from now on begin there.
@@ -201,7 +206,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
           ValueError: It is no such state, or that of another source, seed or order.
 
         Cost: none with random access; a stream is read up to the place, and a line in the log
-        (logger `tfdp`) says how long that took.
+        (logger `tfdp`, level INFO) says how long that took.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1, shuffle=False)
@@ -209,14 +214,14 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         >>> next(iter(batches)).numpy()
         array([4, 5])
         """
-        identity = states.identity(self.source, self.options)
+        identity = states.identity(self.source, self.pipeline_options)
         epoch, position = states.checked(state, identity, self.progress.length)
         self.progress.move(epoch, position)
 
     @property
     def global_batch_size(self) -> int:
         """Examples of a batch, all replicas together."""
-        return self.options.global_batch_size
+        return self.pipeline_options.global_batch_size
 
     @property
     def is_fresh(self) -> bool:
@@ -242,7 +247,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
             self.progress.move(epoch, 0)
         else:
             epoch, batch = divmod(epoch * steps_per_epoch, whole)
-            self.progress.move(epoch, batch * self.options.global_batch_size)
+            self.progress.move(epoch, batch * self.pipeline_options.global_batch_size)
 
     # ---- views of it
 
@@ -254,9 +259,25 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         """An epoch from its first batch, always epoch 0's order, whatever was trained."""
         return self._kept_view(from_start=True, endless=endless or self._endless)
 
-    def with_share_fn(self, share_fn: Callable[..., Any]) -> Pipeline:
-        """The same with a function of each replica's share of a batch: row by row it must be."""
-        return self._view(share_fn=share_fn)
+    def uncounted(self) -> Pipeline:
+        """The same, from where the training is on, but only what `took` says counts as taken."""
+        return self._kept_view(counts=False)
+
+    def took(self, batches: int) -> None:
+        """Counts batches of an `uncounted` view, up to the end of the epoch."""
+        for _ in range(batches):
+            self.progress.take()
+
+    def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> Pipeline:
+        """The same with a function of each replica's share of a batch, row by row.
+
+        Args:
+          share_fn: As `Dataset.map` calls it.
+          key: Hashable; the view is kept for another call with an equal one.
+        """
+        if key not in self._views:
+            self._views[key] = self._view(share_fn=share_fn)
+        return self._views[key]
 
     def _kept_view(self, **changes: Any) -> Pipeline:
         # Each is traced anew: `evaluate` asks for the same after every epoch.
@@ -268,11 +289,12 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
     def _view(self, **changes: Any) -> Pipeline:
         return Pipeline(
             self.source,
-            self.options,
+            self.pipeline_options,
             **{
                 "progress": self.progress,
                 "endless": self._endless,
                 "from_start": self._from_start,
+                "counts": self._counts,
                 "share_fn": self._share_fn,
                 **changes,
             },
@@ -297,18 +319,19 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         progress, from_start, described = self.progress, self._from_start, self.source.describe()
 
         def begin() -> tuple[int, int]:
-            return (0, 0) if from_start else progress.place
+            return (0, 0) if from_start else progress.begin()
 
         def learn(length: int) -> None:
             if length == 0:
                 raise _empty(described)
-            progress.learn(length)
+            progress.read_to_end(length)
 
         return make_shares(
             self.source,
-            self.options,
+            self.pipeline_options,
             begin,
             learn if self.progress.length is None else None,
+            progress.has_nothing_after,
             num_replicas,
             ranks,
             self._endless,
@@ -317,14 +340,18 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     def say_what_is_read(self, world_size: int) -> None:
         """Logs once, for a stream, that each process reads all of it."""
-        if isinstance(self.source, AbstractStreamSource) and not self._said_what_is_read:
-            self._said_what_is_read = True
+        if isinstance(self.source, AbstractStreamSource) and not self.progress.said_what_is_read:
+            self.progress.said_what_is_read = True
             logging.getLogger("tfdp").warning(
                 "Each of %d processes reads all of %s: it can only be read in order. Arrays, "
                 "TFRecord files and tfds.data_source are read in part.",
                 world_size,
                 self.source.describe(),
             )
+
+    def end(self) -> None:
+        """Notes that a step has found no batch left."""
+        self.progress.end()
 
     def explain(self, error: Exception) -> Exception:
         """The error that says which example could not be read, where `error` does not.
@@ -339,24 +366,30 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         if not isinstance(self.source, AbstractIndexedSource):
             return error
         epoch, position = (0, 0) if self._from_start else self.progress.place
-        options = self.options
+        options = self.pipeline_options
         order = epoch_order(len(self.source), options.seed, epoch, options.shuffle)
         said = self.source.explain(order[position:].tolist())
         return error if said is None else type(error)(error.node_def, error.op, said)
 
     def _take(self, waited_seconds: float) -> None:
-        if not self._from_start:
+        if self._counts and not self._from_start:
             self.progress.take(waited_seconds)
 
 
 def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:
+    if options.map_fn is None:
+        check_dense(source.element_spec, source.describe())
     if isinstance(source, AbstractIndexedSource):
         length: int | None = len(source)
     else:
         assert isinstance(source, AbstractStreamSource)
         length = source.num_examples
-        if options.shuffle:
-            check_buffer(options.shuffle_buffer, source.element_spec, options.memory_bytes)
+        held = options.shuffle_buffer if options.shuffle else 0
+        if options.cache:
+            held = max(held, length or 0)
+        elif length is not None:
+            held = min(held, length)
+        check_buffer(held, source.element_spec, options.memory_bytes)
     if length == 0:
         raise _empty(source.describe())
     if length is not None and options.drop_remainder and length < options.global_batch_size:

@@ -13,22 +13,40 @@ ExampleFunction = Callable[[tf.Tensor, tf.Tensor, Any], Any]
 
 
 def example_function(map_fn: Callable[..., Any] | None) -> ExampleFunction:
-    """`map_fn` as the chains call it: a tuple's parts one by one, and a seed if it takes one.
+    """`map_fn` as the chains call it: a tuple's parts one by one, and a seed if it needs one.
 
     The seed is an int64 tensor of shape (2,), as `tf.random.stateless_*` takes: a number for the
-    epoch, and the example's index.
+    epoch, and the example's index. It is given to a parameter `seed` that nothing else fills.
     """
     if map_fn is None:
         return lambda index, key, example: example
-    takes_seed = _takes_seed(map_fn)
 
     def mapped(index: tf.Tensor, key: tf.Tensor, example: Any) -> Any:
-        parts = example if isinstance(example, tuple) else (example,)
-        if takes_seed:
-            return map_fn(*parts, seed=tf.stack([key, index]))
-        return map_fn(*parts)
+        parts = example if type(example) is tuple else (example,)
+        if _needs_seed(map_fn, parts):
+            result = map_fn(*parts, seed=tf.stack([key, index]))
+        else:
+            result = map_fn(*parts)
+        # As tf.data does with what a function returns, but not with lists inside of it.
+        return tuple(result) if isinstance(result, list) else result
 
     return mapped
+
+
+def check_dense(element_spec: Any, described: str) -> None:
+    """Raises ValueError unless all parts of an example are tensors, which can be cut and batched.
+
+    Args:
+      element_spec: Of the example.
+      described: Where it comes from.
+    """
+    for spec in tf.nest.flatten(element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            raise ValueError(
+                f"All parts of an example must be tensors, but received {type(spec).__name__} from "
+                f"{described}. Use `tf.sparse.to_dense` or `to_tensor(shape=...)` in `map_fn`, and "
+                "leave None out."
+            )
 
 
 def with_one_shape(function: ExampleFunction, examples: tf.data.Dataset) -> ExampleFunction:
@@ -42,11 +60,13 @@ def with_one_shape(function: ExampleFunction, examples: tf.data.Dataset) -> Exam
       examples: Of (index, example), at least one.
 
     Raises:
-      Whatever `function` raises when it is traced.
+      ValueError: It returns something else than tensors.
+      Exception: Whatever it raises when it is traced.
     """
     mapped = examples.map(lambda index, example: function(index, tf.constant(0, tf.int64), example))
+    check_dense(mapped.element_spec, "`map_fn`")
     specs = tf.nest.flatten(mapped.element_spec)
-    vary = [isinstance(spec, tf.TensorSpec) and not spec.shape.is_fully_defined() for spec in specs]
+    vary = [not spec.shape.is_fully_defined() for spec in specs]
     if not any(vary):
         return function
     first = next(iter(mapped.take(1)), None)
@@ -59,7 +79,6 @@ def with_one_shape(function: ExampleFunction, examples: tf.data.Dataset) -> Exam
 
     def checked(index: tf.Tensor, key: tf.Tensor, example: Any) -> Any:
         result = function(index, key, example)
-        result = tuple(result) if isinstance(result, list) else result
         leaves = [
             leaf if shape is None else _of_shape(tf.convert_to_tensor(leaf), shape, index)
             for leaf, shape in zip(tf.nest.flatten(result), shapes, strict=True)
@@ -86,8 +105,16 @@ def _of_shape(leaf: tf.Tensor, shape: tuple[int, ...], index: tf.Tensor) -> tf.T
     return leaf
 
 
-def _takes_seed(map_fn: Callable[..., Any]) -> bool:
+def _needs_seed(map_fn: Callable[..., Any], parts: tuple[Any, ...]) -> bool:
+    """Whether a parameter `seed` is left without a value, as it is not where it has a default."""
     try:
-        return "seed" in inspect.signature(map_fn).parameters
+        signature = inspect.signature(map_fn)
     except ValueError:  # a function of C without a signature
         return False
+    if "seed" not in signature.parameters:
+        return False
+    try:
+        signature.bind(*parts)
+    except TypeError:
+        return True
+    return False

@@ -45,7 +45,8 @@ def check_buffer(buffer: int, element_spec: Any, memory_bytes: int | None) -> No
     if memory_bytes is None or size is None or buffer * size <= memory_bytes:
         return
     raise ValueError(
-        f"The buffer of `shuffle` must fit into `memory_bytes`, but {buffer} examples of {size} "
-        f"bytes take {buffer * size} bytes and it is {memory_bytes}. Use "
-        f"`shuffle_buffer={max(1, memory_bytes // size)}`, or `memory_bytes={buffer * size}`."
+        f"The examples that `shuffle` or `cache` holds must fit into `memory_bytes`, but {buffer} "
+        f"of {size} bytes take {buffer * size} bytes and it is {memory_bytes}. Use "
+        f"`shuffle_buffer={max(1, memory_bytes // size)}` and no `cache`, or "
+        f"`memory_bytes={buffer * size}`."
     )

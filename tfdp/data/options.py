@@ -25,6 +25,9 @@ class PipelineOptions:
     def __post_init__(self) -> None:
         _check_whole("global_batch_size", self.global_batch_size, 1, "256")
         _check_whole("seed", self.seed, 0, "1")
+        # NumPy's integers would be in the state, which is JSON.
+        for name in ("global_batch_size", "seed"):
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
         if self.seed >= 2**63:
             raise ValueError(
                 f"`seed` must be below 2**63; received {self.seed}. Use a smaller number."

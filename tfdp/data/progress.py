@@ -23,6 +23,7 @@ class Progress:
     Attributes:
       waited_seconds: For input, since the pipeline was made.
       batches: Taken since then.
+      said_what_is_read: Whether the log says what each process reads.
     """
 
     def __init__(
@@ -35,10 +36,13 @@ class Progress:
         self.length = length
         self.waited_seconds = 0.0
         self.batches = 0
+        self.said_what_is_read = False
         self._global_batch_size = global_batch_size
         self._drop_remainder = drop_remainder
         self._skipped_source = skipped_source
         self._to_skip = 0
+        self._read_length: int | None = None
+        self._was_moved = False
         self._epoch = 0
         self._position = 0
         self._lock = threading.Lock()
@@ -53,7 +57,7 @@ class Progress:
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was trained, nor restored."""
-        return self.place == (0, 0)
+        return self.place == (0, 0) and not self._was_moved
 
     @property
     def batches_left(self) -> int | None:
@@ -74,11 +78,16 @@ class Progress:
         """Sets the place."""
         with self._lock:
             self._epoch, self._position = epoch, position
+            self._was_moved = True
             self._turn()
 
     def take(self, waited_seconds: float = 0.0) -> None:
         """Counts one more batch."""
         with self._lock:
+            # Only an endless reader gives a batch after the end that it has seen.
+            read = self._read_length
+            if self.length is None and read is not None and self._is_end(read, self._position):
+                self.length = read
             self._turn()
             self._position += self._global_batch_size
             self.waited_seconds += waited_seconds
@@ -94,16 +103,29 @@ class Progress:
                 waited_seconds,
             )
 
-    def learn(self, length: int) -> None:
-        """Sets the length of an epoch, which its first reading has shown."""
+    def read_to_end(self, length: int) -> None:
+        """Notes the length of an epoch: a reader, who is ahead of the steps, has seen its end."""
+        self._read_length = length
+
+    def end(self) -> None:
+        """Goes on to the next epoch: a step has found no batch left in this one.
+
+        Only now the length counts: so the place depends on the steps, not on what is read ahead.
+        """
         with self._lock:
-            self.length = length
+            self.length = self._read_length if self.length is None else self.length
             self._turn()
+
+    def has_nothing_after(self, position: int) -> bool:
+        """Whether a reader has found no batch after a position other than 0."""
+        read = self._read_length
+        return position > 0 and read is not None and self._is_end(read, position)
 
     def _turn(self) -> None:
         """Goes on to the next epoch where this one has no batch left."""
-        if self.length is None:
-            return
-        left = max(0, self.length - self._position)
-        if plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0:
+        if self.length is not None and self._is_end(self.length, self._position):
             self._epoch, self._position = self._epoch + 1, 0
+
+    def _is_end(self, length: int, position: int) -> bool:
+        left = max(0, length - position)
+        return plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0

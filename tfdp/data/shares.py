@@ -19,6 +19,7 @@ def make_shares(
     options: PipelineOptions,
     begin: Begin,
     learn: Callable[[int], None] | None,
+    has_nothing_after: Callable[[int], bool],
     num_replicas: int,
     ranks: range,
     endless: bool,
@@ -31,6 +32,7 @@ def make_shares(
       options: The pipeline's.
       begin: Says where an iterator begins.
       learn: Told the number of examples of a stream; None: it is known.
+      has_nothing_after: Asked then whether a position was the end of a stream.
       num_replicas: Of all processes.
       ranks: Whose shares are wanted.
       endless: Goes on with the next epochs.
@@ -44,7 +46,9 @@ def make_shares(
         )
     else:
         assert isinstance(source, AbstractStreamSource)
-        shares = stream_shares(source, options, begin, learn, num_replicas, ranks, endless)
+        shares = stream_shares(
+            source, options, begin, learn, has_nothing_after, num_replicas, ranks, endless
+        )
     mapped = tf.nest.map_structure(_of_example, shares.element_spec)
     if share_fn is not None:
         shares = shares.map(share_fn, tf.data.AUTOTUNE, deterministic=True)

@@ -21,6 +21,7 @@ def stream_shares(
     options: PipelineOptions,
     begin: Begin,
     learn: Callable[[int], None] | None,
+    has_nothing_after: Callable[[int], bool],
     num_replicas: int,
     ranks: range,
     endless: bool,
@@ -36,6 +37,7 @@ def stream_shares(
       options: The pipeline's.
       begin: Says where an iterator begins.
       learn: Told the number of examples when an epoch has been read; None: it is known.
+      has_nothing_after: Asked then whether a position was the epoch's end.
       num_replicas: Of all processes.
       ranks: Whose shares are wanted.
       endless: Goes on with the next epochs.
@@ -78,7 +80,8 @@ def stream_shares(
             deterministic=True,
         )
 
-    return each_epoch(begin, endless, epoch_shares)
+    unknown = None if learn is None else has_nothing_after
+    return each_epoch(begin, endless, epoch_shares, unknown)
 
 
 def _after(dataset: tf.data.Dataset, position: tf.Tensor) -> tf.data.Dataset:

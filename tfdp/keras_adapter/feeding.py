@@ -17,6 +17,10 @@ import tensorflow as tf
 from tfdp.callbacks import InputMonitor
 from tfdp.keras_adapter._keras import EpochIterator, TFEpochIterator, make_class_weight_map_fn
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import is_tfdp
+
+# What Keras has where there is none.
+_DEFAULT = tf.distribute.get_strategy()
 
 
 class AbstractFeed(abc.ABC):
@@ -54,8 +58,20 @@ class AbstractFeed(abc.ABC):
         """What is to be raised in the place of an error of its iterators."""
 
     @abc.abstractmethod
-    def with_share_fn(self, share_fn: Callable[..., Any]) -> AbstractFeed:
-        """The same with a function of each replica's share of a batch."""
+    def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> AbstractFeed:
+        """The same with a function of each replica's share of a batch; kept for an equal `key`."""
+
+    @abc.abstractmethod
+    def uncounted(self) -> AbstractFeed:
+        """The same, where nothing counts as trained but what `took` says."""
+
+    @abc.abstractmethod
+    def took(self, batches: int) -> None:
+        """Counts batches as trained."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """Notes that a step has found no batch left."""
 
 
 def arrange(method: str, arguments: dict[str, Any]) -> None:
@@ -72,15 +88,19 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
     if isinstance(arguments["validation_data"], AbstractFeed):
         arguments["validation_data"] = arguments["validation_data"].from_start()
     feed, callbacks = arguments["x"], arguments["callbacks"]
-    if not isinstance(feed, AbstractFeed):
-        return
     in_list = isinstance(callbacks, keras.callbacks.CallbackList)
     given = callbacks.callbacks if in_list else tf.nest.flatten(callbacks) if callbacks else []
     for callback in given:
-        if isinstance(callback, InputMonitor) and callback.pipeline is None:
-            callback.watch(feed)
-    if feed.is_fresh and not in_list:
-        arguments["callbacks"] = [*given, _FirstEpoch(feed, arguments["steps_per_epoch"])]
+        if isinstance(callback, InputMonitor):
+            callback.watch(feed if isinstance(feed, AbstractFeed) else None)
+    if not isinstance(feed, AbstractFeed) or not feed.is_fresh:
+        return
+    # First, so that the others see the place.
+    first = _FirstEpoch(feed, arguments["steps_per_epoch"])
+    if in_list:
+        callbacks.callbacks.insert(0, first)
+    else:
+        arguments["callbacks"] = [first, *given]
 
 
 @contextlib.contextmanager
@@ -120,7 +140,13 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
             feed = feed.endless()
         weights = kwargs.pop("class_weight", None)
         if weights:
-            feed = feed.with_share_fn(make_class_weight_map_fn(weights))
+            key = tuple(sorted(weights.items()))
+            feed = feed.with_share_fn(make_class_weight_map_fn(weights), key)
+        strategy = kwargs["distribute_strategy"]
+        self._tfdp_counts = False
+        if not is_tfdp(strategy) and not _is_default(strategy):
+            # It would fetch batches beforehand, and Keras one to learn its shape.
+            feed, self._tfdp_counts = feed.uncounted(), True
         # It shuffles by itself; Keras would warn of its own default.
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
@@ -133,11 +159,28 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
-    return original(self)
+    steps = original(self)
+    return _counted(self, feed, steps) if feed is not None and self._tfdp_counts else steps
+
+
+def _counted(iterator: Any, feed: AbstractFeed, steps: Iterator[Any]) -> Iterator[Any]:
+    """Counts what each execution has trained when Keras asks for the next."""
+    for step in steps:
+        left = feed.batches_left
+        yield step
+        executed = iterator.steps_per_execution
+        feed.took(executed if left is None else min(left, executed))
+
+
+def _is_default(strategy: tf.distribute.Strategy) -> bool:
+    return type(strategy) is type(_DEFAULT)
 
 
 @hook(EpochIterator, "_interrupted_warning")
 def interrupted_warning(original: Callable[..., Any], self: Any) -> None:
     """The end of an epoch whose length nobody knew beforehand is no shortage of data."""
-    if getattr(self, "_tfdp_feed", None) is None or self.steps_per_epoch:
+    feed = getattr(self, "_tfdp_feed", None)
+    if feed is not None:
+        feed.end()
+    if feed is None or self.steps_per_epoch:
         original(self)

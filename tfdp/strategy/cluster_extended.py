@@ -332,12 +332,13 @@ class ClusterExtended(DataParallelExtended):
             "a pipeline (make it alike on all ranks; each reads its own replicas' examples)",
             pipeline.state()
             | {
-                "global_batch_size": pipeline.options.global_batch_size,
-                "drop_remainder": pipeline.options.drop_remainder,
+                "global_batch_size": pipeline.pipeline_options.global_batch_size,
+                "drop_remainder": pipeline.pipeline_options.drop_remainder,
                 "batches in an epoch": pipeline.batches_per_epoch,
             },
         )
-        pipeline.say_what_is_read(self.processes.world_size)
+        if self.processes.rank == 0:
+            pipeline.say_what_is_read(self.processes.world_size)
         return super()._distribute_pipeline(pipeline, options)
 
     def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:

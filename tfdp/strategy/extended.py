@@ -271,7 +271,9 @@ class DataParallelExtended(MirroredExtended):
         return self._distribute(divided, dataset, options)
 
     def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
-        input_batches.check_size(pipeline.options.global_batch_size, self._num_replicas_in_sync)
+        input_batches.check_size(
+            pipeline.pipeline_options.global_batch_size, self._num_replicas_in_sync
+        )
         shares = self._shares(pipeline)
         return pipelines.distribute(
             pipeline,

@@ -33,7 +33,7 @@ def distribute(
       shares: Those of the process' own replicas, in turn.
       options: `tf.distribute.InputOptions` or None.
     """
-    counter = pipeline.counter
+    counter = pipeline.batch_counter
     distributed = DistributedPipeline(
         input_workers, strategy, counter.mark(shares), options=options
     )
@@ -110,7 +110,7 @@ class PipelineIterator(DistributedIterator):
         with explained(self.counter), Clock() as clock:
             share, number = super().get_next(name)
         clock.take(_first(number))
-        return share
+        return share if tf.executing_eagerly() else _all_or_none(share, number)
 
     def get_next_as_optional(self) -> Any:
         """The shares of one batch, or none."""
@@ -153,6 +153,20 @@ class PipelineIteratorSpec(DistributedIteratorSpec):
             options=self._options,
             replica_order=self._replica_order,
         )
+
+
+def _all_or_none(share: Any, number: Any) -> Any:
+    """The replicas' shares, none of which is there before all are.
+
+    Where one cannot be made, no replica then waits for it in a collective, which would abort.
+    """
+    with tf.control_dependencies(tf.nest.flatten(number, expand_composites=True)):
+        return tf.nest.map_structure(_there, share, expand_composites=True)
+
+
+def _there(tensor: tf.Tensor) -> tf.Tensor:
+    with tf.device(tensor.device):
+        return tf.identity(tensor)
 
 
 def _first(number: Any) -> tf.Tensor:
