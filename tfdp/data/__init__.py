@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfdp.data import sources
-    from tfdp.data.global_batches import Pipeline, pipeline
+    from tfdp.data.build import pipeline
+    from tfdp.data.global_batches import Pipeline
 
 __all__ = ["Pipeline", "pipeline", "sources"]
 
 _LAZY = {
     "Pipeline": ("tfdp.data.global_batches", "Pipeline"),
-    "pipeline": ("tfdp.data.global_batches", "pipeline"),
+    "pipeline": ("tfdp.data.build", "pipeline"),
     "sources": ("tfdp.data.sources", None),
 }
 

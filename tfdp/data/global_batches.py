@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,84 +19,8 @@ from tfdp.data.progress import Progress
 from tfdp.data.shares import make_shares, tuned
 from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
-from tfdp.data.sources.choice import as_source
 
 Structure = Any
-
-
-def pipeline(
-    source: Any,
-    global_batch_size: int,
-    *,
-    seed: int,
-    split: Any = None,
-    shuffle: bool = True,
-    map_fn: Callable[..., Any] | None = None,
-    drop_remainder: bool = False,
-    cache: bool = False,
-    prefetch: int | Literal["auto"] = "auto",
-    memory_bytes: int | None = None,
-    shuffle_buffer: int = 10_000,
-) -> Pipeline:
-    """Global batches of a source, for `fit`, `evaluate`, `predict` and loops of your own.
-
-    The t-th batch of an epoch holds the same examples in the same order for any number of replicas
-    and processes; each is cut as evenly as can be. Every example comes once an epoch, in an order
-    that is a pure function of (seed, epoch).
-
-    Args:
-      source: Arrays and nests of them (`numpy.memmap` too), a `tf.data.Dataset` of single examples,
-        a TensorFlow Datasets builder or name (with `split`) or data source, paths of TFRecord or
-        ArrayRecord files, a directory of images by class, or an object of `tfdp.data.sources`.
-      global_batch_size: Examples of a batch, all replicas together.
-      seed: Of order and augmentation, at least 0.
-      split: Of TensorFlow Datasets.
-      shuffle: A new order of all examples each epoch; of a stream (a `tf.data.Dataset`) as far as
-        `shuffle_buffer` reaches. False: the source's order.
-      map_fn: Of one example, called as `Dataset.map` does; in a graph, in parallel. A parameter
-        `seed` without a default receives an int64 tensor of shape (2,), another one for each example and epoch and
-        the same for any number of replicas: give it to `tf.image.stateless_*`. What it
-        returns must be tensors, of one shape for all examples.
-      drop_remainder: Leaves out the last batch of an epoch if it is short.
-      cache: Keeps the examples, before `map_fn`, in memory from the first reading on.
-      prefetch: Batches that are ready beforehand; "auto": tf.data finds out.
-      memory_bytes: The most that batches in the making and prefetched ones may take in a process,
-        half each, though at least one of each; also the most for `cache` and for the buffer of
-        `shuffle`. Where the shapes of examples vary, and for strings, tf.data's own budget has to
-        do. None: as tf.data decides.
-      shuffle_buffer: Examples, for streams.
-
-    Returns:
-      The pipeline, a `tf.data.Dataset`.
-
-    Raises:
-      ValueError: An option or the source is not possible, or `global_batch_size` is more than all
-        examples and `drop_remainder` is set.
-
-    Cost: an epoch's order takes 4 bytes an example, and 8 for those of the process' own replicas.
-    Of a source with random access each process reads its own replicas' examples; streams are read
-    whole by each.
-
-    >>> import numpy as np, tfdp
-    >>> batches = tfdp.data.pipeline(np.arange(5), 2, seed=1)
-    >>> for epoch in range(2):
-    ...     print([batch.numpy().tolist() for batch in batches])
-    [[4, 1], [3, 2], [0]]
-    [[2, 4], [3, 1], [0]]
-    """
-    options = PipelineOptions(
-        global_batch_size=global_batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        map_fn=map_fn,
-        drop_remainder=drop_remainder,
-        cache=cache,
-        prefetch=prefetch,
-        memory_bytes=memory_bytes,
-        shuffle_buffer=shuffle_buffer,
-    )
-    keras_adapter.install()
-    return Pipeline(as_source(source, split=split), options)
 
 
 class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
