@@ -122,11 +122,11 @@ def indexed_shares(
         return _parallel(rows, lambda row, size, key: source.rows(row[:size]), parallel_calls)
     function = _checked_function(source, options)
     if num_replicas == 1 and not endless:
-        rows = rows.map(lambda row, size, key: (row[:size], size, key))
-    mapped = _mapped(source, rows, function, parallel_calls)
-    if num_replicas == 1 and not endless:
         # The last batch is what is left: nothing need fill its row.
-        return mapped.map(lambda numbers, example: example).batch(width, options.drop_remainder)
+        rows = rows.map(lambda row, size, key: (row[:size], size, key))
+        examples = _mapped(source, rows, function, parallel_calls, with_numbers=False)
+        return examples.batch(width, drop_remainder)
+    mapped = _mapped(source, rows, function, parallel_calls, with_numbers=True)
     shares = mapped.batch(width, drop_remainder=True)
     if is_full:
         return shares.map(lambda numbers, share: share)
@@ -140,13 +140,15 @@ def _mapped(
     rows: tf.data.Dataset,
     function: ExampleFunction,
     parallel_calls: int,
+    with_numbers: bool,
 ) -> tf.data.Dataset:
-    """The examples of all rows, one by one, each as (its `_numbers`, the mapped example)."""
+    """The mapped examples of all rows, one by one; each as (its `_numbers`, the example) if so."""
 
-    def map_one(numbers: tf.Tensor, *example: Any) -> tuple[tf.Tensor, Any]:
+    def map_one(numbers: tf.Tensor, *example: Any) -> Any:
         index, _, key = tf.unstack(numbers)  # one op
         read = example[0] if example else source.row(index)
-        return numbers, function(index, key, read)
+        mapped = function(index, key, read)
+        return (numbers, mapped) if with_numbers else mapped
 
     if source.vectorized:
         rows = _parallel(
