@@ -78,7 +78,9 @@ def test_a_run_prints_every_case_writes_json_and_leaves_no_files(data, monkeypat
     for result in results:
         assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in result["seconds"].values())
     assert figures["restore_seconds"] > 0
-    assert not list((tmp_path / "temporary").iterdir())
+    left = [path.name for path in (tmp_path / "temporary").iterdir()]
+    # TensorFlow's AutoGraph keeps what it converts first in this process until that ends.
+    assert not [name for name in left if not name.startswith("__autograph_generated_file")]
 
 
 def test_two_workers_read_half_of_a_record_file_each(tmp_path, monkeypatch):
