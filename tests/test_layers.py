@@ -11,6 +11,7 @@ MAX_LINES = 400
 # Imports go down, or stay within one package. A new package or module must be given a layer.
 LAYERS = {
     "errors": 0,
+    "lazy": 0,
     "types": 0,
     "cluster": 1,
     "bucketing": 1,

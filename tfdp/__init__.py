@@ -11,8 +11,9 @@ Importing the package is cheap: TensorFlow is loaded when the first name that ne
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfdp import callbacks, data, errors, optimizers, topology
@@ -39,16 +40,4 @@ _LAZY = {
     "topology": ("tfdp.topology", None),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tfdp' has no attribute {name!r}")
-    module_name, attribute = _LAZY[name]
-    module = importlib.import_module(module_name)
-    value = module if attribute is None else getattr(module, attribute)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(globals(), _LAZY)

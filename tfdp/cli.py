@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import tfdp
 from tfdp.bench.allreduce.command_line import add_allreduce
-from tfdp.bench.arguments import numbers, require
+from tfdp.bench.arguments import numbers, require, set_environment
 from tfdp.bench.convergence.command_line import add_convergence
 from tfdp.bench.data.command_line import add_bench_data
 from tfdp.bench.options import MODELS, BenchOptions, default_replicas
@@ -21,10 +21,6 @@ from tfdp.data.index_command import add_data
 from tfdp.demo.options import DATASETS, DemoOptions
 from tfdp.doctor.command_line import add_doctor
 from tfdp.launch.command_line import add_run
-
-# Read when TensorFlow is imported. Its default number of inter-op threads can starve the iterators
-# of several devices on two cores.
-_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTEROP_THREADS": "8"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,7 +181,7 @@ def _demo(parsed: argparse.Namespace) -> int:
         parser.error(str(error))
     needed = ["tensorflow", "matplotlib"] + ["sklearn"] * (options.dataset == "digits")
     require(needed, parser)
-    _set_environment()
+    set_environment()
     if options.processes > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
@@ -234,7 +230,7 @@ def _bench_equivalence(parsed: argparse.Namespace) -> int:
             f"`replicas` must be at least 2; received {parsed.replicas}; do `--replicas 4`."
         )
     require(["tensorflow"], parser)
-    _set_environment()
+    set_environment()
 
     from tfdp.bench.equivalence import run
 
@@ -246,17 +242,11 @@ def _bench_optimizers(parsed: argparse.Namespace) -> int:
     if parsed.rounds < 1:
         parser.error(f"`rounds` must be at least 1; received {parsed.rounds}; do `--rounds 30`.")
     require(["tensorflow"], parser)
-    _set_environment()
+    set_environment()
 
     from tfdp.bench.optimizers import run
 
     return run(parsed.rounds)
-
-
-def _set_environment() -> None:
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
 if __name__ == "__main__":

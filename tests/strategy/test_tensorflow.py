@@ -64,6 +64,17 @@ CLASSES = {
     "SyncOnReadVariable": (tf.distribute.DistributedValues, tf.Variable),
 }
 
+SPEC_PARAMETERS = [
+    "self",
+    "input_workers",
+    "element_spec",
+    "strategy",
+    "options",
+    "cardinality",
+    "enable_get_next_as_optional",
+    "replica_order",
+]
+
 # What `DataParallelExtended` and `ReplicatedVariable` override, or call on `super()`.
 METHODS = {
     "MirroredExtended": {
@@ -109,16 +120,7 @@ METHODS = {
         "__iter__": ["self"],
     },
     "DistributedDatasetSpec": {
-        "__init__": [
-            "self",
-            "input_workers",
-            "element_spec",
-            "strategy",
-            "options",
-            "cardinality",
-            "enable_get_next_as_optional",
-            "replica_order",
-        ],
+        "__init__": SPEC_PARAMETERS,
         "_from_components": ["self", "components"],
     },
     "DistributedIterator": {
@@ -138,16 +140,7 @@ METHODS = {
         "get_next_as_optional": ["self"],
     },
     "DistributedIteratorSpec": {
-        "__init__": [
-            "self",
-            "input_workers",
-            "element_spec",
-            "strategy",
-            "options",
-            "cardinality",
-            "enable_get_next_as_optional",
-            "replica_order",
-        ],
+        "__init__": SPEC_PARAMETERS,
         "_from_components": ["self", "components"],
     },
     "MirroredVariable": {

@@ -1,9 +1,10 @@
-"""What the command lines share: modules that must be there, and lists of numbers."""
+"""What the command lines share: modules that must be there, the environment, lists of numbers."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 
 # For each module a subcommand may need, what to install.
@@ -24,6 +25,15 @@ def require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:
                 f"`{parser.prog}` must be able to import {module}; received an environment "
                 f"without it; do `{_INSTALL[module]}`."
             )
+
+
+def set_environment() -> None:
+    """What TensorFlow and Keras read when they are imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # The default number of inter-op threads can starve the iterators of several devices on two
+    # cores.
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
+    os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
 def numbers(option: str, example: str) -> Callable[[str], tuple[int, ...]]:

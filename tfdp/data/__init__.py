@@ -5,8 +5,9 @@ Importing it is cheap: TensorFlow is loaded when the first name that needs it is
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfdp.data import sources
@@ -21,16 +22,4 @@ _LAZY = {
     "sources": ("tfdp.data.sources", None),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'tfdp.data' has no attribute {name!r}")
-    module_name, attribute = _LAZY[name]
-    module = importlib.import_module(module_name)
-    value = module if attribute is None else getattr(module, attribute)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(globals(), _LAZY)

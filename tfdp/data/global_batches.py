@@ -31,8 +31,8 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
     `evaluate` and `predict` begin at the first batch and change nothing.
 
     Under a strategy of tfdp each replica receives its share and `place` counts what the steps took.
-    Under another, and through `map`, `take` and the other methods of datasets, it is a plain
-    dataset: then what is prefetched after it counts as taken.
+    Under another, but for `fit`, and through `map`, `take` and the other methods of datasets, it is
+    a plain dataset: then what is prefetched after it counts as taken.
 
     Attributes:
       source: Of the examples.
@@ -177,15 +177,16 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     def endless(self) -> Pipeline:
         """The same, going on with the next epoch where one ends; it shares the progress."""
-        return self._kept_view(endless=True)
+        return self._kept_view("endless", endless=True)
 
     def from_start(self, endless: bool = False) -> Pipeline:
         """An epoch from its first batch, always epoch 0's order, whatever was trained."""
-        return self._kept_view(from_start=True, endless=endless or self._endless)
+        endless = endless or self._endless
+        return self._kept_view(("from start", endless), from_start=True, endless=endless)
 
     def uncounted(self) -> Pipeline:
         """The same, from where the training is on, but only what `took` says counts as taken."""
-        return self._kept_view(counts=False)
+        return self._kept_view("uncounted", counts=False)
 
     def took(self, batches: int) -> None:
         """Counts batches of an `uncounted` view, up to the end of the epoch."""
@@ -199,13 +200,10 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
           share_fn: As `Dataset.map` calls it.
           key: Hashable; the view is kept for another call with an equal one.
         """
-        if key not in self._views:
-            self._views[key] = self._view(share_fn=share_fn)
-        return self._views[key]
+        return self._kept_view(key, share_fn=share_fn)
 
-    def _kept_view(self, **changes: Any) -> Pipeline:
+    def _kept_view(self, key: Any, **changes: Any) -> Pipeline:
         # Each is traced anew: `evaluate` asks for the same after every epoch.
-        key = tuple(sorted(changes.items()))
         if key not in self._views:
             self._views[key] = self._view(**changes)
         return self._views[key]

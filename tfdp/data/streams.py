@@ -140,16 +140,33 @@ def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.D
 
     def shares(*batch: Any) -> tf.data.Dataset:
         size = tf.shape(batch[0], tf.int64)[0]
-        least, rest = size // num_replicas, size % num_replicas
 
         def share(rank: tf.Tensor) -> Any:
-            start = rank * least + tf.minimum(rank, rest)
-            end = start + least + tf.cast(rank < rest, tf.int64)
+            start, end = share_bounds(size, num_replicas, rank)
             return tf.nest.map_structure(lambda leaf: leaf[start:end], batch)
 
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(share)
 
     return batches.flat_map(shares)
+
+
+def share_bounds(
+    size: tf.Tensor, num_replicas: int, rank: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first row of a rank's share of a batch, and that after its last; in a graph.
+
+    Args:
+      size: Of the batch, int64.
+      num_replicas: In all processes; the first take the rest.
+      rank: int64.
+
+    >>> start, end = share_bounds(tf.constant(6, tf.int64), 4, tf.constant(1, tf.int64))
+    >>> int(start), int(end)
+    (2, 4)
+    """
+    least, rest = size // num_replicas, size % num_replicas
+    start = rank * least + tf.minimum(rank, rest)
+    return start, start + least + tf.cast(rank < rest, tf.int64)
 
 
 def _map_share(function: Any, indices: tf.Tensor, key: tf.Tensor, share: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.data.streams import share_bounds
 from tfdp.strategy._tensorflow import compute_batch_size
 
 
@@ -68,9 +69,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
         size = _num_rows(next(leaf for leaf in leaves if _can_be_cut(leaf)))
 
         def one_share(rank: tf.Tensor) -> Any:
-            least, rest = size // num_replicas, size % num_replicas
-            start = rank * least + tf.minimum(rank, rest)
-            end = start + least + tf.cast(rank < rest, tf.int64)
+            start, end = share_bounds(size, num_replicas, rank)
             shares = [
                 _with_static_rows(_rows(leaf, start, end), leaf, num_replicas)
                 if _can_be_cut(leaf)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 
-from tfdp.bench.arguments import require
+from tfdp.bench.arguments import require, set_environment
 from tfdp.bench.data.options import SOURCES, DataOptions
 
 
@@ -61,9 +60,7 @@ def _bench_data(parsed: argparse.Namespace) -> int:
     except ValueError as error:
         parser.error(str(error))
     require(["tensorflow"] + ["google_crc32c"] * ("records" in options.sources), parser)
-    for name, value in {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTEROP_THREADS": "8"}.items():
-        os.environ.setdefault(name, value)
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    set_environment()
 
     from tfdp.bench.data.run import run
     from tfdp.bench.datasets import DataUnavailableError

@@ -5,8 +5,9 @@ Importing it is cheap: each source, and what it needs, is loaded when its name i
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfdp.data.sources.array_records import ArrayRecordSource
@@ -30,26 +31,16 @@ __all__ = [
     "as_tfds_source",
 ]
 
-_MODULES = {
-    "AbstractIndexedSource": "base",
-    "AbstractStreamSource": "base",
-    "ArrayRecordSource": "array_records",
-    "ArraySource": "arrays",
-    "DatasetSource": "streams",
-    "ImageDirectorySource": "images",
-    "SequenceSource": "sequences",
-    "TFRecordSource": "records",
-    "as_tfds_source": "tfds",
+_LAZY = {
+    "AbstractIndexedSource": ("tfdp.data.sources.base", "AbstractIndexedSource"),
+    "AbstractStreamSource": ("tfdp.data.sources.base", "AbstractStreamSource"),
+    "ArrayRecordSource": ("tfdp.data.sources.array_records", "ArrayRecordSource"),
+    "ArraySource": ("tfdp.data.sources.arrays", "ArraySource"),
+    "DatasetSource": ("tfdp.data.sources.streams", "DatasetSource"),
+    "ImageDirectorySource": ("tfdp.data.sources.images", "ImageDirectorySource"),
+    "SequenceSource": ("tfdp.data.sources.sequences", "SequenceSource"),
+    "TFRecordSource": ("tfdp.data.sources.records", "TFRecordSource"),
+    "as_tfds_source": ("tfdp.data.sources.tfds", "as_tfds_source"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'tfdp.data.sources' has no attribute {name!r}")
-    module = importlib.import_module(f"tfdp.data.sources.{_MODULES[name]}")
-    value = globals()[name] = getattr(module, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(globals(), _LAZY)

@@ -1,0 +1,33 @@
+"""A package's public names, each imported when it is first used (PEP 562)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(
+    package: dict[str, Any], names: Mapping[str, tuple[str, str | None]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package.
+
+    Args:
+      package: Its `globals()`, with `__all__`; a name that was used is kept there.
+      names: For each name its module and the attribute there; None: the module itself.
+
+    >>> get, _ = lazy_names({"__name__": "p", "__all__": ["tau"]}, {"tau": ("math", "tau")})
+    >>> get("tau")
+    6.283185307179586
+    """
+
+    def getattr_(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
+        module_name, attribute = names[name]
+        module = importlib.import_module(module_name)
+        value = module if attribute is None else getattr(module, attribute)
+        package[name] = value
+        return value
+
+    return getattr_, lambda: sorted(package["__all__"])
