@@ -16,6 +16,7 @@ LAYERS = {
     "cluster": 1,
     "bucketing": 1,
     "topology": 1,
+    "recording": 1.5,  # what graphs tell of themselves: written by all that is above
     "collectives": 2,
     "compression": 2,
     "optimizers": 2,

@@ -1,6 +1,7 @@
-"""Keras callbacks that report what only tfdp or the optimizer knows."""
+"""Keras callbacks that report what only tfdp, the data or the optimizer knows."""
 
 from tfdp.callbacks.input_wait import InputMonitor
 from tfdp.callbacks.loss_scale import LossScaleMonitor
+from tfdp.callbacks.telemetry import Telemetry
 
-__all__ = ["InputMonitor", "LossScaleMonitor"]
+__all__ = ["InputMonitor", "LossScaleMonitor", "Telemetry"]

@@ -39,8 +39,8 @@ class InputMonitor(keras.callbacks.Callback):
         self.pipeline = pipeline
         self._watched = pipeline
 
-    def watch(self, pipeline: Any) -> None:
-        """Sets the pipeline for the next training, unless one was given."""
+    def watch(self, data: Any, pipeline: Any) -> None:
+        """Sets the pipeline of the next training, unless one was given."""
         if self.pipeline is None:
             self._watched = pipeline
 

@@ -73,5 +73,12 @@ class LossScaleMonitor(keras.callbacks.Callback):
             logs["skipped_steps"] = self._attempted - (self._applied() - self._before)
 
     def _applied(self) -> int:
-        # `iterations` would be updates, not micro-batches; skipped ones are not counted in either.
-        return int(self.model.optimizer.inner_optimizer._iterations.numpy())
+        return applied_steps(self.model.optimizer) or 0
+
+
+def applied_steps(optimizer: Any) -> int | None:
+    """How many steps a LossScaleOptimizer has not skipped; None for other optimizers."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    # `iterations` would be updates, not micro-batches; skipped ones are not counted in either.
+    return int(optimizer.inner_optimizer._iterations.numpy())

@@ -9,7 +9,9 @@ import tensorflow as tf
 from tfdp import bucketing
 from tfdp.collectives import slices, transfers
 from tfdp.collectives.communicator import Communicator
+from tfdp.recording import Watch
 from tfdp.topology import Exchange, Native, Schedule, Topology
+from tfdp.topology.costs import cost
 
 _SUMMABLE = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
@@ -43,6 +45,7 @@ class Reducer:
         rank: int,
         prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
         merge_rows: bool = False,
+        watch: Watch | None = None,
     ) -> list[tf.Tensor | tf.IndexedSlices]:
         """The sum of each value over all replicas, the same bits on each of them.
 
@@ -56,6 +59,7 @@ class Reducer:
           prepare: Applied to each buffer before it is sent, elementwise: once per bucket, not per
             tensor.
           merge_rows: Let slices be summed by row before they travel, see `slices.all_reduce`.
+          watch: Is told of each bucket, and then of what travels alone.
         """
         prepare = prepare or (lambda tensor: tensor)
         results: list[tf.Tensor | tf.IndexedSlices] = list(values)
@@ -73,9 +77,17 @@ class Reducer:
         items = [_item(results[index]) for index in dense]
         for bucket in bucketing.assign(items, self._bucket_bytes):
             members = [dense[position] for position in bucket]
-            summed = self._reduce_bucket([results[index] for index in members], rank, prepare)
+            tensors = [results[index] for index in members]
+            summed = self._reduce_bucket(tensors, rank, prepare)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
+            if watch is not None:
+                watch.bucket(tensors, summed, self._bytes_sent(tensors, rank))
+        if watch is not None:
+            for value, result in zip(values, results, strict=True):
+                if isinstance(value, tf.IndexedSlices):
+                    to_others = slices.size_bytes(value) * (self._communicator.world_size - 1)
+                    watch.bucket([value.values], [result.values], to_others)
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
@@ -106,6 +118,16 @@ class Reducer:
             part if tensor.shape.rank == 1 else tf.reshape(part, tensor.shape)
             for part, tensor in zip(parts, tensors, strict=True)
         ]
+
+    def _bytes_sent(self, tensors: list[tf.Tensor], rank: int) -> int | tf.Tensor:
+        """Of a bucket, by the rank; of unknown shape, what the engine's own ring sends."""
+        sizes = [_item(tensor).size_bytes for tensor in tensors]
+        if None in sizes:
+            world_size = self._communicator.world_size
+            elements = tf.cast(tf.size(tensors[0]), tf.float64)
+            return elements * (tensors[0].dtype.size * 2 * (world_size - 1) / world_size)
+        total = sum(sizes)
+        return cost(self._schedule(total), self._hosts, total).bytes_sent[rank]
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
         size_bytes = _item(tensor).size_bytes

@@ -17,6 +17,19 @@ def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
     return fn(value)
 
 
+def size_bytes(slices: tf.IndexedSlices) -> tf.Tensor:
+    """Of the rows and their indices, an int64 scalar.
+
+    >>> int(size_bytes(tf.IndexedSlices(tf.ones([3, 2]), tf.constant([0, 1, 0]))))
+    36
+    """
+    values, indices = slices.values, slices.indices
+    return (
+        tf.size(values, tf.int64) * values.dtype.size
+        + tf.size(indices, tf.int64) * indices.dtype.size
+    )
+
+
 def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """The same with each row once, its values summed; rows in the order of their first values.
 

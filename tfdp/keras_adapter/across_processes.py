@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import collectives
+from tfdp.callbacks import Telemetry
 from tfdp.keras_adapter import feeding, fitting
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
@@ -92,11 +93,15 @@ def _run_arranged(
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments that are numbers, texts and the like."""
     plain = (int, float, str, bool, type(None))
-    return {
+    described = {
         f"argument {name}": value
         for name, value in arguments.items()
         if isinstance(value, plain) and name != "verbose"
     }
+    # It asks the other ranks after each epoch, and waits for them.
+    telemetry = [c for c in feeding.callbacks_in(arguments) if isinstance(c, Telemetry)]
+    described["the `sample_every` of Telemetry"] = [c.sample_every for c in telemetry]
+    return described
 
 
 def described(model: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.callbacks import InputMonitor
+from tfdp.callbacks import InputMonitor, Telemetry
 from tfdp.keras_adapter._keras import EpochIterator, TFEpochIterator, make_class_weight_map_fn
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
@@ -74,6 +74,14 @@ class AbstractFeed(abc.ABC):
         """Notes that a step has found no batch left."""
 
 
+def callbacks_in(arguments: dict[str, Any]) -> list[Any]:
+    """The callbacks among the arguments of `fit`, one by one."""
+    callbacks = arguments.get("callbacks")
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks.callbacks
+    return tf.nest.flatten(callbacks) if callbacks else []
+
+
 def arrange(method: str, arguments: dict[str, Any]) -> None:
     """Puts what Keras shall see of feeds in the place of what the user gave.
 
@@ -88,16 +96,15 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
     if isinstance(arguments["validation_data"], AbstractFeed):
         arguments["validation_data"] = arguments["validation_data"].from_start()
     feed, callbacks = arguments["x"], arguments["callbacks"]
-    in_list = isinstance(callbacks, keras.callbacks.CallbackList)
-    given = callbacks.callbacks if in_list else tf.nest.flatten(callbacks) if callbacks else []
+    given = callbacks_in(arguments)
     for callback in given:
-        if isinstance(callback, InputMonitor):
-            callback.watch(feed if isinstance(feed, AbstractFeed) else None)
+        if isinstance(callback, (InputMonitor, Telemetry)):
+            callback.watch(feed, feed if isinstance(feed, AbstractFeed) else None)
     if not isinstance(feed, AbstractFeed) or not feed.is_fresh:
         return
     # First, so that the others see the place.
     first = _FirstEpoch(feed, arguments["steps_per_epoch"])
-    if in_list:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks.insert(0, first)
     else:
         arguments["callbacks"] = [first, *given]

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import fitting
+from tfdp.keras_adapter import fitting, recorded
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
 from tfdp.keras_adapter.hooks import hook, wrap
 from tfdp.keras_adapter.step import Step, current
@@ -69,10 +69,12 @@ def clip_gradients(
 ) -> Any:
     """Runs once per closed window, before clipping: the sum over replicas is made here."""
     step = current()
-    if step is None or not step.optimizing or step.reduced:
+    if step is None or not step.optimizing:
         return original(self, grads, *args, **kwargs)
+    grads = list(grads) if step.reduced else _summed(step, list(grads))
+    recorded.gradient_norm(grads)
     with step.having(reduced=True):
-        return original(self, _summed(step, list(grads)), *args, **kwargs)
+        return original(self, grads, *args, **kwargs)
 
 
 _OVERRIDABLE = {
@@ -91,6 +93,15 @@ def all_reduce_sum_gradients(
     if step is None or not step.optimizing:
         return original(self, grads_and_vars)
     return list(grads_and_vars)
+
+
+@hook(TFOptimizer, "_backend_update_step")
+def backend_update_step(
+    original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any
+) -> Any:
+    """Runs once per update, around those of all variables."""
+    with recorded.trust_ratios(len(self._trainable_variables)):
+        return original(self, *args, **kwargs)
 
 
 @hook(LossScaleOptimizer, "check_finite")
@@ -156,7 +167,9 @@ def _weighted(step: Step, grads: list[Any]) -> list[Any]:
 def _summed(
     step: Step, grads: list[Any], weight: Callable[[tf.Tensor], tf.Tensor] | None = None
 ) -> list[Any]:
-    summed = iter(step.sum_prepared([grad for grad in grads if grad is not None], weight))
+    with recorded.watching_buckets() as watch:
+        given = [grad for grad in grads if grad is not None]
+        summed = iter(step.sum_prepared(given, weight, watch))
     return [None if grad is None else next(summed) for grad in grads]
 
 

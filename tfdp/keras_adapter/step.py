@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.recording import Watch
+
 _thread = threading.local()
 
 
@@ -110,12 +112,15 @@ class Step:
         return list(self.context.all_reduce("SUM", list(values))) if values else []
 
     def sum_prepared(
-        self, values: Sequence[Any], prepare: Callable[[tf.Tensor], tf.Tensor] | None
+        self,
+        values: Sequence[Any],
+        prepare: Callable[[tf.Tensor], tf.Tensor] | None,
+        watch: Watch | None = None,
     ) -> list[Any]:
         """As `sum`, of `prepare`d values, without a gradient."""
         if self.num_replicas == 1 or not values:
             return list(values)
-        return self.strategy.extended.sum_prepared(values, prepare)
+        return self.strategy.extended.sum_prepared(values, prepare, watch=watch)
 
 
 def current() -> Step | None:

@@ -9,8 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, metrics
+from tfdp.keras_adapter import compiling, metrics, recorded
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
@@ -26,10 +27,12 @@ def make_function(
     if not is_tfdp(strategy):
         return original(self, step_function)
     check_made_in_scope(self, strategy)
+    trains = step_function == self.train_step
+    recorder = recording.Recorder.of(self) if trains else None
     with compiling.forward_only(self):
-        run = original(self, _with_share(self, step_function))
+        run = original(self, _with_share(self, step_function, recorder))
 
-    counts = step_function == self.train_step and _counts_without_a_batch(self)
+    counts = trains and _counts_without_a_batch(self)
 
     def function(iterator: Any) -> Any:
         with explained(strategy):
@@ -40,6 +43,7 @@ def make_function(
                     self.optimizer.iterations.assign_add(1)
                 raise
 
+    function.recorder = recorder  # type: ignore[attr-defined]
     return function
 
 
@@ -163,7 +167,9 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
                 )
 
 
-def _with_share(model: Any, step_function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_share(
+    model: Any, step_function: Callable[..., Any], recorder: recording.Recorder | None
+) -> Callable[..., Any]:
     scaled_at_apply = _has_own_losses(model)
 
     @tf.autograph.experimental.do_not_convert
@@ -176,7 +182,11 @@ def _with_share(model: Any, step_function: Callable[..., Any]) -> Callable[..., 
         share = Share(
             examples, tf.math.divide_no_nan(examples, total), scaled_at_apply, step.num_replicas
         )
-        with step.having(share=share), metrics.results_over_replicas(model):
+        with (
+            step.having(share=share),
+            metrics.results_over_replicas(model),
+            recorded.step(recorder, step.rank, model, data, total),
+        ):
             logs = metrics.same_on_all(step, step_function(data))
         step.last_share = share
         return logs

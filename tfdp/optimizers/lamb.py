@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -47,6 +47,7 @@ def lamb_step(
     adapted: bool,
     weight_norm_bounds: Bounds = None,
     trust_ratio_bounds: Bounds = None,
+    observe: Callable[[tf.Tensor], None] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """One step of one variable. Algorithm 2 of arXiv:1904.00962, with its symbols:
 
@@ -70,6 +71,7 @@ def lamb_step(
       adapted: Whether the variable has a trust ratio.
       weight_norm_bounds: Those of φ.
       trust_ratio_bounds: Those of the ratio.
+      observe: Called with the ratio, a scalar, if the variable is `adapted`.
 
     Returns:
       What is to be subtracted from the weight, the new momentum and the new velocity.
@@ -92,12 +94,15 @@ def lamb_step(
         update += weight_decay * weight
     rate = tf.cast(learning_rate, weight.dtype)
     if adapted:
-        rate *= trust_ratio(
+        ratio = trust_ratio(
             norm(weight),
             norm(update),
             weight_norm_bounds=weight_norm_bounds,
             ratio_bounds=trust_ratio_bounds,
         )
+        rate *= ratio
+        if observe is not None:
+            observe(ratio)
     return rate * update, momentum, velocity
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +26,7 @@ def lars_step(
     adapted: bool,
     weight_norm_bounds: Bounds = None,
     trust_ratio_bounds: Bounds = None,
+    observe: Callable[[tf.Tensor], None] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One step of one variable. Algorithm 1 of arXiv:1708.03888, with its symbols:
 
@@ -45,6 +46,7 @@ def lars_step(
       adapted: Whether the variable has a local rate.
       weight_norm_bounds: Those of φ.
       trust_ratio_bounds: Those of λ.
+      observe: Called with the ratio, a scalar, if the variable is `adapted`.
 
     Returns:
       What is to be subtracted from the weight, and the new velocity.
@@ -58,13 +60,16 @@ def lars_step(
     rate = tf.cast(learning_rate, weight.dtype)
     if adapted:
         weight_norm = norm(weight)
-        rate *= trust_ratio(
+        ratio = trust_ratio(
             weight_norm,
             norm(gradient) + weight_decay * weight_norm,
             trust_coefficient,
             weight_norm_bounds=weight_norm_bounds,
             ratio_bounds=trust_ratio_bounds,
         )
+        rate *= ratio
+        if observe is not None:
+            observe(ratio)
     decayed = gradient + weight_decay * weight if weight_decay else gradient
     step = rate * decayed
     velocity = momentum * velocity + step if momentum else step

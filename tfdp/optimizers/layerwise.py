@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp import recording
 from tfdp.optimizers import checks, exclusions
 from tfdp.optimizers.trust_ratio import Bounds
 
@@ -98,7 +99,8 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
     def step_options(self, index: int) -> dict[str, Any]:
         """What a step takes of the options: decay, adaptation and bounds of the variable `index`.
 
-        It does not decay if a pattern, or Keras' own method, excludes it.
+        And who observes its trust ratio, if the step is recorded. It does not decay if a pattern,
+        or Keras' own method, excludes it.
         """
         # By the name that it was built with: within a step "bias" may be "bias/replica_1:0".
         variable = self._trainable_variables[index]
@@ -108,6 +110,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
             "adapted": self._adapted[index],
             "weight_norm_bounds": self.weight_norm_bounds,
             "trust_ratio_bounds": self.trust_ratio_bounds,
+            "observe": recording.trust_ratio_observer(index),
         }
 
     def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
 from tfdp.data import Pipeline
+from tfdp.recording import Watch
 from tfdp.strategy import input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
@@ -186,6 +187,7 @@ class DataParallelExtended(MirroredExtended):
         values: Sequence[Any],
         prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
         merge_rows: bool = False,
+        watch: Watch | None = None,
     ) -> list[Any]:
         """Sums `values` over replicas, in a replica function; no gradient flows through.
 
@@ -193,13 +195,14 @@ class DataParallelExtended(MirroredExtended):
           values: Tensors and IndexedSlices.
           prepare: Applied to what is sent, elementwise: once per bucket in a graph.
           merge_rows: Whether slices may be summed by row before they travel.
+          watch: Is told of what is sent in a graph.
         """
         if tf.executing_eagerly():
             prepared = values if prepare is None else [map_values(prepare, v) for v in values]
             return self._eager_sum(list(prepared))
         self._check_can_communicate()
         with tf.name_scope("tfdp_all_reduce"):
-            return self._reducer.all_reduce(values, self._rank(), prepare, merge_rows)
+            return self._reducer.all_reduce(values, self._rank(), prepare, merge_rows, watch)
 
     def broadcast_from_first(self, value: Any, dtype: tf.DType) -> Any:
         """Replica 0's `value` on every replica, in a replica function."""

@@ -1,0 +1,109 @@
+"""One rank's files of a log directory: JSON lines, and TensorBoard's events."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+# Of the lines; a reader refuses what is newer.
+FORMAT = 1
+
+_LONGEST_LINE = 2**20
+
+
+class LogFiles:
+    """Appends to `rankN.jsonl` and to events in `tensorboard/rankN`.
+
+    A line is written whole and at once, so that a run that is killed loses at most the line that it
+    is writing. What is there already stays: a run that is started again goes on below it.
+
+    Args:
+      folder: Is made if it is not there.
+      rank: This process'.
+      tensorboard: Whether to write events.
+
+    Raises:
+      OSError: The folder or a file in it cannot be written.
+
+    >>> import tempfile
+    >>> files = LogFiles(pathlib.Path(tempfile.mkdtemp()), rank=0, tensorboard=False)
+    >>> files.line("step", step=1, loss=float("nan"))
+    >>> files.close()
+    >>> json.loads(files.path.read_text())["loss"]
+    'nan'
+    """
+
+    def __init__(self, folder: pathlib.Path, rank: int, tensorboard: bool) -> None:
+        self.path = folder / f"rank{rank}.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _drop_half_line(self.path)
+            self._lines = self.path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise OSError(
+                f"Rank {rank}: `log_dir` must be a folder that can be written, but {self.path} "
+                f"cannot: {error}. Give Telemetry another folder."
+            ) from error
+        self._events = None
+        if tensorboard:
+            events = folder / "tensorboard" / f"rank{rank}"
+            self._events = tf.summary.create_file_writer(str(events))
+
+    def line(self, kind: str, **values: Any) -> None:
+        """Appends a line."""
+        record = {"kind": kind, "time": round(time.time(), 6), **values}
+        self._lines.write(json.dumps(plain(record), allow_nan=False) + "\n")
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds an event for each value."""
+        if self._events is None:
+            return
+        with self._events.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+        self._events.flush()
+
+    def close(self) -> None:
+        """Closes both."""
+        self._lines.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def plain(value: Any) -> Any:
+    """The value as strict JSON can hold it: NaN and infinities become strings.
+
+    >>> plain({"loss": float("inf"), "scale": 0.5})
+    {'loss': 'inf', 'scale': 0.5}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (bool, int, str, type(None))):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def _drop_half_line(path: pathlib.Path) -> None:
+    """Drops what a killed run had written of its last line: it is no JSON."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = max(0, end - _LONGEST_LINE)
+        file.seek(start)
+        tail = file.read()
+        if tail and not tail.endswith(b"\n"):
+            file.truncate(start + tail.rfind(b"\n") + 1)

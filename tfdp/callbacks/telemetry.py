@@ -1,0 +1,299 @@
+"""`Telemetry`: what a training spends its time on, step by step and rank by rank."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import socket
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdp.callbacks.log_files import FORMAT, LogFiles
+from tfdp.callbacks.loss_scale import applied_steps
+from tfdp.callbacks.step_clock import StepClock
+from tfdp.callbacks.straggler import find_straggler
+from tfdp.manifest import write_manifest
+from tfdp.recording import Recorder
+
+
+class Telemetry(keras.callbacks.Callback):
+    """Writes what each rank's steps spend their time on, for TensorBoard and `tfdp report`.
+
+    Each rank writes `rankN.jsonl`, a line for each execution of the train function, and rank 0
+    `manifest.json` (:func:`tfdp.write_manifest`). The lines of steps have:
+
+    - `step`, `steps`, `epoch`; `examples` and `examples_per_second` of all replicas; `seconds`,
+      from the end of the step before to the end of this; `loss`, as Keras shows it: the mean since
+      the epoch began.
+    - `input_seconds`: waiting for the batch. With data other than a `tfdp.data.Pipeline` it is
+      measured only where `steps_per_execution` is 1.
+    - `bytes_sent`: gradients that this rank sent to others, by the topology's schedule.
+    - `loss_scale` and `skipped_steps`, with a `LossScaleOptimizer`.
+    - In samples `communication_seconds`, the *exposed* communication: from the end of the backward
+      pass, when the last gradient is there, to the last bucket's sum. What was sent while the
+      backward pass went on is not in it, waiting for a rank that comes late is.
+      `first_bucket_wait_seconds`, from this rank's arrival at the first bucket to its sum.
+      `compute_seconds`, what remains of the train function. Of several replicas in a process, the
+      last to arrive counts.
+    - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping;
+      and of `tfdp.optimizers.LARS` and `LAMB` the least, median and largest trust ratio.
+
+    Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
+    closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
+    and bytes are those of all its steps, the norm is the root of their mean square. With
+    `jit_compile` on CPU the forward and backward passes are compiled as one: no bucket is there
+    before both are done, and all communication is exposed. On GPUs instants are read when the
+    values have come to the host.
+
+    After each epoch the ranks compare their waits at the first bucket. One that comes last in two
+    samples out of three, and later by 5 % of a step, is named in the log (logger `tfdp`) and in a
+    `straggler` line.
+
+    Under a strategy other than tfdp's, or none, there is only what Keras tells: no examples,
+    communication, norms or ratios. For one device to compare with, use
+    `tfdp.DataParallelStrategy(devices=["CPU:0"])`.
+
+    Cost: in a step that is no sample, some ten scalars written on the host beside the step, and a
+    line of 200 bytes; in a sample, one pass over the gradients. The first `fit` with it traces the
+    train function anew; a later one without it goes on with the same.
+
+    Give it to all ranks or to none. A folder may be used again: lines are appended.
+
+    Args:
+      log_dir: The folder; in a cluster the same on all ranks, shared by all hosts or not.
+      sample_every: Steps from one sample to the next.
+      tensorboard: Whether samples and epochs are written as TensorBoard's scalars too, in
+        `tensorboard/rankN`.
+
+    Raises:
+      ValueError: `sample_every` is below 1.
+      OSError: When training begins, if the folder cannot be written.
+
+    >>> import pathlib, tempfile, numpy as np, tfdp
+    >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> arrays = np.ones([8, 4], "float32"), np.ones([8, 1], "float32")
+    >>> _ = model.fit(*arrays, batch_size=4, verbose=0, callbacks=[Telemetry(folder)])
+    >>> sorted(path.name for path in folder.iterdir())
+    ['manifest.json', 'rank0.jsonl', 'tensorboard']
+    """
+
+    def __init__(
+        self, log_dir: str | os.PathLike[str], sample_every: int = 10, tensorboard: bool = True
+    ) -> None:
+        super().__init__()
+        if isinstance(sample_every, bool) or int(sample_every) != sample_every or sample_every < 1:
+            raise ValueError(
+                f"`sample_every` must be a whole number of steps, at least 1, but received "
+                f"{sample_every!r}. Use sample_every=10."
+            )
+        self.log_dir = pathlib.Path(log_dir)
+        self.sample_every = int(sample_every)
+        self.tensorboard = tensorboard
+        self._pipeline: Any = None
+        self._data: Any = None
+        self._files: LogFiles | None = None
+
+    def watch(self, data: Any, pipeline: Any) -> None:
+        """Sets what the next training reads: its data, and the pipeline if that is one."""
+        self._data, self._pipeline = data, pipeline
+
+    # ---- the training
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Opens the files, and has the train function record."""
+        strategy = self.model.distribute_strategy
+        self._extended = strategy.extended
+        under_tfdp = getattr(self._extended, "is_tfdp", False)
+        self._processes = self._extended.processes if under_tfdp and _in_cluster(strategy) else None
+        self._rank = 0 if self._processes is None else self._processes.rank
+        self._recorder = self._attached(strategy) if under_tfdp else None
+        self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
+        if self._rank == 0:
+            write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
+        self._files.line("start", **self._description(strategy))
+        self._began = time.perf_counter()
+        self._step: int | None = None
+        self._clock = StepClock(self._recorder, self._pipeline, self.model.steps_per_execution)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Closes the files."""
+        seconds = round(time.perf_counter() - self._began, 6)
+        self._files.line("end", step=self._step or 0, seconds=seconds)
+        self._files.close()
+        self._files = None
+        if self._recorder is not None:
+            self._recorder.sample(False)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Starts the clock."""
+        if self._step is None:  # only now all callbacks have restored what they restore
+            self._step = _steps_before(self.model.optimizer)
+        self._epoch, self._epoch_began = epoch, time.perf_counter()
+        self._waits: list[float] = []
+        self._sample_seconds: list[float] = []
+        self._applied = applied_steps(self.model.optimizer)
+        self._clock.start()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes the epoch's logs, and who was late."""
+        seconds = round(time.perf_counter() - self._epoch_began, 6)
+        self._files.line("epoch", epoch=epoch, step=self._step, seconds=seconds, logs=logs or {})
+        if self._rank == 0 and logs:
+            numbers = {f"epoch_{name}": float(value) for name, value in logs.items()}
+            self._files.scalars(epoch, numbers)
+        if self._processes is not None:
+            self._name_straggler(self._processes)
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Starts the clock of a validation within the training."""
+        self._test_began = time.perf_counter()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes how long it took."""
+        if self._files is None:
+            return
+        seconds = round(time.perf_counter() - self._test_began, 6)
+        self._files.line("validation", epoch=self._epoch, seconds=seconds)
+
+    # ---- a step
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Begins a sample where one is due."""
+        assert self._step is not None
+        due = (self._step + self.model.steps_per_execution) // self.sample_every
+        self._clock.begin(sample=due > self._step // self.sample_every)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes the step's line."""
+        logs = logs or {}
+        line = self._clock.end()
+        assert self._step is not None
+        self._step += line["steps"]
+        if "loss" in logs:
+            line["loss"] = float(logs["loss"])
+        line |= self._loss_scale(line["steps"])
+        is_sample = "compute_seconds" in line
+        if is_sample:
+            self._waits.append(line.get("first_bucket_wait_seconds", 0.0))
+            self._sample_seconds.append(line["seconds"])
+        self._files.line("step", step=self._step, epoch=self._epoch, **line)
+        if is_sample:
+            self._files.scalars(self._step, _scalars(line))
+
+    def _loss_scale(self, steps: int) -> dict[str, float]:
+        optimizer = self.model.optimizer
+        before, self._applied = self._applied, applied_steps(optimizer)
+        if self._applied is None or before is None:
+            return {}
+        scale = float(optimizer.dynamic_scale.numpy())
+        return {"loss_scale": scale, "skipped_steps": steps - (self._applied - before)}
+
+    def _name_straggler(self, processes: Any) -> None:
+        posts = processes.board.all_gather("telemetry", [self._waits, _host()])
+        waits = [post.value[0] for post in posts]
+        samples = min(map(len, waits))
+        if not samples:
+            return
+        table = np.array([row[:samples] for row in waits])
+        found = find_straggler(table, float(np.median(self._sample_seconds)))
+        if found is None:
+            return
+        host = posts[found.rank].value[1]
+        self._files.line(
+            "straggler",
+            rank=found.rank,
+            host=host,
+            epoch=self._epoch,
+            late_seconds=found.late_seconds,
+            samples=found.samples,
+        )
+        if self._rank == 0:
+            logging.getLogger("tfdp").warning(
+                "Rank %d on %s keeps the others waiting: in epoch %d it came to the first bucket "
+                "%.0f ms after them, in the median of %d samples. See what else runs there, and "
+                "whether its input is slower.",
+                found.rank,
+                host,
+                self._epoch,
+                1e3 * found.late_seconds,
+                found.samples,
+            )
+
+    # ---- the beginning
+
+    def _attached(self, strategy: Any) -> Recorder:
+        """The model's recorder, and a train function that writes to it."""
+        recorder = Recorder.of(self.model)
+        if recorder is None:
+            recorder = Recorder(strategy.extended.worker_devices)
+            recorder.attach(self.model)
+        if getattr(self.model.train_function, "recorder", None) is not recorder:
+            self.model.make_train_function(force=True)
+        return recorder
+
+    def _description(self, strategy: Any) -> dict[str, Any]:
+        model, optimizer = self.model, self.model.optimizer
+        devices = [name.split("device:")[-1] for name in _devices(strategy)]
+        return {
+            "format": FORMAT,
+            "rank": self._rank,
+            "world_size": 1 if self._processes is None else self._processes.world_size,
+            "host": _host(),
+            "replicas": int(strategy.num_replicas_in_sync),
+            "local_replicas": len(devices),
+            "devices": devices,
+            "strategy": type(strategy).__name__,
+            "topology": repr(getattr(strategy, "topology", None)),
+            "sample_every": self.sample_every,
+            "steps_per_execution": model.steps_per_execution,
+            "jit_compile": bool(model.jit_compile),
+            "optimizer": type(getattr(optimizer, "inner_optimizer", optimizer)).__name__,
+            "gradient_accumulation_steps": _accumulation(optimizer),
+            "parameters": sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+            "epochs": self.params.get("epochs"),
+            "steps_per_epoch": self.params.get("steps"),
+        }
+
+
+def _devices(strategy: Any) -> list[str]:
+    if not tf.distribute.has_strategy() and type(strategy).__name__.startswith("_Default"):
+        return [tf.config.list_logical_devices()[0].name]
+    return list(strategy.extended.worker_devices)
+
+
+def _in_cluster(strategy: Any) -> bool:
+    return strategy.extended.in_cluster
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _accumulation(optimizer: Any) -> int:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return int(getattr(inner, "gradient_accumulation_steps", None) or 1)
+
+
+def _steps_before(optimizer: Any) -> int:
+    """Those of earlier trainings, whole windows of them."""
+    if optimizer is None:
+        return 0
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return int(inner.iterations.numpy()) * _accumulation(optimizer)
+
+
+def _scalars(line: dict[str, Any]) -> dict[str, float]:
+    """A step's numbers, one level deep."""
+    flat = {name: value for name, value in line.items() if not isinstance(value, dict)}
+    for name, values in line.items():
+        if isinstance(values, dict):
+            flat |= {f"{name}_{key}": value for key, value in values.items()}
+    return {name: float(value) for name, value in flat.items()}

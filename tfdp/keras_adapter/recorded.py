@@ -1,0 +1,80 @@
+"""What Keras' step records, where a recorder is attached to the model: see `tfdp.recording`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp import recording
+from tfdp.collectives import slices
+
+
+@contextlib.contextmanager
+def step(
+    recorder: recording.Recorder | None, rank: int, model: Any, data: Any, examples: tf.Tensor
+) -> Iterator[None]:
+    """One replica's step: its input, and within it whatever else records.
+
+    Args:
+      recorder: None where nothing is to be recorded.
+      rank: The replica's.
+      model: What is trained.
+      data: The replica's share.
+      examples: Of all replicas, a scalar.
+    """
+    if recorder is None:
+        yield
+        return
+    # All processes have as many replicas, in the order of ranks.
+    tap = recording.Tap(recorder, rank % len(recorder.buffers))
+    tap.add("steps", 1)
+    tap.add("examples", examples)
+    if model.steps_per_execution == 1 and not tf.executing_eagerly():
+        # Within a loop the next batch is asked for before the step begins, eagerly before it all.
+        leaves = tf.nest.flatten(data, expand_composites=True)
+        ready = tap.instant([leaf for leaf in leaves if tf.is_tensor(leaf)])
+        tap.add("input_seconds", ready - tap.beginning())
+    with recording.tapped(tap):
+        yield
+
+
+@contextlib.contextmanager
+def watching_buckets() -> Iterator[recording.BucketWatch | None]:
+    """Records the sum of the gradients that is made within."""
+    tap = recording.current()
+    watch = None if tap is None else recording.BucketWatch(tap)
+    yield watch
+    if watch is not None:
+        watch.finish()
+
+
+def trust_ratios(variables: int) -> contextlib.AbstractContextManager[None]:
+    """Records the trust ratios of the update of so many variables that is made within."""
+    tap = recording.current()
+    return contextlib.nullcontext() if tap is None else tap.keeping_trust_ratios(variables)
+
+
+def gradient_norm(gradients: Sequence[Any]) -> None:
+    """Records the global norm of an update, if the step is a sample."""
+    tap = recording.current()
+    given = [gradient for gradient in gradients if gradient is not None]
+    if tap is None or not given:
+        return
+
+    def square_norm() -> tf.Tensor:
+        return tf.add_n([_square_norm(gradient) for gradient in given])
+
+    tap.add("square_norms", tap.if_sampled(square_norm))
+    tap.add("norms", tap.if_sampled(lambda: tf.constant(1.0)))
+
+
+def _square_norm(gradient: Any) -> tf.Tensor:
+    """A float64 scalar. Rows that occur more than once are one row of the gradient."""
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient = slices.merged(gradient).values
+    if gradient.dtype != tf.float64:
+        gradient = tf.cast(gradient, tf.float32)
+    return 2 * tf.cast(tf.nn.l2_loss(gradient), tf.float64)

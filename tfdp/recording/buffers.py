@@ -1,0 +1,73 @@
+"""Small buffers on the host that a graph writes and Python reads.
+
+They are TensorFlow's raw resources, not `tf.Variable`: in a strategy's scope that would have a copy
+for each replica, and Keras would track it. Each replica has buffers of its own. TensorFlow orders
+what touches one resource; if two replicas shared one, a conditional of the second, with collectives
+in it, would wait for the first's, which waits for the second.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_NUMBERS = itertools.count(1)
+
+
+class Buffer:
+    """A tensor that stays, on a CPU.
+
+    Args:
+      device: Full name of a CPU device.
+      initial: Its first value.
+      shape: Of all its values; None: that of `initial`.
+
+    Attributes:
+      handle: The resource.
+    """
+
+    def __init__(self, device: str, initial: np.ndarray, shape: Any = None) -> None:
+        self.device = device
+        self._dtype = tf.as_dtype(initial.dtype)
+        with tf.init_scope(), tf.device(device):
+            self.handle = tf.raw_ops.VarHandleOp(
+                dtype=self._dtype,
+                shape=initial.shape if shape is None else shape,
+                shared_name=f"tfdp_recording_{next(_NUMBERS)}",
+            )
+            self.set(initial)
+
+    def set(self, value: Any) -> None:
+        """Replaces the value, eagerly or in a graph."""
+        with tf.device(self.device):
+            value = tf.cast(tf.convert_to_tensor(value), self._dtype)
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+
+    def put(self, index: int, value: tf.Tensor) -> None:
+        """Replaces one element."""
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterNdUpdate(
+                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
+            )
+
+    def add(self, index: int, value: Any) -> None:
+        """Adds to one element."""
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterNdAdd(
+                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
+            )
+
+    def read(self) -> tf.Tensor:
+        """The value."""
+        with tf.device(self.device):
+            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
+
+    def __del__(self) -> None:
+        try:
+            tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
+        except Exception:
+            # The interpreter, or TensorFlow, is on its way out: the memory goes with it.
+            pass

@@ -1,0 +1,105 @@
+"""What one process' replicas have recorded, and whether the present step is a sample."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdp.recording.buffers import Buffer
+
+# Sums since the recorder was made. Only samples add to the last two.
+SUMS = (
+    "steps",
+    "examples",  # of all replicas
+    "updates",  # of gradients that were summed, whether or not they were finite
+    "bytes_sent",
+    "input_seconds",
+    "communication_seconds",
+    "first_bucket_wait_seconds",
+    "norms",
+    "square_norms",
+)
+SLOTS = {name: index for index, name in enumerate(SUMS)}
+
+_OF_MODEL: weakref.WeakKeyDictionary[Any, Recorder] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Sums of some local replicas at one time.
+
+    Attributes:
+      values: float64 [replicas, `SUMS`].
+
+    >>> before, after = Reading(np.zeros([2, len(SUMS)])), Reading(np.ones([2, len(SUMS)]))
+    >>> (after - before).of("steps").tolist()
+    [1.0, 1.0]
+    """
+
+    values: np.ndarray
+
+    def of(self, name: str) -> np.ndarray:
+        """One of `SUMS`, for each replica."""
+        return self.values[:, SLOTS[name]]
+
+    def __sub__(self, other: Reading) -> Reading:
+        return Reading(self.values - other.values)
+
+
+class Recorder:
+    """Buffers for each local replica.
+
+    Cost: of a step that is no sample, some ten writes of a scalar on the CPU, beside the step; of a
+    sample, one pass over the gradients for their norm.
+
+    Args:
+      devices: Full names of the replicas' devices.
+
+    >>> import tensorflow as tf
+    >>> recorder = Recorder([tf.config.list_logical_devices("CPU")[0].name])
+    >>> recorder.buffers[0].add(SLOTS["examples"], 32)
+    >>> recorder.read().of("examples").tolist()
+    [32.0]
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self.on_gpu = [":CPU:" not in device for device in devices]
+        hosts = [_host(device) for device in devices]
+        self.buffers = [Buffer(host, np.zeros(len(SLOTS))) for host in hosts]
+        self.flags = [Buffer(host, np.array(False)) for host in hosts]
+        # The same on all replicas: one writes them.
+        self.ratios = Buffer(hosts[0], np.zeros(0, np.float32), [None])
+        self.samples = False
+
+    def sample(self, on: bool) -> None:
+        """Whether the steps from here on also record what costs time: norms and ratios."""
+        if on != self.samples:
+            self.samples = on
+            for flag in self.flags:
+                flag.set(np.array(on))
+
+    def read(self) -> Reading:
+        """What all local replicas have recorded so far."""
+        return Reading(np.stack([buffer.read().numpy() for buffer in self.buffers]))
+
+    def read_trust_ratios(self) -> np.ndarray:
+        """The last recorded trust ratios by variable, NaN for one without; else empty."""
+        return self.ratios.read().numpy()
+
+    def attach(self, model: Any) -> None:
+        """From now on, functions that train `model` are made to record."""
+        _OF_MODEL[model] = self
+
+    @staticmethod
+    def of(model: Any) -> Recorder | None:
+        """The recorder that is attached to a model."""
+        return _OF_MODEL.get(model)
+
+
+def _host(device: str) -> str:
+    before, _, kind = device.rpartition("device:")
+    return device if kind.startswith("CPU:") else f"{before}device:CPU:0"

@@ -1,0 +1,113 @@
+"""Where a replica's step records, while it is traced."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from tfdp.recording.recorder import SLOTS, Recorder
+
+_thread = threading.local()
+
+
+class Tap:
+    """One replica's end of a `Recorder`, in its step's graph.
+
+    Args:
+      recorder: Of this process.
+      index: The replica's, among the local ones.
+    """
+
+    def __init__(self, recorder: Recorder, index: int) -> None:
+        self._recorder = recorder
+        self._buffer = recorder.buffers[index]
+        self._flag = recorder.flags[index]
+        self._on_gpu = recorder.on_gpu[index]
+        self._is_first = index == 0
+        self._ratios: dict[int, tf.Tensor] = {}
+
+    def add(self, name: str, value: tf.Tensor | float) -> None:
+        """Adds a scalar to one of `SUMS`."""
+        self._buffer.add(SLOTS[name], value)
+
+    def instant(self, after: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+        """When all of `after` are there: Unix seconds, a float64 scalar."""
+        with tf.control_dependencies(self._on_host(after)), tf.device(self._buffer.device):
+            return _now(self._flag.handle)
+
+    def beginning(self) -> tf.Tensor:
+        """When the graph began, before its input was there."""
+        with tf.control_dependencies(None):
+            return self.instant()
+
+    def if_sampled(self, compute: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """A float64 scalar, computed in steps that are samples; else 0."""
+        zero = tf.constant(0.0, tf.float64)
+        return tf.cond(self._flag.read(), lambda: tf.cast(compute(), tf.float64), lambda: zero)
+
+    @contextlib.contextmanager
+    def keeping_trust_ratios(self, variables: int) -> Iterator[None]:
+        """Keeps the ratios that the update of so many variables shows within."""
+        self._ratios = {}
+        yield
+        if self._is_first and self._ratios:  # one replica's: all are alike
+            nothing = tf.constant(float("nan"))
+            by_variable = [self._ratios.get(index, nothing) for index in range(variables)]
+            scalars = [tf.cast(ratio, tf.float32) for ratio in by_variable]
+            self._recorder.ratios.set(tf.stack(scalars))
+
+    def observe_trust_ratio(self, index: int, ratio: tf.Tensor) -> None:
+        """Shows the ratio of the variable `index`, a scalar."""
+        self._ratios[index] = ratio
+
+    def _on_host(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """What is there on the CPU when `tensors` are computed.
+
+        A GPU's operation counts as done for TensorFlow's executor when it is queued: only what is
+        copied to the host waits for it.
+        """
+        if not self._on_gpu or not tensors or tf.executing_eagerly():
+            return tensors
+        heads = [tf.cast(tf.reshape(tensor, [-1])[:1], tf.float32) for tensor in tensors]
+        joined = tf.concat(heads, axis=0)
+        with tf.device(self._buffer.device):
+            return [tf.identity(joined)]
+
+
+@tf.function(autograph=False)
+def _now(handle: tf.Tensor) -> tf.Tensor:
+    """The time, from an op that waits for nothing but its control inputs.
+
+    TensorFlow runs stateful ops that take no resource in the order of the program, and with them
+    whatever comes after: a second replica's collectives would wait for the first's. Those that only
+    read a resource, which no op of the graph writes, it leaves alone.
+    """
+    read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
+    with tf.control_dependencies([read]):
+        return tf.timestamp()
+
+
+def current() -> Tap | None:
+    """That of the calling thread's step; None where nothing is recorded."""
+    return getattr(_thread, "tap", None)
+
+
+def trust_ratio_observer(index: int) -> Callable[[tf.Tensor], None] | None:
+    """What is to be called with the trust ratio of the variable `index`, if anything is recorded."""
+    tap = current()
+    return None if tap is None else functools.partial(tap.observe_trust_ratio, index)
+
+
+@contextlib.contextmanager
+def tapped(tap: Tap | None) -> Iterator[Tap | None]:
+    """Makes `tap` the calling thread's."""
+    outer = current()
+    _thread.tap = tap
+    try:
+        yield tap
+    finally:
+        _thread.tap = outer
