@@ -17,6 +17,8 @@ from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tfdp import callbacks, data, errors, optimizers, topology
+    from tfdp.determinism.enable import enable_determinism
+    from tfdp.manifest.write import write_manifest
     from tfdp.strategy.data_parallel import DataParallelStrategy
 
 __version__ = "0.1.0"
@@ -26,18 +28,22 @@ __all__ = [
     "__version__",
     "callbacks",
     "data",
+    "enable_determinism",
     "errors",
     "optimizers",
     "topology",
+    "write_manifest",
 ]
 
 _LAZY = {
     "DataParallelStrategy": ("tfdp.strategy.data_parallel", "DataParallelStrategy"),
     "callbacks": ("tfdp.callbacks", None),
     "data": ("tfdp.data", None),
+    "enable_determinism": ("tfdp.determinism.enable", "enable_determinism"),
     "errors": ("tfdp.errors", None),
     "optimizers": ("tfdp.optimizers", None),
     "topology": ("tfdp.topology", None),
+    "write_manifest": ("tfdp.manifest.write", "write_manifest"),
 }
 
 __getattr__, __dir__ = lazy_names(globals(), _LAZY)

@@ -47,16 +47,3 @@ def test_a_decision_for_other_ranks_is_refused_with_both():
     text = saving.dumps(decision(), HOSTS)
     with pytest.raises(ValueError, match=r"on hosts \[0, 0\], but f was.*\[0, 1, 0, 1\]"):
         saving.loads(text, [0, 0], "f")
-
-
-def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "f.json"
-    path.write_text("old")
-    saving.write("new", path)
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(OSError, match=r"absent"):
-        saving.write("new", tmp_path / "absent" / "f.json")

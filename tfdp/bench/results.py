@@ -9,7 +9,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdp.topology.saving import write
+from tfdp.files import replace_text
 
 
 def write_results(
@@ -32,4 +32,4 @@ def write_results(
         "results": results,
         "failures": failures,
     }
-    write(json.dumps(content, indent=1, default=str), path)
+    replace_text(path, json.dumps(content, indent=1, default=str))

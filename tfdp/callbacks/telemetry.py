@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
@@ -264,9 +265,11 @@ class Telemetry(keras.callbacks.Callback):
 
 
 def _devices(strategy: Any) -> list[str]:
-    if not tf.distribute.has_strategy() and type(strategy).__name__.startswith("_Default"):
-        return [tf.config.list_logical_devices()[0].name]
-    return list(strategy.extended.worker_devices)
+    try:
+        return list(strategy.extended.worker_devices)
+    except RuntimeError:  # TensorFlow's default strategy has none
+        gpus = tf.config.list_logical_devices("GPU")
+        return [gpus[0].name if gpus else "device:CPU:0"]
 
 
 def _in_cluster(strategy: Any) -> bool:

@@ -4,7 +4,7 @@ Found in what launchers leave in the environment. Nothing here imports TensorFlo
 connection (but MPI's, through mpi4py); the launcher uses it too.
 """
 
-from tfdp.cluster.environment import detect
+from tfdp.cluster.environment import detect, rank_in_environment
 from tfdp.cluster.nodelist import expand_nodelist
 from tfdp.cluster.spec import Cluster, host_of, join_address, port_of, split_address
 
@@ -15,5 +15,6 @@ __all__ = [
     "host_of",
     "join_address",
     "port_of",
+    "rank_in_environment",
     "split_address",
 ]

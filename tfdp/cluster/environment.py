@@ -39,3 +39,26 @@ def detect(environ: Mapping[str, str] | None = None, resolver: Any = None) -> Cl
         if cluster is not None:
             return cluster
     return Cluster.single()
+
+
+def rank_in_environment(environ: Mapping[str, str] | None = None) -> int:
+    """The rank alone, as `detect` finds it, but without asking mpi4py: any one rank may call it.
+
+    Args:
+      environ: Environment variables; None for the process' own.
+
+    Raises:
+      ClusterError: `TF_CONFIG` describes no cluster that can be, or the rank is no number.
+
+    >>> rank_in_environment({"PMI_RANK": "1", "PMI_SIZE": "2"})
+    1
+    """
+    environ = os.environ if environ is None else environ
+    configured = tf_config.detect(environ)
+    if configured is not None:
+        return configured.rank
+    for source in (mpi, slurm):
+        rank = source.rank(environ)
+        if rank is not None:
+            return rank
+    return 0

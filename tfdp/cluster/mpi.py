@@ -61,7 +61,7 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
     ...               "TFDP_COORDINATOR": "node-1:23456"}))
     rank 1 of 2 (MPI (OMPI_COMM_WORLD_RANK))
     """
-    names = next((kind for kind in _KINDS if environ.get(kind.rank)), None)
+    names = _variables(environ)
     if names is None:
         return None
     source = f"MPI ({names.rank})"
@@ -70,6 +70,20 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
         return Cluster.single(source)
     coordinator = chosen_coordinator(environ, rank) or _coordinator(environ, names, rank, size)
     return Cluster(rank, size, coordinator, source=source)
+
+
+def rank(environ: Mapping[str, str]) -> int | None:
+    """This process' rank among those that MPI's launcher started, or None if it is none of them.
+
+    >>> rank({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    1
+    """
+    names = _variables(environ)
+    return None if names is None else integer(environ, names.rank)
+
+
+def _variables(environ: Mapping[str, str]) -> _Variables | None:
+    return next((kind for kind in _KINDS if environ.get(kind.rank)), None)
 
 
 def _rank_and_size(environ: Mapping[str, str], names: _Variables) -> tuple[int, int]:

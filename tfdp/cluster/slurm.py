@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from tfdp.cluster.nodelist import expand_nodelist
 from tfdp.cluster.spec import Cluster, join_address
-from tfdp.cluster.variables import COORDINATOR, chosen_coordinator, derived_port, rank_and_size
+from tfdp.cluster.variables import (
+    COORDINATOR,
+    chosen_coordinator,
+    derived_port,
+    integer,
+    rank_and_size,
+)
 from tfdp.errors import ClusterError
 
 RANK = "SLURM_PROCID"
@@ -42,6 +48,15 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
         return Cluster.single(SOURCE)
     coordinator = chosen_coordinator(environ, rank) or _coordinator(environ, rank)
     return Cluster(rank, size, coordinator, source=SOURCE)
+
+
+def rank(environ: Mapping[str, str]) -> int | None:
+    """This process' rank in its `srun` step, or None outside a step.
+
+    >>> rank({"SLURM_STEP_ID": "0", "SLURM_PROCID": "3"})
+    3
+    """
+    return integer(environ, RANK) if in_step(environ) else None
 
 
 def in_step(environ: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.data._tensorflow import IteratorSpec, OwnedIterator
+from tfdp.determinism import seconds_in_graph
 
 # Called with the seconds that were waited.
 Take = Callable[[float], None]
@@ -56,10 +57,10 @@ class Counter:
         """`batches`, each counted when it leaves the dataset, and the time until it is there."""
         number = self.number
         # Zip asks in order: the clock, then the batches.
-        asked = tf.data.Dataset.range(1).repeat().map(lambda _: tf.timestamp())
+        asked = tf.data.Dataset.range(1).repeat().map(lambda _: seconds_in_graph())
 
         def take(asked: tf.Tensor, batch: Any) -> Any:
-            waited = tf.timestamp() - asked
+            waited = seconds_in_graph() - asked
             tf.numpy_function(take_number, [tf.constant(number, tf.int64), waited], [])
             return batch
 
@@ -74,7 +75,7 @@ class Clock:
             self._asked: Any = time.perf_counter()
             self._order: Any = contextlib.nullcontext()
         else:
-            self._asked = tf.timestamp()
+            self._asked = seconds_in_graph()
             self._order = tf.control_dependencies([self._asked])
         self._order.__enter__()
         return self
@@ -88,7 +89,7 @@ class Clock:
             take_number(number.numpy(), time.perf_counter() - self._asked)
             return
         with tf.control_dependencies([number]):
-            waited = tf.timestamp() - self._asked
+            waited = seconds_in_graph() - self._asked
         tf.numpy_function(take_number, [number, waited], [])
 
 

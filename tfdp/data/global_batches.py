@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp import keras_adapter
 from tfdp.data import state as states
 from tfdp.data.counting import Counter, iterate
+from tfdp.data.identity import identify
 from tfdp.data.mapping import check_dense
 from tfdp.data.memory import check_buffer
 from tfdp.data.options import PipelineOptions
@@ -141,6 +142,24 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         identity = states.identity(self.source, self.pipeline_options)
         epoch, position = states.checked(state, identity, self.progress.length)
         self.progress.move(epoch, position)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this input from other input, for `tfdp.write_manifest`; JSON.
+
+        Returns:
+          `source`, `described`, `examples` (None: not known yet) and `element_spec`; `identity`:
+          the source's fingerprint, which `state` has too; `options`, of `map_fn` the name; of
+          arrays a `checksum`. `covers`: in words, what the checksum, or else the identity, is
+          made from.
+
+        Cost: up to 64 MiB of each array are read, some 0.2 s; nothing of other sources.
+
+        >>> import numpy as np, tfdp
+        >>> found = tfdp.data.pipeline(np.arange(6), 2, seed=1).fingerprint()
+        >>> found["source"], found["examples"], found["covers"]
+        ('ArraySource', 6, 'names, dtypes and shapes; all bytes')
+        """
+        return identify(self.source, self.pipeline_options, self.progress.length)
 
     @property
     def global_batch_size(self) -> int:

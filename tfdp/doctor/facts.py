@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 import os
-import pathlib
-import platform
-import re
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tfdp import machine
 
 # The variables that the hints are about.
 VARIABLES = (
@@ -23,14 +20,6 @@ VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
-
-_NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
-
-# Where one module comes as several distributions.
-_DISTRIBUTIONS = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
-    "keras": ("keras", "keras-nightly"),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +94,10 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
         rank=rank,
         host=socket.gethostname(),
         pid=os.getpid(),
-        versions=versions(),
-        cores=cores(),
-        devices=[short_name(device) for device in devices],
-        gpus=_driver_gpus(),
+        versions=machine.versions(),
+        cores=machine.cores(),
+        devices=[machine.short_device_name(device) for device in devices],
+        gpus=len(machine.gpus()),
         built_with_cuda=built_with_cuda,
         environment=environment,
     )
@@ -122,48 +111,3 @@ def chosen(environ: Mapping[str, str]) -> dict[str, str]:
         {'TF_NUM_INTEROP_THREADS': '8'}
     """
     return {name: environ[name] for name in VARIABLES if name in environ}
-
-
-def versions() -> dict[str, str | None]:
-    """Of Python, tfdp, TensorFlow, Keras and NumPy; none of them is imported."""
-    import tfdp
-
-    found: dict[str, str | None] = {"python": platform.python_version(), "tfdp": tfdp.__version__}
-    for module in ("tensorflow", "keras", "numpy"):
-        found[module] = _version(module)
-    return found
-
-
-def cores() -> list[int]:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def short_name(device: str) -> str:
-    """A device's name without its process.
-
-    Example:
-        >>> short_name("/job:worker/replica:0/task:1/device:CPU:0")
-        'CPU:0'
-    """
-    return re.sub(r".*device:", "", device)
-
-
-def _version(module: str) -> str | None:
-    if importlib.util.find_spec(module) is None:
-        return None
-    for distribution in _DISTRIBUTIONS.get(module, (module,)):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
-
-
-def _driver_gpus() -> int:
-    try:
-        return len(list(_NVIDIA_GPUS.iterdir()))
-    except OSError:
-        return 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tfdp
-from tfdp import cluster
+from tfdp import cluster, machine
 from tfdp.cluster import Cluster
 from tfdp.doctor import facts as facts_
 from tfdp.doctor.facts import Facts, Measurement
@@ -34,10 +34,10 @@ def run(options: DoctorOptions) -> int:
     try:
         found = cluster.detect()
     except ClusterError as error:
-        _print([versions_line(facts_.versions())])
+        _print([versions_line(machine.versions())])
         return _failed(str(error))
     if found.rank == 0:
-        _print([versions_line(facts_.versions())])
+        _print([versions_line(machine.versions())])
     # TensorFlow reads these when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["KERAS_BACKEND"] = "tensorflow"

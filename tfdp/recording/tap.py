@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
+from tfdp.determinism import seconds_in_graph
 from tfdp.recording.recorder import SLOTS, Recorder
 
 _thread = threading.local()
@@ -88,7 +89,7 @@ def _now(handle: tf.Tensor) -> tf.Tensor:
     """
     read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
     with tf.control_dependencies([read]):
-        return tf.timestamp()
+        return seconds_in_graph()
 
 
 def current() -> Tap | None:

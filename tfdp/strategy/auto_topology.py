@@ -8,6 +8,8 @@ import pathlib
 import time
 from collections.abc import Mapping
 
+from tfdp import determinism
+from tfdp.files import replace_text
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.topology import Auto, Native, Rule, decide, saving
 
@@ -21,7 +23,8 @@ def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.envi
     else written to it. What is measured, and its cost: see `tfdp.collectives.Probe.links`.
 
     Raises:
-      ValueError: The file holds something else, or a decision for other ranks.
+      ValueError: The file holds something else, or a decision for other ranks; or
+        `tfdp.enable_determinism` was called and no file is named.
       OSError: The file can be neither read nor written.
     """
     began = time.perf_counter()
@@ -29,6 +32,13 @@ def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.envi
     if len(hosts) == 1:
         return _alone()
     path = environ.get(FILE_VARIABLE)
+    if determinism.chosen_seed() is not None and not path and _is_rank_0(extended):
+        raise ValueError(
+            f'After `tfdp.enable_determinism` {FILE_VARIABLE} must name a file for topology="auto"'
+            ", but it is not set: what is measured differs from run to run, and with it the order "
+            f"of sums. Do `export {FILE_VARIABLE}=topology.json`: the first run writes the "
+            'decision, later ones take it from there. Or name a topology: topology="ring".'
+        )
     text = _from_rank_0(extended, _read(path) if path and _is_rank_0(extended) else None)
     if text:
         auto = saving.loads(text, hosts, path or "that of rank 0")
@@ -37,7 +47,7 @@ def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.envi
         auto = decide(len(hosts), hosts, extended.probe().links())
         origin = f"measured in {time.perf_counter() - began:.1f} s"
         if path and _is_rank_0(extended):
-            saving.write(saving.dumps(auto, hosts), pathlib.Path(path))
+            replace_text(pathlib.Path(path), saving.dumps(auto, hosts))
     if _is_rank_0(extended):
         logging.getLogger("tfdp").info("topology auto: %s", _described(auto, hosts, origin))
     return auto

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import cluster, collectives, keras_adapter
+from tfdp import cluster, collectives, determinism, keras_adapter, machine
 from tfdp import topology as topologies
 from tfdp.cluster import run_status
 from tfdp.errors import ScopeError
@@ -17,6 +17,7 @@ from tfdp.strategy import devices as device_names
 from tfdp.strategy.cluster_extended import ClusterExtended
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.replica_count import ReplicaCount, Uses
+from tfdp.topology import saving
 
 _LEAST_BUCKET_BYTES = 2**10
 _BUCKET_BYTES = 25 * 2**20
@@ -58,9 +59,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     Raises:
       ValueError: A device is unknown, doubled, or of another process; a number is out of range; the
-        topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit.
+        topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is
+        not set for "auto" after `tfdp.enable_determinism`.
       ClusterError: The cluster's description is malformed, or a rank does not come.
-      RankMismatchError: The ranks make different strategies.
+      RankMismatchError: The ranks make different strategies, or have different seeds of
+        `tfdp.enable_determinism`.
 
     >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
     >>> strategy.num_replicas_in_sync
@@ -91,6 +94,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                     f"`{option}` must be above 0, but received {seconds}. Leave it out for the "
                     "default, or use float('inf') to wait for ever."
                 )
+        topology_option = topology if isinstance(topology, str) else repr(topology)
         topology = topologies.from_name(topology)
         undecided = isinstance(topology, topologies.Auto) and not topology.rules
         found = cluster.detect(resolver=cluster_resolver)
@@ -112,6 +116,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                     "topology": repr(topology),
                     "bucket_bytes": bucket_bytes,
                     "timeout_seconds": timeout_seconds,
+                    "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
                 }
             )
             extended = ClusterExtended(
@@ -122,17 +127,55 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 **options,
             )
         self.uses_of_replica_count = Uses()
+        self._options = {
+            "devices": None if devices is None else list(devices),
+            "topology": topology_option,
+            "bucket_bytes": bucket_bytes,
+            "timeout_seconds": timeout_seconds,
+            "startup_timeout_seconds": startup_timeout_seconds,
+        }
         super().__init__(extended)
         if undecided:
             auto = auto_topology.decided(extended)
             extended.use_topology(auto, bucket_bytes or _bucket_bytes_of(auto))
         keras_adapter.install()
         run_status.mark_strategy_made()
+        determinism.note_strategy_made()
 
     @property
     def rank(self) -> int:
         """This process' rank in the cluster; 0 where it is alone."""
         return self.extended.processes.rank if self.extended.in_cluster else 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes in the cluster; 1 where this one is alone."""
+        return self.extended.processes.world_size if self.extended.in_cluster else 1
+
+    def describe(self) -> dict[str, Any]:
+        """What the strategy is, for `tfdp.write_manifest` and logs; JSON.
+
+        Returns:
+          `replicas` of all processes; `world_size`; `rank`; `devices`: of this process' replicas;
+          `hosts`: for each replica the number of its host; `topology`: what is used, of "auto" the
+          rules it decided on and the `links` it measured; `bucket_bytes` that are used; `options`:
+          the arguments as they were given.
+
+        >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"], topology="ring")
+        >>> strategy.describe()["topology"], strategy.describe()["devices"]
+        ({'name': 'ring'}, ['CPU:0', 'CPU:1'])
+        """
+        extended = self.extended
+        return {
+            "replicas": extended.num_replicas,
+            "world_size": self.world_size,
+            "rank": self.rank,
+            "devices": [machine.short_device_name(device) for device in extended.worker_devices],
+            "hosts": extended.hosts(),
+            "topology": saving.described(extended.topology),
+            "bucket_bytes": extended.bucket_bytes,
+            "options": dict(self._options),
+        }
 
     @property
     def topology(self) -> topologies.Topology:
@@ -141,7 +184,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     def __repr__(self) -> str:
         replicas = self.extended.num_replicas
-        devices = [name.split("device:")[-1] for name in self.extended.worker_devices]
+        devices = [machine.short_device_name(name) for name in self.extended.worker_devices]
         where = (
             f"in {replicas // len(devices)} processes of " if self.extended.in_cluster else "on "
         )

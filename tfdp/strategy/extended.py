@@ -65,7 +65,7 @@ class DataParallelExtended(MirroredExtended):
 
     def use_topology(self, topology: Topology, bucket_bytes: int) -> None:
         """From now on, what is traced sums its buckets so."""
-        self.topology = topology
+        self.topology, self.bucket_bytes = topology, bucket_bytes
         self._reducer = Reducer(self._communicator, topology, self.hosts(), bucket_bytes)
 
     def hosts(self) -> list[int]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import pathlib
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +40,29 @@ def from_json(content: dict[str, Any]) -> Topology:
         if name != "name"
     }
     return type(from_name(content["name"]))(**fields)
+
+
+def described(topology: Topology) -> dict[str, Any]:
+    """A topology for a reader: also one of a user's own, or what "auto" has decided; JSON.
+
+    >>> from tfdp.topology.ring import Ring
+    >>> described(Auto((Rule(2048, Ring()), Rule(None, Ring())), 2**20))["rules"][0]
+    {'up_to_bytes': 2048, 'topology': {'name': 'ring'}}
+    """
+    if isinstance(topology, Auto):
+        links = topology.links
+        return {
+            "name": "auto",
+            "rules": [
+                {"up_to_bytes": rule.up_to_bytes, "topology": described(rule.topology)}
+                for rule in topology.rules
+            ],
+            "links": None if links is None else dataclasses.asdict(links),
+        }
+    try:
+        return to_json(topology)
+    except ValueError:
+        return {"name": type(topology).__name__, "repr": repr(topology)}
 
 
 def dumps(auto: Auto, hosts: Sequence[int]) -> str:
@@ -97,22 +117,3 @@ def loads(text: str, hosts: Sequence[int], name: str) -> Auto:
             "delete it, and it is written anew."
         )
     return auto
-
-
-def write(text: str, path: pathlib.Path) -> None:
-    """Replaces the file at once: a reader sees the old one or the new one.
-
-    Raises:
-      OSError: It cannot be written.
-    """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise

@@ -17,7 +17,7 @@ from tfdp.bench.convergence.report import markdown, rich_table, summarize
 from tfdp.bench.convergence.runs import Outcome, Run
 from tfdp.bench.convergence.workers import Workers
 from tfdp.bench.processes import Failure
-from tfdp.topology.saving import write
+from tfdp.files import replace_text
 
 
 class _Stopped(BaseException):
@@ -129,7 +129,7 @@ def _report(options: ConvergenceOptions, finished: dict[Run, Outcome], console: 
     cells = summarize(options, finished)
     console.print(rich_table(options, cells))
     if options.table is not None:
-        write(markdown(options, cells), options.table)
+        replace_text(options.table, markdown(options, cells))
         console.print(f"Table: {options.table}", soft_wrap=True, highlight=False)
     if any(cell.outcomes for cell in cells.values()):
         assert options.output is not None

@@ -53,6 +53,10 @@ class ArrayRecordSource(AbstractIndexedSource):
     [b'three', b'one']
     """
 
+    fingerprint_covers = (
+        "names and sizes of the files, which of their records, and the first and the last of these"
+    )
+
     def __init__(self, paths: Paths, features: Mapping[str, Any] | None = None) -> None:
         spans = spans_of(paths)
         self.element_spec = spec_of(features)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdp.data.sources.base import AbstractIndexedSource
 from tfdp.data.sources.python_calls import call_with_indices
+from tfdp.manifest import fingerprint_arrays
 
 _PROBES = 8  # examples whose bytes make the fingerprint
 
@@ -37,6 +38,8 @@ class ArraySource(AbstractIndexedSource):
     >>> len(source), source.element_spec[0].shape
     (5, TensorShape([2]))
     """
+
+    fingerprint_covers = f"structure, dtypes and shapes, and the bytes of {_PROBES} examples"
 
     def __init__(self, arrays: Any) -> None:
         arrays = as_arrays(arrays)
@@ -68,6 +71,10 @@ class ArraySource(AbstractIndexedSource):
     def describe(self) -> str:
         """The shapes."""
         return "arrays of shape " + ", ".join(str(list(leaf.shape)) for leaf in self._leaves)
+
+    def content(self) -> dict[str, Any]:
+        """A checksum of the arrays, of large ones in part."""
+        return fingerprint_arrays({str(i): leaf for i, leaf in enumerate(self._leaves)})
 
     def rows(self, indices: tf.Tensor) -> Any:
         """Gathers them."""

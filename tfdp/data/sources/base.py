@@ -17,14 +17,24 @@ class AbstractSource(abc.ABC):
       fingerprint: What tells this source from another, cheap to make: its kind, its number of
         examples where that is known, names and sizes of files, or a checksum of a few examples.
         Alike in every process and after a restart; no absolute paths.
+      fingerprint_covers: In words, what it is made from.
     """
 
     element_spec: Any
     fingerprint: str
+    fingerprint_covers: str = "what the source's own `fingerprint` says"
 
     @abc.abstractmethod
     def describe(self) -> str:
         """The source in a few words, as an error names it: "4 TFRecord files in train"."""
+
+    def content(self) -> dict[str, Any] | None:
+        """More about the examples than `fingerprint`, for a manifest; None: there is no more.
+
+        Returns:
+          As `tfdp.manifest.fingerprint_arrays`: at least `checksum`, and what that `covers`.
+        """
+        return None
 
     def explain(self, indices: Iterable[int]) -> str | None:
         """Called after an error: what is wrong with the first of these that cannot be read.

@@ -50,6 +50,7 @@ class CachedSource(ArraySource):
         super().__init__(_read(source))
         self.element_spec = source.element_spec
         self.fingerprint = source.fingerprint
+        self.fingerprint_covers = source.fingerprint_covers
         self._description = source.describe()
 
     def describe(self) -> str:

@@ -68,6 +68,7 @@ class ImageDirectorySource(AbstractIndexedSource):
     """
 
     vectorized = False
+    fingerprint_covers = "names and sizes of the files"
 
     def __init__(
         self,

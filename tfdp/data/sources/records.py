@@ -68,6 +68,11 @@ class TFRecordSource(AbstractIndexedSource):
     [b'three', b'one']
     """
 
+    fingerprint_covers = (
+        "names and sizes of the files, and which of their records, with length and stored checksum "
+        "of each"
+    )
+
     def __init__(
         self,
         paths: Paths,

@@ -45,6 +45,8 @@ class SequenceSource(AbstractIndexedSource):
     array([9., 1.])
     """
 
+    fingerprint_covers = "the object's class, its length and the spec of an example"
+
     def __init__(self, sequence: Any, *, fingerprint: str | None = None) -> None:
         if not all(hasattr(sequence, method) for method in ("__len__", "__getitem__")):
             raise TypeError(
@@ -64,6 +66,8 @@ class SequenceSource(AbstractIndexedSource):
             lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), first
         )
         self._specs = tf.nest.flatten(self.element_spec)
+        if fingerprint:
+            self.fingerprint_covers = "what was given as `fingerprint`"
         spec = zlib.crc32(repr(self.element_spec).encode())
         self.fingerprint = (
             fingerprint or f"{type(sequence).__name__} of {len(sequence)}: {spec:08x}"

@@ -116,6 +116,7 @@ class TFDSSource(AbstractIndexedSource):
         # Traces it; the string is never parsed.
         self.element_spec = tf.data.Dataset.from_tensors("").map(self._decode).element_spec
         self.fingerprint = f"{info.full_name}, {self.records.fingerprint}"
+        self.fingerprint_covers = f"name and version; {self.records.fingerprint_covers}"
 
     def __len__(self) -> int:
         return len(self.records)

@@ -1,0 +1,161 @@
+"""A run that is repeated leaves the same bits; what would prevent that is refused."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from tfdp import determinism
+from tfdp.determinism import state
+
+TRAINS = pathlib.Path(__file__).parent / "scripts" / "trains.py"
+CLUSTER = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--timeout", "280", "--"]
+
+
+def run(program, *words, launch=()):
+    """Starts a program; what it says where it fails, else what it prints."""
+    ended = subprocess.run(
+        [*launch, sys.executable, *program, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return ended.stderr if ended.returncode else ended.stdout
+
+
+def trained(seed, launch=()):
+    """The checksums that the ranks print after training."""
+    said = run([str(TRAINS)], seed, launch=launch)
+    checksums = re.findall(r"checksum (\w+)", said)
+    assert checksums, said[-3000:]
+    return checksums
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_replicas_of_one_process_leave_the_same_bits_in_every_run():
+    first, again, other = trained(1), trained(1), trained(2)
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_processes_leave_the_same_bits_in_every_run():
+    first, again = trained(1, CLUSTER), trained(1, CLUSTER)
+    assert len(first) == 2
+    assert first == again
+    assert first[0] == first[1]
+
+
+IMPORTS = "import os, keras, tensorflow as tf, tfdp\n"
+AUTO = """
+os.environ.pop("TFDP_TOPOLOGY_FILE", None)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+tfdp.enable_determinism(1)
+try:
+    tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"], topology="auto")
+except ValueError as error:
+    print(error)
+os.environ["TFDP_TOPOLOGY_FILE"] = "topology.json"
+strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"], topology="auto")
+print(strategy.topology.describe(), os.path.exists("topology.json"))
+"""
+ANOTHER_SEED = """
+import json
+tfdp.enable_determinism(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+tfdp.DataParallelStrategy()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_topology_is_not_measured_anew_in_every_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))
+    refused, decided = run(["-c", IMPORTS + AUTO]).splitlines()
+    assert "TFDP_TOPOLOGY_FILE must name a file" in refused
+    assert "Do `export TFDP_TOPOLOGY_FILE=topology.json`" in refused
+    assert decided.endswith(" True")
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_ranks_with_different_seeds_are_named():
+    said = run(["-c", IMPORTS + ANOTHER_SEED], launch=CLUSTER)
+    assert "the seed of `tfdp.enable_determinism` is 0 on rank 0 and 1 on rank 1" in said
+
+
+@pytest.mark.parametrize(
+    ("seed", "error", "message"),
+    [
+        (None, TypeError, "must be a whole number; received None"),
+        (True, TypeError, "received True"),
+        (1.0, TypeError, r"received 1\.0"),
+        (-1, ValueError, "received -1"),
+        (2**32, ValueError, "from 0 to"),
+    ],
+)
+def test_a_seed_that_is_none_is_refused(seed, error, message):
+    with pytest.raises(error, match=message):
+        determinism.enable_determinism(seed)
+    assert determinism.chosen_seed() is None
+
+
+def test_it_comes_too_late_after_a_strategy(monkeypatch):
+    monkeypatch.setattr(state._STATE, "strategy_made", True)
+    with pytest.raises(RuntimeError, match=r"before `tfdp.DataParallelStrategy\(\)`"):
+        determinism.enable_determinism(1)
+
+
+def test_it_comes_too_late_after_a_layer(monkeypatch):
+    monkeypatch.setattr(state._STATE, "strategy_made", False)
+    keras.layers.Dense(1)
+    with pytest.raises(RuntimeError, match=r"has made: dense.*keras\.utils\.clear_session\(\)"):
+        determinism.enable_determinism(1)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """What would be called in TensorFlow, which no other test of this process could bear."""
+    import tensorflow as tf
+
+    calls = []
+    monkeypatch.setattr(state, "_STATE", state._State())
+    monkeypatch.setattr(
+        tf.config.experimental, "enable_op_determinism", lambda: calls.append("determinism")
+    )
+    keras.utils.clear_session(free_memory=False)
+    return calls
+
+
+def test_a_second_call_sets_the_seeds_again(recorded):
+    determinism.enable_determinism(np.int64(3))
+    drawn = keras.random.normal([4]), np.random.rand()
+    keras.layers.Dense(1)
+    state.note_strategy_made()
+    determinism.enable_determinism(3)
+    again = keras.random.normal([4]), np.random.rand()
+    assert recorded == ["determinism", "determinism"]
+    np.testing.assert_array_equal(again[0], drawn[0])
+    assert again[1] == drawn[1]
+
+
+def test_the_seeds_are_those_that_were_set_last(recorded):
+    determinism.enable_determinism(3)
+    found = {"seed": 3, "set_by": "tfdp.enable_determinism", "deterministic": False}
+    assert determinism.seeds() == found
+    keras.utils.set_random_seed(4)
+    found = {"seed": 4, "set_by": "keras.utils.set_random_seed", "deterministic": False}
+    assert determinism.seeds() == found
+    import tensorflow as tf
+
+    tf.random.set_seed(5)
+    found = {"seed": 5, "set_by": "tf.random.set_seed", "deterministic": False}
+    assert determinism.seeds() == found

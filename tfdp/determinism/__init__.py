@@ -1,0 +1,30 @@
+"""Runs that repeat bit for bit: `tfdp.enable_determinism`, and what the other parts ask about it.
+
+Importing it loads neither TensorFlow nor Keras.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfdp.determinism.state import chosen_seed, note_strategy_made, seeds
+from tfdp.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tfdp.determinism.clock import seconds_in_graph
+    from tfdp.determinism.enable import enable_determinism
+
+__all__ = [
+    "chosen_seed",
+    "enable_determinism",
+    "note_strategy_made",
+    "seconds_in_graph",
+    "seeds",
+]
+
+_LAZY = {
+    "enable_determinism": ("tfdp.determinism.enable", "enable_determinism"),
+    "seconds_in_graph": ("tfdp.determinism.clock", "seconds_in_graph"),
+}
+
+__getattr__, __dir__ = lazy_names(globals(), _LAZY)

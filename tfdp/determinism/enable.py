@@ -1,0 +1,99 @@
+"""`tfdp.enable_determinism`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.determinism import _keras, state
+
+_SEEDS = 2**32  # as many as `numpy.random.seed` takes
+
+
+def enable_determinism(seed: int) -> None:
+    """Makes a repeated run bit-equal: weights and logs, on one machine and cluster shape.
+
+    It is to be called first, after the imports, and on every rank with the same seed:
+
+    1. `keras.utils.set_random_seed(seed)`: initial weights, dropout, augmentation by layers,
+       `fit`'s shuffling, `Dataset.shuffle`, Python's `random` and NumPy's global generator follow
+       from it.
+    2. `tf.config.experimental.enable_op_determinism()`: operations whose threads would add in the
+       order in which they come add in a fixed one, or raise `UnimplementedError`; `tf.data` keeps
+       its order whatever `deterministic=` says; random operations without any seed raise.
+    3. Strategies compare the seed over the ranks, and refuse `topology="auto"` unless
+       `TFDP_TOPOLOGY_FILE` keeps what it decided: it measures, and would sum in another order where
+       it measures otherwise. The other topologies sum in an order that is always the same.
+
+    Equal runs need the same program, data, versions, number of replicas and processes, kind of
+    machine and number of threads (which follow from the cores that a process may use, unless
+    `TF_NUM_INTRAOP_THREADS` is set); `tfdp.write_manifest` records these. Out of reach are
+    generators that are made without a seed (`numpy.random.default_rng()`), the order of Python's
+    sets of strings (set `PYTHONHASHSEED`), and what threads of the program's own draw from one
+    generator in turn, such as a `PyDataset` with `workers` above 1: derive a seed from the index.
+
+    Cost: on CPU the step is hardly slower; on GPUs operations may be. `tf.data` runs what calls
+    Python or is random and stateful one after the other, and then prefetches nothing: this holds
+    for `tfdp.data.pipeline` too, which calls Python for its order.
+
+    A second call sets the seeds again, as for a second training in one process.
+
+    Args:
+      seed: A whole number from 0 up to and without 2**32.
+
+    Raises:
+      TypeError: `seed` is no whole number.
+      ValueError: It is out of range.
+      RuntimeError: It is the first call and comes too late: a strategy of tfdp or something of
+        Keras was made, which may have drawn random numbers or measured.
+
+    >>> import subprocess, sys
+    >>> program = (
+    ...     "import keras, tfdp; tfdp.enable_determinism(1); "
+    ...     "print(keras.layers.Dense(1)(keras.random.normal([1, 3])))"
+    ... )
+    >>> runs = [subprocess.check_output([sys.executable, "-c", program]) for _ in range(2)]
+    >>> runs[0] == runs[1]
+    True
+    """
+    number = _checked(seed)
+    if state.chosen_seed() is None:
+        _check_comes_first()
+    keras.utils.set_random_seed(number)
+    tf.config.experimental.enable_op_determinism()
+    state.choose_seed(number)
+
+
+def _checked(seed: Any) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = None
+    if number is None or isinstance(seed, bool):
+        raise TypeError(
+            f"`seed` must be a whole number; received {seed!r}. Use `tfdp.enable_determinism(1)`."
+        )
+    if not 0 <= number < _SEEDS:
+        raise ValueError(
+            f"`seed` must be from 0 to 2**32 - 1; received {number}. Use "
+            f"`tfdp.enable_determinism({number % _SEEDS})`."
+        )
+    return number
+
+
+def _check_comes_first() -> None:
+    if state.strategy_was_made():
+        raise RuntimeError(
+            "`tfdp.enable_determinism` must be called before a strategy is made, but this process "
+            "has made one. Call it right after the imports, before `tfdp.DataParallelStrategy()`."
+        )
+    made = _keras.named_objects()
+    if made:
+        raise RuntimeError(
+            "`tfdp.enable_determinism` must be called before anything of Keras is made, which may "
+            f"draw random numbers, but this process has made: {', '.join(made[:5])}. Call it right "
+            "after the imports, or do `keras.utils.clear_session()` first and make all of it anew."
+        )

@@ -1,0 +1,64 @@
+"""Which seed the process was given, and whether a strategy was made. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+
+@dataclasses.dataclass
+class _State:
+    seed: int | None = None
+    strategy_made: bool = False
+
+
+_STATE = _State()
+
+
+def chosen_seed() -> int | None:
+    """What `enable_determinism` was last given; None where it was not called."""
+    return _STATE.seed
+
+
+def choose_seed(seed: int) -> None:
+    """Notes what `enable_determinism` was given."""
+    _STATE.seed = seed
+
+
+def note_strategy_made() -> None:
+    """Called by each strategy of tfdp."""
+    _STATE.strategy_made = True
+
+
+def strategy_was_made() -> bool:
+    """Whether this process has made a strategy of tfdp."""
+    return _STATE.strategy_made
+
+
+def seeds() -> dict[str, Any]:
+    """The random state of the process, as far as it can be known; JSON.
+
+    Returns:
+      `seed`: the number; None where none was set. `set_by`: the function that it was given to;
+      `tf.random.set_seed` may be tfdp's own call, which in a cluster gives all ranks rank 0's.
+      `deterministic`: whether TensorFlow's operations are. What was given to `random.seed` or
+      `numpy.random.seed` cannot be read.
+
+    >>> sorted(seeds())
+    ['deterministic', 'seed', 'set_by']
+    """
+    deterministic = False
+    found: tuple[int | None, str | None] = (None, None)
+    if "keras" in sys.modules and "tensorflow" in sys.modules:
+        from tfdp.determinism import _keras, _tensorflow
+
+        deterministic = _tensorflow.is_op_determinism_enabled()
+        of_tensorflow, of_keras = _tensorflow.global_seed(), _keras.get_random_seed()
+        if of_tensorflow is not None:
+            found = (int(of_tensorflow), "tf.random.set_seed")
+        if of_keras is not None and of_keras == of_tensorflow:
+            found = (int(of_keras), "keras.utils.set_random_seed")
+    if _STATE.seed is not None and found[0] in (None, _STATE.seed):
+        found = (_STATE.seed, "tfdp.enable_determinism")
+    return {"seed": found[0], "set_by": found[1], "deterministic": deterministic}

@@ -1,0 +1,98 @@
+"""What this process runs on: versions, cores, memory, GPUs. Imports nothing that it asks about."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import platform
+import re
+import sys
+
+_NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
+_CPU_INFO = pathlib.Path("/proc/cpuinfo")
+
+# Where one module comes as several distributions.
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+    "keras": ("keras", "keras-nightly"),
+}
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python, tfdp, TensorFlow, Keras and NumPy; None for one that is not installed.
+
+    Example:
+        >>> sorted(versions())
+        ['keras', 'numpy', 'python', 'tensorflow', 'tfdp']
+    """
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "tfdp": sys.modules["tfdp"].__version__,
+    }
+    for module in ("tensorflow", "keras", "numpy"):
+        found[module] = _version(module)
+    return found
+
+
+def cores() -> list[int]:
+    """The numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cpu_model() -> str | None:
+    """The processor's name, where the system tells it."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine() or None
+
+
+def memory_bytes() -> int | None:
+    """The host's memory, where the system tells it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def gpus() -> list[str]:
+    """The models of the host's GPUs that NVIDIA's driver shows, whether they are used or not."""
+    try:
+        folders = sorted(_NVIDIA_GPUS.iterdir())
+    except OSError:
+        return []
+    return [_gpu_model(folder) for folder in folders]
+
+
+def short_device_name(device: str) -> str:
+    """A device's name without its process.
+
+    Example:
+        >>> short_device_name("/job:worker/replica:0/task:1/device:CPU:0")
+        'CPU:0'
+    """
+    return re.sub(r".*device:", "", device)
+
+
+def _gpu_model(folder: pathlib.Path) -> str:
+    try:
+        found = re.search(r"^Model:\s*(.+)$", (folder / "information").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else "unknown"
+
+
+def _version(module: str) -> str | None:
+    if importlib.util.find_spec(module) is None:
+        return None
+    for distribution in _DISTRIBUTIONS.get(module, (module,)):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
