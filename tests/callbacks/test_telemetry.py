@@ -114,8 +114,12 @@ def test_rows_that_occur_twice_are_one_row_of_the_norm(tmp_path):
 
     def build():
         model = keras.Sequential(
-            [keras.Input([2]), keras.layers.Embedding(5, 3), keras.layers.Flatten()]
-            + [keras.layers.Dense(1)]
+            [
+                keras.Input([2]),
+                keras.layers.Embedding(5, 3),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
         )
         model.compile(keras.optimizers.SGD(0.1), "mse")
         return model
@@ -157,9 +161,7 @@ def test_trust_ratios_are_those_of_the_update(tmp_path):
         loss = tf.reduce_mean(tf.square(model(x) - y))
     gradients = tape.gradient(loss, model.trainable_variables)
     kernels = [0, 2]  # biases have none
-    ratios = [
-        1e-3 * np.linalg.norm(weights[0][i]) / np.linalg.norm(gradients[i]) for i in kernels
-    ]
+    ratios = [1e-3 * np.linalg.norm(weights[0][i]) / np.linalg.norm(gradients[i]) for i in kernels]
     found = steps[0]["trust_ratios"]
     expected = {"min": min(ratios), "median": np.mean(ratios), "max": max(ratios)}
     assert found == pytest.approx(expected, rel=1e-4)
@@ -270,7 +272,7 @@ def test_epochs_validation_and_the_run_have_lines(tmp_path):
     assert (start["epochs"], start["steps_per_epoch"]) == (2, 5)
     epochs = lines(tmp_path, "epoch")
     assert [(line["epoch"], line["step"]) for line in epochs] == [(0, 5), (1, 10)]
-    logs = {"loss": model.history.history["loss"][1], "val_mae": model.history.history["val_mae"][1]}
+    logs = {name: model.history.history[name][1] for name in ("loss", "val_mae")}
     assert {name: epochs[1]["logs"][name] for name in logs} == logs
     assert [line["epoch"] for line in lines(tmp_path, "validation")] == [0, 1]
     assert lines(tmp_path, "end")[0]["step"] == 10

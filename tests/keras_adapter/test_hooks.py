@@ -33,6 +33,7 @@ FINGERPRINTS = {
     "TFEpochIterator.__init__": "901af2700297",
     "TFOptimizer.__init__": "09edc473f7c6",
     "TFOptimizer._all_reduce_sum_gradients": "953512efa56c",
+    "TFOptimizer._backend_update_step": "00bd759c099a",
     "TFOptimizer.add_variable_from_reference": "fa3499082002",
     "TensorBoard.set_model": "36b4c489a668",
     "TensorFlowTrainer._aggregate_additional_loss": "3e9ee641327e",

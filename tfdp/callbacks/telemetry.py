@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-import socket
 import time
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
+from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
 from tfdp.callbacks.straggler import find_straggler
 from tfdp.manifest import write_manifest
@@ -100,7 +99,7 @@ class Telemetry(keras.callbacks.Callback):
         self.tensorboard = tensorboard
         self._pipeline: Any = None
         self._data: Any = None
-        self._files: LogFiles | None = None
+        self._is_training = False
 
     def watch(self, data: Any, pipeline: Any) -> None:
         """Sets what the next training reads: its data, and the pipeline if that is one."""
@@ -113,13 +112,16 @@ class Telemetry(keras.callbacks.Callback):
         strategy = self.model.distribute_strategy
         self._extended = strategy.extended
         under_tfdp = getattr(self._extended, "is_tfdp", False)
-        self._processes = self._extended.processes if under_tfdp and _in_cluster(strategy) else None
+        self._processes = (
+            self._extended.processes if under_tfdp and strategy.extended.in_cluster else None
+        )
         self._rank = 0 if self._processes is None else self._processes.rank
         self._recorder = self._attached(strategy) if under_tfdp else None
         self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
         if self._rank == 0:
             write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
-        self._files.line("start", **self._description(strategy))
+        self._files.line("start", **self._start())
+        self._is_training = True
         self._began = time.perf_counter()
         self._step: int | None = None
         self._clock = StepClock(self._recorder, self._pipeline, self.model.steps_per_execution)
@@ -129,14 +131,14 @@ class Telemetry(keras.callbacks.Callback):
         seconds = round(time.perf_counter() - self._began, 6)
         self._files.line("end", step=self._step or 0, seconds=seconds)
         self._files.close()
-        self._files = None
+        self._is_training = False
         if self._recorder is not None:
             self._recorder.sample(False)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the clock."""
         if self._step is None:  # only now all callbacks have restored what they restore
-            self._step = _steps_before(self.model.optimizer)
+            self._step = steps_before(self.model.optimizer)
         self._epoch, self._epoch_began = epoch, time.perf_counter()
         self._waits: list[float] = []
         self._sample_seconds: list[float] = []
@@ -159,7 +161,7 @@ class Telemetry(keras.callbacks.Callback):
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Writes how long it took."""
-        if self._files is None:
+        if not self._is_training:
             return
         seconds = round(time.perf_counter() - self._test_began, 6)
         self._files.line("validation", epoch=self._epoch, seconds=seconds)
@@ -198,7 +200,7 @@ class Telemetry(keras.callbacks.Callback):
         return {"loss_scale": scale, "skipped_steps": steps - (self._applied - before)}
 
     def _name_straggler(self, processes: Any) -> None:
-        posts = processes.board.all_gather("telemetry", [self._waits, _host()])
+        posts = processes.board.all_gather("telemetry", [self._waits, host_name()])
         waits = [post.value[0] for post in posts]
         samples = min(map(len, waits))
         if not samples:
@@ -230,67 +232,23 @@ class Telemetry(keras.callbacks.Callback):
 
     # ---- the beginning
 
-    def _attached(self, strategy: Any) -> Recorder:
-        """The model's recorder, and a train function that writes to it."""
-        recorder = Recorder.of(self.model)
-        if recorder is None:
-            recorder = Recorder(strategy.extended.worker_devices)
-            recorder.attach(self.model)
-        if getattr(self.model.train_function, "recorder", None) is not recorder:
-            self.model.make_train_function(force=True)
-        return recorder
-
-    def _description(self, strategy: Any) -> dict[str, Any]:
-        model, optimizer = self.model, self.model.optimizer
-        devices = [name.split("device:")[-1] for name in _devices(strategy)]
+    def _start(self) -> dict[str, Any]:
+        world_size = 1 if self._processes is None else self._processes.world_size
         return {
             "format": FORMAT,
             "rank": self._rank,
-            "world_size": 1 if self._processes is None else self._processes.world_size,
-            "host": _host(),
-            "replicas": int(strategy.num_replicas_in_sync),
-            "local_replicas": len(devices),
-            "devices": devices,
-            "strategy": type(strategy).__name__,
-            "topology": repr(getattr(strategy, "topology", None)),
+            "world_size": world_size,
             "sample_every": self.sample_every,
-            "steps_per_execution": model.steps_per_execution,
-            "jit_compile": bool(model.jit_compile),
-            "optimizer": type(getattr(optimizer, "inner_optimizer", optimizer)).__name__,
-            "gradient_accumulation_steps": _accumulation(optimizer),
-            "parameters": sum(int(np.prod(v.shape)) for v in model.trainable_variables),
-            "epochs": self.params.get("epochs"),
-            "steps_per_epoch": self.params.get("steps"),
+            **described(self.model, self.params),
         }
 
-
-def _devices(strategy: Any) -> list[str]:
-    try:
-        return list(strategy.extended.worker_devices)
-    except RuntimeError:  # TensorFlow's default strategy has none
-        gpus = tf.config.list_logical_devices("GPU")
-        return [gpus[0].name if gpus else "device:CPU:0"]
-
-
-def _in_cluster(strategy: Any) -> bool:
-    return strategy.extended.in_cluster
-
-
-def _host() -> str:
-    return socket.gethostname()
-
-
-def _accumulation(optimizer: Any) -> int:
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return int(getattr(inner, "gradient_accumulation_steps", None) or 1)
-
-
-def _steps_before(optimizer: Any) -> int:
-    """Those of earlier trainings, whole windows of them."""
-    if optimizer is None:
-        return 0
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return int(inner.iterations.numpy()) * _accumulation(optimizer)
+    def _attached(self, strategy: Any) -> Recorder:
+        """The model's recorder, and a train function that writes to it."""
+        recorder = Recorder.of(self.model) or Recorder(strategy.extended.worker_devices)
+        recorder.attach(self.model)
+        if getattr(self.model.train_function, "recorder", None) is not recorder:
+            self.model.make_train_function(force=True)
+        return recorder
 
 
 def _scalars(line: dict[str, Any]) -> dict[str, float]:

@@ -121,8 +121,8 @@ class Reducer:
 
     def _bytes_sent(self, tensors: list[tf.Tensor], rank: int) -> int | tf.Tensor:
         """Of a bucket, by the rank; of unknown shape, what the engine's own ring sends."""
-        sizes = [_item(tensor).size_bytes for tensor in tensors]
-        if None in sizes:
+        sizes = [size for tensor in tensors if (size := _item(tensor).size_bytes) is not None]
+        if len(sizes) < len(tensors):
             world_size = self._communicator.world_size
             elements = tf.cast(tf.size(tensors[0]), tf.float64)
             return elements * (tensors[0].dtype.size * 2 * (world_size - 1) / world_size)

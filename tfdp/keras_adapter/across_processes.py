@@ -93,7 +93,7 @@ def _run_arranged(
 def _arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments that are numbers, texts and the like."""
     plain = (int, float, str, bool, type(None))
-    described = {
+    described: dict[str, Any] = {
         f"argument {name}": value
         for name, value in arguments.items()
         if isinstance(value, plain) and name != "verbose"

@@ -8,4 +8,13 @@ from tfdp.recording.buckets import BucketWatch, Watch
 from tfdp.recording.recorder import Reading, Recorder
 from tfdp.recording.tap import Tap, current, tapped, trust_ratio_observer
 
-__all__ = ["BucketWatch", "Reading", "Recorder", "Tap", "Watch", "current", "tapped", "trust_ratio_observer"]
+__all__ = [
+    "BucketWatch",
+    "Reading",
+    "Recorder",
+    "Tap",
+    "Watch",
+    "current",
+    "tapped",
+    "trust_ratio_observer",
+]

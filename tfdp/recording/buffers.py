@@ -8,6 +8,7 @@ in it, would wait for the first's, which waits for the second.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -66,8 +67,6 @@ class Buffer:
             return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
     def __del__(self) -> None:
-        try:
+        # Where the interpreter is on its way out, the memory goes with it.
+        with contextlib.suppress(Exception):
             tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
-        except Exception:
-            # The interpreter, or TensorFlow, is on its way out: the memory goes with it.
-            pass

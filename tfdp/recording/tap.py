@@ -98,7 +98,7 @@ def current() -> Tap | None:
 
 
 def trust_ratio_observer(index: int) -> Callable[[tf.Tensor], None] | None:
-    """What is to be called with the trust ratio of the variable `index`, if anything is recorded."""
+    """What is to be called with the ratio of the variable `index`; None: nothing is recorded."""
     tap = current()
     return None if tap is None else functools.partial(tap.observe_trust_ratio, index)
 

@@ -1,0 +1,40 @@
+"""A rank of a cluster that trains with telemetry; argv: the folder, and which rank is late."""
+
+import os
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+
+folder, late = sys.argv[1], int(sys.argv[2])
+strategy = tfdp.DataParallelStrategy(timeout_seconds=60)
+
+
+class Slow(keras.layers.Layer):
+    """On one rank it takes a while before it lets its input through."""
+
+    def call(self, x):
+        if strategy.rank != late:
+            return x
+        return tf.ensure_shape(tf.numpy_function(slowly, [x], tf.float32), x.shape)
+
+
+def slowly(x):
+    time.sleep(0.05)
+    return x
+
+
+with strategy.scope():
+    model = keras.Sequential([keras.Input([4]), Slow(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
+given = os.environ.get("TELEMETRY_ON", "all")
+callbacks = []
+if given == "all" or strategy.rank == int(given):
+    callbacks = [tfdp.callbacks.Telemetry(folder, sample_every=2)]
+model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+print("trained")

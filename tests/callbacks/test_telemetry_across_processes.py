@@ -1,0 +1,58 @@
+"""`Telemetry` in a cluster: a file for each rank, and the one that is late is named."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "late_rank.py"
+
+
+def run(folder, late, **environ):
+    launch = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--timeout", "120", "--"]
+    return subprocess.run(
+        [*launch, sys.executable, str(SCRIPT), str(folder), str(late)],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def lines(folder, rank, kind):
+    records = map(json.loads, (folder / f"rank{rank}.jsonl").read_text().splitlines())
+    return [record for record in records if record["kind"] == kind]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_rank_that_is_late_is_named_by_all(tmp_path, late):
+    ended = run(tmp_path, late)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for rank in (0, 1):
+        (start,) = lines(tmp_path, rank, "start")
+        assert (start["rank"], start["world_size"], start["replicas"]) == (rank, 2, 2)
+        found = lines(tmp_path, rank, "straggler")
+        assert [(line["rank"], line["epoch"]) for line in found] == [(late, 0), (late, 1)]
+        assert all(line["late_seconds"] > 0.02 and line["samples"] == 6 for line in found)
+    assert f"Rank {late} on " in ended.stderr and "keeps the others waiting" in ended.stderr
+    steps = [lines(tmp_path, rank, "step") for rank in (0, 1)]
+    assert [step["step"] for step in steps[0]] == [step["step"] for step in steps[1]]
+    sampled = [[step for step in own if "gradient_norm" in step] for own in steps]
+    norms = [[step["gradient_norm"] for step in own] for own in sampled]
+    assert len(norms[0]) == 12 and norms[0] == norms[1]
+    # What the punctual rank waits is in its exposed communication.
+    punctual = sampled[1 - late]
+    assert sum(step["communication_seconds"] for step in punctual) > 0.04 * len(punctual) * 0.8
+    assert (tmp_path / "manifest.json").exists()
+
+
+def test_ranks_of_which_only_one_has_telemetry_are_told_so(tmp_path):
+    ended = run(tmp_path, -1, TELEMETRY_ON="1")
+    assert ended.returncode != 0
+    assert "the `sample_every` of Telemetry is [] on rank 0 and [2] on rank 1" in ended.stderr

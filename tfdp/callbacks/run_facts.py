@@ -1,0 +1,69 @@
+"""What `Telemetry` says of a training when it begins."""
+
+from __future__ import annotations
+
+import math
+import socket
+from typing import Any
+
+import tensorflow as tf
+
+
+def described(model: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """What is trained, where, and for how long.
+
+    Args:
+      model: A compiled Keras model.
+      params: What Keras gives to callbacks.
+
+    >>> import keras
+    >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> facts = described(model, {"epochs": 3, "steps": 10})
+    >>> facts["optimizer"], facts["parameters"], facts["epochs"]
+    ('SGD', 5, 3)
+    """
+    strategy, optimizer = model.distribute_strategy, _innermost(model.optimizer)
+    devices = [name.split("device:")[-1] for name in _devices(strategy)]
+    return {
+        "host": host_name(),
+        "strategy": type(strategy).__name__,
+        "topology": repr(getattr(strategy, "topology", None)),
+        "replicas": int(strategy.num_replicas_in_sync),
+        "local_replicas": len(devices),
+        "devices": devices,
+        "steps_per_execution": model.steps_per_execution,
+        "jit_compile": bool(model.jit_compile),
+        "optimizer": None if optimizer is None else type(optimizer).__name__,
+        "gradient_accumulation_steps": _accumulation(optimizer),
+        "parameters": sum(math.prod(v.shape) for v in model.trainable_variables),
+        "epochs": params.get("epochs"),
+        "steps_per_epoch": params.get("steps"),
+    }
+
+
+def steps_before(optimizer: Any) -> int:
+    """The steps of earlier trainings: whole windows of accumulation, and none that was skipped."""
+    inner = _innermost(optimizer)
+    return 0 if inner is None else int(inner.iterations.numpy()) * _accumulation(inner)
+
+
+def host_name() -> str:
+    """This machine's."""
+    return socket.gethostname()
+
+
+def _innermost(optimizer: Any) -> Any:
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _accumulation(optimizer: Any) -> int:
+    return int(getattr(optimizer, "gradient_accumulation_steps", None) or 1)
+
+
+def _devices(strategy: Any) -> list[str]:
+    try:
+        return list(strategy.extended.worker_devices)
+    except RuntimeError:  # TensorFlow's default strategy names none
+        gpus = tf.config.list_logical_devices("GPU")
+        return [gpus[0].name if gpus else "device:CPU:0"]
