@@ -1,10 +1,13 @@
 """Trains on all that draws or adds in an order of its own; prints a checksum of what is left.
 
-python trains.py SEED    (under `tfdp run` too)
+    python trains.py SEED FOLDER    (under `tfdp run` too)
+
+Each rank asks for a manifest of its own in FOLDER.
 """
 
 import hashlib
 import os
+import pathlib
 import sys
 
 import keras
@@ -28,10 +31,13 @@ def main():
     with strategy.scope():
         model = make_model()
     x, y = make_data()
+    batches = as_pipeline(x, y)
+    manifest = pathlib.Path(sys.argv[2], f"manifest-{strategy.rank}.json")
+    tfdp.write_manifest(manifest, model, batches)
     logs = [
         model.fit(x, y, batch_size=32, verbose=0).history,
         model.fit(as_dataset(x, y), verbose=0).history,
-        model.fit(as_pipeline(x, y), verbose=0).history,
+        model.fit(batches, verbose=0).history,
     ]
     checksum = hashlib.sha256(repr(logs).encode())
     for variable in [*model.variables, *model.optimizer.variables]:
