@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from tfdp.cluster import Cluster, detect
+from tfdp.cluster import Cluster, detect, rank_in_environment
 from tfdp.errors import ClusterError
 
 SLURM = {
@@ -71,3 +71,12 @@ def test_detecting_imports_no_tensorflow_and_no_mpi():
     words = [sys.executable, "-c", code]
     output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert output.strip() == "set()"
+
+
+@pytest.mark.parametrize("environ", [{}, SLURM, MPI, TF_CONFIG, {**SLURM, **MPI}])
+def test_the_rank_alone_is_that_of_the_cluster(environ):
+    assert rank_in_environment(environ) == detect(environ).rank
+
+
+def test_the_rank_is_known_where_the_rest_would_have_to_be_asked_of_mpi():
+    assert rank_in_environment({"PMIX_RANK": "3"}) == 3

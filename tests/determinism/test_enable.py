@@ -1,5 +1,6 @@
 """A run that is repeated leaves the same bits; what would prevent that is refused."""
 
+import json
 import pathlib
 import re
 import subprocess
@@ -28,9 +29,9 @@ def run(program, *words, launch=()):
     return ended.stderr if ended.returncode else ended.stdout
 
 
-def trained(seed, launch=()):
-    """The checksums that the ranks print after training."""
-    said = run([str(TRAINS)], seed, launch=launch)
+def trained(folder, seed, launch=()):
+    """The checksums that the ranks print after training; a manifest is left in `folder`."""
+    said = run([str(TRAINS)], seed, folder, launch=launch)
     checksums = re.findall(r"checksum (\w+)", said)
     assert checksums, said[-3000:]
     return checksums
@@ -38,19 +39,27 @@ def trained(seed, launch=()):
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_two_replicas_of_one_process_leave_the_same_bits_in_every_run():
-    first, again, other = trained(1), trained(1), trained(2)
+def test_two_replicas_of_one_process_leave_the_same_bits_in_every_run(tmp_path):
+    first, again, other = (trained(tmp_path, seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_two_processes_leave_the_same_bits_in_every_run():
-    first, again = trained(1, CLUSTER), trained(1, CLUSTER)
+def test_two_processes_leave_the_same_bits_in_every_run(tmp_path):
+    first, again = trained(tmp_path, 1, CLUSTER), trained(tmp_path, 1, CLUSTER)
     assert len(first) == 2
     assert first == again
     assert first[0] == first[1]
+    (path,) = tmp_path.iterdir()  # rank 0 writes
+    manifest = json.loads(path.read_text())
+    assert manifest["seeds"]["set_by"] == "tfdp.enable_determinism"
+    assert manifest["seeds"]["deterministic"] is True
+    assert manifest["strategy"]["world_size"] == manifest["strategy"]["replicas"] == 2
+    assert manifest["strategy"]["hosts"] == [0, 0]
+    assert manifest["data"]["examples"] == 200
+    assert manifest["command"][-2:] == ["1", str(tmp_path)]
 
 
 IMPORTS = "import os, keras, tensorflow as tf, tfdp\n"

@@ -143,7 +143,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         epoch, position = states.checked(state, identity, self.progress.length)
         self.progress.move(epoch, position)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def identify(self) -> dict[str, Any]:
         """What tells this input from other input, for `tfdp.write_manifest`; JSON.
 
         Returns:
@@ -155,7 +155,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         Cost: up to 64 MiB of each array are read, some 0.2 s; nothing of other sources.
 
         >>> import numpy as np, tfdp
-        >>> found = tfdp.data.pipeline(np.arange(6), 2, seed=1).fingerprint()
+        >>> found = tfdp.data.pipeline(np.arange(6), 2, seed=1).identify()
         >>> found["source"], found["examples"], found["covers"]
         ('ArraySource', 6, 'names, dtypes and shapes; all bytes')
         """

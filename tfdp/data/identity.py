@@ -12,7 +12,7 @@ from tfdp.data.sources.base import AbstractSource
 def identify(
     source: AbstractSource, options: PipelineOptions, examples: int | None
 ) -> dict[str, Any]:
-    """See `Pipeline.fingerprint`."""
+    """See `Pipeline.identify`."""
     chosen = {
         field.name: getattr(options, field.name) for field in dataclasses.fields(PipelineOptions)
     }

@@ -15,7 +15,7 @@ def fingerprint(data: Any) -> dict[str, Any] | None:
     """What tells `data` from other data, as far as that is cheap to find out; JSON.
 
     Args:
-      data: A `tfdp.data.Pipeline`, or anything with a method `fingerprint()`; arrays, tensors and
+      data: A `tfdp.data.Pipeline`, or anything with a method `identify()`; arrays, tensors and
         tuples, lists and dicts of them; a `tf.data.Dataset`; anything else; None.
 
     Returns:
@@ -32,8 +32,8 @@ def fingerprint(data: Any) -> dict[str, Any] | None:
     """
     if data is None:
         return None
-    if callable(getattr(data, "fingerprint", None)):
-        return dict(data.fingerprint())
+    if callable(getattr(data, "identify", None)):
+        return dict(data.identify())
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
         return _of_dataset(data, tensorflow)

@@ -10,17 +10,17 @@ from tfdp import machine
 
 
 def strategy_of(model: Any = None) -> Any:
-    """The model's strategy, or else the one whose scope is open; None: none, or TensorFlow's own.
+    """The model's strategy, or else the one whose scope is open; None: there is none.
 
     Loads no TensorFlow.
     """
-    own = getattr(model, "distribute_strategy", None)
-    if own is not None:
-        return own
     tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None or not tensorflow.distribute.has_strategy():
+    if tensorflow is None:
         return None
-    return tensorflow.distribute.get_strategy()
+    strategy = getattr(model, "distribute_strategy", None) or tensorflow.distribute.get_strategy()
+    # What TensorFlow has where no scope is open; its class has no public name.
+    is_default = type(strategy).__name__ == "_DefaultDistributionStrategy"
+    return None if is_default else strategy
 
 
 def described_strategy(strategy: Any) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ def write_manifest(
         sizes of launchers that are set; none whose name speaks of a secret.
       - `seeds`: `seed`, the function it was given to (`set_by`), and whether TensorFlow's
         operations are `deterministic`.
-      - `data`: its kind, and a fingerprint with what that `covers`; see `Pipeline.fingerprint`.
+      - `data`: its kind, and a fingerprint with what that `covers`; see `Pipeline.identify`.
       - `strategy`: `name`, `replicas`, `devices` and, of tfdp's, what `describe()` returns.
       - `model`: `name`, `class`, `parameters` (trainable numbers), `optimizer` (its configuration),
         `dtype_policy`, `steps_per_execution`, `jit_compile`.
