@@ -13,6 +13,8 @@ import tfdp
 from tfdp.recording import Recorder
 from tfdp.topology.costs import cost
 
+PARTS = ("input", "compute", "meeting", "communication")
+
 pytestmark = harness.in_one_process
 
 
@@ -222,7 +224,7 @@ def test_parts_of_a_sampled_step_are_no_more_than_the_step(tmp_path):
     sampled = [step for step in steps if "compute_seconds" in step]
     assert [step["step"] for step in sampled] == [2, 4, 6, 8, 10]
     for step in sampled:
-        parts = [step[f"{part}_seconds"] for part in ("input", "compute", "communication")]
+        parts = [step[f"{part}_seconds"] for part in PARTS]
         assert all(part >= 0 for part in parts)
         assert 0 < sum(parts) <= step["seconds"] * 1.001
         assert "first_bucket_wait_seconds" in step

@@ -84,11 +84,14 @@ class StepClock:
         self._recorder.sample(False)
         sample: dict[str, Any] = {}
         communication = max(0.0, float(passed.of("communication_seconds").min()))
+        meeting = max(0.0, float(passed.of("meeting_seconds").min()))
         sample["communication_seconds"] = round(communication, 6)
+        sample["meeting_seconds"] = round(meeting, 6)
         if passed.of("bytes_sent").any():
             wait = max(0.0, float(passed.of("first_bucket_wait_seconds").min()))
             sample["first_bucket_wait_seconds"] = round(wait, 6)
-        sample["compute_seconds"] = round(max(0.0, inside - waited - communication), 6)
+        compute = inside - waited - communication - meeting
+        sample["compute_seconds"] = round(max(0.0, compute), 6)
         norms = float(passed.of("norms")[0])
         if norms:
             sample["gradient_norm"] = math.sqrt(float(passed.of("square_norms")[0]) / norms)

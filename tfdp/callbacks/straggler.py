@@ -16,7 +16,7 @@ LEAST_SAMPLES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Straggler:
-    """A rank that comes late to the first bucket, again and again.
+    """A rank that comes late to where all meet, again and again.
 
     Attributes:
       rank: The rank.
@@ -33,12 +33,12 @@ class Straggler:
 def find_straggler(waits: np.ndarray, step_seconds: float) -> Straggler | None:
     """The rank that the others wait for, if it is one and the same most of the time.
 
-    A bucket's sum is there on all ranks at almost the same time, so that the rank which arrived
-    last is the one that waited least, and by how much less it waited is how much later it came: no
-    clocks are compared.
+    A sum is there on all ranks at almost the same time, so that the rank which arrived last is the
+    one that waited least, and by how much less it waited is how much later it came: no clocks are
+    compared.
 
     Args:
-      waits: [ranks, samples], seconds from a rank's arrival at the first bucket to its sum.
+      waits: [ranks, samples], seconds from a rank's arrival at a sum over all ranks to the sum.
       step_seconds: A step's.
 
     >>> punctual, late = [0.030, 0.028, 0.031, 0.030, 0.029], [0.001] * 5

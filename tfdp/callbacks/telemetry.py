@@ -37,6 +37,9 @@ class Telemetry(keras.callbacks.Callback):
       pass, when the last gradient is there, to the last bucket's sum. What was sent while the
       backward pass went on is not in it, waiting for a rank that comes late is.
       `first_bucket_wait_seconds`, from this rank's arrival at the first bucket to its sum.
+      `meeting_seconds`, from the arrival to the sum of the numbers that the step itself needs of
+      all ranks before its backward pass: examples, a loss's denominator, statistics of a
+      synchronized BatchNormalization. They are few bytes: it is waiting for whoever is late.
       `compute_seconds`, what remains of the train function. Of several replicas in a process, the
       last to arrive counts.
     - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping;
@@ -49,9 +52,10 @@ class Telemetry(keras.callbacks.Callback):
     before both are done, and all communication is exposed. On GPUs instants are read when the
     values have come to the host.
 
-    After each epoch the ranks compare their waits at the first bucket. One that comes last in two
-    samples out of three, and later by 5 % of a step, is named in the log (logger `tfdp`) and in a
-    `straggler` line.
+    After each epoch the ranks compare how long they waited for each other, at the first bucket and
+    where they met before. One that waited least in two samples out of three, by 5 % of a step, came
+    last: it is named in the log (logger `tfdp`) and in a `straggler` line. At the first bucket
+    alone it would seldom show, since the ranks meet in the loss before.
 
     Under a strategy other than tfdp's, or none, there is only what Keras tells: no examples,
     communication, norms or ratios. For one device to compare with, use
@@ -185,7 +189,10 @@ class Telemetry(keras.callbacks.Callback):
         line |= self._loss_scale(line["steps"])
         is_sample = "compute_seconds" in line
         if is_sample:
-            self._waits.append(line.get("first_bucket_wait_seconds", 0.0))
+            waits = (
+                line.get(f"{where}_seconds", 0.0) for where in ("first_bucket_wait", "meeting")
+            )
+            self._waits.append(sum(waits))
             self._sample_seconds.append(line["seconds"])
         self._files.line("step", step=self._step, epoch=self._epoch, **line)
         if is_sample:
@@ -220,8 +227,8 @@ class Telemetry(keras.callbacks.Callback):
         )
         if self._rank == 0:
             logging.getLogger("tfdp").warning(
-                "Rank %d on %s keeps the others waiting: in epoch %d it came to the first bucket "
-                "%.0f ms after them, in the median of %d samples. See what else runs there, and "
+                "Rank %d on %s keeps the others waiting: in epoch %d it came %.0f ms "
+                "after them, in the median of %d samples. See what else runs there, and "
                 "whether its input is slower.",
                 found.rank,
                 host,

@@ -95,7 +95,7 @@ def aggregate_additional_loss(
 
 def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
     packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
-    (summed,) = step.sum([packed])
+    (summed,) = step.meet([packed])
     return tf.unstack(summed, num=len(values))
 
 

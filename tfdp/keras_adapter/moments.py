@@ -69,7 +69,7 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
     """The sums, with a gradient that knows whether gradients are weighted when they are applied."""
     share = step.share
     if share is None:
-        return step.sum(values)
+        return step.meet(values)
 
     @tf.custom_gradient
     def summed(*values: tf.Tensor) -> Any:
@@ -82,6 +82,6 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
             totals = step.sum([gradient * factor for gradient in own])
             return [tf.math.divide_no_nan(total, factor) for total in totals]
 
-        return step.sum(values), backward
+        return step.meet(values), backward
 
     return list(summed(*values))

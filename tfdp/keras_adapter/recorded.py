@@ -13,9 +13,7 @@ from tfdp.collectives import slices
 
 
 @contextlib.contextmanager
-def step(
-    recorder: recording.Recorder | None, rank: int, model: Any, data: Any, examples: tf.Tensor
-) -> Iterator[None]:
+def step(recorder: recording.Recorder | None, rank: int, model: Any, data: Any) -> Iterator[None]:
     """One replica's step: its input, and within it whatever else records.
 
     Args:
@@ -23,7 +21,6 @@ def step(
       rank: The replica's.
       model: What is trained.
       data: The replica's share.
-      examples: Of all replicas, a scalar.
     """
     if recorder is None:
         yield
@@ -31,7 +28,6 @@ def step(
     # All processes have as many replicas, in the order of ranks.
     tap = recording.Tap(recorder, rank % len(recorder.buffers))
     tap.add("steps", 1)
-    tap.add("examples", examples)
     if model.steps_per_execution == 1 and not tf.executing_eagerly():
         # Within a loop the next batch is asked for before the step begins, eagerly before it all.
         leaves = tf.nest.flatten(data, expand_composites=True)
@@ -39,6 +35,13 @@ def step(
         tap.add("input_seconds", ready - tap.beginning())
     with recording.tapped(tap):
         yield
+
+
+def examples(total: tf.Tensor) -> None:
+    """Records how many examples the step has on all replicas, a scalar."""
+    tap = recording.current()
+    if tap is not None:
+        tap.add("examples", total)
 
 
 @contextlib.contextmanager

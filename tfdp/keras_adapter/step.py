@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.recording import Watch
+from tfdp.recording import Watch, meeting
 
 _thread = threading.local()
 
@@ -110,6 +110,12 @@ class Step:
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""
         return list(self.context.all_reduce("SUM", list(values))) if values else []
+
+    def meet(self, values: Sequence[Any]) -> list[Any]:
+        """As `sum`, where the step cannot go on without the sums: how long it waits is recorded."""
+        with meeting(values) as sums:
+            sums += self.sum(values)
+        return sums
 
     def sum_prepared(
         self,

@@ -177,17 +177,14 @@ def _with_share(
         step = current()
         if step is None:
             return step_function(data)
-        examples = tf.cast(_num_examples(data), tf.float64)
-        (total,) = step.sum([examples])
-        share = Share(
-            examples, tf.math.divide_no_nan(examples, total), scaled_at_apply, step.num_replicas
-        )
-        with (
-            step.having(share=share),
-            metrics.results_over_replicas(model),
-            recorded.step(recorder, step.rank, model, data, total),
-        ):
-            logs = metrics.same_on_all(step, step_function(data))
+        with recorded.step(recorder, step.rank, model, data):
+            examples = tf.cast(_num_examples(data), tf.float64)
+            (total,) = step.meet([examples])
+            recorded.examples(total)
+            fraction = tf.math.divide_no_nan(examples, total)
+            share = Share(examples, fraction, scaled_at_apply, step.num_replicas)
+            with step.having(share=share), metrics.results_over_replicas(model):
+                logs = metrics.same_on_all(step, step_function(data))
         step.last_share = share
         return logs
 

@@ -6,7 +6,7 @@ and know nothing of each other. A function that was made without a recorder pays
 
 from tfdp.recording.buckets import BucketWatch, Watch
 from tfdp.recording.recorder import Reading, Recorder
-from tfdp.recording.tap import Tap, current, tapped, trust_ratio_observer
+from tfdp.recording.tap import Tap, current, meeting, tapped, trust_ratio_observer
 
 __all__ = [
     "BucketWatch",
@@ -15,6 +15,7 @@ __all__ = [
     "Tap",
     "Watch",
     "current",
+    "meeting",
     "tapped",
     "trust_ratio_observer",
 ]

@@ -18,6 +18,7 @@ SUMS = (
     "updates",  # of gradients that were summed, whether or not they were finite
     "bytes_sent",
     "input_seconds",
+    "meeting_seconds",  # for sums that the step itself needs, such as a loss's denominator
     "communication_seconds",
     "first_bucket_wait_seconds",
     "norms",

@@ -104,6 +104,23 @@ def trust_ratio_observer(index: int) -> Callable[[tf.Tensor], None] | None:
 
 
 @contextlib.contextmanager
+def meeting(values: Sequence[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
+    """Records how long a sum over replicas takes that the step itself needs, if anything does.
+
+    Args:
+      values: The replica's own.
+
+    Yields:
+      A list, for the sums.
+    """
+    tap, sums = current(), list[tf.Tensor]()
+    arrived = None if tap is None else tap.instant(list(filter(tf.is_tensor, values)))
+    yield sums
+    if tap is not None:
+        tap.add("meeting_seconds", tap.instant(sums) - arrived)
+
+
+@contextlib.contextmanager
 def tapped(tap: Tap | None) -> Iterator[Tap | None]:
     """Makes `tap` the calling thread's."""
     outer = current()
