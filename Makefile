@@ -18,10 +18,10 @@ DEV_SETUP := $(VENV)/setup-dev.stamp
 SETUP_FILES := setup.cfg pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types layers fast format clean
+.PHONY: help demo test check tutorials lint types layers fast format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the curves
 	@$(BIN)/tfdp demo $(DEMO_FLAGS)
@@ -30,6 +30,9 @@ test: $(DEV_SETUP) ## Run the whole suite and the docstrings' examples
 	@$(BIN)/python $(PYTEST) --doctest-modules tfdp tests
 
 check: lint types layers fast ## Lint, types, import layers and the fast tests
+
+tutorials: $(DEV_SETUP) ## Run every notebook, each in a kernel of its own
+	@$(BIN)/python -m pytest -q tests/tutorials
 
 lint: $(DEV_SETUP) ## Lint and formatting, by ruff
 	@$(BIN)/ruff check --quiet .
@@ -44,9 +47,10 @@ layers: $(DEV_SETUP) ## The import layers, module sizes and docstrings
 fast: $(DEV_SETUP) ## The fast tests
 	@$(BIN)/python $(PYTEST) -m "not slow and not multiprocess" tests
 
-format: $(DEV_SETUP) ## Format the code and mend what ruff can mend
+format: $(DEV_SETUP) ## Format the code, mend what ruff can mend, take outputs out of notebooks
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
+	@$(BIN)/python tests/tutorials/tidy.py tutorials/*.ipynb
 
 clean: ## Remove the environment, caches and build output
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

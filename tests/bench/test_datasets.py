@@ -1,6 +1,7 @@
 """Images, from scikit-learn, Debian's package or the network."""
 
 import gzip
+import sys
 
 import numpy as np
 import pytest
@@ -64,3 +65,9 @@ def test_an_idx_file_that_is_cut_short_is_refused(tmp_path):
     path.write_bytes(gzip.compress(b"\0\0\x08\x01\0\0\0\x05abc"))
     with pytest.raises(ValueError, match="received 3"):
         datasets.read_idx(path)
+
+
+def test_without_scikit_learn_the_error_says_how_to_get_the_digits(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(datasets.DataUnavailableError, match="do `pip install scikit-learn`"):
+        datasets.load("digits")

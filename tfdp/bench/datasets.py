@@ -39,7 +39,8 @@ def load(name: str) -> ImageData:
     """Loads `"digits"` or `"fashion_mnist"`.
 
     Raises:
-        DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded.
+        DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded, or
+            scikit-learn, for the digits, is not installed.
 
     Example:
         >>> load("digits").train_images.shape
@@ -77,8 +78,14 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 
 
 def _load_digits() -> ImageData:
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ModuleNotFoundError as error:
+        raise DataUnavailableError(
+            "scikit-learn, which has the images of digits, must be installed; received "
+            f"{error}; do `pip install scikit-learn`."
+        ) from error
 
     images, labels = load_digits(return_X_y=True)
     images = (images.reshape(-1, 8, 8, 1) / 16.0).astype(np.float32)

