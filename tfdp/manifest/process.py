@@ -39,8 +39,8 @@ _NAMES = (
     "SLURM_STEP_NUM_TASKS",
 )
 
-# Those of Terraform, which are no business of ours and may be secret.
-_NOT_OURS = ("TF_CLI_", "TF_VAR_")
+# Those of Terraform, which may be secret, and what TensorFlow sets for itself.
+_NOT_OURS = ("TF_CLI_", "TF_VAR_", "TPU_ML_")
 
 _SECRET = re.compile(r"AUTH|CREDENTIAL|KEY|PASS|SECRET|SIGNATURE|TOKEN", re.IGNORECASE)
 _OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(=?)")
