@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tfdp import callbacks, data, errors, optimizers, topology
     from tfdp.strategy.data_parallel import DataParallelStrategy
 
+#: The version of the package.
 __version__ = "0.1.0"
 
 __all__ = [

@@ -5,6 +5,17 @@ Every message says what must hold, what was received and the exact fix.
 
 from __future__ import annotations
 
+__all__ = [
+    "ClusterError",
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
+    "CorruptRecordError",
+    "RankLostError",
+    "RankMismatchError",
+    "RecordIndexError",
+    "ScopeError",
+]
+
 # In every error that only says that another rank is gone: the launcher looks for the first cause.
 LOST_RANK_MARK = "lost rank"
 

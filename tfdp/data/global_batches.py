@@ -101,7 +101,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Those of a whole epoch; None: not known before one was read."""
+        """Those of a whole epoch; None where that is not known before one was read."""
         options, length = self.pipeline_options, self.progress.length
         if length is None:
             return None
@@ -154,7 +154,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     @property
     def batches_left(self) -> int | None:
-        """Those of the next iterator; None: not known before an epoch was read, or endless."""
+        """Those of the next iterator; None if not known before an epoch was read, or endless."""
         if self._endless:
             return None
         return self.batches_per_epoch if self._from_start else self.progress.batches_left

@@ -112,6 +112,7 @@ class Exchange:
         return tuple(sorted(received, key=lambda t: (t.source, t.chunks.start)))
 
 
+#: What a schedule is made of.
 Phase = AllReduce | Exchange
 
 
