@@ -40,7 +40,13 @@ class InputMonitor(keras.callbacks.Callback):
         self._watched = pipeline
 
     def watch(self, pipeline: Any) -> None:
-        """Sets the pipeline for the next training, unless one was given."""
+        """Sets the pipeline for the next training, unless one was given; `fit` calls it.
+
+        >>> import numpy as np, tfdp
+        >>> monitor = InputMonitor()
+        >>> monitor.watch(tfdp.data.pipeline(np.ones(8), 4, seed=1))
+        >>> monitor.on_train_begin()
+        """
         if self.pipeline is None:
             self._watched = pipeline
 
