@@ -15,7 +15,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "public_names",
+    "reference_pages",
 ]
 
 # Docstrings are Google's style. A name in single backquotes is a link where the reference has it.
@@ -28,7 +28,7 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 add_module_names = False
 
-# Warns of references to nothing; `public_names` says which need not lead anywhere.
+# Warns of references to nothing; `reference_pages` says which need not lead anywhere.
 nitpicky = True
 
 # The tables of `tfdp bench convergence` begin below the headings of what they are put in, and are
