@@ -38,7 +38,9 @@ class CollectiveMismatchError(RuntimeError):
     >>> step_of_all()
     Traceback (most recent call last):
         ...
-    tfdp.errors.CollectiveMismatchError: ...
+    tfdp.errors.CollectiveMismatchError: ... Every replica must issue the same collectives in the
+    same order, but number 1 is all_reduce of float32 [] between ranks [0, 1] on replica 0 and
+    missing on replica 1. ...
     """
 
     # AutoGraph raises an error anew, as its own class, only if it is made like this.
@@ -91,7 +93,7 @@ class RankLostError(RuntimeError):
     >>> board.all_gather("the loss")
     Traceback (most recent call last):
         ...
-    tfdp.errors.RankLostError: ...
+    tfdp.errors.RankLostError: Rank 0: lost rank 1: its connection broke ...
     """
 
     __init__ = Exception.__init__
@@ -111,7 +113,8 @@ class CollectiveTimeoutError(RuntimeError):
     >>> board.all_gather("the loss")
     Traceback (most recent call last):
         ...
-    tfdp.errors.CollectiveTimeoutError: ...
+    tfdp.errors.CollectiveTimeoutError: Rank 0: the loss must come from every rank within 0.1 s,
+    but rank 1 did not send it. ...
     """
 
     __init__ = Exception.__init__
@@ -152,7 +155,8 @@ class CorruptRecordError(ValueError):
     >>> sources.TFRecordSource(path)
     Traceback (most recent call last):
         ...
-    tfdp.errors.CorruptRecordError: ...
+    tfdp.errors.CorruptRecordError: A TFRecord file must be whole; in '...train.tfrecord', at byte
+    0, a record begins that ends at byte 26; the file has 20. ...
     """
 
     __init__ = Exception.__init__
@@ -176,7 +180,8 @@ class RecordIndexError(ValueError):
     >>> sources.TFRecordSource(path)
     Traceback (most recent call last):
         ...
-    tfdp.errors.RecordIndexError: ...
+    tfdp.errors.RecordIndexError: The index '...train.tfrecord.tfdp-index' must fit its record
+    file, but it is of a file of 26 bytes, and the file has 35. ...
     """
 
     __init__ = Exception.__init__

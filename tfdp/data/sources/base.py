@@ -41,6 +41,8 @@ class AbstractIndexedSource(AbstractSource):
     """Random access: each worker reads the examples of its own replicas and no others.
 
     Attributes:
+      element_spec: A nest of `tf.TypeSpec` of one example, without a batch axis.
+      fingerprint: What tells this source from another; alike in every process and after a restart.
       vectorized: Whether `rows` is cheaper than as many calls of `row`. If not, as where each
         example is decoded, `row` is called in parallel.
 
@@ -94,6 +96,10 @@ class AbstractIndexedSource(AbstractSource):
 
 class AbstractStreamSource(AbstractSource):
     """Examples that can only be read from the first to the last: every worker reads all of them.
+
+    Attributes:
+      element_spec: A nest of `tf.TypeSpec` of one example, without a batch axis.
+      fingerprint: What tells this source from another; alike in every process and after a restart.
 
     >>> class Lines(AbstractStreamSource):
     ...     element_spec = tf.TensorSpec([], tf.string)
