@@ -101,10 +101,10 @@ def test_names_and_commands_in_the_text_are_links(pages):
     assert "tfdp.topology.html#tfdp.topology.Auto" in pages["reference/tfdp.html"].links
 
 
-def test_every_link_between_pages_leads_somewhere(built, pages):
+def test_every_link_between_pages_leads_somewhere_and_every_picture_is_there(built, pages):
     broken = []
     for name, page in pages.items():
-        for link in page.links:
+        for link in page.links | page.loads:
             parts = urllib.parse.urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
@@ -133,9 +133,11 @@ def test_a_reference_to_nothing_is_an_error_that_names_it(tmp_path):
         shutil.copy(path, docs)
     (docs / "index.md").write_text("")
     broken = ("`tfdp.optimizers.LAMP`", "`tfdp.data.pipe(x)`", "[a guide](docs/data/READ.md)")
-    text = "\n\n".join(["# A page", "`tfdp.optimizers.LAMB` is there.", *broken, ""])
-    (tmp_path / "README.md").write_text(text)
+    sound = ("`tfdp.optimizers.LAMB`", "[it](README.md)", "[page](other/README.md)", "[all](docs)")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/README.md").write_text("# Not among the pages\n")
+    (tmp_path / "README.md").write_text("\n\n".join(["# A page", *sound, *broken, ""]))
     outcome = build(docs, tmp_path / "html")
     assert outcome.returncode != 0
     assert all(name in outcome.stderr for name in ("optimizers.LAMP", "data.pipe", "READ.md"))
-    assert "optimizers.LAMB" not in outcome.stderr
+    assert outcome.stderr.count("WARNING: ") - outcome.stderr.count("WARNING: All log") == 3
