@@ -18,7 +18,7 @@ DEV_SETUP := $(VENV)/setup-dev.stamp
 SETUP_FILES := setup.cfg pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check tutorials lint types layers fast format clean
+.PHONY: help demo test docs check tutorials lint types layers fast format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,10 @@ demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the
 
 test: $(DEV_SETUP) ## Run the whole suite and the docstrings' examples
 	@$(BIN)/python $(PYTEST) --doctest-modules tfdp tests
+
+docs: $(DEV_SETUP) ## Build the reference and the guides, in build/docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -E -d build/doctrees docs build/docs
+	@echo "Open build/docs/index.html"
 
 check: lint types layers fast ## Lint, types, import layers and the fast tests
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfdp.manifest.write import write_manifest
     from tfdp.strategy.data_parallel import DataParallelStrategy
 
+#: The version of the package.
 __version__ = "0.1.0"
 
 __all__ = [

@@ -164,6 +164,15 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--rounds", type=int, default=30, help="timings of each (%(default)s)")
     parser.set_defaults(handler=_bench_optimizers, parser=parser)
+    parser = measures.add_parser(
+        "telemetry",
+        help="what tfdp.callbacks.Telemetry costs a step",
+        description="Times model.fit with Telemetry and without it, in turn, in one process.",
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="fits a side (%(default)s)")
+    parser.add_argument("--steps", type=int, default=41, help="of each fit (%(default)s)")
+    parser.add_argument("--replicas", type=int, default=2, help="logical CPU devices (%(default)s)")
+    parser.set_defaults(handler=_bench_telemetry, parser=parser)
 
 
 def _demo(parsed: argparse.Namespace) -> int:
@@ -247,6 +256,20 @@ def _bench_optimizers(parsed: argparse.Namespace) -> int:
     from tfdp.bench.optimizers import run
 
     return run(parsed.rounds)
+
+
+def _bench_telemetry(parsed: argparse.Namespace) -> int:
+    parser: argparse.ArgumentParser = parsed.parser
+    for option, least in (("rounds", 1), ("steps", 2), ("replicas", 1)):
+        value = getattr(parsed, option)
+        if value < least:
+            parser.error(f"`{option}` must be at least {least}; received {value}.")
+    require(["tensorflow"], parser)
+    set_environment()
+
+    from tfdp.bench.telemetry import run
+
+    return run(parsed.rounds, parsed.steps, parsed.replicas)
 
 
 if __name__ == "__main__":

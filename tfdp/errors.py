@@ -5,6 +5,17 @@ Every message says what must hold, what was received and the exact fix.
 
 from __future__ import annotations
 
+__all__ = [
+    "ClusterError",
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
+    "CorruptRecordError",
+    "RankLostError",
+    "RankMismatchError",
+    "RecordIndexError",
+    "ScopeError",
+]
+
 # In every error that only says that another rank is gone: the launcher looks for the first cause.
 LOST_RANK_MARK = "lost rank"
 
@@ -14,6 +25,22 @@ class CollectiveMismatchError(RuntimeError):
 
     A collective waits for every replica. If one replica issues another kind, dtype or shape, or
     one collective fewer, all would wait for ever; the difference is found while the step is traced.
+
+    >>> import tensorflow as tf
+    >>> import tfdp
+    >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+    >>> def step():
+    ...     replica = tf.distribute.get_replica_context()
+    ...     rank = tf.get_static_value(replica.replica_id_in_sync_group)
+    ...     if int(rank) == 0:
+    ...         replica.all_reduce("SUM", 1.0)
+    >>> step_of_all = tf.function(lambda: strategy.run(step))
+    >>> step_of_all()
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.CollectiveMismatchError: ... Every replica must issue the same collectives in the
+    same order, but number 1 is all_reduce of float32 [] between ranks [0, 1] on replica 0 and
+    missing on replica 1. ...
     """
 
     # AutoGraph raises an error anew, as its own class, only if it is made like this.
@@ -21,7 +48,17 @@ class CollectiveMismatchError(RuntimeError):
 
 
 class ScopeError(RuntimeError):
-    """Something was made in another scope than the one that it is used in."""
+    """Something was made in another scope than the one that it is used in.
+
+    >>> import tfdp
+    >>> one = tfdp.DataParallelStrategy(devices=["CPU:0"])
+    >>> with one.scope(), tfdp.DataParallelStrategy(devices=["CPU:1"]).scope():
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.ScopeError: Only one strategy's scope can be open at a time, but that of another
+    DataParallelStrategy is. Leave it first, or build the model in one of them.
+    """
 
 
 class ClusterError(ValueError):
@@ -29,34 +66,122 @@ class ClusterError(ValueError):
 
     It comes from `TF_CONFIG`, MPI, Slurm or a cluster resolver. The message names the variable,
     what it held and, where it is known, the rank.
+
+    >>> import os
+    >>> from unittest import mock
+    >>> import tfdp
+    >>> with mock.patch.dict(os.environ, TF_CONFIG="{"):
+    ...     tfdp.DataParallelStrategy()
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.ClusterError: `TF_CONFIG` must be JSON, but is '{': ...
     """
 
 
 class RankLostError(RuntimeError):
-    """Another process of the cluster died, stopped or ended while this one needs it."""
+    """Another process of the cluster died, stopped or ended while this one needs it.
+
+    Here one process plays the first of two ranks, and the connection to the other ends:
+
+    >>> import socket
+    >>> from tfdp.cluster.board import Board
+    >>> server = socket.create_server(("127.0.0.1", 0))
+    >>> theirs = socket.create_connection(server.getsockname())
+    >>> ours, _ = server.accept()
+    >>> board = Board(rank=0, world_size=2, connections={1: ours}, timeout_seconds=60.0)
+    >>> theirs.close()
+    >>> board.all_gather("the loss")
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.RankLostError: Rank 0: lost rank 1: its connection broke ...
+    """
 
     __init__ = Exception.__init__
 
 
 class CollectiveTimeoutError(RuntimeError):
-    """A rank did not take part in a collective, or did not say what was asked, in time."""
+    """A rank did not take part in a collective, or did not say what was asked, in time.
+
+    Here one process plays the first of two ranks, and the other says nothing:
+
+    >>> import socket
+    >>> from tfdp.cluster.board import Board
+    >>> server = socket.create_server(("127.0.0.1", 0))
+    >>> theirs = socket.create_connection(server.getsockname())
+    >>> ours, _ = server.accept()
+    >>> board = Board(rank=0, world_size=2, connections={1: ours}, timeout_seconds=0.1)
+    >>> board.all_gather("the loss")
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.CollectiveTimeoutError: Rank 0: the loss must come from every rank within 0.1 s,
+    but rank 1 did not send it. ...
+    """
 
     __init__ = Exception.__init__
 
 
 class RankMismatchError(RuntimeError):
-    """Something that must be alike on all ranks is not: a variable, an option, a version."""
+    """Something that must be alike on all ranks is not: a variable, an option, a version.
+
+    Here one process plays two ranks; what one of them finds ends the waits of both:
+
+    >>> import socket
+    >>> from tfdp.cluster.board import Board
+    >>> server = socket.create_server(("127.0.0.1", 0))
+    >>> theirs = socket.create_connection(server.getsockname())
+    >>> ours, _ = server.accept()
+    >>> first = Board(rank=0, world_size=2, connections={1: ours}, timeout_seconds=60.0)
+    >>> second = Board(rank=1, world_size=2, connections={0: theirs}, timeout_seconds=60.0)
+    >>> second.fail(RankMismatchError("Rank 1: the seed is 2 here, and 1 on rank 0."))
+    >>> first.all_gather("the loss")
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.RankMismatchError: Rank 1: the seed is 2 here, and 1 on rank 0.
+    """
 
     __init__ = Exception.__init__
 
 
 class CorruptRecordError(ValueError):
-    """A record file is damaged. The message names the file and the byte."""
+    """A record file is damaged. The message names the file and the byte.
+
+    >>> import os, tempfile
+    >>> import tensorflow as tf
+    >>> from tfdp.data import sources
+    >>> path = os.path.join(tempfile.mkdtemp(), "train.tfrecord")
+    >>> with tf.io.TFRecordWriter(path) as writer:
+    ...     writer.write(b"an example")
+    >>> os.truncate(path, 20)  # as an interrupted copy leaves it
+    >>> sources.TFRecordSource(path)
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.CorruptRecordError: A TFRecord file must be whole; in '...train.tfrecord', at byte
+    0, a record begins that ends at byte 26; the file has 20. ...
+    """
 
     __init__ = Exception.__init__
 
 
 class RecordIndexError(ValueError):
-    """The index beside a record file cannot be used: it is stale, damaged or of a newer tfdp."""
+    """The index beside a record file cannot be used: it is stale, damaged or of a newer tfdp.
+
+    >>> import os, tempfile
+    >>> import tensorflow as tf
+    >>> from tfdp.cli import main
+    >>> from tfdp.data import sources
+    >>> path = os.path.join(tempfile.mkdtemp(), "train.tfrecord")
+    >>> with tf.io.TFRecordWriter(path) as writer:
+    ...     writer.write(b"an example")
+    >>> main(["data", "index", path])
+    /...train.tfrecord: 1 records indexed
+    0
+    >>> with tf.io.TFRecordWriter(path) as writer:
+    ...     writer.write(b"another one, longer")
+    >>> sources.TFRecordSource(path)
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.RecordIndexError: The index '...train.tfrecord.tfdp-index' must fit its record
+    file, but it is of a file of 26 bytes, and the file has 35. ...
+    """
 
     __init__ = Exception.__init__

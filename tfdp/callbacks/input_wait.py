@@ -40,7 +40,14 @@ class InputMonitor(keras.callbacks.Callback):
         self._watched = pipeline
 
     def watch(self, data: Any, pipeline: Any) -> None:
-        """Sets the pipeline of the next training, unless one was given."""
+        """Sets the pipeline for the next training, unless one was given; `fit` calls it.
+
+        >>> import numpy as np, tfdp
+        >>> monitor = InputMonitor()
+        >>> batches = tfdp.data.pipeline(np.ones(8), 4, seed=1)
+        >>> monitor.watch(batches, batches)
+        >>> monitor.on_train_begin()
+        """
         if self.pipeline is None:
             self._watched = pipeline
 

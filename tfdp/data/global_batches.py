@@ -12,8 +12,7 @@ from tfdp import keras_adapter
 from tfdp.data import state as states
 from tfdp.data.counting import Counter, iterate
 from tfdp.data.identity import identify
-from tfdp.data.mapping import check_dense
-from tfdp.data.memory import check_buffer
+from tfdp.data.length import checked_length, empty
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_order
 from tfdp.data.progress import Progress
@@ -39,6 +38,17 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
       source: Of the examples.
       pipeline_options: A `PipelineOptions`.
       progress: The count of batches taken, and of the seconds that steps waited for them.
+
+    >>> import numpy as np, tfdp
+    >>> batches = tfdp.data.pipeline(np.arange(5), 2, seed=1, shuffle=False)
+    >>> isinstance(batches, Pipeline), batches.global_batch_size, batches.batches_per_epoch
+    (True, 2, 3)
+    >>> next(iter(batches)).numpy()
+    array([0, 1])
+    >>> batches.is_fresh, batches.batches_left, batches.progress.place
+    (False, 2, (0, 2))
+    >>> [batch.numpy().tolist() for batch in batches]  # the rest of the epoch
+    [[2, 3], [4]]
     """
 
     def __init__(
@@ -57,7 +67,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         self.source = source
         self.pipeline_options = options
         self.progress = progress or Progress(
-            _checked_length(source, options),
+            checked_length(source, options),
             options.global_batch_size,
             options.drop_remainder,
             source.describe() if isinstance(source, AbstractStreamSource) else None,
@@ -102,7 +112,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Those of a whole epoch; None: not known before one was read."""
+        """Those of a whole epoch; None where that is not known before one was read."""
         options, length = self.pipeline_options, self.progress.length
         if length is None:
             return None
@@ -173,7 +183,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     @property
     def batches_left(self) -> int | None:
-        """Those of the next iterator; None: not known before an epoch was read, or endless."""
+        """Those of the next iterator; None if not known before an epoch was read, or endless."""
         if self._endless:
             return None
         return self.batches_per_epoch if self._from_start else self.progress.batches_left
@@ -184,6 +194,12 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         Args:
           epoch: Its number, from 0.
           steps_per_epoch: As given to `fit`; None: one of Keras' epochs is one of the pipeline's.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1)
+        >>> batches.begin_at(epoch=2, steps_per_epoch=2)
+        >>> batches.progress.place
+        (1, 2)
         """
         whole = self.batches_per_epoch
         if steps_per_epoch is None or whole is None:
@@ -195,16 +211,38 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
     # ---- views of it
 
     def endless(self) -> Pipeline:
-        """The same, going on with the next epoch where one ends; it shares the progress."""
+        """The same, going on with the next epoch where one ends; it shares the progress.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(3), 2, seed=1, shuffle=False)
+        >>> [batch.numpy().tolist() for batch, _ in zip(batches.endless(), range(3))]
+        [[0, 1], [2], [0, 1]]
+        """
         return self._kept_view("endless", endless=True)
 
     def from_start(self, endless: bool = False) -> Pipeline:
-        """An epoch from its first batch, always epoch 0's order, whatever was trained."""
+        """An epoch from its first batch, always epoch 0's order, whatever was trained.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(3), 2, seed=1, shuffle=False)
+        >>> _ = next(iter(batches))
+        >>> [batch.numpy().tolist() for batch in batches.from_start()]
+        [[0, 1], [2]]
+        """
         endless = endless or self._endless
         return self._kept_view(("from start", endless), from_start=True, endless=endless)
 
     def uncounted(self) -> Pipeline:
-        """The same, from where the training is on, but only what `took` says counts as taken."""
+        """The same, from where the training is on, but only what `took` says counts as taken.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1)
+        >>> view = batches.uncounted()
+        >>> _ = next(iter(view))
+        >>> view.took(1)
+        >>> batches.progress.place
+        (0, 2)
+        """
         return self._kept_view("uncounted", counts=False)
 
     def took(self, batches: int) -> None:
@@ -218,6 +256,11 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         Args:
           share_fn: As `Dataset.map` calls it.
           key: Hashable; the view is kept for another call with an equal one.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(2), 2, seed=1, shuffle=False)
+        >>> next(iter(batches.with_share_fn(lambda share: -share, "negated"))).numpy()
+        array([ 0, -1])
         """
         return self._kept_view(key, share_fn=share_fn)
 
@@ -249,6 +292,11 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         Args:
           num_replicas: Of all processes; at most `global_batch_size`.
           ranks: Whose shares are wanted.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(6), 3, seed=1, shuffle=False)
+        >>> [share.numpy().tolist() for share in batches.for_replicas(2, range(2))]
+        [[0, 1], [2], [3, 4], [5]]
         """
         wanted = (num_replicas, ranks)
         if wanted not in self._shares:
@@ -264,7 +312,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
         def learn(length: int) -> None:
             if length == 0:
-                raise _empty(described)
+                raise empty(described)
             progress.read_to_end(length)
 
         return make_shares(
@@ -280,7 +328,14 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         )
 
     def say_what_is_read(self, world_size: int) -> None:
-        """Logs once, for a stream, that each process reads all of it."""
+        """Logs once, for a stream, that each process reads all of it.
+
+        >>> import tfdp
+        >>> batches = tfdp.data.pipeline(tf.data.Dataset.range(4), 2, seed=1)
+        >>> batches.say_what_is_read(world_size=2)
+        >>> batches.progress.said_what_is_read
+        True
+        """
         if isinstance(self.source, AbstractStreamSource) and not self.progress.said_what_is_read:
             self.progress.said_what_is_read = True
             logging.getLogger("tfdp").warning(
@@ -291,7 +346,16 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
             )
 
     def end(self) -> None:
-        """Notes that a step has found no batch left."""
+        """Notes that a step has found no batch left.
+
+        >>> import tfdp
+        >>> source = tf.data.Dataset.range(4).filter(lambda x: x < 3)  # of unknown length
+        >>> batches = tfdp.data.pipeline(source, 2, seed=1)
+        >>> _ = list(batches)
+        >>> batches.end()
+        >>> batches.progress.place
+        (1, 0)
+        """
         self.progress.end()
 
     def explain(self, error: Exception) -> Exception:
@@ -301,6 +365,12 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
           error: Raised while the next batches were made.
 
         Cost: reads the examples that were to come, up to the one that cannot be read.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(4), 2, seed=1)
+        >>> error = tf.errors.InvalidArgumentError(None, None, "an example is damaged")
+        >>> batches.explain(error) is error  # an array can always be read
+        True
         """
         if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.NotFoundError):
             return error
@@ -315,35 +385,3 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
     def _take(self, waited_seconds: float) -> None:
         if self._counts and not self._from_start:
             self.progress.take(waited_seconds)
-
-
-def _checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:
-    if options.map_fn is None:
-        check_dense(source.element_spec, source.describe())
-    if isinstance(source, AbstractIndexedSource):
-        length: int | None = len(source)
-    else:
-        assert isinstance(source, AbstractStreamSource)
-        length = source.num_examples
-        held = options.shuffle_buffer if options.shuffle else 0
-        if options.cache:
-            held = max(held, length or 0)
-        elif length is not None:
-            held = min(held, length)
-        check_buffer(held, source.element_spec, options.memory_bytes)
-    if length == 0:
-        raise _empty(source.describe())
-    if length is not None and options.drop_remainder and length < options.global_batch_size:
-        raise ValueError(
-            f"With `drop_remainder` the source must fill a batch of {options.global_batch_size}; "
-            f"received {length} examples ({source.describe()}). Use a `global_batch_size` of at "
-            f"most {length}, or `drop_remainder=False`."
-        )
-    return length
-
-
-def _empty(described: str) -> ValueError:
-    return ValueError(
-        f"`source` must hold at least one example; received {described}, which is empty. "
-        "Check what made it."
-    )

@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# Their norms say nothing of the scale of a layer's output, and pulling them to zero does not
-# regularize. The papers' experiments leave them out, as do the reference programs of MLPerf.
+#: Patterns of the paths of biases and of the weights of normalization.
+#:
+#: Their norms say nothing of the scale of a layer's output, and pulling them to zero does not
+#: regularize. The papers' experiments leave them out, as do the reference programs of MLPerf.
 BIAS_AND_NORMALIZATION = (
     r"(^|/)bias$",
     r"(^|/)gamma$",  # of BatchNormalization, LayerNormalization, GroupNormalization

@@ -150,6 +150,12 @@ class LAMB(AbstractLayerwiseOptimizer):
     >>> import keras
     >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
     >>> model.compile(LAMB(2e-3, weight_decay=0.01, gradient_accumulation_steps=4), "mse")
+
+    The default's exclusions, and one more:
+
+    >>> from tfdp import optimizers
+    >>> patterns = [*optimizers.BIAS_AND_NORMALIZATION, "embeddings$"]
+    >>> optimizer = LAMB(exclude_from_weight_decay=patterns)
     """
 
     def __init__(

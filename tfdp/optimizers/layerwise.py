@@ -80,7 +80,12 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
 
     @property
     def exclude_from_layer_adaptation(self) -> list[str] | None:
-        """The patterns, or None for biases and normalization."""
+        """The patterns, or None for biases and normalization.
+
+        >>> from tfdp.optimizers import LAMB
+        >>> LAMB(exclude_from_layer_adaptation=["embeddings$"]).exclude_from_layer_adaptation
+        ['embeddings$']
+        """
         patterns = self.exclusions["exclude_from_layer_adaptation"]
         return None if patterns is None else list(patterns)
 
@@ -101,6 +106,13 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
 
         And who observes its trust ratio, if the step is recorded. It does not decay if a pattern,
         or Keras' own method, excludes it.
+
+        >>> from tfdp.optimizers import LARS
+        >>> optimizer = LARS(weight_decay=1e-4)
+        >>> optimizer.build([keras.Variable([1.0, 2.0], name="kernel")])
+        >>> options = optimizer.step_options(0)
+        >>> options["weight_decay"], options["adapted"]
+        (0.0001, True)
         """
         # By the name that it was built with: within a step "bias" may be "bias/replica_1:0".
         variable = self._trainable_variables[index]
@@ -114,7 +126,15 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         }
 
     def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:
-        """A slot of each name for each variable, zeros, float32 where the variable is half."""
+        """A slot of each name for each variable, zeros, float32 where the variable is half.
+
+        >>> from tfdp.optimizers import LARS
+        >>> optimizer, kernel = LARS(), keras.Variable([1.0, 2.0], dtype="float16", name="kernel")
+        >>> optimizer.build([kernel])
+        >>> ((slot,),) = optimizer.add_slots([kernel], ["another"])
+        >>> slot.shape.as_list(), slot.dtype
+        ([2], 'float32')
+        """
         with self._in_float32():
             return self.add_optimizer_variables(variables, list(names))
 
@@ -131,6 +151,12 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
 
         Rows of `tf.IndexedSlices`, whose `dense_shape` must be known, are added up where they occur
         more than once.
+
+        >>> from tfdp.optimizers import LARS
+        >>> half = tf.constant([1.0, 1.0], tf.float16)
+        >>> rows = tf.IndexedSlices(half, indices=[1, 1], dense_shape=[3])
+        >>> LARS().in_float32(rows).numpy()
+        array([0., 2., 0.], dtype=float32)
         """
         tensor = tf.convert_to_tensor(tensor)
         return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)

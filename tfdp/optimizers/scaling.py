@@ -52,7 +52,7 @@ def scale_learning_rate(
       rule: How the rate grows.
 
     Returns:
-      A float that remembers its batch: under a strategy of tfdp `fit` warns if its own is another.
+      A float that remembers its batch; under a strategy of tfdp `fit` warns if its own is another.
 
     Raises:
       ValueError: A number is out of range, or the rule unknown.

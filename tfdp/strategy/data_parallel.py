@@ -66,8 +66,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         `tfdp.enable_determinism`.
 
     >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
-    >>> strategy.num_replicas_in_sync
-    2
+    >>> strategy.num_replicas_in_sync, strategy.rank, strategy.topology
+    (2, 0, Native())
     """
 
     def __init__(

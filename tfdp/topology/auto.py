@@ -23,6 +23,10 @@ class Rule:
     Attributes:
       up_to_bytes: The largest buffer that it holds for; None: there is no largest.
       topology: How such buffers are summed.
+
+    >>> from tfdp.topology.tree import Tree
+    >>> Rule(up_to_bytes=None, topology=Tree())
+    Rule(up_to_bytes=None, topology=Tree())
     """
 
     up_to_bytes: int | None
@@ -46,6 +50,10 @@ class Auto(Topology):
     >>> auto = decide(4, [0, 1, 0, 1], Links(1e-4, 1e9, 1e-3, 24e6, 3e-4, 2e-4))
     >>> auto.describe()
     'Native() up to 32 KiB, Tree() above'
+    >>> auto.topology_for(size_bytes=2**20)
+    Tree()
+    >>> Auto((Rule(None, auto.topology_for(1024)),)).describe()
+    'Native() for all sizes'
     """
 
     rules: tuple[Rule, ...] = ()

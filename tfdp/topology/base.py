@@ -112,6 +112,7 @@ class Exchange:
         return tuple(sorted(received, key=lambda t: (t.source, t.chunks.start)))
 
 
+#: What a schedule is made of.
 Phase = AllReduce | Exchange
 
 
@@ -124,8 +125,12 @@ class Schedule:
       chunks: Into how many nearly equal neighbouring pieces transfers cut the buffer. Only their
         boundaries matter: there may be many more chunks than transfers, or than elements.
 
-    >>> Schedule((AllReduce(((0, 1),)),)).chunks
-    1
+    >>> everyone = AllReduce(((0, 1),))
+    >>> schedule = Schedule((everyone, Exchange((Transfer(0, 1, range(0, 1), reduce=False),))))
+    >>> schedule.chunks, len(schedule.exchanges())
+    (1, 1)
+    >>> isinstance(everyone, Phase)
+    True
     """
 
     phases: tuple[Phase, ...]

@@ -38,6 +38,11 @@ class Cost:
       bytes_received: By each rank.
       bytes_sent_between_hosts: By each host to others, for every host in `hosts`.
       bytes_received_between_hosts: Likewise, received.
+
+    >>> hosts = [0, 0, 1]
+    >>> ring = cost(Ring().schedule(3, hosts, 900), hosts, 900)
+    >>> isinstance(ring, Cost), ring.max_bytes_sent_per_rank, ring.max_bytes_between_hosts
+    (True, 1200, 1200)
     """
 
     steps: int

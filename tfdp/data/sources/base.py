@@ -51,8 +51,28 @@ class AbstractIndexedSource(AbstractSource):
     """Random access: each worker reads the examples of its own replicas and no others.
 
     Attributes:
+      element_spec: A nest of `tf.TypeSpec` of one example, without a batch axis.
+      fingerprint: What tells this source from another; alike in every process and after a restart.
       vectorized: Whether `rows` is cheaper than as many calls of `row`. If not, as where each
         example is decoded, `row` is called in parallel.
+
+    >>> class Squares(AbstractIndexedSource):
+    ...     element_spec = tf.TensorSpec([], tf.int64)
+    ...     fingerprint = "squares of 4"
+    ...
+    ...     def __len__(self):
+    ...         return 4
+    ...
+    ...     def rows(self, indices):
+    ...         return indices**2
+    ...
+    ...     def describe(self):
+    ...         return "4 squares"
+    >>> squares = Squares()
+    >>> squares.rows(tf.constant([3, 1], tf.int64)).numpy(), int(squares.row(tf.constant(2)))
+    (array([9, 1]), 4)
+    >>> squares.describe(), squares.explain([0])
+    ('4 squares', None)
     """
 
     vectorized: bool = True
@@ -85,7 +105,28 @@ class AbstractIndexedSource(AbstractSource):
 
 
 class AbstractStreamSource(AbstractSource):
-    """Examples that can only be read from the first to the last: every worker reads all of them."""
+    """Examples that can only be read from the first to the last: every worker reads all of them.
+
+    Attributes:
+      element_spec: A nest of `tf.TypeSpec` of one example, without a batch axis.
+      fingerprint: What tells this source from another; alike in every process and after a restart.
+
+    >>> class Lines(AbstractStreamSource):
+    ...     element_spec = tf.TensorSpec([], tf.string)
+    ...     fingerprint = "lines of poem.txt"
+    ...     num_examples = None
+    ...
+    ...     def examples(self):
+    ...         return tf.data.Dataset.from_tensor_slices(["one", "two"])
+    ...
+    ...     def describe(self):
+    ...         return "the lines of poem.txt"
+    >>> lines = Lines()
+    >>> [line.numpy() for line in lines.examples()], lines.num_examples
+    ([b'one', b'two'], None)
+    >>> lines.describe(), lines.explain([0])
+    ('the lines of poem.txt', None)
+    """
 
     @abc.abstractmethod
     def examples(self) -> tf.data.Dataset:

@@ -66,6 +66,10 @@ class TFRecordSource(AbstractIndexedSource):
     >>> source = TFRecordSource(path)
     >>> source.rows(tf.constant([2, 0], tf.int64)).numpy().tolist()
     [b'three', b'one']
+    >>> source.bytes_read
+    8
+    >>> len(TFRecordSource.from_spans([(path, 1, 2)]))
+    2
     """
 
     fingerprint_covers = (

@@ -40,7 +40,7 @@ def as_tfds_source(
         processes on a file system, have it prepared beforehand.
 
     Returns:
-      The source, in the order of the files: that of `builder.as_dataset(split)` with
+      The source, in the order of the files, that of `builder.as_dataset(split)` with
       `tfds.ReadConfig(interleave_cycle_length=1)`.
 
     Raises:

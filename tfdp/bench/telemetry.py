@@ -1,0 +1,93 @@
+"""`tfdp bench telemetry`: what recording costs a step."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tfdp.bench.options import MODELS
+from tfdp.bench.summary import ratio, spread
+
+_EXAMPLES_PER_REPLICA = 16
+_SIDES = ("with", "without")
+
+
+def run(rounds: int, steps: int, replicas: int, console: Console | None = None) -> int:
+    """Trains two equal models in turn, one with `Telemetry` and one without; prints a table.
+
+    Cost: two traces of each model, then `2 * rounds * steps` steps: two minutes on two cores.
+
+    Args:
+        rounds: how many calls of `fit` each side has.
+        steps: of each call; the first, which makes the iterator, is not timed.
+        replicas: logical CPU devices.
+        console: where to print; by default standard output.
+
+    Returns:
+        The exit code, 0.
+    """
+    import tensorflow as tf
+
+    console = console or Console()
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * replicas,
+    )
+    table = Table(title=f"A step on {replicas} replicas, mean of {steps - 1} a round")
+    for column in ("model", *(f"{side}, ms" for side in _SIDES), "ratio", "pairs"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for name in MODELS:
+        seconds = measure(name, rounds, steps, replicas)
+        against = ratio(seconds["with"], seconds["without"])
+        assert against is not None
+        medians = (f"{1e3 * spread(seconds[side]).median:.2f}" for side in _SIDES)
+        table.add_row(name, *medians, f"{against.of_medians:.3f}", f"{against.median_of_pairs:.3f}")
+    console.print(table)
+    return 0
+
+
+def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list[float]]:
+    """Seconds of a step, the mean of each round, with telemetry and without."""
+    import keras
+
+    import tfdp
+    from tfdp.bench.models import build_model, random_batch
+
+    strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)])
+    models = {}
+    for side in _SIDES:
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            models[side] = build_model(name)
+    batch = _EXAMPLES_PER_REPLICA * replicas
+    data = random_batch(name, batch * steps)
+    seconds: dict[str, list[float]] = {side: [] for side in _SIDES}
+    with tempfile.TemporaryDirectory(prefix="tfdp-bench-telemetry-") as folder:
+        for number in range(rounds + 1):  # the first traces
+            for side, model in models.items():
+                timer = _timer(keras)
+                telemetry = tfdp.callbacks.Telemetry(pathlib.Path(folder))
+                callbacks = [telemetry, timer] if side == "with" else [timer]
+                model.fit(*data, batch_size=batch, shuffle=False, verbose=0, callbacks=callbacks)
+                if number:
+                    seconds[side].append((timer.ends[-1] - timer.ends[0]) / (steps - 1))
+    return seconds
+
+
+def _timer(keras: Any) -> Any:
+    class Timer(keras.callbacks.Callback):
+        """Notes when each step ended."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.ends: list[float] = []
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.ends.append(time.perf_counter())
+
+    return Timer()
