@@ -106,7 +106,14 @@ class Telemetry(keras.callbacks.Callback):
         self._is_training = False
 
     def watch(self, data: Any, pipeline: Any) -> None:
-        """Sets what the next training reads: its data, and the pipeline if that is one."""
+        """Sets what the next training reads: its data, and the pipeline if that is one.
+
+        `fit` calls it.
+
+        >>> import numpy as np, tempfile, tfdp
+        >>> batches = tfdp.data.pipeline(np.ones(8), 4, seed=1)
+        >>> Telemetry(tempfile.mkdtemp()).watch(batches, batches)
+        """
         self._data, self._pipeline = data, pipeline
 
     # ---- the training

@@ -59,6 +59,10 @@ def enable_determinism(seed: int) -> None:
     >>> runs = [subprocess.check_output([sys.executable, "-c", program]) for _ in range(2)]
     >>> runs[0] == runs[1]
     True
+    >>> enable_determinism(-1)
+    Traceback (most recent call last):
+      ...
+    ValueError: `seed` must be from 0 to 2**32 - 1; received -1. Use ...
     """
     number = _checked(seed)
     if state.chosen_seed() is None:

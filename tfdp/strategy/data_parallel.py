@@ -149,7 +149,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     @property
     def world_size(self) -> int:
-        """Number of processes in the cluster; 1 where this one is alone."""
+        """Number of processes in the cluster; 1 where this one is alone.
+
+        >>> DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
+        1
+        """
         return self.extended.processes.world_size if self.extended.in_cluster else 1
 
     def describe(self) -> dict[str, Any]:

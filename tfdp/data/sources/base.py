@@ -71,8 +71,8 @@ class AbstractIndexedSource(AbstractSource):
     >>> squares = Squares()
     >>> squares.rows(tf.constant([3, 1], tf.int64)).numpy(), int(squares.row(tf.constant(2)))
     (array([9, 1]), 4)
-    >>> squares.describe(), squares.explain([0])
-    ('4 squares', None)
+    >>> squares.describe(), squares.explain([0]), squares.content()
+    ('4 squares', None, None)
     """
 
     vectorized: bool = True
@@ -124,8 +124,8 @@ class AbstractStreamSource(AbstractSource):
     >>> lines = Lines()
     >>> [line.numpy() for line in lines.examples()], lines.num_examples
     ([b'one', b'two'], None)
-    >>> lines.describe(), lines.explain([0])
-    ('the lines of poem.txt', None)
+    >>> lines.describe(), lines.explain([0]), lines.content()
+    ('the lines of poem.txt', None, None)
     """
 
     @abc.abstractmethod
