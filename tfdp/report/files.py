@@ -204,10 +204,25 @@ def steady(log: RankLog) -> tuple[Step, ...]:
         >>> [step.step for step in steady(log)]
         [2]
     """
+    return _untraced(log) or log.steps
+
+
+def only_traced(log: RankLog) -> bool:
+    """Whether every execution was traced and compiled, so that no time is typical.
+
+    Example:
+        >>> step = Step(time=0, step=1, epoch=0, steps=1, examples=8, seconds=9)
+        >>> only_traced(RankLog((Session(Start(0, 0, 1, "a", 1), 0, [step]),), (step,), (), ()))
+        True
+    """
+    return not _untraced(log)
+
+
+def _untraced(log: RankLog) -> tuple[Step, ...]:
     traced = set()
     for session in log.sessions:
         firsts: dict[int, Step] = {}
         for step in session.steps:
             firsts.setdefault(step.steps, step)
         traced |= {id(step) for step in firsts.values()}
-    return tuple(step for step in log.steps if id(step) not in traced) or log.steps
+    return tuple(step for step in log.steps if id(step) not in traced)

@@ -1,0 +1,96 @@
+"""Which rank comes last to the first bucket, and by how much.
+
+All ranks leave a bucket's sum together, so that the one that waits least arrived last. The
+differences need no clock that the hosts share.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Mapping
+
+from tfdp.report.files import steady
+from tfdp.report.reading import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """A rank at the first bucket.
+
+    Args:
+        rank: its number.
+        host: where it runs.
+        wait_seconds: from its arrival to the bucket's sum, the median over samples.
+        late_seconds: by how much more the median of the other ranks waited, the median over
+            samples; above 0 for a rank that comes late.
+        times_last: in how many samples no rank waited less.
+        samples: how many sampled steps all ranks have.
+    """
+
+    rank: int
+    host: str
+    wait_seconds: float
+    late_seconds: float
+    times_last: int
+    samples: int
+
+
+def waits(run: Run) -> tuple[Wait, ...]:
+    """Every rank's waits, over the sampled steps that all ranks have; () if there are none.
+
+    Example:
+        >>> import pathlib
+        >>> from tfdp.report.files import RankLog, Session
+        >>> from tfdp.report.records import Start, Step
+        >>> def log(rank, *waits):
+        ...     steps = tuple(Step(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
+        ...                   for n, wait in enumerate(waits, 1))
+        ...     return RankLog((Session(Start(0, rank, 2, "ab"[rank], 2), 0),), steps, (), ())
+        >>> run = Run(pathlib.Path(), (log(0, 5.0, 6.0, 1.0), log(1, 1.0, 1.5, 1.5)), None, ())
+        >>> last = straggler(waits(run))
+        >>> last.host, last.times_last, last.samples, last.late_seconds
+        ('b', 2, 3, 4.0)
+    """
+    measured = [_by_step(run, rank) for rank in range(len(run.ranks))]
+    common = sorted(set(measured[0]).intersection(*measured[1:]))
+    if len(measured) < 2 or not common:
+        return ()
+    late: list[list[float]] = [[] for _ in measured]
+    last: collections.Counter[int] = collections.Counter()
+    for step in common:
+        waited = [of_rank[step] for of_rank in measured]
+        last[waited.index(min(waited))] += 1
+        for rank, own in enumerate(waited):
+            others = waited[:rank] + waited[rank + 1 :]
+            late[rank].append(statistics.median(others) - own)
+    return tuple(
+        Wait(
+            rank=rank,
+            host=run.ranks[rank].start.host,
+            wait_seconds=statistics.median(of_rank[step] for step in common),
+            late_seconds=statistics.median(late[rank]),
+            times_last=last[rank],
+            samples=len(common),
+        )
+        for rank, of_rank in enumerate(measured)
+    )
+
+
+def straggler(found: tuple[Wait, ...]) -> Wait | None:
+    """The rank that came last most often; of equals the one that was later. None without waits.
+
+    Example:
+        >>> straggler(()) is None
+        True
+    """
+    return max(found, key=lambda wait: (wait.times_last, wait.late_seconds), default=None)
+
+
+def _by_step(run: Run, rank: int) -> Mapping[int, float]:
+    return {
+        step.step: step.first_bucket_wait_seconds / step.steps
+        for step in steady(run.ranks[rank])
+        if step.first_bucket_wait_seconds is not None
+    }
