@@ -98,22 +98,23 @@ def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
 def communication(splits: Sequence[RankSplit], start: Start) -> Finding | None:
     """Steps in which communication is not hidden behind the backward pass.
 
-    The median of the ranks is judged: a rank that waits for a late one has exposed communication
-    too, which is :func:`straggling`'s.
+    The rank with the least is judged: the others wait in it for the late ones too, which is
+    :func:`straggling`'s.
 
     Example:
         >>> from tfdp.report.breakdown import Split
         >>> split = Split({"compute": 3.0, "communication": 1.0})
         >>> communication([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).measured
-        'Exposed communication takes 25% of a step, the median of the ranks.'
+        'Exposed communication takes 25% of a step on the rank that has the least.'
     """
-    share = _median_share(splits, "communication")
-    if share is None:
+    shares = _shares(splits, "communication")
+    if not shares:
         return None
+    share = min(shares)
     return Finding(
         "Communication",
-        f"Exposed communication takes {percent(share)} of a step, the median of the ranks.",
-        f"{percent(COMMUNICATION_SHARE)} of a step",
+        f"Exposed communication takes {percent(share)} of a step on the rank that has the least.",
+        f"{percent(COMMUNICATION_SHARE)} of a step on every rank",
         () if share < COMMUNICATION_SHARE else tuple(_less_communication(start)),
     )
 
@@ -146,9 +147,10 @@ def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
         >>> len(other([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).advice)
         3
     """
-    share = _median_share(splits, "other")
-    if share is None:
+    shares = _shares(splits, "other")
+    if not shares:
         return None
+    share = statistics.median(shares)
     executions = start.steps_per_execution or 1
     return Finding(
         "Other",
@@ -219,8 +221,8 @@ def _excess(rank: int, splits: Sequence[RankSplit]) -> tuple[str, float] | None:
         theirs = [parts[part] for parts in others if part in parts]
         if part in own and theirs:
             longer[part] = own[part] - statistics.median(theirs)
-    part = max(longer, key=lambda part: longer[part], default=None)
-    return None if part is None or longer[part] <= 0 else (part, longer[part])
+    most = max(longer.items(), key=lambda item: item[1], default=None)
+    return None if most is None or most[1] <= 0 else most
 
 
 def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
@@ -293,9 +295,8 @@ def _worst(splits: Sequence[RankSplit], part: str) -> tuple[RankSplit, float] | 
     return max(shares, key=lambda pair: pair[1], default=None)
 
 
-def _median_share(splits: Sequence[RankSplit], part: str) -> float | None:
-    shares = [share for one in splits if (share := one.split.share(part)) is not None]
-    return statistics.median(shares) if shares else None
+def _shares(splits: Sequence[RankSplit], part: str) -> list[float]:
+    return [share for one in splits if (share := one.split.share(part)) is not None]
 
 
 def _rank(one: RankSplit) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfdp.report.fields import Fields, LogError
@@ -228,7 +228,7 @@ def _end(fields: Fields, time: float, where: str) -> End:
     return End(time=time)
 
 
-_READERS = {
+_READERS: dict[str, Callable[[Fields, float, str], Record]] = {
     "start": _start,
     "step": _step,
     "epoch": _epoch,
