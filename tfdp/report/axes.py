@@ -65,12 +65,15 @@ class Axis:
         return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
     def _powers(self, most: int) -> list[float]:
-        first = math.ceil(math.log10(self.low) - 1e-9)
-        last = math.floor(math.log10(self.high) + 1e-9)
-        if last - first < 1:
-            return [self.low, self.high]
-        every = math.ceil((last - first) / most)
-        return [10.0**power for power in range(first, last + 1, every)]
+        first, last = math.floor(math.log10(self.low)), math.floor(math.log10(self.high))
+        factors = (1, 2, 5) if last - first < 3 else (1,)
+        every = max(1, math.ceil((last - first) / most))
+        values = [
+            float(f"{factor}e{power}")
+            for power in range(first, last + 1, every)
+            for factor in factors
+        ]
+        return [value for value in values if self.low <= value <= self.high * (1 + 1e-9)]
 
 
 def nice_step(rough: float) -> float:

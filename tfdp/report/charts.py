@@ -157,7 +157,7 @@ def line_chart(
         )
         + ".",
         x_label=x_label,
-        y_label=y_label + (", logarithmic" if y.logarithmic else ""),
+        y_label=", ".join(filter(None, [y_label, "logarithmic" if y.logarithmic else ""])),
         x_ticks=x.ticks(6, whole=True),
         y_ticks=_from_above(y),
         areas=tuple(

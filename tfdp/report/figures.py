@@ -31,7 +31,7 @@ def learning(run: Run) -> list[Chart]:
             curve.name,
             [
                 Series("training", curve.training, "s0"),
-                Series("validation", curve.validation, "s1"),
+                Series("validation", curve.validation, "s1 dashed"),
             ],
             x_label="epoch",
             may_be_logarithmic="loss" in curve.name,

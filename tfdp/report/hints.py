@@ -10,15 +10,13 @@ from collections.abc import Iterator, Sequence
 from tfdp.report.breakdown import RankSplit, rank_splits
 from tfdp.report.reading import Run
 from tfdp.report.records import Start, Step
-from tfdp.report.stragglers import Wait, straggler, waits
+from tfdp.report.stragglers import LAST_TIMES, LATE_SHARE, Wait, matters, straggler, waits
 from tfdp.report.summary import headline, skipped
 from tfdp.report.words import count, duration, number, percent
 
 INPUT_SHARE = 0.15
 COMMUNICATION_SHARE = 0.2
 OTHER_SHARE = 0.25
-LATE_SHARE = 0.05
-LAST_SHARE = 0.5
 SKIPPED_SHARE = 0.05
 
 
@@ -57,7 +55,7 @@ def findings(run: Run) -> tuple[Finding, ...]:
         input_wait(splits),
         communication(splits, run.start),
         other(splits, run.start),
-        straggling(straggler(waits(run)), splits, headline(run).step_seconds),
+        straggling(waits(run), splits, headline(run).step_seconds),
         skipped_steps(skipped(steps)),
         not_finite(steps),
     ]
@@ -167,27 +165,26 @@ def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
 
 
 def straggling(
-    last: Wait | None, splits: Sequence[RankSplit], step_seconds: float
+    found: tuple[Wait, ...], splits: Sequence[RankSplit], step_seconds: float
 ) -> Finding | None:
     """One rank that the others wait for.
 
     Example:
         >>> last = Wait(3, "b", 0.0, late_seconds=0.05, times_last=9, samples=10)
-        >>> straggling(last, (), step_seconds=0.5).measured
+        >>> straggling((last,), (), step_seconds=0.5).measured
         'Rank 3 on b comes last in 9 of 10 samples, 50 ms (10% of a step) after the others.'
     """
+    last = straggler(found)
     if last is None or step_seconds <= 0:
         return None
     share = max(0.0, last.late_seconds) / step_seconds
-    often = last.times_last / last.samples
-    found = share >= LATE_SHARE and often >= LAST_SHARE
     return Finding(
         "Stragglers",
         f"Rank {last.rank} on {last.host} comes last in {last.times_last} of "
         f"{count(last.samples, 'sample')}, {duration(max(0.0, last.late_seconds))} "
         f"({percent(share)} of a step) after the others.",
-        f"{percent(LATE_SHARE)} of a step, in {percent(LAST_SHARE)} of the samples",
-        tuple(_for_straggler(last, splits)) if found else (),
+        f"{percent(LATE_SHARE)} of a step, and last {LAST_TIMES:g} times as often as by chance",
+        tuple(_for_straggler(last, splits)) if matters(found, step_seconds) else (),
     )
 
 

@@ -62,5 +62,5 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(_text, value))
+        return ", ".join(map(_text, value)) or "none"
     return str(value)

@@ -12,11 +12,11 @@ import markupsafe
 
 from tfdp.report import figures, words
 from tfdp.report.breakdown import rank_splits
-from tfdp.report.hints import LAST_SHARE, LATE_SHARE, findings
+from tfdp.report.hints import findings
 from tfdp.report.manifest import manifest_groups
 from tfdp.report.reading import Run
 from tfdp.report.scaling import caveats, scaling
-from tfdp.report.stragglers import straggler, waits
+from tfdp.report.stragglers import matters, straggler, waits
 from tfdp.report.summary import headline, skipped, traffic
 from tfdp.report.tiles import status, tiles
 
@@ -51,7 +51,7 @@ def render(run: Run, compared: Sequence[Run], now: float) -> str:
         lstrip_blocks=True,
     )
     environment.filters["code"] = _code
-    environment.globals["words"] = words
+    environment.globals |= {"words": words, "label": figures.rank_label}
     style = importlib.resources.files("tfdp.report") / "templates" / "page.css"
     return environment.get_template("page.html.jinja").render(
         style=markupsafe.Markup(style.read_text(encoding="utf-8")),
@@ -83,8 +83,7 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
         "waits": waited,
         "wait_bars": figures.wait_bars(waited),
         "straggler": straggler(waited),
-        "late_share": LATE_SHARE,
-        "last_share": LAST_SHARE,
+        "straggles": matters(waited, line.step_seconds),
         "optimizer": figures.optimizer(run),
         "skipped": skipped(run.first.steps),
         "traffic": traffic(run),

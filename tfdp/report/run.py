@@ -7,6 +7,7 @@ import time
 from tfdp.report.options import ReportOptions
 from tfdp.report.page import render
 from tfdp.report.reading import read_run
+from tfdp.report.words import count
 from tfdp.report.writing import write_whole
 
 
@@ -23,5 +24,6 @@ def run(options: ReportOptions) -> int:
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
     write_whole(options.page, render(read, compared, now=time.time()))
-    print(f"{options.page}: {len(read.first.steps):,} logged executions of {len(read.ranks)} ranks")
+    steps, ranks = count(read.first.steps[-1].step, "step"), count(len(read.ranks), "rank")
+    print(f"{options.page}: {steps} of {ranks}")
     return 0

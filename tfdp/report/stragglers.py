@@ -14,6 +14,11 @@ from collections.abc import Mapping
 from tfdp.report.files import steady
 from tfdp.report.reading import Run
 
+# A rank straggles that is late by this fraction of a step, and last this many times as often as
+# chance has it.
+LATE_SHARE = 0.05
+LAST_TIMES = 1.5
+
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
@@ -86,6 +91,25 @@ def straggler(found: tuple[Wait, ...]) -> Wait | None:
         True
     """
     return max(found, key=lambda wait: (wait.times_last, wait.late_seconds), default=None)
+
+
+def matters(found: tuple[Wait, ...], step_seconds: float) -> bool:
+    """Whether the last rank holds up the others: by enough, and more often than by chance.
+
+    Args:
+        found: all ranks' waits.
+        step_seconds: how long a step takes.
+
+    Example:
+        >>> def found(times_last):
+        ...     return Wait(0, "a", 0.0, 0.1, times_last, 10), Wait(1, "a", 0.1, -0.1, 0, 10)
+        >>> matters(found(8), 1.0), matters(found(7), 1.0), matters(found(8), 9.0)
+        (True, False, False)
+    """
+    last = straggler(found)
+    if last is None or last.late_seconds < LATE_SHARE * step_seconds:
+        return False
+    return last.times_last * len(found) >= LAST_TIMES * last.samples
 
 
 def _by_step(run: Run, rank: int) -> Mapping[int, float]:

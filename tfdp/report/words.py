@@ -28,8 +28,8 @@ def duration(seconds: float | None) -> str:
     """A time in the unit that fits.
 
     Example:
-        >>> [duration(x) for x in (0, 4.2e-5, 0.0123, 1.25, 75, 7380, None)]
-        ['0 s', '42 µs', '12.3 ms', '1.25 s', '1 min 15 s', '2 h 3 min', '–']
+        >>> [duration(x) for x in (0, 4.2e-5, 0.0123, 1.25, 75, 7380, 2e5, None)]
+        ['0 s', '42 µs', '12.3 ms', '1.25 s', '1 min 15 s', '2 h 3 min', '2.3 days', '–']
     """
     if seconds is None:
         return "–"
@@ -44,19 +44,22 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{seconds / 86400:.3g} days"
 
 
 def percent(fraction: float | None) -> str:
     """A fraction of 1.
 
     Example:
-        >>> percent(0.123), percent(0.0042), percent(None)
-        ('12%', '0.4%', '–')
+        >>> percent(0.123), percent(0.05), percent(0.0042), percent(None)
+        ('12%', '5%', '0.4%', '–')
     """
     if fraction is None:
         return "–"
-    return f"{100 * fraction:.0f}%" if abs(fraction) >= 0.0995 else f"{100 * fraction:.1f}%"
+    shown = f"{100 * fraction:.0f}" if abs(fraction) >= 0.0995 else f"{100 * fraction:.1f}"
+    return f"{shown.removesuffix('.0')}%"
 
 
 def size(bytes_: float | None) -> str:
