@@ -42,7 +42,7 @@ def start_line(rank=0, ranks=1, **changed):
     return line(**values | changed)
 
 
-def step_line(step, **changed):
+def step_line(step, /, **changed):
     values = {"kind": "step", "time": HOUR + step, "step": step, "epoch": 0, "steps": 1}
     return line(**values | {"examples": 64, "seconds": 0.5} | changed)
 

@@ -150,12 +150,7 @@ def line_chart(
         note = f"{note} {count(missing, 'value')} not finite and not drawn.".strip()
     return Chart(
         title=title,
-        description=f"{title} by {x_label}: {count(len(drawn[0][0].points), 'point')}, "
-        + "; ".join(
-            f"{one.name} from {words(bins[0].median)} to {words(bins[-1].median)}"
-            for one, bins in drawn
-        )
-        + ".",
+        description=_description(title, x_label, drawn, words),
         x_label=x_label,
         y_label=", ".join(filter(None, [y_label, "logarithmic" if y.logarithmic else ""])),
         x_ticks=x.ticks(6, whole=True),
@@ -180,6 +175,17 @@ def line_chart(
         rows=tuple((number(place), *cells(place)) for place in _some(places, _MOST_ROWS)),
         note=note,
     )
+
+
+def _description(
+    title: str, x_label: str, drawn: Sequence[tuple[Series, list[Bin]]], words: Words
+) -> str:
+    lines = [
+        f"{one.name} from {words(bins[0].median)} to {words(bins[-1].median)}"
+        for one, bins in drawn
+    ]
+    points = count(len(drawn[0][0].points), "point")
+    return f"{title.removesuffix(f' by {x_label}')} by {x_label}: {points}, {'; '.join(lines)}."
 
 
 def area_chart(

@@ -44,7 +44,7 @@ class Fields:
     def whole(self, key: str, least: int = 0) -> int:
         """A whole number."""
         value = self._values.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
             raise self._error(key, f"a whole number of at least {least}")
         return value
 
@@ -111,8 +111,8 @@ class Fields:
         if len(received) > 80:
             received = received[:77] + "..."
         return LogError(
-            f"{self._where}: `{key}` must be {kind}, but received {received}. The file was changed "
-            "or damaged: take the directory's backup, or delete this line if it is the last one."
+            f"{self._where}: `{key}` must be {kind}, but received {received}. The file is damaged: "
+            "take it from the host that wrote it, or delete that line."
         )
 
 
@@ -130,4 +130,4 @@ def as_number(value: Any) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf

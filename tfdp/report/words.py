@@ -29,12 +29,12 @@ def duration(seconds: float | None) -> str:
 
     Example:
         >>> [duration(x) for x in (0, 4.2e-5, 0.0123, 1.25, 75, 7380, 2e5, None)]
-        ['0 s', '42 µs', '12.3 ms', '1.25 s', '1 min 15 s', '2 h 3 min', '2.3 days', '–']
+        ['0 s', '42 µs', '12.3 ms', '1.25 s', '1 min 15 s', '2 h 3 min', '2.31 days', '–']
     """
     if seconds is None:
         return "–"
-    if seconds == 0:
-        return "0 s"
+    if seconds == 0 or not math.isfinite(seconds):
+        return f"{seconds:g} s"
     if seconds < 1e-3:
         return f"{1e6 * seconds:.3g} µs"
     if seconds < 1:
