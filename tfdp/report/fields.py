@@ -123,6 +123,8 @@ def as_number(value: Any) -> float | None:
         >>> as_number("-inf"), as_number(2), as_number(True), as_number("many")
         (-inf, 2.0, None, None)
     """
+    if type(value) is float:  # nearly all are
+        return value
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
