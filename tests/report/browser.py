@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-# As root and in a container Chromium needs the second and third; the others keep it from asking anyone.
+# As root and in a container Chromium needs the second and third; the others keep it from asking
+# anyone for anything.
 FLAGS = (
     "--headless",
     "--no-sandbox",

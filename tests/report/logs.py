@@ -30,6 +30,7 @@ def start_line(rank=0, ranks=1, **changed):
         "replicas": 2 * ranks,
         "local_replicas": 2,
         "devices": ["CPU:0", "CPU:1"],
+        "gradient_accumulation_steps": 1,
         "topology": "ring",
         "steps_per_execution": 1,
         "jit_compile": False,
@@ -69,7 +70,9 @@ def write_run(
     ended=True,
     **start,
 ):
-    """Writes a run; every fifth step is sampled, the first of all takes seconds to compile."""
+    """Writes a run; every fifth step is sampled, the first of all takes seconds to compile,
+    and those of later epochs have validation in them.
+    """
     random = np.random.default_rng(seed)
     shape = (ranks, epochs * steps_per_epoch)
     computes = compute * random.lognormal(0, 0.04, shape)
@@ -82,6 +85,7 @@ def write_run(
     others = 0.003 * random.lognormal(0, 0.2, shape)
     seconds = (arrivals + exposed).max(0) + others
     seconds[:, 0] += 6.5
+    seconds[:, steps_per_epoch::steps_per_epoch] += 1.5  # validation
     losses = 0.25 + 2.1 * np.exp(-np.arange(shape[1]) / (0.25 * shape[1]))
     losses += 0.03 * random.standard_normal(shape[1])
     norms = 0.4 + 3 * np.exp(-np.arange(shape[1]) / 25) * random.lognormal(0, 0.2, shape[1])

@@ -81,7 +81,7 @@ def test_the_page_has_every_part(late):
         "fraction of a step that is compute",
         "python train.py --epochs 3 --name 'two words'",
         "4f0c1d2e9a7b",
-        "Threshold: 5% of a step, and last 1.5 times as often as by chance.",
+        "Threshold: 5% of a step, and last in 38% of at least 5 samples.",
     ):
         assert text in late.words
 

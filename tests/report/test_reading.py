@@ -122,7 +122,7 @@ def test_a_broken_line_in_the_middle_is_named_with_its_number(tmp_path, broken):
         ({"seconds": float("nan")}, "`seconds` must be a number of at least 0"),
         ({"step": 0}, "`step` must be a whole number of at least 1, but received 0"),
         ({"step": True}, "`step` must be a whole number of at least 1, but received True"),
-        ({"examples": None}, "`examples` must be a whole number of at least 0"),
+        ({"examples": "all"}, "`examples` must be a whole number of at least 0"),
         ({"loss": [1]}, "`loss` must be a number, but received [1]"),
         ({"trust_ratios": 3}, "`trust_ratios` must be an object of numbers"),
         ({"kind": 7}, "`kind` must be a text, but received 7"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from report.logs import start_line, step_line, write_rank, write_run
-from report.test_summary import raw_steps
+from report.test_summary import later_steps
 
 from tfdp.report.reading import read_run
 from tfdp.report.stragglers import matters, straggler, waits
@@ -15,11 +15,15 @@ def test_a_rank_that_is_late_is_named_with_its_host(tmp_path, late):
     found = waits(run)
     last = straggler(found)
     assert (last.rank, last.host) == (late, f"node-{late // 2}")
-    assert last.times_last == last.samples == 35
+    assert last.times_last == last.samples == 33
     assert matters(found, step_seconds=0.17)
     table = np.array(
         [
-            [s["first_bucket_wait_seconds"] for s in raw_steps(tmp_path, rank)[5::5]]
+            [
+                values["first_bucket_wait_seconds"]
+                for values in later_steps(tmp_path, rank)
+                if "first_bucket_wait_seconds" in values
+            ]
             for rank in range(4)
         ]
     )
@@ -49,6 +53,26 @@ def test_only_steps_that_all_ranks_have_sampled_count(tmp_path):
     write_rank(tmp_path, [start_line(1, 2), *steps(1.0, 2.0, 2.0)], rank=1)
     found = waits(read_run(tmp_path))
     assert [(wait.times_last, wait.samples) for wait in found] == [(2, 2), (0, 2)]
+
+
+def test_two_slow_ranks_of_many_are_not_missed_because_they_take_turns(tmp_path):
+    for rank in range(6):
+        slow = {4: (0.0, 0.01), 5: (0.01, 0.0)}.get(rank, (0.2, 0.2))
+        waited = [{"first_bucket_wait_seconds": slow[n % 2]} for n in range(12)]
+        lines = [step_line(n, **wait) for n, wait in enumerate(waited, 1)]
+        write_rank(tmp_path, [start_line(rank, 6), *lines], rank)
+    found = waits(read_run(tmp_path))
+    assert straggler(found).rank in (4, 5) and straggler(found).times_last == 6
+    assert matters(found, step_seconds=1.0)
+
+
+def test_a_few_samples_say_nothing(tmp_path):
+    for rank in (0, 1):
+        lines = [step_line(n, first_bucket_wait_seconds=0.5 * rank) for n in range(1, 6)]
+        write_rank(tmp_path, [start_line(rank, 2), *lines], rank)
+    found = waits(read_run(tmp_path))
+    assert (found[0].times_last, found[0].samples) == (4, 4)
+    assert not matters(found, step_seconds=1.0)
 
 
 def test_one_rank_has_nobody_to_wait_for(tmp_path):

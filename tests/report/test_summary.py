@@ -12,13 +12,20 @@ from tfdp.report.summary import curves, headline, skipped, traffic
 
 
 def raw_steps(directory, rank=0):
+    """The lines of steps as they stand in the file."""
     lines = (directory / f"rank{rank}.jsonl").read_text().splitlines()
     return [values for values in map(json.loads, lines) if values["kind"] == "step"]
 
 
+def later_steps(directory, rank=0):
+    """Those that are not the first of their epoch, of 60 steps each."""
+    return [values for values in raw_steps(directory, rank) if values["step"] % 60 != 1]
+
+
 def test_the_headline_agrees_with_numpy(tmp_path):
     run = read_run(write_run(tmp_path, ranks=2, loss_scale=True))
-    raw = raw_steps(tmp_path)[1:]  # the first one was compiled
+    raw = later_steps(tmp_path)
+    assert len(raw) == 177
     seconds = np.array([values["seconds"] for values in raw])
     line_ = headline(run)
     assert line_.examples_per_second == pytest.approx(256 * len(raw) / seconds.sum(), rel=1e-12)
@@ -26,7 +33,7 @@ def test_the_headline_agrees_with_numpy(tmp_path):
     assert line_.examples_per_step == 256
     assert (line_.steps, line_.epochs, line_.epochs_planned) == (180, 3, 3)
     assert (line_.replicas, line_.ranks, line_.hosts) == (4, 2, ("node-0",))
-    assert line_.ended and not line_.only_traced
+    assert line_.ended and not line_.only_first
     assert line_.logs.keys() == {"loss", "accuracy", "val_loss", "val_accuracy"}
     raw = raw_steps(tmp_path)
     assert skipped(run.first.steps) == (sum(values["skipped_steps"] for values in raw), 180)
@@ -56,9 +63,9 @@ def test_each_start_s_first_execution_is_left_out(tmp_path):
     assert [step.step for step in steady(run.first)] == [2, 4]
 
 
-def test_a_run_of_compiled_steps_alone_says_so(tmp_path):
+def test_a_run_of_first_steps_alone_says_so(tmp_path):
     line_ = headline(read_run(write_rank(tmp_path, [start_line(), step_line(1, seconds=8.0)])))
-    assert line_.only_traced and line_.step_seconds == 8.0
+    assert line_.only_first and line_.step_seconds == 8.0
     assert line_.logs == {} and line_.epochs == 0
 
 
@@ -68,6 +75,20 @@ def test_the_time_between_a_kill_and_a_restart_is_no_training(tmp_path):
     line_ = headline(read_run(write_rank(tmp_path, lines)))
     assert line_.duration_seconds == 5 + 7
     assert not line_.ended and line_.last_time == HOUR + 1007
+
+
+def test_of_epochs_of_one_step_only_the_compiled_one_is_left_out(tmp_path):
+    lines = [start_line(), *(step_line(n, epoch=n - 1, seconds=10 / n**3) for n in (1, 2, 3))]
+    run = read_run(write_rank(tmp_path, lines))
+    assert [step.step for step in steady(run.first)] == [2, 3]
+    assert headline(run).only_first
+
+
+def test_without_counted_examples_there_is_no_rate(tmp_path):
+    lines = [start_line(), *(step_line(n, examples=None) for n in (1, 2, 3))]
+    line_ = headline(read_run(write_rank(tmp_path, lines)))
+    assert line_.examples_per_second is None and line_.examples_per_step is None
+    assert line_.step_seconds == 0.5
 
 
 def test_no_time_at_all_gives_no_rate(tmp_path):

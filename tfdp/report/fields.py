@@ -97,15 +97,6 @@ class Fields:
         found = {name: as_number(item) for name, item in value.items()}
         return {name: number for name, number in found.items() if number is not None}
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; () where it is missing."""
-        value = self._values.get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list):
-            raise self._error(key, "a list")
-        return tuple(map(str, value))
-
     def _error(self, key: str, kind: str) -> LogError:
         received = repr(self._values[key]) if key in self._values else "nothing"
         if len(received) > 80:

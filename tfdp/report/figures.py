@@ -47,7 +47,8 @@ def learning(run: Run) -> list[Chart]:
 def speed(run: Run) -> list[Chart]:
     """Examples per second and the time of a step, without the steps that were compiled."""
     steps = steady(run.first)
-    rates = [(s.step, s.examples / s.seconds) for s in steps if s.seconds > 0]
+    counted = [(s.step, s.examples, s.seconds) for s in steps if s.examples is not None]
+    rates = [(step, examples / seconds) for step, examples, seconds in counted if seconds > 0]
     times = [(s.step, 1e3 * s.seconds / s.steps) for s in steps]
     marks = run.first.restarts
     charts = [

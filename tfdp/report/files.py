@@ -193,10 +193,12 @@ def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:
 
 
 def steady(log: RankLog) -> tuple[Step, ...]:
-    """The executions whose times tell of the training, not of its compilation.
+    """The executions whose times tell of the training, not of what else happens.
 
-    Left out are the first one after each start, and the first with another number of steps: for
-    these the step is traced and compiled. If that leaves nothing, all are taken.
+    Left out are the first one of each epoch, which has compilation or validation and the start of
+    the input in it, and after each start the first with another number of steps, which is compiled
+    too. If that leaves nothing, because each epoch is one execution, only the first after each
+    start is left out; if that still leaves nothing, none is.
 
     Example:
         >>> steps = [Step(time=0, step=n, epoch=0, steps=1, examples=8, seconds=1) for n in (1, 2)]
@@ -204,25 +206,29 @@ def steady(log: RankLog) -> tuple[Step, ...]:
         >>> [step.step for step in steady(log)]
         [2]
     """
-    return _untraced(log) or log.steps
+    starts = {id(step) for session in log.sessions for step in session.steps[:1]}
+    later = tuple(step for step in log.steps if id(step) not in starts)
+    return _not_first(log) or later or log.steps
 
 
-def only_traced(log: RankLog) -> bool:
-    """Whether every execution was traced and compiled, so that no time is typical.
+def only_first(log: RankLog) -> bool:
+    """Whether there are no executions but those that :func:`steady` leaves out.
 
     Example:
         >>> step = Step(time=0, step=1, epoch=0, steps=1, examples=8, seconds=9)
-        >>> only_traced(RankLog((Session(Start(0, 0, 1, "a", 1), 0, [step]),), (step,), (), ()))
+        >>> only_first(RankLog((Session(Start(0, 0, 1, "a", 1), 0, [step]),), (step,), (), ()))
         True
     """
-    return not _untraced(log)
+    return not _not_first(log)
 
 
-def _untraced(log: RankLog) -> tuple[Step, ...]:
-    traced = set()
+def _not_first(log: RankLog) -> tuple[Step, ...]:
+    first = set()
     for session in log.sessions:
-        firsts: dict[int, Step] = {}
+        of_epoch: dict[int, Step] = {}
+        of_length: dict[int, Step] = {}
         for step in session.steps:
-            firsts.setdefault(step.steps, step)
-        traced |= {id(step) for step in firsts.values()}
-    return tuple(step for step in log.steps if id(step) not in traced)
+            of_epoch.setdefault(step.epoch, step)
+            of_length.setdefault(step.steps, step)
+        first |= {id(step) for step in (*of_epoch.values(), *of_length.values())}
+    return tuple(step for step in log.steps if id(step) not in first)

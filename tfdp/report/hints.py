@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 from tfdp.report.breakdown import RankSplit, rank_splits
 from tfdp.report.reading import Run
 from tfdp.report.records import Start, Step
-from tfdp.report.stragglers import LAST_TIMES, LATE_SHARE, Wait, matters, straggler, waits
+from tfdp.report.stragglers import (
+    LATE_SHARE,
+    LEAST_SAMPLES,
+    Wait,
+    last_share,
+    matters,
+    straggler,
+    waits,
+)
 from tfdp.report.summary import headline, skipped
 from tfdp.report.words import count, duration, number, percent
 
@@ -125,9 +133,10 @@ def _less_communication(start: Start) -> Iterator[str]:
             f"{used}. With several ranks on each host compare "
             '`topology="hierarchical"`.'
         )
+    windows = 4 * max(1, start.gradient_accumulation_steps or 1)
     yield (
-        "Send once for several batches: `gradient_accumulation_steps=4` of the optimizer. A larger "
-        "global batch does the same; `tfdp.optimizers.LAMB` or `LARS` keep it accurate."
+        f"Send once for several batches: `gradient_accumulation_steps={windows}` of the optimizer. "
+        "A larger global batch does the same; `tfdp.optimizers.LAMB` or `LARS` keep it accurate."
     )
     yield (
         "Smaller buckets begin to travel earlier, larger ones have less overhead: try "
@@ -183,7 +192,8 @@ def straggling(
         f"Rank {last.rank} on {last.host} comes last in {last.times_last} of "
         f"{count(last.samples, 'sample')}, {duration(max(0.0, last.late_seconds))} "
         f"({percent(share)} of a step) after the others.",
-        f"{percent(LATE_SHARE)} of a step, and last {LAST_TIMES:g} times as often as by chance",
+        f"{percent(LATE_SHARE)} of a step, and last in {percent(last_share(len(found)))} of at "
+        f"least {LEAST_SAMPLES} samples",
         tuple(_for_straggler(last, splits)) if matters(found, step_seconds) else (),
     )
 

@@ -28,7 +28,7 @@ class Start:
         steps_per_execution: as it was compiled.
         jit_compile: whether XLA compiles the step.
         sample_every: how many steps apart the step is taken apart.
-        devices: of the rank's replicas.
+        gradient_accumulation_steps: as the optimizer was asked for.
     """
 
     time: float
@@ -43,7 +43,7 @@ class Start:
     steps_per_execution: int | None = None
     jit_compile: bool = False
     sample_every: int | None = None
-    devices: tuple[str, ...] = ()
+    gradient_accumulation_steps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Step:
         step: counts from 1 over the whole run.
         epoch: counts from 0.
         steps: in this execution.
-        examples: of all replicas in these steps.
-        seconds: that they took.
+        examples: of all replicas in these steps; None under a strategy that is not tfdp's.
+        seconds: that they took, and what came before the first of an epoch.
         input_seconds: of these spent in waiting for input.
         compute_seconds: forward and backward passes; on sampled steps only.
         communication_seconds: from the backward pass's end to the last bucket's sum; sampled.
@@ -75,7 +75,7 @@ class Step:
     step: int
     epoch: int
     steps: int
-    examples: int
+    examples: int | None
     seconds: float
     input_seconds: float | None = None
     compute_seconds: float | None = None
@@ -178,7 +178,7 @@ def _start(fields: Fields, time: float, where: str) -> Start:
         steps_per_execution=fields.whole_or_none("steps_per_execution"),
         jit_compile=fields.text_or_none("jit_compile") == "True",
         sample_every=fields.whole_or_none("sample_every"),
-        devices=fields.texts("devices"),
+        gradient_accumulation_steps=fields.whole_or_none("gradient_accumulation_steps"),
     )
 
 
@@ -188,7 +188,7 @@ def _step(fields: Fields, time: float, where: str) -> Step:
         step=fields.whole("step", 1),
         epoch=fields.whole("epoch"),
         steps=fields.whole("steps", 1),
-        examples=fields.whole("examples"),
+        examples=fields.whole_or_none("examples"),
         seconds=fields.number("seconds", 0),
         input_seconds=fields.seconds_or_none("input_seconds"),
         compute_seconds=fields.seconds_or_none("compute_seconds"),

@@ -28,7 +28,7 @@ class Point:
     directory: pathlib.Path
     replicas: int
     ranks: int
-    examples_per_step: float
+    examples_per_step: float | None
     examples_per_second: float
     speedup: float
     efficiency: float
@@ -90,7 +90,7 @@ def caveats(points: Sequence[Point]) -> list[str]:
             "The global batch is the same (strong scaling): more replicas have less work each, and "
             "as much to send."
         )
-    elif len({point.examples_per_step / point.replicas for point in points}) == 1:
+    elif len({(point.examples_per_step or 0) / point.replicas for point in points}) == 1:
         sentences.append(
             "The global batch grows with the replicas (weak scaling): each replica has the same "
             "work."

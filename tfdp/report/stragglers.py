@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from tfdp.report.files import steady
 from tfdp.report.reading import Run
 
-# A rank straggles that is late by this fraction of a step, and last this many times as often as
-# chance has it.
+# A rank straggles that is late by this fraction of a step, in as many samples at least; and how
+# often it is last, see `last_share`.
 LATE_SHARE = 0.05
-LAST_TIMES = 1.5
+LEAST_SAMPLES = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +93,18 @@ def straggler(found: tuple[Wait, ...]) -> Wait | None:
     return max(found, key=lambda wait: (wait.times_last, wait.late_seconds), default=None)
 
 
+def last_share(ranks: int) -> float:
+    """In which part of the samples a straggler is last: half as often again as by chance.
+
+    Two thirds at most, so that two slow ranks of many are found as well as one of two.
+
+    Example:
+        >>> last_share(2), last_share(6)
+        (0.6666666666666666, 0.25)
+    """
+    return min(2 / 3, 1.5 / ranks)
+
+
 def matters(found: tuple[Wait, ...], step_seconds: float) -> bool:
     """Whether the last rank holds up the others: by enough, and more often than by chance.
 
@@ -103,13 +115,14 @@ def matters(found: tuple[Wait, ...], step_seconds: float) -> bool:
     Example:
         >>> def found(times_last):
         ...     return Wait(0, "a", 0.0, 0.1, times_last, 10), Wait(1, "a", 0.1, -0.1, 0, 10)
-        >>> matters(found(8), 1.0), matters(found(7), 1.0), matters(found(8), 9.0)
+        >>> matters(found(7), 1.0), matters(found(6), 1.0), matters(found(7), 9.0)
         (True, False, False)
     """
     last = straggler(found)
-    if last is None or last.late_seconds < LATE_SHARE * step_seconds:
+    if last is None or last.samples < LEAST_SAMPLES:
         return False
-    return last.times_last * len(found) >= LAST_TIMES * last.samples
+    often = last.times_last / last.samples
+    return last.late_seconds >= LATE_SHARE * step_seconds and often >= last_share(len(found))
 
 
 def _by_step(run: Run, rank: int) -> Mapping[int, float]:

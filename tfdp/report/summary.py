@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from tfdp.report.files import RankLog, only_traced, steady
+from tfdp.report.files import RankLog, only_first, steady
 from tfdp.report.reading import Run
 from tfdp.report.records import Step
 
@@ -20,7 +20,7 @@ class Headline:
     Args:
         examples_per_second: examples of all replicas by the steps' time, :func:`steady` ones.
         step_seconds: the median of one step's.
-        examples_per_step: the median.
+        examples_per_step: the median; None, as the rate, where examples are not counted.
         steps: the number of the last one.
         epochs: how many are complete.
         epochs_planned: up to which `fit` was asked to train, if known.
@@ -30,13 +30,13 @@ class Headline:
         duration_seconds: from each start to its last line, together.
         ended: whether training ended by itself.
         last_time: of the last line, seconds since 1970.
-        only_traced: whether there are no other times than those of steps that were compiled.
+        only_first: whether there are no other times than those of first steps; see :func:`steady`.
         logs: of the last epoch.
     """
 
     examples_per_second: float | None
     step_seconds: float
-    examples_per_step: float
+    examples_per_step: float | None
     steps: int
     epochs: int
     epochs_planned: int | None
@@ -46,7 +46,7 @@ class Headline:
     duration_seconds: float
     ended: bool
     last_time: float
-    only_traced: bool
+    only_first: bool
     logs: Mapping[str, float]
 
 
@@ -65,11 +65,13 @@ def headline(run: Run) -> Headline:
         (32.0, 2.0, 14, False)
     """
     log, steps = run.first, steady(run.first)
-    seconds = sum(step.seconds for step in steps)
+    counted = [(s.examples, s.steps, s.seconds) for s in steps if s.examples is not None]
+    seconds = sum(seconds for _, _, seconds in counted)
+    each = [examples / count for examples, count, _ in counted]
     return Headline(
-        examples_per_second=sum(s.examples for s in steps) / seconds if seconds > 0 else None,
+        examples_per_second=sum(n for n, _, _ in counted) / seconds if seconds > 0 else None,
         step_seconds=statistics.median(step.seconds / step.steps for step in steps),
-        examples_per_step=statistics.median(step.examples / step.steps for step in steps),
+        examples_per_step=statistics.median(each) if each else None,
         steps=log.steps[-1].step,
         epochs=len({epoch.epoch for epoch in log.epochs}),
         epochs_planned=run.start.epochs,
@@ -81,7 +83,7 @@ def headline(run: Run) -> Headline:
         ),
         ended=log.ended,
         last_time=max(rank.last_time for rank in run.ranks),
-        only_traced=only_traced(log),
+        only_first=only_first(log),
         logs=log.epochs[-1].logs if log.epochs else {},
     )
 

@@ -40,10 +40,14 @@ def tiles(line: Headline) -> list[tuple[str, str, str]]:
     """
     planned = "" if line.epochs_planned is None else f" of {line.epochs_planned}"
     hosts = line.hosts[0] if len(line.hosts) == 1 else count(len(line.hosts), "host")
-    compiled = "of a step that was compiled" if line.only_traced else "median"
+    kind = "median of first steps" if line.only_first else "median"
     found = [
-        ("examples per second", number(line.examples_per_second), f"{_each(line)} a step"),
-        ("step time", duration(line.step_seconds), compiled),
+        (
+            "examples per second",
+            number(line.examples_per_second),
+            f"{number(line.examples_per_step)} a step",
+        ),
+        ("step time", duration(line.step_seconds), kind),
         ("epochs", f"{line.epochs}{planned}", f"{count(line.steps, 'step')}"),
         ("replicas", str(line.replicas), f"{count(line.ranks, 'rank')} on {hosts}"),
         ("duration", duration(line.duration_seconds), "from the start to the last line"),
@@ -54,7 +58,3 @@ def tiles(line: Headline) -> list[tuple[str, str, str]]:
     metrics = [name for name in metrics if name not in ("learning_rate", "skipped_steps")]
     shown = (losses[:2] + metrics)[:_MOST_METRICS]
     return found + [(name, number(line.logs[name]), f"after epoch {line.epochs}") for name in shown]
-
-
-def _each(line: Headline) -> str:
-    return number(line.examples_per_step)
