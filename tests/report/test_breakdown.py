@@ -50,6 +50,15 @@ def test_without_any_part_there_is_nothing_to_show(tmp_path):
     assert rank_splits(run) == () and over_time(run) == []
 
 
+def test_waiting_in_the_loss_is_a_part_and_never_more_than_is_left(tmp_path):
+    parts = {"seconds": 0.5, "compute_seconds": 0.2, "communication_seconds": 0.1}
+    for meeting, shown, other in ((0.15, 0.15, 0.05), (9.0, 0.2, 0.0)):
+        step = step_line(1, meeting_seconds=meeting, **parts)
+        [one] = rank_splits(read_run(write_rank(tmp_path, [start_line(), step])))
+        expected = {"compute": 0.2, "meeting": shown, "communication": 0.1, "other": other}
+        assert one.split.parts == pytest.approx(expected)
+
+
 def test_parts_that_are_measured_longer_than_the_step_leave_nothing_over(tmp_path):
     step = step_line(1, seconds=0.5, input_seconds=0.2, compute_seconds=0.4)
     [one] = rank_splits(read_run(write_rank(tmp_path, [start_line(), step])))

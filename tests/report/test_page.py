@@ -145,6 +145,13 @@ def test_a_comparison_shows_each_run_and_its_efficiency(tmp_path):
     assert "One run alone" not in page.words
 
 
+def test_runs_whose_examples_are_not_counted_cannot_be_compared(tmp_path):
+    logs = [tmp_path / "one", tmp_path / "other"]
+    for directory in logs:
+        write_rank(directory, [start_line(), *(step_line(n, examples=None) for n in (1, 2, 3))])
+    assert "of these 2 runs, 0 did." in page_of(*logs).words
+
+
 def test_a_run_that_was_cut_off_says_so(tmp_path):
     page = page_of(write_run(tmp_path, ranks=2, epochs=1, ended=False))
     assert "no end The logs have no end: the run was cut off, or goes on." in page.words
@@ -177,6 +184,7 @@ PARTS = {
     "compute_seconds": 0.2,
     "communication_seconds": 0.1,
     "first_bucket_wait_seconds": 0.01,
+    "meeting_seconds": 0.01,
     "bytes_sent": 100,
     "skipped_steps": 0,
 }

@@ -75,5 +75,13 @@ def test_a_few_samples_say_nothing(tmp_path):
     assert not matters(found, step_seconds=1.0)
 
 
+def test_a_rank_that_is_awaited_in_the_loss_already_is_late_too(tmp_path):
+    for rank, meeting in ((0, 0.0), (1, 0.3)):
+        waits_ = {"first_bucket_wait_seconds": 0.02 - 0.01 * rank, "meeting_seconds": meeting}
+        write_rank(tmp_path, [start_line(rank, 2), *(step_line(n, **waits_) for n in (1, 2))], rank)
+    last = straggler(waits(read_run(tmp_path)))
+    assert last.rank == 0 and last.late_seconds == pytest.approx(0.29)
+
+
 def test_one_rank_has_nobody_to_wait_for(tmp_path):
     assert waits(read_run(write_run(tmp_path, ranks=1))) == ()

@@ -11,8 +11,8 @@ from tfdp.report.files import steady
 from tfdp.report.reading import Run
 from tfdp.report.records import Step
 
-# In the order of a step. `rest` stands for the last three where a step is not taken apart.
-PARTS = ("input", "compute", "communication", "other", "rest")
+# In the order of a step. `rest` stands for all but the first where a step is not taken apart.
+PARTS = ("input", "compute", "meeting", "communication", "other", "rest")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,8 @@ class RankSplit:
 def split_of(step: Step) -> Split | None:
     """One step of an execution taken apart; None if it was not sampled.
 
-    `other` is what is left of the step: Keras, callbacks, the launch of the function.
+    `other` is what is left of the step: Keras, callbacks, the launch of the function. Meetings may
+    overlap; their sum is cut to what the parts that do not overlap leave.
 
     Example:
         >>> step = Step(0, 2, 0, 2, 8, seconds=2.0, input_seconds=0.5, compute_seconds=1.0,
@@ -68,7 +69,10 @@ def split_of(step: Step) -> Split | None:
         "communication": step.communication_seconds,
     }
     parts = {part: value / step.steps for part, value in measured.items() if value is not None}
-    parts["other"] = max(0.0, step.seconds / step.steps - sum(parts.values()))
+    left = max(0.0, step.seconds / step.steps - sum(parts.values()))
+    if step.meeting_seconds is not None:
+        parts["meeting"] = min(left, step.meeting_seconds / step.steps)
+    parts["other"] = left - parts.get("meeting", 0.0)
     return Split(parts)
 
 

@@ -13,11 +13,12 @@ from tfdp.report.reading import Run
 from tfdp.report.scaling import Point
 from tfdp.report.stragglers import Wait
 from tfdp.report.summary import curves
-from tfdp.report.words import duration, number, percent
+from tfdp.report.words import count, duration, number, percent
 
 PART_NAMES = {
     "input": "input wait",
     "compute": "compute",
+    "meeting": "waiting in the loss",
     "communication": "exposed communication",
     "other": "other",
     "rest": "rest of the step",
@@ -99,9 +100,9 @@ def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Bars | None, Char
 
 
 def wait_bars(found: Sequence[Wait]) -> Bars | None:
-    """How long each rank waits at the first bucket."""
+    """How long each rank waits for the others."""
     return stacked_bars(
-        "Wait at the first bucket",
+        "Waiting for the other ranks",
         [(rank_label(wait.rank, wait.host), {"wait": wait.wait_seconds}) for wait in found],
         {"wait": "wait"},
         unit="ms",
@@ -115,7 +116,10 @@ def efficiency_bars(points: Sequence[Point]) -> Bars | None:
     return stacked_bars(
         "Examples per second and replica, relative to the fewest replicas",
         [
-            (f"{point.replicas} replicas ({point.directory})", {"compute": point.efficiency})
+            (
+                f"{count(point.replicas, 'replica')} ({point.directory})",
+                {"compute": point.efficiency},
+            )
             for point in points
         ],
         {"compute": "efficiency"},

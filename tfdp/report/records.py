@@ -63,6 +63,8 @@ class Step:
         compute_seconds: forward and backward passes; on sampled steps only.
         communication_seconds: from the backward pass's end to the last bucket's sum; sampled.
         first_bucket_wait_seconds: from the arrival at the first bucket to its sum; sampled.
+        meeting_seconds: waiting for the few numbers of all ranks that the loss itself needs, before
+            the backward pass; sampled.
         loss: as Keras logs it.
         bytes_sent: by this rank.
         loss_scale: after these steps.
@@ -81,6 +83,7 @@ class Step:
     compute_seconds: float | None = None
     communication_seconds: float | None = None
     first_bucket_wait_seconds: float | None = None
+    meeting_seconds: float | None = None
     loss: float | None = None
     bytes_sent: float | None = None
     loss_scale: float | None = None
@@ -194,6 +197,7 @@ def _step(fields: Fields, time: float, where: str) -> Step:
         compute_seconds=fields.seconds_or_none("compute_seconds"),
         communication_seconds=fields.seconds_or_none("communication_seconds"),
         first_bucket_wait_seconds=fields.seconds_or_none("first_bucket_wait_seconds"),
+        meeting_seconds=fields.seconds_or_none("meeting_seconds"),
         loss=fields.number_or_none("loss"),
         bytes_sent=fields.seconds_or_none("bytes_sent"),
         loss_scale=fields.number_or_none("loss_scale"),

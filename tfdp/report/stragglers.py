@@ -1,7 +1,8 @@
-"""Which rank comes last to the first bucket, and by how much.
+"""Which rank comes last, and by how much.
 
-All ranks leave a bucket's sum together, so that the one that waits least arrived last. The
-differences need no clock that the hosts share.
+Ranks wait for each other at the first bucket, and before it where the loss needs numbers of all of
+them. All leave a sum together, so that the one that waits least arrived last. The differences need
+no clock that the hosts share.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ LEAST_SAMPLES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """A rank at the first bucket.
+    """How a rank waits for the others.
 
     Args:
         rank: its number.
         host: where it runs.
-        wait_seconds: from its arrival to the bucket's sum, the median over samples.
+        wait_seconds: in a step, at the first bucket and before; the median over samples.
         late_seconds: by how much more the median of the other ranks waited, the median over
             samples; above 0 for a rank that comes late.
         times_last: in how many samples no rank waited less.
@@ -127,7 +128,7 @@ def matters(found: tuple[Wait, ...], step_seconds: float) -> bool:
 
 def _by_step(run: Run, rank: int) -> Mapping[int, float]:
     return {
-        step.step: step.first_bucket_wait_seconds / step.steps
+        step.step: (step.first_bucket_wait_seconds + (step.meeting_seconds or 0.0)) / step.steps
         for step in steady(run.ranks[rank])
         if step.first_bucket_wait_seconds is not None
     }
