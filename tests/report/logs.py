@@ -146,6 +146,17 @@ def write_run(
     return directory
 
 
+def raw_steps(directory, rank=0):
+    """The lines of steps as they stand in the file."""
+    lines = (directory / f"rank{rank}.jsonl").read_text().splitlines()
+    return [values for values in map(json.loads, lines) if values["kind"] == "step"]
+
+
+def later_steps(directory, rank=0):
+    """Those that are not the first of their epoch, of 60 steps each."""
+    return [values for values in raw_steps(directory, rank) if values["step"] % 60 != 1]
+
+
 MANIFEST = {
     "format": 1,
     "created": "2026-09-21T13:33:20+00:00",

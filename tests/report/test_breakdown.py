@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from report.logs import start_line, step_line, write_rank, write_run
-from report.test_summary import later_steps
+from report.logs import later_steps, start_line, step_line, write_rank, write_run
 
 from tfdp.report.breakdown import over_time, rank_splits
 from tfdp.report.reading import read_run

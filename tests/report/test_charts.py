@@ -5,9 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from tfdp.report.areas import area_chart
 from tfdp.report.axes import SPAN
 from tfdp.report.bars import stacked_bars
-from tfdp.report.charts import Series, area_chart, line_chart
+from tfdp.report.lines import Series, line_chart
 from tfdp.report.words import duration, number
 
 

@@ -1,25 +1,21 @@
 """Headline numbers and curves, against NumPy on the lines of the files."""
 
-import json
-
 import numpy as np
 import pytest
-from report.logs import HOUR, line, start_line, step_line, write_rank, write_run
+from report.logs import (
+    HOUR,
+    later_steps,
+    line,
+    raw_steps,
+    start_line,
+    step_line,
+    write_rank,
+    write_run,
+)
 
 from tfdp.report.files import steady
 from tfdp.report.reading import read_run
 from tfdp.report.summary import curves, headline, skipped, traffic
-
-
-def raw_steps(directory, rank=0):
-    """The lines of steps as they stand in the file."""
-    lines = (directory / f"rank{rank}.jsonl").read_text().splitlines()
-    return [values for values in map(json.loads, lines) if values["kind"] == "step"]
-
-
-def later_steps(directory, rank=0):
-    """Those that are not the first of their epoch, of 60 steps each."""
-    return [values for values in raw_steps(directory, rank) if values["step"] % 60 != 1]
 
 
 def test_the_headline_agrees_with_numpy(tmp_path):

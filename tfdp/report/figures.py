@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tfdp.report.areas import area_chart
 from tfdp.report.bars import Bars, stacked_bars
 from tfdp.report.breakdown import RankSplit, over_time
-from tfdp.report.charts import Chart, Series, area_chart, line_chart
+from tfdp.report.drawing import Chart
 from tfdp.report.files import steady
+from tfdp.report.lines import Series, line_chart
 from tfdp.report.reading import Run
 from tfdp.report.scaling import Point
 from tfdp.report.stragglers import Wait
@@ -26,7 +28,16 @@ PART_NAMES = {
 
 
 def learning(run: Run) -> list[Chart]:
-    """Losses and metrics by epoch, and the loss by step."""
+    """Losses and metrics by epoch, and the loss by step.
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> from tfdp.report.records import Epoch, Step
+        >>> epochs = (Epoch(0, 0, 1, 1.0, {"loss": 2.0, "auc": 0.5}),)
+        >>> log = Fake(epochs=epochs, steps=(Step(0, 1, 0, 1, 8, 1.0, loss=2.0),), restarts=())
+        >>> [chart.title for chart in learning(Fake(first=log))]
+        ['loss', 'Loss by step', 'auc']
+    """
     charts = [
         line_chart(
             curve.name,
@@ -46,7 +57,15 @@ def learning(run: Run) -> list[Chart]:
 
 
 def speed(run: Run) -> list[Chart]:
-    """Examples per second and the time of a step, without the steps that were compiled."""
+    """Examples per second and the time of a step, of :func:`tfdp.report.files.steady` steps.
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> from tfdp.report.records import Step
+        >>> log = Fake(sessions=(), steps=(Step(0, 1, 0, 1, None, 1.0),), restarts=())
+        >>> [chart.title for chart in speed(Fake(first=log))]
+        ['Step time']
+    """
     steps = steady(run.first)
     counted = [(s.step, s.examples, s.seconds) for s in steps if s.examples is not None]
     rates = [(step, examples / seconds) for step, examples, seconds in counted if seconds > 0]
@@ -73,7 +92,16 @@ def speed(run: Run) -> list[Chart]:
 
 
 def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Bars | None, Chart | None]:
-    """Each rank's step as a bar, and the median of the ranks over time."""
+    """Each rank's step as a bar, and the median of the ranks over time.
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> from tfdp.report.breakdown import Split
+        >>> run = Fake(ranks=(), first=Fake(restarts=()))
+        >>> bars, chart = step_parts(run, [RankSplit(0, "a", Split({"compute": 0.01}), 5)])
+        >>> bars.rows, chart
+        ((('rank 0 on a', '10 ms'),), None)
+    """
     bars = stacked_bars(
         "A step on each rank",
         [(rank_label(one.rank, one.host), one.split.parts) for one in splits],
@@ -100,7 +128,12 @@ def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Bars | None, Char
 
 
 def wait_bars(found: Sequence[Wait]) -> Bars | None:
-    """How long each rank waits for the others."""
+    """How long each rank waits for the others.
+
+    Example:
+        >>> wait_bars([Wait(0, "a", 0.01, 0.0, 1, 2)]).rows
+        (('rank 0 on a', '10 ms'),)
+    """
     return stacked_bars(
         "Waiting for the other ranks",
         [(rank_label(wait.rank, wait.host), {"wait": wait.wait_seconds}) for wait in found],
@@ -112,7 +145,13 @@ def wait_bars(found: Sequence[Wait]) -> Bars | None:
 
 
 def efficiency_bars(points: Sequence[Point]) -> Bars | None:
-    """The efficiency of each run."""
+    """The efficiency of each run.
+
+    Example:
+        >>> import pathlib
+        >>> efficiency_bars([Point(pathlib.Path("logs"), 4, 2, 64.0, 900.0, 3.0, 0.75, 7)]).rows
+        (('4 replicas (logs)', '75%'),)
+    """
     return stacked_bars(
         "Examples per second and replica, relative to the fewest replicas",
         [
@@ -131,7 +170,15 @@ def efficiency_bars(points: Sequence[Point]) -> Bars | None:
 
 
 def optimizer(run: Run) -> list[Chart]:
-    """Gradient norm, trust ratios, loss scale and skipped steps, of those that were logged."""
+    """Gradient norm, trust ratios, loss scale and skipped steps, of those that were logged.
+
+    Example:
+        >>> from types import SimpleNamespace as Fake
+        >>> from tfdp.report.records import Step
+        >>> log = Fake(steps=(Step(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
+        >>> [chart.title for chart in optimizer(Fake(first=log))]
+        ['Gradient norm']
+    """
     ratios = [(step, step.trust_ratios) for step in run.first.steps if step.trust_ratios]
     middle = [(s.step, r["median"]) for s, r in ratios if {"min", "median", "max"} <= r.keys()]
     ends = [(r["min"], r["max"]) for _, r in ratios if {"min", "median", "max"} <= r.keys()]

@@ -20,6 +20,12 @@ def run(options: ReportOptions) -> int:
     Raises:
         LogError: a log directory cannot be read; then nothing is written.
         OSError: a file cannot be read or written.
+
+    Example:
+        >>> import pathlib
+        >>> run(ReportOptions(pathlib.Path("no/logs")))
+        Traceback (most recent call last):
+        tfdp.report.fields.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
