@@ -10,7 +10,7 @@ import tfdp
 from tfdp import cli
 from tfdp.bench.options import MODELS
 
-HEAVY = ("tensorflow", "keras", "numpy", "rich", "matplotlib", "sklearn")
+HEAVY = ("tensorflow", "keras", "numpy", "rich", "matplotlib", "sklearn", "jinja2")
 
 
 def refusal(capsys, *arguments):
@@ -22,7 +22,15 @@ def refusal(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["demo", "-h"], ["bench", "fit", "-h"], ["doctor", "-h"]]
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["demo", "-h"],
+        ["bench", "fit", "-h"],
+        ["doctor", "-h"],
+        ["report", "-h"],
+    ],
 )
 def test_help_and_version_import_nothing_heavy(words):
     program = (

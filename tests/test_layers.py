@@ -32,6 +32,7 @@ LAYERS = {
     "launch": 4,
     "bench": 4,
     "doctor": 4,
+    "report": 4,
     "demo": 4.5,  # starts its processes with the launcher
     "cli": 5,  # calls the others of its kind
 }

@@ -35,7 +35,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"tfdp", f"tfdp-{tfdp.__version__}.dist-info"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdp").rglob("*.py")}
-    assert modules | {"tfdp/py.typed"} == {name for name in names if name.startswith("tfdp/")}
+    templates = (ROOT / "tfdp" / "report" / "templates").iterdir()
+    data = {path.relative_to(ROOT).as_posix() for path in templates} | {"tfdp/py.typed"}
+    assert modules | data == {name for name in names if name.startswith("tfdp/")}
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from tfdp.data.index_command import add_data
 from tfdp.demo.options import DATASETS, DemoOptions
 from tfdp.doctor.command_line import add_doctor
 from tfdp.launch.command_line import add_run
+from tfdp.report.command_line import add_report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_data(commands)
     add_run(commands)
     add_doctor(commands)
+    add_report(commands)
     return parser
 
 

@@ -1,0 +1,139 @@
+"""What to try next: each rule speaks from its threshold on, and not below."""
+
+import math
+import pathlib
+import re
+
+import pytest
+from report.logs import start_line, step_line, write_rank, write_run
+
+import tfdp
+from tfdp import cli
+from tfdp.report import hints
+from tfdp.report.breakdown import RankSplit, Split
+from tfdp.report.hints import findings
+from tfdp.report.reading import read_run
+from tfdp.report.records import Start, Step
+from tfdp.report.stragglers import Wait
+
+
+def a_start(**changed):
+    return Start(**{"time": 0, "rank": 0, "world_size": 2, "host": "a", "replicas": 2} | changed)
+
+
+def splits(part, *shares):
+    return [
+        RankSplit(rank, f"host-{rank}", Split({part: share, "compute": 1 - share}), 9)
+        for rank, share in enumerate(shares)
+    ]
+
+
+def test_one_rank_that_waits_for_input_is_enough():
+    found = hints.input_wait(splits("input", 0.01, 0.15, 0.02))
+    assert found.advice and "Rank 1 on host-1 waits for input for 15%" in found.measured
+    assert not hints.input_wait(splits("input", 0.01, 0.149)).advice
+    assert hints.input_wait(splits("other", 0.5)) is None
+
+
+def test_communication_is_judged_where_no_late_rank_is_waited_for():
+    assert hints.communication(splits("communication", 0.4, 0.2), a_start()).advice
+    assert not hints.communication(splits("communication", 0.4, 0.19), a_start()).advice
+    assert hints.communication(splits("input", 0.4), a_start()) is None
+
+
+def test_the_topology_that_is_used_is_not_proposed():
+    [native, auto] = (
+        " ".join(hints.communication(splits("communication", 0.5), start).advice)
+        for start in (a_start(topology="ring"), a_start(topology="auto"))
+    )
+    assert 'topology="auto"' in native and "this run used ring" in native
+    assert 'topology="auto"' not in auto
+
+
+def test_overhead_proposes_more_steps_an_execution_than_there_are():
+    found = hints.other(splits("other", 0.25, 0.3), a_start(steps_per_execution=4))
+    assert any("steps_per_execution=40" in sentence for sentence in found.advice)
+    assert not hints.other(splits("other", 0.1, 0.3), a_start()).advice
+
+
+def test_a_straggler_s_longest_part_is_named():
+    waits = (Wait(0, "a", 0.2, -0.2, 0, 9), Wait(1, "b", 0.0, 0.2, 9, 9))
+    parts = [{"input": 0.1, "compute": 0.5}, {"input": 0.3, "compute": 0.55}]
+    both = [RankSplit(rank, "ab"[rank], Split(own), 9) for rank, own in enumerate(parts)]
+    found = hints.straggling(waits, both, step_seconds=1.0)
+    assert "Rank 1 on b comes last in 9 of 9 samples, 200 ms (20% of a step)" in found.measured
+    assert (
+        found.advice[0] == "It waits for input 200 ms a step longer than the median of the others."
+    )
+    assert "how b reads" in found.advice[1]
+    assert not hints.straggling(waits, both, step_seconds=9.0).advice
+    assert hints.straggling((), both, step_seconds=1.0) is None
+
+
+def test_few_skipped_steps_are_normal():
+    assert not hints.skipped_steps((4, 100)).advice
+    assert hints.skipped_steps((5, 100)).advice
+    assert hints.skipped_steps(None) is None
+
+
+def test_a_loss_that_is_not_finite_is_named_with_its_step():
+    def step(number, **values):
+        return Step(0, number, 0, 1, 8, 1.0, **values)
+
+    fine = [step(1, loss=1.0), step(2, loss=2.0, gradient_norm=math.inf, skipped_steps=1)]
+    assert not hints.not_finite(fine).advice
+    found = hints.not_finite([*fine, step(3, loss=math.nan), step(4, gradient_norm=math.inf)])
+    assert found.measured.startswith("From step 3 on, 2 of 3") and found.advice
+
+
+@pytest.mark.parametrize(
+    ("changed", "advised"),
+    [
+        ({}, set()),
+        ({"input_wait": 0.06}, {"Input"}),
+        ({"communication": 0.06}, {"Communication"}),
+        ({"late_rank": 1, "late_seconds": 0.05}, {"Stragglers"}),
+    ],
+)
+def test_a_run_gets_the_advice_for_what_is_wrong_with_it(tmp_path, changed, advised):
+    run = read_run(write_run(tmp_path, ranks=2, **changed))
+    found = {finding.name for finding in findings(run) if finding.advice}
+    assert found - {"Stragglers"} == advised - {"Stragglers"}
+    assert advised <= found
+
+
+def test_a_run_that_measured_nothing_gets_no_advice(tmp_path):
+    run = read_run(write_rank(tmp_path, [start_line(), step_line(1)]))
+    assert findings(run) == ()
+
+
+def all_advice():
+    waits = (Wait(0, "a", 0.2, -0.2, 0, 9), Wait(1, "b", 0.0, 0.2, 9, 9))
+    found = [
+        hints.input_wait(splits("input", 0.5)),
+        hints.communication(splits("communication", 0.5), a_start()),
+        hints.other(splits("other", 0.5), a_start()),
+        hints.straggling(waits, splits("input", 0.1, 0.5), 1.0),
+        hints.skipped_steps((5, 10)),
+        hints.not_finite([Step(0, 1, 0, 1, 8, 1.0, loss=math.nan)]),
+    ]
+    return [sentence for finding in found for sentence in finding.advice]
+
+
+def test_every_command_and_name_of_tfdp_in_the_advice_exists():
+    text = " ".join(all_advice())
+    names = re.findall(r"tfdp\.((?:\w+\.)*\w+)", text)
+    assert len(names) >= 5
+    for name in names:
+        value = tfdp
+        for part in name.split("."):
+            value = getattr(value, part)
+    commands = re.findall(r"`tfdp ([a-z ]+)`", text)
+    assert {"doctor", "run", "bench data", "bench allreduce", "data index"} <= set(commands)
+    for command in commands:
+        with pytest.raises(SystemExit) as exit_:
+            cli.main([*command.split(), "--help"])
+        assert exit_.value.code == 0
+    root = pathlib.Path(__file__).parents[2]
+    for page in re.findall(r"docs/[\w/.]+\w", text):
+        assert (root / page).is_file()

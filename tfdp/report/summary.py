@@ -1,0 +1,169 @@
+"""The numbers at the top of the report, and the curves: pure functions of what was read."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+
+from tfdp.report.files import RankLog, only_first, steady
+from tfdp.report.reading import Run
+from tfdp.report.records import Step
+
+_VALIDATION = "val_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Headline:
+    """A run in a few numbers; times are rank 0's.
+
+    Args:
+        examples_per_second: examples of all replicas by the steps' time, :func:`steady` ones.
+        step_seconds: the median of one step's.
+        examples_per_step: the median; None, as the rate, where examples are not counted.
+        steps: the number of the last one.
+        epochs: how many are complete.
+        epochs_planned: up to which `fit` was asked to train, if known.
+        replicas: of all ranks.
+        ranks: how many processes.
+        hosts: their names, each once.
+        duration_seconds: from each start to its last line, together.
+        ended: whether training ended by itself.
+        last_time: of the last line, seconds since 1970.
+        only_first: whether there are no other times than those of first steps; see :func:`steady`.
+        logs: of the last epoch.
+    """
+
+    examples_per_second: float | None
+    step_seconds: float
+    examples_per_step: float | None
+    steps: int
+    epochs: int
+    epochs_planned: int | None
+    replicas: int
+    ranks: int
+    hosts: tuple[str, ...]
+    duration_seconds: float
+    ended: bool
+    last_time: float
+    only_first: bool
+    logs: Mapping[str, float]
+
+
+def headline(run: Run) -> Headline:
+    """The run's headline numbers.
+
+    Example:
+        >>> from tfdp.report.files import Session
+        >>> from tfdp.report.records import Start
+        >>> import pathlib
+        >>> start = Start(time=0, rank=0, world_size=1, host="a", replicas=4)
+        >>> steps = tuple(Step(n, n, 0, 1, 64, seconds) for n, seconds in ((1, 9), (2, 1), (3, 3)))
+        >>> log = RankLog((Session(start, 14, [*steps]),), steps, (), ())
+        >>> line = headline(Run(pathlib.Path(), (log,), None, ()))
+        >>> line.examples_per_second, line.step_seconds, line.duration_seconds, line.ended
+        (32.0, 2.0, 14, False)
+    """
+    log, steps = run.first, steady(run.first)
+    counted = [(s.examples, s.steps, s.seconds) for s in steps if s.examples is not None]
+    seconds = sum(seconds for _, _, seconds in counted)
+    each = [examples / count for examples, count, _ in counted]
+    return Headline(
+        examples_per_second=sum(n for n, _, _ in counted) / seconds if seconds > 0 else None,
+        step_seconds=statistics.median(step.seconds / step.steps for step in steps),
+        examples_per_step=statistics.median(each) if each else None,
+        steps=log.steps[-1].step,
+        epochs=len({epoch.epoch for epoch in log.epochs}),
+        epochs_planned=run.start.epochs,
+        replicas=run.start.replicas,
+        ranks=len(run.ranks),
+        hosts=tuple(dict.fromkeys(rank.start.host for rank in run.ranks)),
+        duration_seconds=sum(
+            max(0.0, session.last_time - session.start.time) for session in log.sessions
+        ),
+        ended=log.ended,
+        last_time=max(rank.last_time for rank in run.ranks),
+        only_first=only_first(log),
+        logs=log.epochs[-1].logs if log.epochs else {},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A quantity by epoch, counted from 1.
+
+    Args:
+        name: as Keras logs it, without `val_`.
+        training: (epoch, value) of training.
+        validation: likewise; empty without validation.
+    """
+
+    name: str
+    training: tuple[tuple[int, float], ...]
+    validation: tuple[tuple[int, float], ...]
+
+
+def curves(log: RankLog) -> tuple[Curve, ...]:
+    """What the epochs' logs hold: losses first, then the others by name.
+
+    Example:
+        >>> from tfdp.report.records import Epoch
+        >>> epochs = (Epoch(0, 0, 9, 1.0, {"accuracy": 0.5, "loss": 2.0, "val_loss": 3.0}),)
+        >>> [(curve.name, curve.validation) for curve in curves(RankLog((), (), epochs, ()))]
+        [('loss', ((1, 3.0),)), ('accuracy', ())]
+    """
+    names = {name.removeprefix(_VALIDATION) for epoch in log.epochs for name in epoch.logs}
+
+    def points(name: str) -> tuple[tuple[int, float], ...]:
+        found = {epoch.epoch + 1: epoch.logs[name] for epoch in log.epochs if name in epoch.logs}
+        return tuple(sorted(found.items()))
+
+    return tuple(
+        Curve(name, points(name), points(_VALIDATION + name))
+        for name in sorted(names, key=lambda name: (name != "loss", "loss" not in name, name))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """What a rank sent: bytes in a step, the median, and in all steps together."""
+
+    rank: int
+    host: str
+    step_bytes: float
+    total_bytes: float
+
+
+def traffic(run: Run) -> tuple[Traffic, ...]:
+    """What each rank sent, of those that measured it.
+
+    Example:
+        >>> import pathlib
+        >>> from tfdp.report.files import Session
+        >>> from tfdp.report.records import Start
+        >>> step = Step(0, 2, 0, 2, 8, 1.0, bytes_sent=600.0)
+        >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 0),), (step,), (), ())
+        >>> traffic(Run(pathlib.Path(), (log,), None, ()))
+        (Traffic(rank=0, host='a', step_bytes=300.0, total_bytes=600.0),)
+    """
+    found = []
+    for rank, log in enumerate(run.ranks):
+        sent = [(s.bytes_sent, s.steps) for s in log.steps if s.bytes_sent is not None]
+        if sent:
+            step_bytes = statistics.median(amount / steps for amount, steps in sent)
+            total = sum(amount for amount, _ in sent)
+            found.append(Traffic(rank, log.start.host, step_bytes, total))
+    return tuple(found)
+
+
+def skipped(steps: Sequence[Step]) -> tuple[int, int] | None:
+    """How many steps did not change the weights, and of how many; None if nobody counted.
+
+    Example:
+        >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])
+        (1, 1)
+    """
+    counted = [step for step in steps if step.skipped_steps is not None]
+    if not counted:
+        return None
+    return sum(s.skipped_steps or 0 for s in counted), sum(s.steps for s in counted)
