@@ -38,20 +38,19 @@ if harness.CLUSTER_REPLICAS:
         return pathlib.Path(board.from_first("a test's folder", str(tmp_path)).value)
 
 
-@pytest.fixture(params=harness.FEW_REPLICAS, ids=harness.count_id)
+@pytest.fixture(params=[harness.REPLICAS], ids=harness.count_id)
 def replicas(request):
-    """The number of replicas: two, and in the slow tests three. A test may choose its own."""
+    """The number of replicas. A test may choose its own."""
     return request.param
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves slow cases out on two replicas, where they run on three: that shows as much."""
+    """Leaves out on four replicas what is slow besides: three show as much."""
 
     def superfluous(item):
         given = getattr(item, "callspec", None)
-        chosen = any("replicas" in mark.args[0] for mark in item.iter_markers("parametrize"))
-        on_two = given is not None and given.params.get("replicas") == 2
-        return on_two and not chosen and item.get_closest_marker("slow") is not None
+        on_four = given is not None and given.params.get("replicas") == 4
+        return on_four and len(list(item.iter_markers("slow"))) > 1
 
     left_out = [item for item in items if superfluous(item)]
     if left_out:
@@ -75,7 +74,7 @@ def trains_as_one_device(request, replicas):
     def check(build, use=harness.fit_arrays, **tolerances):
         key = (test, case, next(ordinals))
         if key not in _references:
-            _references[key] = harness.train(build, use)
+            _references[key] = harness.trained_once(build, use)
         outcome = harness.train(build, use, replicas)
         harness.assert_same_outcome(outcome, _references[key], **tolerances)
         return outcome, _references[key]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import pickle
 from typing import Any
 
 import keras
@@ -18,10 +19,8 @@ WEIGHT_TOLERANCE = 1e-5  # of the largest weight
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
-FEW_REPLICAS = (
-    [CLUSTER_REPLICAS] if CLUSTER_REPLICAS else [2, pytest.param(3, marks=pytest.mark.slow)]
-)
-UP_TO_FOUR = FEW_REPLICAS + ([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.slow)])
+# An odd number shares nearly every batch unevenly. Two are what the processes have.
+REPLICAS = CLUSTER_REPLICAS or 3
 
 
 def count_id(replicas):
@@ -29,8 +28,12 @@ def count_id(replicas):
     return f"{replicas}-replicas"
 
 
-# For the tests where the number itself matters: two, three or four shares of a batch.
-on_two_to_four_replicas = pytest.mark.parametrize("replicas", UP_TO_FOUR, ids=count_id)
+# For the tests where the number itself matters: an even one, too, and more empty shares.
+on_three_and_four_replicas = pytest.mark.parametrize(
+    "replicas",
+    [REPLICAS, *([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.slow)])],
+    ids=count_id,
+)
 
 
 @dataclasses.dataclass
@@ -118,6 +121,19 @@ def train(build, use, replicas=None):
     if replicas is not None:
         assert_replicas_identical(model)
     return Outcome(weights(model), slots(model), seen)
+
+
+def trained_once(build, use):
+    """As `train` on one device; in a cluster rank 0 does it for all ranks."""
+    if not CLUSTER_REPLICAS:
+        return train(build, use)
+    board = strategy(None).extended.processes.board
+    usual, board.timeout_seconds = board.timeout_seconds, 300.0  # one rank works for all
+    try:
+        found = pickle.dumps(train(build, use)) if board.rank == 0 else b""
+        return pickle.loads(board.from_first("one device's outcome", payload=found).payload)
+    finally:
+        board.timeout_seconds = usual
 
 
 # ---- tiny data and models ----

@@ -1,6 +1,8 @@
 """The table of what N replicas change, as `tfdp bench equivalence` prints it."""
 
 import io
+import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -10,25 +12,38 @@ from rich.console import Console
 
 from tfdp.bench import equivalence
 from tfdp.bench.processes import Failure
+from tfdp.cli import main
 
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "equivalence_cases.py"
 NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
 
 
 @pytest.mark.slow
 def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
     done = subprocess.run(
-        [sys.executable, "-m", "tfdp.cli", "bench", "equivalence", "--replicas", "2"],
-        capture_output=True,
-        text=True,
-        timeout=500,
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=500
     )
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    cells = [line.strip("│ ").split("│") for line in done.stdout.splitlines() if "│" in line]
-    outcomes = [(row[1].strip(), row[2].strip()) for row in cells if len(row) == 3]
+    assert done.returncode == 0, done.stderr[-2000:]
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    assert list(outcomes) == list(equivalence.CASES)
     assert len(outcomes) == 13
-    for stock, tfdp in outcomes:
-        assert NUMBER.match(tfdp) and float(tfdp) <= 1e-5
-        assert not NUMBER.match(stock) or float(stock) > 1e-3
+    for outcome in outcomes.values():
+        assert outcome["tfdp"]["relative"] <= 1e-5, outcomes
+        assert "error" in outcome["stock"] or not outcome["stock"]["relative"] <= 1e-3, outcomes
+
+
+@pytest.mark.slow
+def test_the_command_shows_what_each_cases_own_process_measured(monkeypatch, capsys):
+    titles = ["a finite generator: batches seen", "string inputs"]
+    monkeypatch.setattr(equivalence, "CASES", {title: equivalence.CASES[title] for title in titles})
+    assert main(["bench", "equivalence", "--replicas", "2"]) == 0
+    cells = [line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines()]
+    rows = [[cell.strip() for cell in row] for row in cells if len(row) == 3]
+    assert [title for title, _, _ in rows] == titles
+    (_, lost, kept), (_, error, equal) = rows
+    assert NUMBER.match(lost) and float(lost) > 1e-3
+    assert error == "InvalidArgumentError"
+    assert float(kept) == float(equal) == 0
 
 
 def test_the_table_needs_at_least_two_replicas():

@@ -70,7 +70,7 @@ def test_windows_run_over_epoch_ends_as_on_one_device(case, trains_as_one_device
         assert moved == [3, 7, 11]
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 def test_uneven_and_empty_shares_count_in_a_window(trains_as_one_device):
     x, y = harness.regression_data(29)
     use = traced_fit(lambda: harness.batches_of([3, 8, 1, 5, 2, 8, 1, 1], x, y))

@@ -22,7 +22,7 @@ ELSEWHERE = {
 
 
 # Starting TensorFlow takes seconds: modules share their processes.
-GROUPS = 4
+GROUPS = 3
 
 
 def modules():
@@ -61,10 +61,16 @@ def test_two_processes_train_as_one_device(group):
     passes(modules()[group::GROUPS], processes=2, devices=1)
 
 
-SOME = ["test_accumulation", "test_batches", "test_loss_scaling"]
+# Uneven and empty shares on an odd number of ranks and on several devices each; an overflow that
+# one of several other ranks sees; a window's sum over devices and processes.
+SOME = {
+    (3, 1): ["test_batches", "test_loss_scaling"],
+    (2, 2): ["test_accumulation", "test_batches"],
+}
 
 
 @pytest.mark.timeout(620)
-@pytest.mark.parametrize(("processes", "devices"), [(3, 1), (2, 2)])
+@pytest.mark.parametrize(("processes", "devices"), SOME)
 def test_more_processes_and_devices_train_as_one_device(processes, devices):
-    passes([FOLDER / f"{name}.py" for name in SOME], processes, devices)
+    files = [FOLDER / f"{name}.py" for name in SOME[processes, devices]]
+    passes(files, processes, devices)

@@ -9,7 +9,7 @@ import tensorflow as tf
 SIZES = [[3, 8, 1, 5], [1, 6, 2], [8, 8, 7]]
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 @pytest.mark.parametrize(
     "sizes",
     [SIZES[0], *(pytest.param(s, marks=pytest.mark.slow) for s in SIZES[1:])],
@@ -21,7 +21,7 @@ def test_batches_of_any_sizes_train_as_on_one_device(sizes, trains_as_one_device
     trains_as_one_device(harness.dense_model, use)
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 def test_a_partial_last_batch_of_arrays_trains_as_on_one_device(trains_as_one_device):
     x, y = harness.regression_data(21)
 
@@ -45,7 +45,7 @@ def test_a_dropped_remainder_trains_as_on_one_device(trains_as_one_device):
     trains_as_one_device(harness.dense_model, harness.fit_datasets(make, infer=True))
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("batch_size", [4, 8])
 def test_predict_returns_every_row_in_order(batch_size, replicas):
     def build():

@@ -34,7 +34,7 @@ def embedding_model(**clip):
     return model
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: next(iter(clip)))
 @pytest.mark.parametrize(
     "wrapper",

@@ -69,7 +69,7 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
     trains_as_one_device(build)
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("bad", [np.inf, np.nan], ids=["inf", "nan"])
 @pytest.mark.parametrize("case", ["SGD", pytest.param("Adam", marks=pytest.mark.slow)])
 def test_an_overflow_on_any_one_replica_makes_all_skip(bad, case, trains_as_one_device):

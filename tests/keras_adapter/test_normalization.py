@@ -35,7 +35,7 @@ def normalized_model(make_layer, optimizer=None, **hidden):
     return model
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("sizes", [[8, 8, 8], UNEVEN], ids=["even", "uneven"])
 def test_synchronized_trains_as_plain_on_one_device(sizes, trains_as_one_device):
     arrays = data(sum(sizes))
@@ -105,7 +105,7 @@ def first_layer_model(**options):
     return model
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("examples", [8, 7, 1])
 @pytest.mark.parametrize("mean", [0.0, 1e4])
 def test_synchronized_moments_are_those_of_the_global_batch(mean, examples, replicas):
@@ -127,7 +127,7 @@ def test_synchronized_moments_are_those_of_the_global_batch(mean, examples, repl
 
 
 @harness.in_one_process
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("sizes", [[8, 8], UNEVEN], ids=["even", "uneven"])
 def test_plain_statistics_are_the_weighted_mean_of_the_replicas(sizes, replicas):
     x, y = data(sum(sizes), mean=3.0)

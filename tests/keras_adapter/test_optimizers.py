@@ -124,7 +124,7 @@ def test_an_optimizers_options_work_as_on_one_device(option, trains_as_one_devic
     trains_as_one_device(lambda: harness.dense_model(OPTIONS[option]()))
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 def test_constraints_are_kept_as_on_one_device(trains_as_one_device):
     def build():
         model = harness.dense_model(optimizers.SGD(0.3))

@@ -66,7 +66,7 @@ def dropout_model():
     return model
 
 
-@harness.on_two_to_four_replicas
+@harness.on_three_and_four_replicas
 def test_training_with_dropout_is_reproducible_from_the_seed(replicas):
     def train(seed):
         def build():

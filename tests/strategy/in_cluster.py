@@ -174,6 +174,30 @@ def test_ranks_that_disagree_on_the_topology_are_told_both():
         harness.strategy(None, topology=other)
 
 
+def test_ranks_that_disagree_on_the_bucket_size_are_told_both(strategy):
+    with pytest.raises(
+        tfdp.errors.RankMismatchError, match=r"bucket_bytes.*(2000.*None|None.*2000)"
+    ):
+        harness.strategy(None, bucket_bytes=None if strategy.rank == 0 else 2000)
+
+
+def test_ranks_whose_optimizers_or_weights_differ_are_told_both(strategy, board):
+    x, y = harness.regression_data(8)
+    mine = 1.5 if board.rank == 1 else 2.5
+    harness.start_over()
+    with strategy.scope():
+        model = harness.dense_model(keras.optimizers.SGD(0.1, clipnorm=mine))
+    named = r"optimizer clipnorm.*(1\.5.*2\.5|2\.5.*1\.5)"
+    with pytest.raises(tfdp.errors.RankMismatchError, match=named):
+        model.fit(x, y, verbose=0)
+    with strategy.scope():
+        model = harness.dense_model()
+    if board.rank == 1:
+        model.layers[0].kernel.assign(model.layers[0].kernel + 1.0)
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"kernel.*begins with.*checksum"):
+        model.fit(x, y, verbose=0)
+
+
 def test_ranks_that_trace_again_at_different_times_stay_in_step(strategy, board):
     traces = []
 

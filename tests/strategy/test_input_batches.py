@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tfdp
 from tfdp.strategy import input_batches
 
 
@@ -184,3 +185,37 @@ def test_a_dataset_of_single_examples_is_refused():
     for dataset in (tf.data.Dataset.range(4), tf.data.Dataset.from_tensor_slices(["a", "b"])):
         with pytest.raises((IndexError, ValueError)):
             harness.strategy(2).experimental_distribute_dataset(dataset)
+
+
+# ---- autotuning
+
+
+@pytest.mark.parametrize(
+    ("given", "wish", "outcome"),
+    [
+        ("a dataset", None, False),
+        ("a dataset", True, True),
+        ("a function", None, False),
+        ("a function", True, True),
+        ("a pipeline", None, False),
+    ],
+)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_is_iterated_autotunes_only_where_the_dataset_asks_for_it(
+    given, wish, outcome, replicas
+):
+    """Who collects an iterator that does may wait for a minute."""
+    strategy = harness.strategy(replicas)
+    options = tf.data.Options()
+    if wish is not None:
+        options.autotune.enabled = wish
+    dataset = tf.data.Dataset.range(8).batch(4).with_options(options)
+    distributed = {
+        "a dataset": strategy.experimental_distribute_dataset,
+        "a function": lambda made: strategy.distribute_datasets_from_function(lambda context: made),
+        "a pipeline": lambda made: strategy.experimental_distribute_dataset(
+            tfdp.data.pipeline(made.unbatch(), 4, seed=1)
+        ),
+    }[given](dataset)
+    (iterator,) = iter(distributed)._iterators
+    assert iterator._dataset.options().autotune.enabled is outcome

@@ -10,6 +10,9 @@ from tensorflow.python.autograph.impl.api import tf_convert
 # The batch size that a dataset declares where its element_spec does not show it.
 from tensorflow.python.data.experimental.ops.distribute import compute_batch_size
 
+# Makes what fetches the shares of each device.
+from tensorflow.python.data.ops import multi_device_iterator_ops
+
 # Sums values of several devices on one of them without a collective.
 from tensorflow.python.distribute.cross_device_ops import ReductionToOneDevice
 
@@ -81,6 +84,7 @@ __all__ = [
     "create_mirrored_variable",
     "get_distributed_dataset",
     "get_distributed_datasets_from_function",
+    "multi_device_iterator_ops",
     "regroup",
     "tf_convert",
 ]

@@ -293,7 +293,6 @@ class ClusterExtended(DataParallelExtended):
                 lambda index, _: index // size % world_size == self.processes.rank
             )
             divided = numbered.map(lambda _, element: element)
-        divided = input_batches.without_autotuning(divided)
         distributed = self._distribute(divided, dataset, options)
         if in_turn:
             # The last round may not reach every rank.
@@ -340,9 +339,6 @@ class ClusterExtended(DataParallelExtended):
         if self.processes.rank == 0:
             pipeline.say_what_is_read(self.processes.world_size)
         return super()._distribute_pipeline(pipeline, options)
-
-    def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
-        return input_batches.without_autotuning(super()._shares(pipeline))
 
     @property
     def _ranks(self) -> range:

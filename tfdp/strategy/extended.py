@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
 from tfdp.data import Pipeline
 from tfdp.recording import Watch
-from tfdp.strategy import input_batches, pipelines, variables
+from tfdp.strategy import device_iterators, input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     Function,
@@ -53,6 +53,7 @@ class DataParallelExtended(MirroredExtended):
     ) -> None:
         self._around_replica = around_replica
         self._lifted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        device_iterators.stop_autotuning()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         self._communicator = self._make_communicator()
         self.use_topology(topology, bucket_bytes)
@@ -270,6 +271,7 @@ class DataParallelExtended(MirroredExtended):
         input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
         divided = self._divided(dataset)
         if divided is None:
+            dataset = input_batches.without_autotuning(dataset)
             return super()._experimental_distribute_dataset(dataset, options)
         return self._distribute(divided, dataset, options)
 
@@ -287,19 +289,25 @@ class DataParallelExtended(MirroredExtended):
         )
 
     def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
-        return pipeline.for_replicas(self._num_replicas_in_sync, self._ranks)
+        shares = pipeline.for_replicas(self._num_replicas_in_sync, self._ranks)
+        return input_batches.without_autotuning(shares)
 
     @property
     def _ranks(self) -> range:
         """Of this process' replicas."""
         return range(self._num_replicas_in_sync)
 
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        return super()._distribute_datasets_from_function(
+            lambda context: input_batches.without_autotuning(dataset_fn(context)), options
+        )
+
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return input_batches.divide(dataset, self._num_replicas_in_sync)
 
     def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
         distributed = get_distributed_dataset(
-            divided,
+            input_batches.without_autotuning(divided),
             self._input_workers_with_options(options),
             self._container_strategy(),
             options=options,

@@ -93,8 +93,8 @@ def without_autotuning(dataset: Any) -> Any:
     """`dataset` with a fixed number of parallel calls where it asks for AUTOTUNE.
 
     TensorFlow's iterator over several devices, when it is collected, waits until its autotuning
-    thread wakes up, which may take a minute; in a cluster all ranks wait with it. A dataset that
-    sets `options.autotune.enabled` keeps what it says.
+    thread wakes up, which may take a minute: `fit` would stand still after an epoch, and in a
+    cluster all ranks with it. A dataset that sets `options.autotune.enabled` keeps what it says.
     """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset

@@ -58,8 +58,6 @@ def run():
         tfdp.__version__ = "9.9"
     if how == "too late" and guilty:
         tf.constant(1.0) + 1.0
-    if how == "bucket" and guilty:
-        options["bucket_bytes"] = 2000
     if how == "devices" and guilty:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(
@@ -73,10 +71,7 @@ def run():
         if how == "one more collective":
             layers.append(OneMore())
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
-        clipnorm = 1.5 if how == "optimizer" and guilty else 2.5
-        model.compile(keras.optimizers.SGD(0.1, clipnorm=clipnorm), "mse")
-    if how == "weights" and guilty:
-        model.layers[0].kernel.assign(model.layers[0].kernel + 1.0)
+        model.compile(keras.optimizers.SGD(0.1, clipnorm=2.5), "mse")
     if how == "absent" and guilty:
         return
     x = np.ones([64, 3], "float32")
