@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_written_is_an_answer_and_no_traceback(tmp_path, c
     def full(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(run_, "write_whole", full)
+    monkeypatch.setattr(run_, "replace_text", full)
     assert "No space left on device" in refusal(capsys, logs)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
+from tfdp.files import replace_text
 from tfdp.report.options import ReportOptions
 from tfdp.report.page import render
 from tfdp.report.reading import read_run
 from tfdp.report.words import count
-from tfdp.report.writing import write_whole
 
 
 def run(options: ReportOptions) -> int:
@@ -29,7 +29,7 @@ def run(options: ReportOptions) -> int:
     """
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
-    write_whole(options.page, render(read, compared, now=time.time()))
+    replace_text(options.page, render(read, compared, now=time.time()))
     steps, ranks = count(read.first.steps[-1].step, "step"), count(len(read.ranks), "rank")
     print(f"{options.page}: {steps} of {ranks}")
     return 0
