@@ -69,7 +69,8 @@ def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list
     seconds: dict[str, list[float]] = {side: [] for side in _SIDES}
     with tempfile.TemporaryDirectory(prefix="tfdp-bench-telemetry-") as folder:
         for number in range(rounds + 1):  # the first traces
-            for side, model in models.items():
+            for side in _SIDES if number % 2 else reversed(_SIDES):
+                model = models[side]
                 timer = _timer(keras)
                 telemetry = tfdp.callbacks.Telemetry(pathlib.Path(folder))
                 callbacks = [telemetry, timer] if side == "with" else [timer]
