@@ -310,13 +310,72 @@ def test_without_a_strategy_of_tfdp_there_is_what_keras_tells(tmp_path, strategy
     model.fit(x, y, batch_size=14, verbose=0, callbacks=[tfdp.callbacks.Telemetry(tmp_path, 1)])
     steps = lines(tmp_path)
     assert [step["step"] for step in steps] == [1, 2]
+    assert [step["steps"] for step in steps] == [1, 1]
     assert all(step["seconds"] > 0 and "loss" in step for step in steps)
     assert all("examples" not in step and "gradient_norm" not in step for step in steps)
 
 
-def test_eager_steps_are_counted(tmp_path):
+def test_without_a_strategy_the_last_execution_counts_the_steps_that_there_are(tmp_path):
+    harness.start_over()
+    model = harness.dense_model(steps_per_execution=4)
+    x, y = harness.regression_data()
+    telemetry = tfdp.callbacks.Telemetry(tmp_path, 1)
+    model.fit(x, y, batch_size=6, epochs=2, verbose=0, callbacks=[telemetry])  # six batches
+    assert [step["step"] for step in lines(tmp_path)] == [4, 6, 10, 12]
+
+
+def test_two_with_other_samples_do_not_disturb_each_other(tmp_path):
+    both = [tfdp.callbacks.Telemetry(tmp_path / str(every), every) for every in (2, 3)]
+    fit(tmp_path / "1", callbacks=both, epochs=2)
+    for every in (2, 3):
+        sampled = [s["step"] for s in lines(tmp_path / str(every)) if "gradient_norm" in s]
+        assert sampled == list(range(every, 11, every))
+
+
+def test_metrics_that_are_vectors_are_lists(tmp_path):
+    def build():
+        model = keras.Sequential([keras.Input([5]), keras.layers.Dense(3, activation="softmax")])
+        model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
+        return model
+
+    def data(x, y):
+        labels = np.eye(3, dtype="float32")[np.arange(len(x)) % 3]
+        return tf.data.Dataset.from_tensor_slices((x, labels)).batch(7)
+
+    fit(tmp_path, build=build, data=data)
+    (epoch,) = lines(tmp_path, "epoch")
+    assert np.shape(epoch["logs"]["f1_score"]) == (3,)
+
+
+def test_a_run_that_goes_on_in_the_same_folder_counts_on(tmp_path):
+    """Also where no optimizer counts, as of a GAN: here steps are not the optimizer's."""
+
+    def go_on(initial_epoch, epochs):
+        fit(
+            tmp_path,
+            optimizer=lambda: keras.optimizers.SGD(0.1),
+            initial_epoch=initial_epoch,
+            epochs=epochs,
+        )
+
+    go_on(0, 2)
+    go_on(2, 3)
+    assert [step["step"] for step in lines(tmp_path)] == list(range(1, 16))
+
+
+def test_the_manifest_knows_the_targets_too(tmp_path):
+    x, y = harness.regression_data()
+    for name, targets in (("a", y), ("b", 0 * y)):
+        model = harness.build_in_scope(harness.dense_model, 2)
+        model.fit(x, targets, verbose=0, callbacks=[tfdp.callbacks.Telemetry(tmp_path / name)])
+    one, other = (json.loads((tmp_path / n / "manifest.json").read_text())["data"] for n in "ab")
+    assert one["checksum"] != other["checksum"]
+
+
+def test_eager_steps_are_counted_and_their_inside_is_not_known(tmp_path):
     _, steps = fit(tmp_path, compiled={"run_eagerly": True})
     assert [step["examples"] for step in steps] == [7] * 5
+    assert not any({"bytes_sent", "input_seconds", "compute_seconds"} & set(s) for s in steps)
     expected = one_device_norms(batches_of(7), harness.dense_model)
     np.testing.assert_allclose([s["gradient_norm"] for s in steps], expected, rtol=1e-5)
 
@@ -326,6 +385,22 @@ def test_compiled_steps_are_recorded_around_what_xla_compiles(tmp_path):
     expected = one_device_norms(batches_of(7), harness.dense_model)
     np.testing.assert_allclose([s["gradient_norm"] for s in steps], expected, rtol=1e-5)
     assert all(step["bytes_sent"] for step in steps)
+
+
+def by_hand(build):
+    """The norms of two layers that each learn the targets, on one device."""
+    model, norms = harness.build_in_scope(build), []
+    for x, y in batches_of(7):
+        squares = 0.0
+        for layer in (model.one, model.other):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(layer(x) - y))
+            gradients = tape.gradient(loss, layer.variables)
+            squares += sum(float(tf.reduce_sum(tf.square(g))) for g in gradients)
+            for variable, gradient in zip(layer.variables, gradients, strict=True):
+                variable.assign(variable - 0.1 * tf.convert_to_tensor(gradient))
+        norms.append(squares**0.5)
+    return norms
 
 
 def test_two_optimizers_in_a_step_are_summed(tmp_path):
@@ -357,6 +432,8 @@ def test_two_optimizers_in_a_step_are_summed(tmp_path):
 
     _, steps = fit(tmp_path, build=build)
     assert [step["step"] for step in steps] == [1, 2, 3, 4, 5]
+    # Their norm is one: of both layers' gradients as of one model's.
+    np.testing.assert_allclose([s["gradient_norm"] for s in steps], by_hand(build), rtol=1e-4)
     # Both optimizers' bytes: 6 numbers of float32 each, from each of two replicas.
     assert {step["bytes_sent"] for step in steps} == {2 * 2 * 24}
 

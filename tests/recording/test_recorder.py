@@ -11,6 +11,11 @@ import tensorflow as tf
 from tfdp import recording
 from tfdp.recording.recorder import SUMS
 
+
+class Asker:
+    """Whoever wants samples."""
+
+
 CPUS = [device.name for device in tf.config.list_logical_devices("CPU")]
 
 
@@ -52,9 +57,9 @@ def test_what_costs_time_is_computed_in_samples_only():
         return recording.Tap(recorder, 0).if_sampled(norm)
 
     assert float(step()) == 0 and int(computed) == 0
-    recorder.sample(True)
+    recorder.sample(recorder, True)
     assert float(step()) == 2.5 and int(computed) == 1
-    recorder.sample(False)
+    recorder.sample(recorder, False)
     assert float(step()) == 0 and int(computed) == 1
 
 
@@ -105,6 +110,16 @@ def test_trust_ratios_are_kept_by_variable():
     np.testing.assert_equal(recorder.read_trust_ratios(), np.float32([np.nan, 0.25, np.nan]))
 
 
+def test_a_sample_lasts_as_long_as_anybody_asks_for_it():
+    recorder, one, other = recording.Recorder(CPUS[:1]), Asker(), Asker()
+    recorder.sample(one, True)
+    recorder.sample(other, True)
+    recorder.sample(one, False)
+    assert recorder.samples and bool(recorder.flags[0].read())
+    recorder.sample(other, False)
+    assert not recorder.samples and not bool(recorder.flags[0].read())
+
+
 def test_nothing_observes_where_nothing_is_recorded():
     assert recording.current() is None
     assert recording.trust_ratio_observer(0) is None
@@ -124,6 +139,14 @@ def test_a_recorder_is_known_by_its_model_and_forgotten_with_it():
     assert recording.Recorder.of(other) is None
     handle = recorder.buffers[0].handle
     del recorder, model
-    gc.collect()
+
+    @tf.function
+    def traced():
+        gc.collect()
+        return tf.constant(0)
+
+    graph = traced.get_concrete_function().graph
+    assert not [op for op in graph.get_operations() if op.type == "DestroyResourceOp"]
+    recording.Recorder(CPUS[:1])
     with pytest.raises(tf.errors.FailedPreconditionError):
         tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float64)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # Of the lines; a reader refuses what is newer.
@@ -65,10 +66,21 @@ class LogFiles:
         """Adds an event for each value."""
         if self._events is None:
             return
-        with self._events.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
+        # One record: `tf.summary.scalar` takes 0.2 ms for each.
+        pairs = [tf.compat.v1.Summary.Value(tag=k, simple_value=v) for k, v in values.items()]
+        record = tf.compat.v1.Summary(value=pairs).SerializeToString()
+        with self._events.as_default():
+            tf.summary.experimental.write_raw_pb(record, step=step)
         self._events.flush()
+
+    def last_step_before(self, epoch: int) -> int | None:
+        """The last step of an epoch before this one, if an earlier training wrote it here."""
+        if epoch == 0:
+            return None
+        with self.path.open(encoding="utf-8") as lines:
+            records = [json.loads(line) for line in lines if '"step"' in line]
+        before = [r["step"] for r in records if r.get("epoch", epoch) < epoch and "step" in r]
+        return before[-1] if before else None
 
     def close(self) -> None:
         """Closes both."""
@@ -89,6 +101,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, (bool, int, str, type(None))):
         return value
+    if np.ndim(value) and hasattr(value, "__array__"):
+        return plain(np.asarray(value).tolist())
     try:
         number = float(value)
     except (TypeError, ValueError):

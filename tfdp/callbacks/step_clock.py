@@ -17,20 +17,25 @@ class StepClock:
     Args:
       recorder: What the function writes to; None: nothing is known of its inside.
       pipeline: A `tfdp.data.Pipeline` whose waits are counted; None: those in the graph are.
-      steps_per_execution: Of Keras.
+      model: What is trained.
 
-    >>> clock = StepClock(None, None, steps_per_execution=2)
+    >>> import types
+    >>> model = types.SimpleNamespace(steps_per_execution=2, run_eagerly=False)
+    >>> clock = StepClock(None, None, model)
     >>> clock.start()
     >>> clock.begin(sample=False)
     >>> sorted(clock.end())
-    ['seconds', 'steps']
+    ['seconds']
     """
 
-    def __init__(self, recorder: Recorder | None, pipeline: Any, steps_per_execution: int) -> None:
+    def __init__(self, recorder: Recorder | None, pipeline: Any, model: Any) -> None:
         self._recorder = recorder
         self._pipeline = pipeline
-        self._steps_per_execution = steps_per_execution
-        self._knows_input = pipeline is not None or steps_per_execution == 1
+        # Eagerly replicas take turns, and nobody watches what they send.
+        self._knows_inside = not model.run_eagerly
+        in_graph = self._knows_inside and model.steps_per_execution == 1
+        self._knows_input = pipeline is not None or in_graph
+        self._asks = False
 
     def start(self) -> None:
         """The first step's time counts from here."""
@@ -42,20 +47,26 @@ class StepClock:
     def begin(self, sample: bool) -> None:
         """Just before an execution. A sample lasts until gradients have been summed."""
         if self._recorder is not None and sample:
-            self._recorder.sample(True)
+            self._asks = True
+            self._recorder.sample(self, True)
         self._began = time.perf_counter()
 
+    def stop(self) -> None:
+        """After the last step: ends a sample that still waits for gradients."""
+        if self._recorder is not None:
+            self._recorder.sample(self, False)
+
     def end(self) -> dict[str, Any]:
-        """Just after it: the numbers of its line."""
+        """Just after it: the numbers of its line. A sample has `compute_seconds` or a norm."""
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
         inside = now - self._began
         if self._recorder is None:
-            return {"steps": self._steps_per_execution, "seconds": round(seconds, 6)}
+            return {"seconds": round(seconds, 6)}
         reading = self._recorder.read()
         passed, self._reading = reading - self._reading, reading
         line = self._always(passed, seconds)
-        if self._recorder.samples:
+        if self._asks:
             line |= self._sample(passed, inside, line.get("input_seconds", 0.0))
         return line
 
@@ -70,28 +81,38 @@ class StepClock:
         }
         if self._knows_input:
             waited = self._waited_now()
-            own = float(passed.of("input_seconds")[0])
+            own = float(passed.of("input_seconds").max())
             spent = own if self._pipeline is None else waited - self._waited
             line["input_seconds"] = round(min(max(spent, 0.0), seconds), 6)
             self._waited = waited
-        line["bytes_sent"] = round(float(passed.of("bytes_sent").sum()))
+        if self._knows_inside:
+            line["bytes_sent"] = round(float(passed.of("bytes_sent").sum()))
         return line
 
     def _sample(self, passed: Reading, inside: float, waited: float) -> dict[str, Any]:
         assert self._recorder is not None
         if not passed.of("updates").any():
             return {}  # a window of accumulation is open: nothing was sent
-        self._recorder.sample(False)
-        sample: dict[str, Any] = {}
+        self._asks = False
+        self._recorder.sample(self, False)
+        times = self._times(passed, inside - waited) if self._knows_inside else {}
+        return times | self._norms(passed)
+
+    def _times(self, passed: Reading, inside: float) -> dict[str, float]:
+        times = {}
         communication = max(0.0, float(passed.of("communication_seconds").min()))
         meeting = max(0.0, float(passed.of("meeting_seconds").min()))
-        sample["communication_seconds"] = round(communication, 6)
-        sample["meeting_seconds"] = round(meeting, 6)
+        times["communication_seconds"] = round(communication, 6)
+        times["meeting_seconds"] = round(meeting, 6)
         if passed.of("bytes_sent").any():
             wait = max(0.0, float(passed.of("first_bucket_wait_seconds").min()))
-            sample["first_bucket_wait_seconds"] = round(wait, 6)
-        compute = inside - waited - communication - meeting
-        sample["compute_seconds"] = round(max(0.0, compute), 6)
+            times["first_bucket_wait_seconds"] = round(wait, 6)
+        times["compute_seconds"] = round(max(0.0, inside - communication - meeting), 6)
+        return times
+
+    def _norms(self, passed: Reading) -> dict[str, Any]:
+        assert self._recorder is not None
+        sample: dict[str, Any] = {}
         norms = float(passed.of("norms")[0])
         if norms:
             sample["gradient_norm"] = math.sqrt(float(passed.of("square_norms")[0]) / norms)

@@ -11,11 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfdp import cluster
 from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
-from tfdp.callbacks.straggler import find_straggler
+from tfdp.callbacks.straggler import LEAST_SAMPLES, find_straggler
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
 
@@ -31,7 +32,8 @@ class Telemetry(keras.callbacks.Callback):
       the epoch began.
     - `input_seconds`: waiting for the batch. With data other than a `tfdp.data.Pipeline` it is
       measured only where `steps_per_execution` is 1.
-    - `bytes_sent`: gradients that this rank sent to others, by the topology's schedule.
+    - `bytes_sent`: gradients that this rank's replicas sent, by the topology's schedule; to each
+      other too.
     - `loss_scale` and `skipped_steps`, with a `LossScaleOptimizer`.
     - In samples `communication_seconds`, the *exposed* communication: from the end of the backward
       pass, when the last gradient is there, to the last bucket's sum. What was sent while the
@@ -42,15 +44,16 @@ class Telemetry(keras.callbacks.Callback):
       synchronized BatchNormalization. They are few bytes: it is waiting for whoever is late.
       `compute_seconds`, what remains of the train function. Of several replicas in a process, the
       last to arrive counts.
-    - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping;
-      and of `tfdp.optimizers.LARS` and `LAMB` the least, median and largest trust ratio.
+    - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping, of
+      all optimizers of the step together; and of `tfdp.optimizers.LARS` and `LAMB` the least,
+      median and largest trust ratio.
 
     Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
     closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
     and bytes are those of all its steps, the norm is the root of their mean square. With
     `jit_compile` on CPU the forward and backward passes are compiled as one: no bucket is there
     before both are done, and all communication is exposed. On GPUs instants are read when the
-    values have come to the host.
+    values have come to the host. With `run_eagerly` there are no bytes and no parts of the step.
 
     After each epoch the ranks compare how long they waited for each other, at the first bucket and
     where they met before. One that waited least in two samples out of three, by 5 % of a step, came
@@ -126,16 +129,19 @@ class Telemetry(keras.callbacks.Callback):
         self._processes = (
             self._extended.processes if under_tfdp and strategy.extended.in_cluster else None
         )
-        self._rank = 0 if self._processes is None else self._processes.rank
+        self._rank, self._world_size = _place(self._processes)
         self._recorder = self._attached(strategy) if under_tfdp else None
         self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
         if self._rank == 0:
             write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
+        self._data = None  # it may be large
         self._files.line("start", **self._start())
         self._is_training = True
         self._began = time.perf_counter()
         self._step: int | None = None
-        self._clock = StepClock(self._recorder, self._pipeline, self.model.steps_per_execution)
+        self._waits: list[float] = []
+        self._sample_seconds: list[float] = []
+        self._clock = StepClock(self._recorder, self._pipeline, self.model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Closes the files."""
@@ -143,16 +149,15 @@ class Telemetry(keras.callbacks.Callback):
         self._files.line("end", step=self._step or 0, seconds=seconds)
         self._files.close()
         self._is_training = False
-        if self._recorder is not None:
-            self._recorder.sample(False)
+        self._clock.stop()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the clock."""
         if self._step is None:  # only now all callbacks have restored what they restore
-            self._step = steps_before(self.model.optimizer)
+            before = self._files.last_step_before(epoch)
+            self._step = steps_before(self.model.optimizer) if before is None else before
         self._epoch, self._epoch_began = epoch, time.perf_counter()
-        self._waits: list[float] = []
-        self._sample_seconds: list[float] = []
+        self._steps_of_epoch = 0
         self._applied = applied_steps(self.model.optimizer)
         self._clock.start()
 
@@ -161,10 +166,13 @@ class Telemetry(keras.callbacks.Callback):
         seconds = round(time.perf_counter() - self._epoch_began, 6)
         self._files.line("epoch", epoch=epoch, step=self._step, seconds=seconds, logs=logs or {})
         if self._rank == 0 and logs:
-            numbers = {f"epoch_{name}": float(value) for name, value in logs.items()}
+            scalars = {name: value for name, value in logs.items() if np.ndim(value) == 0}
+            numbers = {f"epoch_{name}": float(value) for name, value in scalars.items()}
             self._files.scalars(epoch, numbers)
-        if self._processes is not None:
+        # All ranks have as many; few are kept for the next epoch.
+        if self._processes is not None and len(self._waits) >= LEAST_SAMPLES:
             self._name_straggler(self._processes)
+            self._waits, self._sample_seconds = [], []
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts the clock of a validation within the training."""
@@ -189,13 +197,15 @@ class Telemetry(keras.callbacks.Callback):
         """Writes the step's line."""
         logs = logs or {}
         line = self._clock.end()
+        line.setdefault("steps", self._steps_until(batch))
         assert self._step is not None
         self._step += line["steps"]
-        if "loss" in logs:
+        self._steps_of_epoch += line["steps"]
+        if np.ndim(logs.get("loss", ())) == 0:
             line["loss"] = float(logs["loss"])
         line |= self._loss_scale(line["steps"])
-        is_sample = "compute_seconds" in line
-        if is_sample:
+        is_sample = "compute_seconds" in line or "gradient_norm" in line
+        if "compute_seconds" in line:
             waits = (
                 line.get(f"{where}_seconds", 0.0) for where in ("first_bucket_wait", "meeting")
             )
@@ -205,13 +215,20 @@ class Telemetry(keras.callbacks.Callback):
         if is_sample:
             self._files.scalars(self._step, _scalars(line))
 
+    def _steps_until(self, batch: int) -> int:
+        """Where nothing counts them: Keras counts the last execution as if it were whole."""
+        known = self.params.get("steps") or batch + 1
+        return min(batch + 1, known) - self._steps_of_epoch
+
     def _loss_scale(self, steps: int) -> dict[str, float]:
         optimizer = self.model.optimizer
         before, self._applied = self._applied, applied_steps(optimizer)
         if self._applied is None or before is None:
             return {}
         scale = float(optimizer.dynamic_scale.numpy())
-        return {"loss_scale": scale, "skipped_steps": steps - (self._applied - before)}
+        skipped = steps - (self._applied - before)
+        # Below 0 where one step applies the optimizer more than once.
+        return {"loss_scale": scale} | ({"skipped_steps": skipped} if skipped >= 0 else {})
 
     def _name_straggler(self, processes: Any) -> None:
         posts = processes.board.all_gather("telemetry", [self._waits, host_name()])
@@ -247,11 +264,10 @@ class Telemetry(keras.callbacks.Callback):
     # ---- the beginning
 
     def _start(self) -> dict[str, Any]:
-        world_size = 1 if self._processes is None else self._processes.world_size
         return {
             "format": FORMAT,
             "rank": self._rank,
-            "world_size": world_size,
+            "world_size": self._world_size,
             "sample_every": self.sample_every,
             **described(self.model, self.params),
         }
@@ -263,6 +279,18 @@ class Telemetry(keras.callbacks.Callback):
         if getattr(self.model.train_function, "recorder", None) is not recorder:
             self.model.make_train_function(force=True)
         return recorder
+
+
+def _place(processes: Any) -> tuple[int, int | None]:
+    """This process' rank, and of how many.
+
+    Without a strategy of tfdp over processes only the rank may be known, from the environment: each
+    process has a file of its own all the same.
+    """
+    if processes is not None:
+        return processes.rank, processes.world_size
+    rank = cluster.rank_in_environment()
+    return rank or 0, None if rank else 1
 
 
 def _scalars(line: dict[str, Any]) -> dict[str, float]:

@@ -96,10 +96,13 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
     if isinstance(arguments["validation_data"], AbstractFeed):
         arguments["validation_data"] = arguments["validation_data"].from_start()
     feed, callbacks = arguments["x"], arguments["callbacks"]
+    given_data = [arguments.get(name) for name in ("x", "y", "sample_weight")]
+    given_data = [part for part in given_data if part is not None]
     given = callbacks_in(arguments)
     for callback in given:
         if isinstance(callback, (InputMonitor, Telemetry)):
-            callback.watch(feed, feed if isinstance(feed, AbstractFeed) else None)
+            data = feed if len(given_data) == 1 else tuple(given_data)
+            callback.watch(data, feed if isinstance(feed, AbstractFeed) else None)
     if not isinstance(feed, AbstractFeed) or not feed.is_fresh:
         return
     # First, so that the others see the place.

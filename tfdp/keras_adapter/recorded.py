@@ -70,8 +70,7 @@ def gradient_norm(gradients: Sequence[Any]) -> None:
     def square_norm() -> tf.Tensor:
         return tf.add_n([_square_norm(gradient) for gradient in given])
 
-    tap.add("square_norms", tap.if_sampled(square_norm))
-    tap.add("norms", tap.if_sampled(lambda: tf.constant(1.0)))
+    tap.add_square_norm(square_norm)
 
 
 def _square_norm(gradient: Any) -> tf.Tensor:

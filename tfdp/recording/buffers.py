@@ -8,7 +8,6 @@ in it, would wait for the first's, which waits for the second.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from typing import Any
 
@@ -16,6 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 _NUMBERS = itertools.count(1)
+
+# Of buffers that are gone; the next that is made destroys them.
+_UNUSED: list[tf.Tensor] = []
 
 
 class Buffer:
@@ -34,6 +36,7 @@ class Buffer:
         self.device = device
         self._dtype = tf.as_dtype(initial.dtype)
         with tf.init_scope(), tf.device(device):
+            _destroy_unused()
             self.handle = tf.raw_ops.VarHandleOp(
                 dtype=self._dtype,
                 shape=initial.shape if shape is None else shape,
@@ -67,6 +70,12 @@ class Buffer:
             return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
     def __del__(self) -> None:
-        # Where the interpreter is on its way out, the memory goes with it.
-        with contextlib.suppress(Exception):
-            tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
+        # No op here: garbage is collected at any time, also while TensorFlow builds a graph and
+        # holds its lock.
+        if hasattr(self, "handle"):
+            _UNUSED.append(self.handle)
+
+
+def _destroy_unused() -> None:
+    while _UNUSED:
+        tf.raw_ops.DestroyResourceOp(resource=_UNUSED.pop(), ignore_lookup_error=True)

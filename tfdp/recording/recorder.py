@@ -74,14 +74,26 @@ class Recorder:
         self.flags = [Buffer(host, np.array(False)) for host in hosts]
         # The same on all replicas: one writes them.
         self.ratios = Buffer(hosts[0], np.zeros(0, np.float32), [None])
-        self.samples = False
+        self._askers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._samples = False
 
-    def sample(self, on: bool) -> None:
-        """Whether the steps from here on also record what costs time: norms and ratios."""
-        if on != self.samples:
-            self.samples = on
+    def sample(self, asker: Any, on: bool) -> None:
+        """Whether the steps from here on also record what costs time: norms and ratios.
+
+        Args:
+          asker: Who wants it; they are recorded as long as anybody does.
+          on: Whether this one does.
+        """
+        (self._askers.add if on else self._askers.discard)(asker)
+        if bool(self._askers) != self._samples:
+            self._samples = bool(self._askers)
             for flag in self.flags:
-                flag.set(np.array(on))
+                flag.set(np.array(self._samples))
+
+    @property
+    def samples(self) -> bool:
+        """Whether anybody asks for them."""
+        return self._samples
 
     def read(self) -> Reading:
         """What all local replicas have recorded so far."""

@@ -30,6 +30,7 @@ class Tap:
         self._on_gpu = recorder.on_gpu[index]
         self._is_first = index == 0
         self._ratios: dict[int, tf.Tensor] = {}
+        self._has_norm = False
 
     def add(self, name: str, value: tf.Tensor | float) -> None:
         """Adds a scalar to one of `SUMS`."""
@@ -49,6 +50,16 @@ class Tap:
         """A float64 scalar, computed in steps that are samples; else 0."""
         zero = tf.constant(0.0, tf.float64)
         return tf.cond(self._flag.read(), lambda: tf.cast(compute(), tf.float64), lambda: zero)
+
+    def add_square_norm(self, compute: Callable[[], tf.Tensor]) -> None:
+        """Adds to the square of the step's gradient norm, if it is a sample.
+
+        Several optimizers in a step have one norm together.
+        """
+        self.add("square_norms", self.if_sampled(compute))
+        if not self._has_norm:
+            self.add("norms", self.if_sampled(lambda: tf.constant(1.0)))
+        self._has_norm = True
 
     @contextlib.contextmanager
     def keeping_trust_ratios(self, variables: int) -> Iterator[None]:
