@@ -30,6 +30,13 @@ class Damped(optimizers.Optimizer):
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * momentum)
 
 
+class Halved(optimizers.schedules.LearningRateSchedule):
+    """A user's schedule, without `get_config`; the optimizer's raises then."""
+
+    def __call__(self, step):
+        return 0.1 / (1.0 + ops.cast(step, "float32"))
+
+
 def two_optimizers():
     chosen = optimizers.OptimizerMap(optimizers.SGD(0.1), {".*kernel": optimizers.Adam(0.02)})
     return optimizers.MultiOptimizer(chosen)
@@ -63,6 +70,7 @@ FAST = {"Adam", "LAMB", "LossScaleOptimizer", "MultiOptimizer", "Muon", "SGD"}
 OPTIONS = {
     "weight decay": lambda: optimizers.SGD(0.1, weight_decay=0.2),
     "a schedule": lambda: optimizers.Adam(optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)),
+    "a schedule without a configuration": lambda: optimizers.SGD(Halved(), momentum=0.9),
     "an average": lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5),
     "an average that overwrites": lambda: optimizers.Adam(
         0.05, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2

@@ -18,6 +18,8 @@ from tfdp.manifest import process
         "OMP_NUM_THREADS",
         "MALLOC_TRIM_THRESHOLD_",
         "SLURM_NTASKS",
+        "TF_TOKENIZER",
+        "KERAS_MAX_TOKENS",
         "PYTHONHASHSEED",
     ],
 )
@@ -34,6 +36,8 @@ def test_what_matters_is_there(name):
         "TFDP_TOKEN",
         "KERAS_PASSWORD",
         "NCCL_Secret",
+        "KERAS_APIKEY",
+        "TF_accessToken",
         "TF_CREDENTIALS",
         "TF_VAR_database",
         "SLURM_JWT",
@@ -46,6 +50,8 @@ def test_nothing_else_and_no_secret_is(name):
 def test_an_address_loses_its_user():
     proxied = process.environment({"TF_PROXY": "http://me:secret@host:80/x"})
     assert proxied == {"TF_PROXY": "http://host:80/x"}
+    signed = process.environment({"TFDP_URL": "https://h/x?sig=a&n=3"})
+    assert signed == {"TFDP_URL": "https://h/x?sig=***&n=3"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +62,21 @@ def test_an_address_loses_its_user():
         (["--wandb-key", "--epochs", "3"], ["--wandb-key", "--epochs", "3"]),
         (["env", "HF_TOKEN=x", "train.py"], ["env", "HF_TOKEN=***", "train.py"]),
         (["s3://me:x@host/data"], ["s3://host/data"]),
+        (["wandb.api_key=ABC"], ["wandb.api_key=***"]),
+        (["+db.password=a b"], ["+db.password=***"]),
+        (["~db.password=x", "++a/b.token=x"], ["~db.password=***", "++a/b.token=***"]),
+        (["--token", "-abcDEF", "y"], ["--token", "***", "y"]),
+        (
+            ["https://h/x?token=abc&n=3&X-Amz-Signature=def"],
+            ["https://h/x?token=***&n=3&X-Amz-Signature=***"],
+        ),
+        (["--url=h/x?token=abc"], ["--url=h/x?token=***"]),
+        (["--header", "Authorization: Bearer abc"], ["--header", "Authorization: ***"]),
+        (["-H", "X-Api-Key: abc"], ["-H", "X-Api-Key: ***"]),
+        (["--header=Authorization: Bearer abc"], ["--header=Authorization: ***"]),
+        (['--config={"api_key": "x", "n": 3}'], ['--config={"api_key": "***", "n": 3}']),
+        (["--tokenizer", "gpt2", "--max-tokens", "512"],) * 2,
+        (["tokenizer=gpt2", "model.max_tokens=512", "--author", "me"],) * 2,
         (["-c", "print(1)", "--epochs=3", ""], ["-c", "print(1)", "--epochs=3", ""]),
     ],
 )

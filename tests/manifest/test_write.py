@@ -123,3 +123,100 @@ def test_numbers_of_numpy_in_an_optimizer_are_numbers(tmp_path):
     manifest = tfdp.write_manifest(tmp_path / "manifest.json", model)
     assert manifest["model"]["optimizer"]["weight_decay"] == 0.5
     assert manifest["strategy"] is None
+
+
+# ---- odd objects
+
+
+class NoConfig(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule as many programs write it."""
+
+    def __init__(self, peak):
+        super().__init__()
+        self.peak = peak
+
+    def __call__(self, step):
+        return self.peak
+
+
+class Contrary:
+    """Raises whatever attribute it is asked for."""
+
+    def __getattribute__(self, name):
+        if name.startswith("__") and name != "__len__":
+            return object.__getattribute__(self, name)
+        raise RuntimeError(f"no {name}\nat all")
+
+
+class Unmeasured:
+    def __len__(self):
+        raise NotImplementedError
+
+
+class Unidentified:
+    def identify(self):
+        return 3
+
+
+class NoArray:
+    shape, dtype = (3,), np.dtype("float32")
+
+    def __array__(self, *_):
+        raise TypeError("on another device")
+
+
+def test_fit_goes_on_with_a_schedule_that_has_no_configuration(tmp_path):
+    optimizer = keras.optimizers.AdamW(NoConfig(0.5), weight_decay=0.25)
+    model = harness.dense_model(optimizer)
+    harness.fit_arrays(model, callbacks=[tfdp.callbacks.Telemetry(tmp_path)])
+    found = strictly_read(tmp_path / "manifest.json")["model"]["optimizer"]
+    assert found["class"] == "AdamW"
+    assert found["weight_decay"] == 0.25
+    assert found["learning_rate"]["class_name"] == "NoConfig"
+
+
+@pytest.mark.parametrize(
+    "model", [Contrary(), object(), 3, NoArray()], ids=lambda m: type(m).__name__
+)
+def test_a_model_that_cannot_be_described_is_no_error(tmp_path, model):
+    path = tmp_path / "manifest.json"
+    found = tfdp.write_manifest(path, model)["model"]
+    assert strictly_read(path)["model"] == found
+    assert found["class"] == type(model).__name__
+    assert found["name"].startswith("cannot be described: ")
+    assert "\n" not in found["name"]
+
+
+def test_a_model_keeps_what_can_be_said_beside_what_cannot(tmp_path):
+    model = harness.dense_model()
+    model.__dict__["optimizer"] = Contrary()
+    found = tfdp.write_manifest(tmp_path / "manifest.json", model)["model"]
+    assert found["parameters"] == 43
+    assert found["optimizer"]["class"] == "Contrary"
+    assert "RuntimeError" in found["optimizer"]["incomplete"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [Contrary(), Unmeasured(), Unidentified(), NoArray(), Unidentified],
+    ids=["contrary", "unmeasured", "unidentified", "no array", "a class"],
+)
+def test_data_that_cannot_be_described_is_no_error(tmp_path, data):
+    path = tmp_path / "manifest.json"
+    found = tfdp.write_manifest(path, data=data)["data"]
+    assert strictly_read(path)["data"] == found
+    assert found["kind"] == type(data).__name__
+    assert found["covers"].startswith("its class; it cannot be described: ")
+
+
+def test_data_that_holds_itself_is_no_error(tmp_path):
+    data = []
+    data.append(data)
+    found = tfdp.write_manifest(tmp_path / "manifest.json", data=data)["data"]
+    assert "RecursionError" in found["covers"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_all_the_same(tmp_path):
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(OSError, match=r"manifest\.json"):
+        tfdp.write_manifest(tmp_path / "manifest.json", Contrary(), Contrary())

@@ -20,6 +20,7 @@ from tfdp.keras_adapter import feeding, fitting
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
+from tfdp.manifest.configuration import configuration
 
 _NUMBERED = re.compile(r"_\d+(?=/|$)")
 
@@ -117,7 +118,7 @@ def described(model: Any) -> dict[str, Any]:
     }
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        for name, value in optimizer.get_config().items():
+        for name, value in configuration(optimizer).items():
             options[f"optimizer {name}"] = _readable(value)
     parts = {"variable": model.variables, "slot": getattr(optimizer, "variables", [])}
     for part, variables in parts.items():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from typing import Any
 
 from tfdp import machine
+from tfdp.manifest.attempts import attempted
+from tfdp.manifest.configuration import configuration
 
 
 def strategy_of(model: Any = None) -> Any:
@@ -17,7 +20,10 @@ def strategy_of(model: Any = None) -> Any:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return None
-    strategy = getattr(model, "distribute_strategy", None) or tensorflow.distribute.get_strategy()
+    strategy = None
+    with contextlib.suppress(Exception):  # of a model that cannot be asked
+        strategy = getattr(model, "distribute_strategy", None)
+    strategy = strategy or tensorflow.distribute.get_strategy()
     # What TensorFlow has where no scope is open; its class has no public name.
     is_default = type(strategy).__name__ == "_DefaultDistributionStrategy"
     return None if is_default else strategy
@@ -45,31 +51,35 @@ def described_strategy(strategy: Any) -> dict[str, Any] | None:
 def described_model(model: Any) -> dict[str, Any] | None:
     """Name, size, optimizer and how it is compiled, of a Keras model.
 
-    Parameters are counted where the model is built.
+    Parameters are counted where the model is built. What the model fails to tell is a text that
+    says so.
 
     >>> described_model(None) is None
     True
     """
     if model is None:
         return None
-    optimizer, policy = getattr(model, "optimizer", None), getattr(model, "dtype_policy", None)
-    built = getattr(model, "built", False)
+    built = attempted(getattr, model, "built", False) is True
     return {
-        "name": model.name,
+        "name": attempted(lambda: model.name),
         "class": type(model).__name__,
-        "parameters": _count(model.trainable_variables) if built else None,
-        "parameters_not_trained": _count(model.non_trainable_variables) if built else None,
-        "optimizer": _optimizer(optimizer),
-        "dtype_policy": getattr(policy, "name", None),
-        "steps_per_execution": getattr(model, "steps_per_execution", None),
-        "jit_compile": getattr(model, "jit_compile", None),
+        "parameters": attempted(lambda: _count(model.trainable_variables)) if built else None,
+        "parameters_not_trained": (
+            attempted(lambda: _count(model.non_trainable_variables)) if built else None
+        ),
+        "optimizer": attempted(lambda: _optimizer(getattr(model, "optimizer", None))),
+        "dtype_policy": attempted(
+            lambda: getattr(getattr(model, "dtype_policy", None), "name", None)
+        ),
+        "steps_per_execution": attempted(getattr, model, "steps_per_execution", None),
+        "jit_compile": attempted(getattr, model, "jit_compile", None),
     }
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any] | None:
     if optimizer is None:
         return None
-    return {"class": type(optimizer).__name__, **optimizer.get_config()}
+    return {"class": type(optimizer).__name__, **configuration(optimizer)}
 
 
 def _count(variables: Any) -> int:

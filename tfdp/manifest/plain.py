@@ -9,33 +9,63 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tfdp.manifest.attempts import trouble
+
 # An object's address differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+_DEEPEST = 50
 
 
 def plain(value: Any) -> Any:
     """`value` in JSON's types; not-a-number and infinities are strings, other objects their repr.
 
+    What raises, holds itself or is more than 50 deep becomes a text that says so.
+
     Example:
         >>> plain({"rate": float("nan"), 1: (2, {3}), "f": len})
         {'rate': 'nan', '1': [2, [3]], 'f': '<built-in function len>'}
     """
-    if value is None or isinstance(value, bool | str):
+    return _plain(value, ())
+
+
+def _plain(value: Any, within: tuple[int, ...]) -> Any:
+    try:
+        return _converted(value, within)
+    except Exception as error:
+        return trouble(error)
+
+
+def _converted(value: Any, within: tuple[int, ...]) -> Any:
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return _written(value)
     if isinstance(value, numbers.Integral):
-        return int(value)
+        number = int(value)
+        str(number)  # raises where it has more digits than Python writes
+        return number
     if isinstance(value, numbers.Real):
-        number = float(value)
-        return number if math.isfinite(number) else str(number)
+        real = float(value)
+        return real if math.isfinite(real) else str(real)
+    if id(value) in within or len(within) >= _DEEPEST:
+        return "cannot be described: it holds itself or is too deep"
+    within = (*within, id(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {_written(str(key)): _plain(item, within) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [_plain(item, within) for item in value]
     if isinstance(value, set | frozenset):
-        return [plain(item) for item in sorted(value, key=repr)]
+        return [_plain(item, within) for item in sorted(value, key=repr)]
     if hasattr(value, "tolist"):  # of NumPy
-        return plain(value.tolist())
-    return _ADDRESS.sub("", repr(value))
+        return _plain(value.tolist(), within)
+    return _written(_ADDRESS.sub("", repr(value)))
+
+
+def _written(text: str) -> str:
+    """`text` as UTF-8 can hold it: of a file's name or a variable Python keeps undecoded bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def text_of(value: Any) -> str:

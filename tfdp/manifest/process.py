@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from tfdp.manifest.masks import MASK, is_secret, masked
+
 _PREFIXES = (
     "CUBLAS_",
     "CUDA_",
@@ -42,33 +44,33 @@ _NAMES = (
 # Those of Terraform, which may be secret, and what TensorFlow sets for itself.
 _NOT_OURS = ("TF_CLI_", "TF_VAR_", "TPU_ML_")
 
-_SECRET = re.compile(r"AUTH|CREDENTIAL|KEY|PASS|SECRET|SIGNATURE|TOKEN", re.IGNORECASE)
-_OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(=?)")
-_ASSIGNED = re.compile(r"([A-Za-z]\w*)=")
-_USER_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
-
-MASK = "***"
+# Hydra's names begin with a sign, and have dots, slashes, `@` and indices.
+_ASSIGNED = re.compile(r"""([^\s=?&#:"'(){},]+)=""")
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+_HEADER = re.compile(r"([A-Za-z][\w-]*):\s")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that change what TensorFlow, Keras, tfdp or their threads and memory do.
 
-    None whose name speaks of a secret is among them, and addresses lose their user and password.
+    None whose name speaks of a secret is among them, and the texts are as `masked` leaves them.
 
     Example:
         >>> environment({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root", "KERAS_API_KEY": "x"})
         {'TF_NUM_INTEROP_THREADS': '8'}
     """
     return {
-        name: _USER_IN_ADDRESS.sub("", environ[name])
+        name: masked(environ[name])
         for name in sorted(environ)
         if (name.startswith(_PREFIXES) or name in _NAMES)
-        and not (name.startswith(_NOT_OURS) or _SECRET.search(name))
+        and not (name.startswith(_NOT_OURS) or is_secret(name))
     }
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """The words of a command line without what is given to options that speak of a secret.
+    """The words of a command line without what is given to names that speak of a secret.
+
+    Names are those of options, assignments and headers, and what `masked` finds within a word.
 
     Example:
         >>> command(["train.py", "--api-key", "x", "--token=x", "--epochs", "3"])
@@ -77,16 +79,15 @@ def command(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     mask_next = False
     for word in words:
-        option = _OPTION.match(word) or _ASSIGNED.match(word)
-        if mask_next and not word.startswith("-"):
+        # A secret may begin with one `-`; two begin an option: this one was given nothing.
+        if mask_next and not word.startswith("--"):
             shown.append(MASK)
             mask_next = False
             continue
-        secret = option is not None and _SECRET.search(option[1]) is not None
-        assigned = secret and option is not None and word[option.end() - 1] == "="
-        if assigned and option is not None:
-            shown.append(word[: option.end()] + MASK)
+        named = _ASSIGNED.match(word) or _HEADER.match(word)
+        if named is not None and is_secret(named[1]):
+            shown.append(word[: named.end()] + MASK)
         else:
-            shown.append(_USER_IN_ADDRESS.sub("", word))
-        mask_next = secret and not assigned
+            shown.append(masked(word))
+        mask_next = _OPTION.fullmatch(word) is not None and is_secret(word)
     return shown

@@ -12,6 +12,7 @@ from typing import Any
 from tfdp import cluster, determinism, machine
 from tfdp.files import replace_text
 from tfdp.manifest import process
+from tfdp.manifest.attempts import attempted
 from tfdp.manifest.commit import commit
 from tfdp.manifest.fingerprints import fingerprint
 from tfdp.manifest.parts import described_model, described_strategy, strategy_of
@@ -38,7 +39,7 @@ def write_manifest(
 
       - `format`: 1. `created`: the time, ISO 8601, UTC.
       - `command`: the words, interpreter included; `directory`: where it was started. What is given
-        to options such as `--api-key` is `***`.
+        names such as `--api-key` and `wandb.api_key=` is `***`, in addresses and JSON, too.
       - `commit`: `revision` and `modified` (a file that git knows was changed, or git does not know
         the program) of the repository of the program, else of `directory`; null without git.
       - `versions`: of Python, tfdp, TensorFlow, Keras, NumPy; null: not installed.
@@ -53,7 +54,8 @@ def write_manifest(
       - `hardware`: of this rank's host: its name (`host`), `cpu`, `cores` that the process may use,
         `memory_bytes`, `gpus` (models).
 
-      Numbers that JSON does not have are the strings "nan", "inf", "-inf".
+      Numbers that JSON does not have are the strings "nan", "inf", "-inf". What an odd model,
+      optimizer or data object fails to tell is a text, "cannot be described: ...".
 
     Raises:
       FileNotFoundError: The folder is missing.
@@ -81,9 +83,9 @@ def write_manifest(
             "versions": machine.versions(),
             "environment": process.environment(os.environ),
             "seeds": determinism.seeds(),
-            "data": fingerprint(data),
-            "strategy": described_strategy(strategy),
-            "model": described_model(model),
+            "data": _fingerprint(data),
+            "strategy": attempted(described_strategy, strategy),
+            "model": attempted(described_model, model),
             "hardware": {
                 "host": socket.gethostname(),
                 "cpu": machine.cpu_model(),
@@ -99,8 +101,15 @@ def write_manifest(
 
 
 def _rank(strategy: Any) -> int:
-    rank = getattr(strategy, "rank", None)
-    return cluster.rank_in_environment() if rank is None else int(rank)
+    rank = attempted(getattr, strategy, "rank", None)
+    return rank if isinstance(rank, int) else cluster.rank_in_environment()
+
+
+def _fingerprint(data: Any) -> Any:
+    found = attempted(fingerprint, data)
+    if isinstance(found, str):
+        return {"kind": type(data).__name__, "covers": f"its class; it {found}"}
+    return found
 
 
 def _checked(path: pathlib.Path) -> pathlib.Path:

@@ -1,0 +1,38 @@
+"""Objects are asked about themselves; one that fails to answer must not end a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_MOST_CHARACTERS = 120
+
+
+def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
+    """What `describe` returns, or else the text of what it raised.
+
+    Example:
+        >>> attempted(len, "abc"), attempted(len, 3)
+        (3, "cannot be described: TypeError: object of type 'int' has no len()")
+    """
+    try:
+        return describe(*arguments)
+    except Exception as error:
+        return trouble(error)
+
+
+def trouble(error: Exception) -> str:
+    """A short text that stands in place of a description.
+
+    Example:
+        >>> trouble(NotImplementedError())
+        'cannot be described: NotImplementedError'
+    """
+    name = type(error).__name__
+    try:
+        lines = str(error).splitlines()
+    except Exception:
+        lines = []
+    # A message that spans lines says the most in its first.
+    said = f"{name}: {lines[0]}" if lines and lines[0] else name
+    return f"cannot be described: {said[:_MOST_CHARACTERS]}"
