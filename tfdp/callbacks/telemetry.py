@@ -15,9 +15,9 @@ from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
-from tfdp.callbacks.straggler import find_straggler
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
+from tfdp.stragglers import stragglers
 
 
 class Telemetry(keras.callbacks.Callback):
@@ -214,35 +214,32 @@ class Telemetry(keras.callbacks.Callback):
         return {"loss_scale": scale, "skipped_steps": steps - (self._applied - before)}
 
     def _name_straggler(self, processes: Any) -> None:
-        posts = processes.board.all_gather("telemetry", [self._waits, host_name()])
+        seconds = float(np.median(self._sample_seconds)) if self._sample_seconds else 0.0
+        posts = processes.board.all_gather("telemetry", [self._waits, host_name(), seconds])
         waits = [post.value[0] for post in posts]
         samples = min(map(len, waits))
-        if not samples:
-            return
-        table = np.array([row[:samples] for row in waits])
-        found = find_straggler(table, float(np.median(self._sample_seconds)))
-        if found is None:
-            return
-        host = posts[found.rank].value[1]
-        self._files.line(
-            "straggler",
-            rank=found.rank,
-            host=host,
-            epoch=self._epoch,
-            late_seconds=found.late_seconds,
-            samples=found.samples,
-        )
-        if self._rank == 0:
-            logging.getLogger("tfdp").warning(
-                "Rank %d on %s keeps the others waiting: in epoch %d it came %.0f ms "
-                "after them, in the median of %d samples. See what else runs there, and "
-                "whether its input is slower.",
-                found.rank,
-                host,
-                self._epoch,
-                1e3 * found.late_seconds,
-                found.samples,
+        # By rank 0's step, as in the report: each rank's own may lead to other names.
+        for found in stragglers([row[:samples] for row in waits], posts[0].value[2]):
+            host = posts[found.rank].value[1]
+            self._files.line(
+                "straggler",
+                rank=found.rank,
+                host=host,
+                epoch=self._epoch,
+                late_seconds=round(found.late_seconds, 6),
+                samples=found.samples,
             )
+            if self._rank == 0:
+                logging.getLogger("tfdp").warning(
+                    "Rank %d on %s keeps the others waiting: in epoch %d it came %.0f ms "
+                    "after them, in the median of %d samples. See what else runs there, and "
+                    "whether its input is slower.",
+                    found.rank,
+                    host,
+                    self._epoch,
+                    1e3 * found.late_seconds,
+                    found.samples,
+                )
 
     # ---- the beginning
 
