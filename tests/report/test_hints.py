@@ -1,5 +1,6 @@
 """What to try next: each rule speaks from its threshold on, and not below."""
 
+import dataclasses
 import math
 import pathlib
 import re
@@ -57,17 +58,25 @@ def test_overhead_proposes_more_steps_an_execution_than_there_are():
 
 
 def test_a_straggler_s_longest_part_is_named():
-    waits = (Wait(0, "a", 0.2, -0.2, 0, 9), Wait(1, "b", 0.0, 0.2, 9, 9))
+    waits = (Wait(0, "a", 0.2, -0.2, 0, 9), Wait(1, "b", 0.0, 0.2, 9, 9, True))
     parts = [{"input": 0.1, "compute": 0.5}, {"input": 0.3, "compute": 0.55}]
     both = [RankSplit(rank, "ab"[rank], Split(own), 9) for rank, own in enumerate(parts)]
     found = hints.straggling(waits, both, step_seconds=1.0)
+    punctual = tuple(dataclasses.replace(wait, straggles=False) for wait in waits)
     assert "Rank 1 on b comes last in 9 of 9 samples, 200 ms (20% of a step)" in found.measured
     assert (
-        found.advice[0] == "It waits for input 200 ms a step longer than the median of the others."
+        found.advice[0]
+        == "Rank 1 waits for input 200 ms a step longer than the median of the others."
     )
     assert "how b reads" in found.advice[1]
-    assert not hints.straggling(waits, both, step_seconds=9.0).advice
+    assert not hints.straggling(punctual, both, step_seconds=1.0).advice
     assert hints.straggling((), both, step_seconds=1.0) is None
+
+
+def test_each_straggler_is_in_the_finding():
+    waits = (Wait(0, "a", 0.2, 0.0, 1, 9), *(Wait(r, "b", 0, 0.2, 4, 9, True) for r in (1, 2)))
+    measured = hints.straggling(waits, (), step_seconds=1.0).measured
+    assert [f"Rank {r} on" in measured for r in range(3)] == [False, True, True]
 
 
 def test_few_skipped_steps_are_normal():
@@ -108,7 +117,7 @@ def test_a_run_that_measured_nothing_gets_no_advice(tmp_path):
 
 
 def all_advice():
-    waits = (Wait(0, "a", 0.2, -0.2, 0, 9), Wait(1, "b", 0.0, 0.2, 9, 9))
+    waits = (Wait(0, "a", 0.2, -0.2, 0, 9), Wait(1, "b", 0.0, 0.2, 9, 9, True))
     found = [
         hints.input_wait(splits("input", 0.5)),
         hints.communication(splits("communication", 0.5), a_start()),

@@ -137,6 +137,16 @@ def test_whatever_stands_in_the_logs_is_only_text(tmp_path):
     assert page_of(evil).tags == harmless.tags
 
 
+def test_all_stragglers_are_on_the_page(tmp_path):
+    for rank in range(6):
+        wait = 0.02 if rank < 4 else 0.22 - 0.01 * rank
+        lines = [step_line(n, first_bucket_wait_seconds=0.5 - wait) for n in range(1, 9)]
+        write_rank(tmp_path, [start_line(rank, 6), *lines], rank)
+    page = page_of(tmp_path)
+    assert "Stragglers: rank 4 on node-2, rank 5 on node-2. Rank 4 on node-2" in page.words
+    assert "Rank 5 on node-2 comes last in 0 of 7 samples" in page.words
+
+
 def test_a_comparison_shows_each_run_and_its_efficiency(tmp_path):
     runs = [write_run(tmp_path / f"on-{n}", ranks=n, batch=64 * n) for n in (1, 2)]
     page = page_of(runs[1], runs[0])

@@ -200,6 +200,18 @@ def test_steps_that_a_restart_repeats_are_shown_once(tmp_path):
     assert any(note.startswith("3 steps were repeated") for note in run.notes)
 
 
+def test_an_epoch_may_have_several_stragglers_and_a_restart_names_them_anew(tmp_path):
+    def late(epoch, rank):
+        values = {"epoch": epoch, "rank": rank, "late_seconds": 0.1, "samples": 9}
+        return line(kind="straggler", time=HOUR, **values)
+
+    first = [start_line(), step_line(1), late(0, 3), late(0, 2), late(1, 1)]
+    again = [start_line(), step_line(2), late(1, 3), late(1, 0)]
+    run = read_run(write_rank(tmp_path, [*first, *again]))
+    found = [(entry.epoch, entry.rank) for entry in run.first.stragglers]
+    assert found == [(0, 3), (0, 2), (1, 3), (1, 0)]
+
+
 def test_a_restart_on_fewer_ranks_leaves_the_others_files_out(tmp_path):
     write_run(tmp_path, ranks=4, epochs=1, steps_per_epoch=3, ended=False)
     for rank in (0, 1):

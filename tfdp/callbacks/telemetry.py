@@ -16,9 +16,9 @@ from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
-from tfdp.callbacks.straggler import LEAST_SAMPLES, find_straggler
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
+from tfdp.stragglers import LEAST_SAMPLES, stragglers
 
 
 class Telemetry(keras.callbacks.Callback):
@@ -55,10 +55,11 @@ class Telemetry(keras.callbacks.Callback):
     before both are done, and all communication is exposed. On GPUs instants are read when the
     values have come to the host. With `run_eagerly` there are no bytes and no parts of the step.
 
-    After each epoch the ranks compare how long they waited for each other, at the first bucket and
-    where they met before. One that waited least in two samples out of three, by 5 % of a step, came
-    last: it is named in the log (logger `tfdp`) and in a `straggler` line. At the first bucket
-    alone it would seldom show, since the ranks meet in the loss before.
+    After each epoch that has brought them to five samples, the ranks compare how long they waited
+    for each other, at the first bucket and where they met before: at the bucket alone it would
+    seldom show who is late. Ranks that waited less than the median of the others by 5 % of a step,
+    1 ms and more than noise, again and again, are named in the log (logger `tfdp`) and in a
+    `straggler` line each: the rule of `tfdp.stragglers`.
 
     Under a strategy other than tfdp's, or none, there is only what Keras tells: no examples,
     communication, norms or ratios. For one device to compare with, use
@@ -68,7 +69,8 @@ class Telemetry(keras.callbacks.Callback):
     line of 200 bytes; in a sample, one pass over the gradients. The first `fit` with it traces the
     train function anew; a later one without it goes on with the same.
 
-    Give it to all ranks or to none. A folder may be used again: lines are appended.
+    Give it to all ranks or to none. Lines are appended, for a run that is started again: give each
+    run of its own a folder of its own.
 
     Args:
       log_dir: The folder; in a cluster the same on all ranks, shared by all hosts or not.
@@ -231,35 +233,32 @@ class Telemetry(keras.callbacks.Callback):
         return {"loss_scale": scale} | ({"skipped_steps": skipped} if skipped >= 0 else {})
 
     def _name_straggler(self, processes: Any) -> None:
-        posts = processes.board.all_gather("telemetry", [self._waits, host_name()])
+        seconds = float(np.median(self._sample_seconds)) if self._sample_seconds else 0.0
+        posts = processes.board.all_gather("telemetry", [self._waits, host_name(), seconds])
         waits = [post.value[0] for post in posts]
         samples = min(map(len, waits))
-        if not samples:
-            return
-        table = np.array([row[:samples] for row in waits])
-        found = find_straggler(table, float(np.median(self._sample_seconds)))
-        if found is None:
-            return
-        host = posts[found.rank].value[1]
-        self._files.line(
-            "straggler",
-            rank=found.rank,
-            host=host,
-            epoch=self._epoch,
-            late_seconds=found.late_seconds,
-            samples=found.samples,
-        )
-        if self._rank == 0:
-            logging.getLogger("tfdp").warning(
-                "Rank %d on %s keeps the others waiting: in epoch %d it came %.0f ms "
-                "after them, in the median of %d samples. See what else runs there, and "
-                "whether its input is slower.",
-                found.rank,
-                host,
-                self._epoch,
-                1e3 * found.late_seconds,
-                found.samples,
+        # By rank 0's step, as in the report: each rank's own may lead to other names.
+        for found in stragglers([row[:samples] for row in waits], posts[0].value[2]):
+            host = posts[found.rank].value[1]
+            self._files.line(
+                "straggler",
+                rank=found.rank,
+                host=host,
+                epoch=self._epoch,
+                late_seconds=round(found.late_seconds, 6),
+                samples=found.samples,
             )
+            if self._rank == 0:
+                logging.getLogger("tfdp").warning(
+                    "Rank %d on %s keeps the others waiting: in epoch %d it came %.0f ms "
+                    "after them, in the median of %d samples. See what else runs there, and "
+                    "whether its input is slower.",
+                    found.rank,
+                    host,
+                    self._epoch,
+                    1e3 * found.late_seconds,
+                    found.samples,
+                )
 
     # ---- the beginning
 

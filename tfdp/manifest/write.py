@@ -35,7 +35,7 @@ def write_manifest(
       data: What it is trained on: a `tfdp.data.Pipeline`, arrays, a `tf.data.Dataset`.
 
     Returns:
-      What is written, and on other ranks what they would write:
+      What is written; on other ranks what they would write.
 
       - `format`: 1. `created`: the time, ISO 8601, UTC.
       - `command`: the words, interpreter included; `directory`: where it was started. What is given

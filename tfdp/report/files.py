@@ -49,7 +49,7 @@ class RankLog:
         sessions: one for each start.
         steps: of all sessions; where a restart went back and repeated steps, the later ones.
         epochs: likewise.
-        stragglers: likewise, one an epoch.
+        stragglers: likewise; an epoch may have several.
         repeated_steps: how many steps were repeated.
         restarts: the first steps of the second and later starts.
         cut_lines: the numbers of lines that a kill cut off.
@@ -171,7 +171,7 @@ def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:
     later = [first for first in began[1:] if first is not None]
     steps: list[Step] = []
     epochs: list[Epoch] = []
-    stragglers: dict[int, Straggler] = {}
+    stragglers: dict[int, list[Straggler]] = {}
     repeated = 0
     for session, first in zip(sessions, began, strict=True):
         if first is not None:
@@ -180,12 +180,15 @@ def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:
             epochs = [epoch for epoch in epochs if epoch.step < first]
         steps += session.steps
         epochs += session.epochs
-        stragglers |= {entry.epoch: entry for entry in session.stragglers}
+        named: dict[int, list[Straggler]] = {}
+        for entry in session.stragglers:
+            named.setdefault(entry.epoch, []).append(entry)
+        stragglers |= named
     return RankLog(
         sessions=tuple(sessions),
         steps=tuple(steps),
         epochs=tuple(epochs),
-        stragglers=tuple(stragglers[epoch] for epoch in sorted(stragglers)),
+        stragglers=tuple(entry for epoch in sorted(stragglers) for entry in stragglers[epoch]),
         repeated_steps=repeated,
         restarts=tuple(later),
         cut_lines=tuple(cut),

@@ -10,17 +10,10 @@ from collections.abc import Iterator, Sequence
 from tfdp.report.breakdown import RankSplit, rank_splits
 from tfdp.report.reading import Run
 from tfdp.report.records import Start, Step
-from tfdp.report.stragglers import (
-    LATE_SHARE,
-    LEAST_SAMPLES,
-    Wait,
-    last_share,
-    matters,
-    straggler,
-    waits,
-)
+from tfdp.report.stragglers import Wait, straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped
 from tfdp.report.words import count, duration, number, percent
+from tfdp.stragglers import LATE_SHARE, LEAST_SAMPLES, last_share
 
 INPUT_SHARE = 0.15
 COMMUNICATION_SHARE = 0.2
@@ -176,7 +169,9 @@ def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
 def straggling(
     found: tuple[Wait, ...], splits: Sequence[RankSplit], step_seconds: float
 ) -> Finding | None:
-    """One rank that the others wait for.
+    """The ranks that the others wait for; if there are none, the one that comes last most often.
+
+    What to do is said of the first.
 
     Example:
         >>> last = Wait(3, "b", 0.0, late_seconds=0.05, times_last=9, samples=10)
@@ -186,15 +181,22 @@ def straggling(
     last = straggler(found)
     if last is None or step_seconds <= 0:
         return None
-    share = max(0.0, last.late_seconds) / step_seconds
+    late = stragglers(found)
     return Finding(
         "Stragglers",
-        f"Rank {last.rank} on {last.host} comes last in {last.times_last} of "
-        f"{count(last.samples, 'sample')}, {duration(max(0.0, last.late_seconds))} "
-        f"({percent(share)} of a step) after the others.",
+        " ".join(_how_late(wait, step_seconds) for wait in late or [last]),
         f"{percent(LATE_SHARE)} of a step, and last in {percent(last_share(len(found)))} of at "
         f"least {LEAST_SAMPLES} samples",
-        tuple(_for_straggler(last, splits)) if matters(found, step_seconds) else (),
+        tuple(_for_straggler(last, splits)) if late else (),
+    )
+
+
+def _how_late(wait: Wait, step_seconds: float) -> str:
+    seconds = max(0.0, wait.late_seconds)
+    return (
+        f"Rank {wait.rank} on {wait.host} comes last in {wait.times_last} of "
+        f"{count(wait.samples, 'sample')}, {duration(seconds)} "
+        f"({percent(seconds / step_seconds)} of a step) after the others."
     )
 
 
@@ -203,7 +205,10 @@ def _for_straggler(last: Wait, splits: Sequence[RankSplit]) -> Iterator[str]:
     if part is not None:
         name, seconds = part
         what = {"input": "waits for input", "compute": "computes"}.get(name, "spends on the rest")
-        yield f"It {what} {duration(seconds)} a step longer than the median of the others."
+        yield (
+            f"Rank {last.rank} {what} {duration(seconds)} a step longer than the median of the "
+            "others."
+        )
     if part is not None and part[0] == "input":
         yield (
             f"Look at how {last.host} reads: its disk, and what else uses it; `cache=True` or a "

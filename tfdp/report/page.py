@@ -16,7 +16,7 @@ from tfdp.report.hints import findings
 from tfdp.report.manifest import manifest_groups
 from tfdp.report.reading import Run
 from tfdp.report.scaling import caveats, scaling
-from tfdp.report.stragglers import matters, straggler, waits
+from tfdp.report.stragglers import straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped, traffic
 from tfdp.report.tiles import status, tiles
 
@@ -84,7 +84,7 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
         "waits": waited,
         "wait_bars": figures.wait_bars(waited),
         "straggler": straggler(waited),
-        "straggles": matters(waited, line.step_seconds),
+        "stragglers": stragglers(waited),
         "optimizer": figures.optimizer(run),
         "skipped": skipped(run.first.steps),
         "traffic": traffic(run),

@@ -110,7 +110,7 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Straggler:
-    """The rank that came last in an epoch, by how much, and in how many samples."""
+    """A rank that came late in an epoch, by how much, and of how many samples."""
 
     time: float
     epoch: int

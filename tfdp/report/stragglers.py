@@ -1,24 +1,15 @@
-"""Which rank comes last, and by how much.
-
-Ranks wait for each other at the first bucket, and before it where the loss needs numbers of all of
-them. All leave a sum together, so that the one that waits least arrived last. The differences need
-no clock that the hosts share.
-"""
+"""Which ranks come last, and by how much: the rule of `tfdp.stragglers`, over a whole run."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import statistics
 from collections.abc import Mapping
 
 from tfdp.report.files import steady
 from tfdp.report.reading import Run
-
-# A rank straggles that is late by this fraction of a step, in as many samples at least; and how
-# often it is last, see `last_share`.
-LATE_SHARE = 0.05
-LEAST_SAMPLES = 5
+from tfdp.report.summary import headline
+from tfdp.stragglers import arrivals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +24,7 @@ class Wait:
             samples; above 0 for a rank that comes late.
         times_last: in how many samples no rank waited less.
         samples: how many sampled steps all ranks have.
+        straggles: whether the others wait for it, see :func:`tfdp.stragglers.arrivals`.
     """
 
     rank: int
@@ -41,6 +33,7 @@ class Wait:
     late_seconds: float
     times_last: int
     samples: int
+    straggles: bool = False
 
 
 def waits(run: Run) -> tuple[Wait, ...]:
@@ -61,69 +54,44 @@ def waits(run: Run) -> tuple[Wait, ...]:
     """
     measured = [_by_step(run, rank) for rank in range(len(run.ranks))]
     common = sorted(set(measured[0]).intersection(*measured[1:]))
-    if len(measured) < 2 or not common:
-        return ()
-    late: list[list[float]] = [[] for _ in measured]
-    last: collections.Counter[int] = collections.Counter()
-    for step in common:
-        waited = [of_rank[step] for of_rank in measured]
-        last[waited.index(min(waited))] += 1
-        for rank, own in enumerate(waited):
-            others = waited[:rank] + waited[rank + 1 :]
-            late[rank].append(statistics.median(others) - own)
+    rows = [[of_rank[step] for step in common] for of_rank in measured]
     return tuple(
         Wait(
-            rank=rank,
-            host=run.ranks[rank].start.host,
-            wait_seconds=statistics.median(of_rank[step] for step in common),
-            late_seconds=statistics.median(late[rank]),
-            times_last=last[rank],
-            samples=len(common),
+            rank=found.rank,
+            host=run.ranks[found.rank].start.host,
+            wait_seconds=statistics.median(row),
+            late_seconds=found.late_seconds,
+            times_last=found.times_last,
+            samples=found.samples,
+            straggles=found.straggles,
         )
-        for rank, of_rank in enumerate(measured)
+        for row, found in zip(rows, arrivals(rows, headline(run).step_seconds), strict=False)
     )
 
 
 def straggler(found: tuple[Wait, ...]) -> Wait | None:
-    """The rank that came last most often; of equals the one that was later. None without waits.
+    """The rank to show: the first of those that straggle, or else of all; None without waits.
 
     Example:
         >>> straggler(()) is None
         True
     """
-    return max(found, key=lambda wait: (wait.times_last, wait.late_seconds), default=None)
+    return next(iter(stragglers(found) or _last_first(found)), None)
 
 
-def last_share(ranks: int) -> float:
-    """In which part of the samples a straggler is last: half as often again as by chance.
-
-    Two thirds at most, so that two slow ranks of many are found as well as one of two.
+def stragglers(found: tuple[Wait, ...]) -> tuple[Wait, ...]:
+    """The ranks that straggle, first the one that came last most often, of equals the later one.
 
     Example:
-        >>> last_share(2), last_share(6)
-        (0.6666666666666666, 0.25)
+        >>> waits = Wait(0, "a", 0.1, -0.1, 0, 9), Wait(1, "b", 0.0, 0.1, 9, 9, straggles=True)
+        >>> [wait.host for wait in stragglers(waits)]
+        ['b']
     """
-    return min(2 / 3, 1.5 / ranks)
+    return _last_first(tuple(wait for wait in found if wait.straggles))
 
 
-def matters(found: tuple[Wait, ...], step_seconds: float) -> bool:
-    """Whether the last rank holds up the others: by enough, and more often than by chance.
-
-    Args:
-        found: all ranks' waits.
-        step_seconds: how long a step takes.
-
-    Example:
-        >>> def found(times_last):
-        ...     return Wait(0, "a", 0.0, 0.1, times_last, 10), Wait(1, "a", 0.1, -0.1, 0, 10)
-        >>> matters(found(7), 1.0), matters(found(6), 1.0), matters(found(7), 9.0)
-        (True, False, False)
-    """
-    last = straggler(found)
-    if last is None or last.samples < LEAST_SAMPLES:
-        return False
-    often = last.times_last / last.samples
-    return last.late_seconds >= LATE_SHARE * step_seconds and often >= last_share(len(found))
+def _last_first(found: tuple[Wait, ...]) -> tuple[Wait, ...]:
+    return tuple(sorted(found, key=lambda wait: (-wait.times_last, -wait.late_seconds)))
 
 
 def _by_step(run: Run, rank: int) -> Mapping[int, float]:

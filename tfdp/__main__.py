@@ -1,0 +1,7 @@
+"""`python -m tfdp`, the same as the command `tfdp`."""
+
+import sys
+
+from tfdp.cli import main
+
+sys.exit(main())
