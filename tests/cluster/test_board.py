@@ -85,8 +85,14 @@ def test_a_rank_that_ends_with_an_error_ends_all(loser):
 @pytest.mark.parametrize("loser", [0, 2])
 def test_a_broken_connection_is_a_lost_rank_on_all(loser):
     with meeting.boards(3) as boards:
-        for writer in list(boards[loser]._writers.values()):
-            boards[loser]._loop.call_soon_threadsafe(writer.transport.abort)
+        writers = list(boards[loser]._writers.values())
+
+        def abort():
+            # All at once: between two it would see the first broken, and call the other end lost.
+            for writer in writers:
+                writer.transport.abort()
+
+        boards[loser]._loop.call_soon_threadsafe(abort)
         others = [board for board in boards if board.rank != loser]
         errors = meeting.on_all(*(lambda b=b: b.all_gather("x") for b in others))
         assert all(f"{LOST_RANK_MARK} {loser}" in str(error) for error in errors)

@@ -41,8 +41,8 @@ def test_a_collective_that_waits_is_named_while_it_waits():
 
     @tf.function
     def step(x):
-        counters.step()
-        x = counter.begin(x, "all_reduce of float32 []")
+        with tf.control_dependencies([counters.step()]):  # else it may count after the collective
+            x = counter.begin(x, "all_reduce of float32 []")
         return counter.end(tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32), []))
 
     running = threading.Thread(target=step, args=[tf.constant(1.0)])
