@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 
 import tfdp
+from tfdp.arguments import numbers, require, set_environment
 from tfdp.bench.allreduce.command_line import add_allreduce
-from tfdp.bench.arguments import numbers, require, set_environment
 from tfdp.bench.convergence.command_line import add_convergence
 from tfdp.bench.data.command_line import add_bench_data
 from tfdp.bench.options import MODELS, BenchOptions, default_replicas

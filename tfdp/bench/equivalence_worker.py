@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
+from tfdp.bench.devices import split_cpu
 from tfdp.bench.equivalence_cases import CASES
 
 
@@ -71,10 +72,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--replicas", type=int, required=True)
     parsed = parser.parse_args()
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * parsed.replicas
-    )
+    split_cpu(parsed.replicas)
     print(json.dumps(measure(parsed.case, parsed.replicas)))
 
 

@@ -21,8 +21,10 @@ import tensorflow as tf
 import tfdp
 from tfdp import cluster
 from tfdp.bench import multi_worker
+from tfdp.bench.devices import split_cpu
 from tfdp.bench.models import build_model, random_batch
 from tfdp.bench.options import MODELS, SIDES
+from tfdp.bench.step_times import StepTimes
 from tfdp.cluster import run_status
 
 
@@ -57,7 +59,7 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     sharding = tf.data.Options()
     sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     batches = batches.with_options(sharding)
-    clock = _StepClock()
+    clock = StepTimes()
     called = time.perf_counter()
     history = built.fit(batches, epochs=1, callbacks=[clock], verbose=0)
     step_seconds = [end - begin for begin, end in clock.steps[1:]]
@@ -87,31 +89,13 @@ def _strategy(side: str, devices: int) -> tf.distribute.Strategy | None:
         return multi_worker.strategy()
     if in_cluster:
         return tfdp.DataParallelStrategy()
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * devices
-    )
+    split_cpu(devices)
     names = [f"CPU:{index}" for index in range(devices)]
     if side == "one_device":
         return None
     if side == "stock":
         return tf.distribute.MirroredStrategy(names)
     return tfdp.DataParallelStrategy(devices=names)
-
-
-class _StepClock(keras.callbacks.Callback):
-    """Notes when each step begins, and when its loss is known on the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[tuple[float, float]] = []
-        self._began = 0.0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self._began = time.perf_counter()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.steps.append((self._began, time.perf_counter()))
 
 
 def main() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-import time
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from tfdp.bench.devices import split_cpu
 from tfdp.bench.options import MODELS
 from tfdp.bench.summary import ratio, spread
 
@@ -31,13 +30,8 @@ def run(rounds: int, steps: int, replicas: int, console: Console | None = None) 
     Returns:
         The exit code, 0.
     """
-    import tensorflow as tf
-
     console = console or Console()
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * replicas,
-    )
+    split_cpu(replicas)
     table = Table(title=f"A step on {replicas} replicas, mean of {steps - 1} a round")
     for column in ("model", *(f"{side}, ms" for side in _SIDES), "ratio", "pairs"):
         table.add_column(column, justify="left" if column == "model" else "right")
@@ -57,6 +51,7 @@ def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list
 
     import tfdp
     from tfdp.bench.models import build_model, random_batch
+    from tfdp.bench.step_times import StepTimes
 
     strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)])
     models = {}
@@ -71,24 +66,11 @@ def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list
         for number in range(rounds + 1):  # the first traces
             for side in _SIDES if number % 2 else reversed(_SIDES):
                 model = models[side]
-                timer = _timer(keras)
+                times = StepTimes()
                 telemetry = tfdp.callbacks.Telemetry(pathlib.Path(folder))
-                callbacks = [telemetry, timer] if side == "with" else [timer]
+                callbacks = [telemetry, times] if side == "with" else [times]
                 model.fit(*data, batch_size=batch, shuffle=False, verbose=0, callbacks=callbacks)
                 if number:
-                    seconds[side].append((timer.ends[-1] - timer.ends[0]) / (steps - 1))
+                    elapsed = times.steps[-1][1] - times.steps[0][1]
+                    seconds[side].append(elapsed / (steps - 1))
     return seconds
-
-
-def _timer(keras: Any) -> Any:
-    class Timer(keras.callbacks.Callback):
-        """Notes when each step ended."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.ends: list[float] = []
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.ends.append(time.perf_counter())
-
-    return Timer()

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.collectives import slices
+from tfdp.optimizers.trust_ratio import square_norm
 
 
 @contextlib.contextmanager
@@ -77,6 +78,4 @@ def _square_norm(gradient: Any) -> tf.Tensor:
     """A float64 scalar. Rows that occur more than once are one row of the gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         gradient = slices.merged(gradient).values
-    if gradient.dtype != tf.float64:
-        gradient = tf.cast(gradient, tf.float32)
-    return 2 * tf.cast(tf.nn.l2_loss(gradient), tf.float64)
+    return tf.cast(square_norm(gradient), tf.float64)

@@ -12,8 +12,8 @@ import tensorflow as tf
 Bounds = tuple[float, float] | None
 
 
-def norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm.
+def square_norm(tensor: tf.Tensor) -> tf.Tensor:
+    """The sum of squares.
 
     Half precision is summed in float32: squares of float16 overflow at 256.
 
@@ -23,13 +23,22 @@ def norm(tensor: tf.Tensor) -> tf.Tensor:
     Returns:
       A scalar, float64 of float64 and else float32.
 
-    >>> float(norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
-    600.0
+    >>> float(square_norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
+    360000.0
     """
     if tensor.dtype != tf.float64:
         tensor = tf.cast(tensor, tf.float32)
     # One kernel that reads the tensor once, where squares of their own would be written and read.
-    return tf.sqrt(2 * tf.nn.l2_loss(tensor))
+    return 2 * tf.nn.l2_loss(tensor)
+
+
+def norm(tensor: tf.Tensor) -> tf.Tensor:
+    """The Euclidean norm, in the dtype of `square_norm`.
+
+    >>> float(norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
+    600.0
+    """
+    return tf.sqrt(square_norm(tensor))
 
 
 def clipped(value: tf.Tensor, bounds: Bounds) -> tf.Tensor:

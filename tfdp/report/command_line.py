@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import pathlib
 
+from tfdp.arguments import require
 from tfdp.report.options import ReportOptions
 
 
@@ -44,11 +44,7 @@ def _report(parsed: argparse.Namespace) -> int:
         options = ReportOptions(parsed.log_dir, parsed.output, tuple(parsed.compare))
     except ValueError as error:
         parser.error(str(error))
-    if importlib.util.find_spec("jinja2") is None:
-        parser.error(
-            f"`{parser.prog}` must be able to import jinja2; received an environment without it; "
-            "do `pip install 'tfdp[report]'`."
-        )
+    require(["jinja2"], parser)
 
     from tfdp.report.fields import LogError
     from tfdp.report.run import run

@@ -7,13 +7,13 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from tfdp.arguments import require
 from tfdp.bench.allreduce.options import (
     OTHERS,
     TOPOLOGIES,
     AllReduceOptions,
     parse_size,
 )
-from tfdp.bench.arguments import require
 
 
 def add_allreduce(measures: argparse._SubParsersAction) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import pathlib
 
-from tfdp.bench.arguments import numbers, require
+from tfdp.arguments import numbers, require
 from tfdp.bench.convergence.options import ConvergenceOptions
 from tfdp.bench.convergence.tasks import OPTIMIZERS, TASKS
 

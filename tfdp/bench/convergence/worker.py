@@ -16,6 +16,7 @@ import sys
 import threading
 
 from tfdp.bench.convergence.runs import Outcome, Run, to_json
+from tfdp.bench.devices import split_cpu
 
 
 def request(run: Run, data: pathlib.Path | None) -> str:
@@ -33,12 +34,7 @@ def main() -> None:
 
 
 def _train(run: Run, data: pathlib.Path | None) -> Outcome:
-    import tensorflow as tf
-
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * run.replicas,
-    )
+    split_cpu(run.replicas)
 
     from tfdp.bench.convergence import splits
     from tfdp.bench.convergence.training import train

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from tfdp.bench.arguments import require, set_environment
+from tfdp.arguments import require, set_environment
 from tfdp.bench.data.options import SOURCES, DataOptions
 
 

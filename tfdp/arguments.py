@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 _INSTALL = {
     "tensorflow": "pip install 'tfdp[cpu]' (or 'tfdp[gpu]', or 'tfdp[tensorflow]')",
     "sklearn": "pip install 'tfdp[demo]'",
+    "jinja2": "pip install 'tfdp[report]'",
     "matplotlib": "pip install 'tfdp[demo]'",
     "rich": "pip install 'tfdp[demo]'",
     "google_crc32c": "pip install 'tfdp[records]'",

@@ -1,0 +1,25 @@
+"""When the steps of a training began and ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import keras
+
+
+class StepTimes(keras.callbacks.Callback):
+    """Notes when each step begins, and when its loss is known on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[float, float]] = []
+        self._began = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Notes the time."""
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes both."""
+        self.steps.append((self._began, time.perf_counter()))
