@@ -53,8 +53,13 @@ FINGERPRINTS = {
     "loss.scale_loss_for_distribution": "143cd8a5efb6",
     "loss.unscale_loss_for_distribution": "3903c7ed7f69",
     "nn._compute_moments_sync": "4ef59a47d67b",
+    "random.dropout": "47a159de0b67",
+    "random.normal": "58c75c5521f3",
+    "random.randint": "ce8965ddd554",
+    "random.uniform": "9ca69437a855",
     "saving_lib.save_model": "0b360baae417",
     "saving_lib.save_weights_only": "649839a5ed3a",
+    "seed_generator.global_seed_generator": "4ec13060644e",
     "trainer.reduce_per_replica": "2e7d54b1e6ed",
 }
 

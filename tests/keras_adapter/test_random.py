@@ -1,4 +1,8 @@
-"""Random layers: other numbers on every replica, the same numbers in every run."""
+"""Random layers: for each example what one device draws, the same numbers in every run.
+
+In a replica function of the user's own, whose share of a batch nobody knows, each replica draws
+other numbers.
+"""
 
 import itertools
 
@@ -51,6 +55,229 @@ def test_replicas_draw_different_numbers_and_a_run_repeats_them(name, replicas):
     again = [value for step in draws(RANDOM_LAYERS[name], replicas) for value in step]
     for a, b in zip(everything, again, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class NoisyWeights(layers.Layer):
+    """Noise of the weights' shape, which has nothing to do with the examples."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 6), initializer="glorot_uniform")
+        self.seed_generator = keras.random.SeedGenerator(3)
+
+    def call(self, x, training=False):
+        noise = keras.random.normal(self.kernel.shape, stddev=0.1, seed=self.seed_generator)
+        return x @ (self.kernel + noise) if training else x @ self.kernel
+
+
+class Windows(layers.Layer):
+    """Drops of (examples x windows, features)."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = layers.Dropout(0.5)
+
+    def call(self, x, training=False):
+        steps, features = x.shape[1:]
+        flat = self.dropout(keras.ops.reshape(x, (-1, features)), training=training)
+        return keras.ops.reshape(flat, (-1, steps, features))
+
+
+class Chosen(layers.Layer):
+    """Adds integers, with no seed of its own, and numbers of a seed that stays."""
+
+    def call(self, x, training=False):
+        if not training:
+            return x
+        rows = keras.ops.shape(x)[0]
+        chosen = keras.ops.cast(keras.random.randint((rows, 1, 1), -2, 3), "float32")
+        shift = keras.random.uniform(keras.ops.shape(x), -0.5, 0.5, seed=9)
+        return x + chosen + keras.random.uniform(()) * shift
+
+
+def attention():
+    x = keras.Input((3, 4))
+    y = layers.MultiHeadAttention(2, 2, dropout=0.4)(x, x)
+    return keras.Model(x, y)
+
+
+STEPS_BY_FEATURES = {
+    "Dropout": lambda: layers.Dropout(0.5),
+    "Dropout with a seed": lambda: layers.Dropout(0.5, seed=3),
+    "Dropout alike over time": lambda: layers.Dropout(0.5, noise_shape=(None, 1, 4)),
+    "Dropout alike for all": lambda: layers.Dropout(0.5, noise_shape=(1, 3, 4)),
+    "SpatialDropout1D": lambda: layers.SpatialDropout1D(0.5),
+    "GaussianNoise": lambda: layers.GaussianNoise(1.0),
+    "GaussianDropout": lambda: layers.GaussianDropout(0.5),
+    "AlphaDropout": lambda: layers.AlphaDropout(0.5),
+    "attention": attention,
+    "GRU": lambda: layers.GRU(
+        4, dropout=0.3, recurrent_dropout=0.3, return_sequences=True, reset_after=False
+    ),
+    "noise on weights": NoisyWeights,
+    "windows": Windows,
+    "integers, without a seed": Chosen,
+}
+
+
+def model_with(make_layer, **compile_options):
+    """Something random between weights, so that gradients pass through it."""
+
+    def build():
+        model = keras.Sequential(
+            [
+                keras.Input((5,)),
+                layers.Dense(12, activation="tanh"),
+                layers.Reshape((3, 4)),
+                make_layer(),
+                layers.Flatten(),
+                layers.Dense(1),
+            ]
+        )
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        model.compile(optimizer, loss="mse", metrics=["mae"], **compile_options)
+        return model
+
+    return build
+
+
+def fit_uneven(model):
+    """Batches that no number of replicas shares evenly; in the last, shares are empty."""
+    dataset = harness.batches_of([7, 9, 8, 1], *harness.regression_data(25))
+    return model.fit(dataset, epochs=2, verbose=0).history
+
+
+def assert_trains_as_one_device(build, use, replicas, tolerance=harness.WEIGHT_TOLERANCE):
+    alone = harness.trained_once(build, use)
+    harness.assert_same_outcome(harness.train(build, use, replicas), alone, tolerance)
+
+
+@pytest.mark.parametrize("name", STEPS_BY_FEATURES)
+def test_a_random_layer_trains_as_on_one_device(name, replicas):
+    assert_trains_as_one_device(model_with(STEPS_BY_FEATURES[name]), fit_uneven, replicas)
+
+
+@harness.in_one_process
+def test_what_one_replica_drops_is_not_what_another_drops(replicas):
+    """That the numbers are those of the whole batch, and not the first share's everywhere."""
+
+    dropped = []
+
+    class Seen(layers.Dropout):
+        def call(self, inputs, training=False):
+            outputs = super().call(inputs, training=training)
+            if training and not isinstance(outputs, keras.KerasTensor):
+                dropped.append(outputs.numpy().tobytes())
+            return outputs
+
+    def build():
+        model = keras.Sequential([keras.Input((40,)), Seen(0.5), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), loss="mse", run_eagerly=True)
+        return model
+
+    model = harness.build_in_scope(build, replicas)
+    harness.fit_arrays(model, np.ones((6, 40)), np.ones(6), batch_size=6)
+    assert len(dropped) == replicas
+    assert len(set(dropped)) == replicas
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 2}],
+    ids=lambda options: next(iter(options)),
+)
+def test_dropout_is_one_devices_however_the_step_runs(options, replicas):
+    build = model_with(STEPS_BY_FEATURES["Dropout"], **options)
+    assert_trains_as_one_device(build, harness.fit_arrays, replicas)
+
+
+@pytest.mark.slow
+def test_the_layers_that_augment_draw_one_devices_numbers(replicas):
+    images = np.random.default_rng(0).uniform(size=(21, 6, 6, 1)).astype("float32")
+    targets = images[:, 0, 0]
+
+    def build():
+        model = keras.Sequential(
+            [
+                keras.Input((6, 6, 1)),
+                layers.RandomFlip(),
+                layers.RandomTranslation(0.2, 0.2),
+                layers.RandomRotation(0.2),
+                layers.RandomContrast(0.5),
+                layers.Flatten(),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(0.05), loss="mse")
+        return model
+
+    assert_trains_as_one_device(
+        build, lambda model: harness.fit_arrays(model, images, targets), replicas
+    )
+
+
+class Gan(keras.Model):
+    """A step of the user's own that draws for itself, twice, without a seed."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.Sequential([keras.Input((3,)), layers.Dense(5)])
+        self.critic = keras.Sequential([keras.Input((5,)), layers.Dense(1)])
+
+    def call(self, x):
+        return self.critic(x)
+
+    def train_step(self, data):
+        x, y = data
+        noise = keras.random.normal((tf.shape(x)[0], 3))
+        with tf.GradientTape() as tape:
+            made = self.critic(self.generator(noise))
+            smooth = y + 0.1 * keras.random.uniform(tf.shape(y))
+            loss = tf.reduce_mean((self.critic(x) - smooth) ** 2) + tf.reduce_mean(made**2)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+def test_a_train_step_that_draws_noise_draws_one_devices(replicas):
+    def build():
+        model = Gan()
+        model.build((None, 5))
+        model.compile(keras.optimizers.SGD(0.05), loss="mse")
+        return model
+
+    assert_trains_as_one_device(build, harness.fit_arrays, replicas)
+
+
+def test_the_generator_of_unseeded_draws_goes_on_from_where_it_is(replicas):
+    """It may have been made outside of the scope, and is used outside again afterwards."""
+
+    def build():
+        model = Gan()
+        model.build((None, 5))
+        model.compile(keras.optimizers.SGD(0.05), loss="mse")
+        return model
+
+    def use(model):
+        seen = [keras.random.normal((3,)).numpy()]
+        for _ in range(2):
+            harness.fit_arrays(model)
+            seen.append(keras.random.normal((3,)).numpy())
+        keras.utils.set_random_seed(5)
+        harness.fit_arrays(model)
+        return [*seen, keras.random.normal((3,)).numpy()]
+
+    assert_trains_as_one_device(build, use, replicas)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_dropout_in_mixed_precision_is_one_devices(policy, replicas):
+    def build():
+        keras.config.set_dtype_policy(policy)
+        return model_with(STEPS_BY_FEATURES["Dropout"])()
+
+    assert_trains_as_one_device(build, harness.fit_arrays, replicas, tolerance=0.02)
 
 
 def dropout_model():

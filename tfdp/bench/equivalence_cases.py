@@ -93,6 +93,15 @@ def empty_share() -> np.ndarray:
     return _fit(keras.optimizers.SGD(0.1), X, batch_size=12)
 
 
+@_case("`Dropout` and `GaussianNoise`")
+def random_layers() -> np.ndarray:
+    """What is dropped from an example, and added to it, does not depend on its replica."""
+    model = _mlp(layers.GaussianNoise(0.5), layers.Dense(8, activation="tanh"), layers.Dropout(0.5))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(X[:32], Y[:32], batch_size=8, epochs=3, shuffle=False, verbose=0)
+    return _weights(model)
+
+
 @_case("a masked loss")
 def masking() -> np.ndarray:
     """The replicas' sequences have different numbers of valid steps."""

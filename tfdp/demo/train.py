@@ -44,9 +44,8 @@ class TrainingRun:
 def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
     """A small convolutional network for images of 10 classes, compiled.
 
-    Everything in it is a function of the global batch and the seed, and is smooth, so that rounding
-    errors stay rounding errors: no Dropout, whose random numbers each replica may draw for itself;
-    BatchNormalization is synchronized; GELU instead of ReLU, at whose kink a last bit decides
+    Everything in it is a function of the global batch and the seed, Dropout too, and is smooth, so
+    that rounding errors stay rounding errors: BatchNormalization is synchronized; GELU instead of ReLU, at whose kink a last bit decides
     whether a gradient passes (one device with reversed batches then ends 1e-2 from itself); SGD
     with momentum instead of Adam, which divides small gradients by their own size.
 
@@ -64,6 +63,7 @@ def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
             layers.Conv2D(32, 3, padding="same", activation="gelu"),
             layers.Flatten(),
             layers.Dense(64, activation="gelu"),
+            layers.Dropout(0.2),
             layers.Dense(10),
         ]
     )

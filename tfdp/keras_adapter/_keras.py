@@ -7,11 +7,16 @@ Tested with Keras 3.15.1. `tests/keras_adapter/test_hooks.py` fails when a hooke
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.stateless_scope import StatelessScope
-from keras.src.backend.tensorflow import nn, trainer
+
+# The random functions: `keras.random` and all layers call them by name.
+from keras.src.backend.tensorflow import nn, random, trainer
 from keras.src.backend.tensorflow.core import Variable
 
 # The reduction of gradients and the variables for accumulation.
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
+
+# How they make TensorFlow's seed of Keras'.
+from keras.src.backend.tensorflow.random import _cast_seed as cast_seed
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.layers.layer import Layer
 
@@ -22,7 +27,8 @@ from keras.src.legacy.saving import legacy_h5_format
 from keras.src.losses import loss as losses
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
-from keras.src.random.seed_generator import SeedGenerator
+from keras.src.random import seed_generator
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, SeedGenerator, draw_seed
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
@@ -34,6 +40,7 @@ from keras.src.trainers.trainer import Trainer
 TESTED_VERSIONS = ("3.15.1",)
 
 __all__ = [
+    "GLOBAL_SEED_GENERATOR",
     "TESTED_VERSIONS",
     "ArrayDataAdapter",
     "BaseOptimizer",
@@ -47,13 +54,17 @@ __all__ = [
     "TensorFlowTrainer",
     "Trainer",
     "Variable",
+    "cast_seed",
+    "draw_seed",
     "get_keras_mask",
     "global_state",
     "legacy_h5_format",
     "losses",
     "make_class_weight_map_fn",
     "nn",
+    "random",
     "saving_lib",
+    "seed_generator",
     "set_keras_mask",
     "trainer",
 ]

@@ -1,15 +1,29 @@
-"""Random numbers differ between replicas, and follow from `keras.utils.set_random_seed`."""
+"""Random layers draw for a share of the batch what one device draws for these examples.
+
+Everything follows from `keras.utils.set_random_seed`, as on one device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter._keras import SeedGenerator
+from tfdp.keras_adapter import philox
+from tfdp.keras_adapter._keras import (
+    GLOBAL_SEED_GENERATOR,
+    SeedGenerator,
+    cast_seed,
+    draw_seed,
+    global_state,
+    random,
+    seed_generator,
+)
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import current
+from tfdp.keras_adapter.step import Share, Unseeded, current
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -17,9 +31,12 @@ _STRIDE = 2654435761
 
 @hook(SeedGenerator, "next")
 def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **kwargs: Any) -> Any:
-    """The next seed, offset by the replica; an optimizer's is the same everywhere."""
+    """The next seed, offset by the replica.
+
+    That of an optimizer, and of a draw for the whole batch, is the same everywhere.
+    """
     step = current()
-    if step is None or step.optimizing:
+    if step is None or step.optimizing or step.drawing:
         return original(self, *args, **kwargs)
     with step.having(optimizing=True):  # The generator's own state is the same everywhere.
         seed = original(self, *args, **kwargs)
@@ -28,3 +45,141 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
     bits = 8 * seed.dtype.size
     offset = step.rank * _STRIDE % 2 ** (bits - 1)
     return seed + tf.constant([offset, 0], seed.dtype)
+
+
+@hook(seed_generator, "global_seed_generator")
+def global_seed_generator(original: Callable[..., Any]) -> SeedGenerator:
+    """The generator of draws without a seed, the same for the threads of all replicas."""
+    step = current()
+    if step is None:
+        return original()
+    if step.unseeded.generator is None:
+        step.unseeded.generator = original()
+    return step.unseeded.generator
+
+
+@contextlib.contextmanager
+def unseeded(strategy: tf.distribute.Strategy) -> Iterator[Unseeded]:
+    """Takes the calling thread's generator along to its replicas, and theirs back.
+
+    One that was made outside of the scope goes on under it, from where it is.
+    """
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    if generator is not None:
+        owner = getattr(generator.state.value, "distribute_strategy", None)
+        if owner is not strategy:
+            with tf.init_scope(), strategy.scope():
+                mirrored = SeedGenerator(seed=0)
+                mirrored.state.assign(generator.state.value)
+            generator = mirrored
+    found = Unseeded(generator)
+    yield found
+    if found.generator is not None:
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, found.generator)
+
+
+@hook(random, "uniform")
+def uniform(
+    original: Callable[..., Any],
+    shape: Any,
+    minval: Any = 0.0,
+    maxval: Any = 1.0,
+    dtype: Any = None,
+    seed: Any = None,
+) -> Any:
+    """This replica's rows of what one device draws for the whole batch."""
+    place = _place(shape, seed)
+    if place is None:
+        return original(shape, minval, maxval, dtype, seed)
+    dtype = tf.as_dtype(dtype or keras.config.floatx())
+    low, high = tf.cast(minval, dtype), tf.cast(maxval, dtype)
+    return philox.uniform(shape, *place, dtype) * (high - low) + low
+
+
+@hook(random, "normal")
+def normal(
+    original: Callable[..., Any],
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = None,
+    seed: Any = None,
+) -> Any:
+    """This replica's rows of what one device draws for the whole batch."""
+    place = _place(shape, seed)
+    if place is None:
+        return original(shape, mean, stddev, dtype, seed)
+    dtype = tf.as_dtype(dtype or keras.config.floatx())
+    return philox.normal(shape, *place, dtype) * tf.cast(stddev, dtype) + tf.cast(mean, dtype)
+
+
+@hook(random, "randint")
+def randint(
+    original: Callable[..., Any],
+    shape: Any,
+    minval: Any,
+    maxval: Any,
+    dtype: Any = "int32",
+    seed: Any = None,
+) -> Any:
+    """This replica's rows of what one device draws for the whole batch."""
+    place = _place(shape, seed)
+    if place is None:
+        return original(shape, minval, maxval, dtype, seed)
+    drawn = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
+    return tf.cast(philox.integers(shape, *place, drawn, minval, maxval), dtype)
+
+
+@hook(random, "dropout")
+def dropout(
+    original: Callable[..., Any],
+    inputs: Any,
+    rate: Any,
+    noise_shape: Any = None,
+    seed: Any = None,
+) -> Any:
+    """Drops from this replica's rows what one device drops from them."""
+    shape = keras.ops.shape(inputs)
+    if noise_shape is not None:
+        pairs = zip(shape, noise_shape, strict=True)
+        shape = [size if given is None else given for size, given in pairs]
+    place = None if rate in (0.0, 1.0) else _place(shape, seed)
+    if place is None:
+        return original(inputs, rate, noise_shape, seed)
+
+    def sample(shape: Any, dtype: Any) -> tf.Tensor:
+        return philox.uniform(shape, *place, tf.as_dtype(dtype))
+
+    return tf.nn.experimental.general_dropout(inputs, rate, sample, noise_shape=shape)
+
+
+def _place(shape: Any, seed: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """Where a draw of one of several replicas begins in one device's: the seed, the numbers before.
+
+    None outside of a step of Keras' trainer, where a replica's share of the batch is not known.
+    """
+    step = current()
+    if step is None or step.share is None or step.optimizing or step.num_replicas == 1:
+        return None
+    with step.having(drawing=True):
+        seed = cast_seed(draw_seed(seed))
+    return seed, _numbers_before(step.share, shape)
+
+
+def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
+    """How many numbers of one device's draw come before this replica's.
+
+    A draw is of the examples where axis 0 is as long as the share is, or a multiple of that, as in
+    (examples x windows, features): then it begins with the share's first example. Any other, such
+    as noise on weights, is the same on all replicas.
+    """
+    sizes = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
+    if sizes is not None and len(sizes) == 0:
+        return tf.constant(0, tf.int64)
+    if sizes is not None and share.rows is None and tf.get_static_value(sizes[0]) is not None:
+        return tf.constant(0, tf.int64)  # The share's length is not known before it comes.
+    sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
+    examples = tf.cast(share.examples, tf.int64)
+    rows_per_example = sizes[0] // tf.maximum(examples, 1)
+    first_row = tf.where(rows_per_example * examples == sizes[0], share.first * rows_per_example, 0)
+    return first_row * tf.reduce_prod(sizes[1:])

@@ -21,17 +21,23 @@ class Share:
 
     Attributes:
       examples: Number of examples on this replica, a floating scalar.
+      first: Number of examples of the global batch that are on earlier replicas, an int64 scalar.
       fraction: `examples` over those of the global batch, a floating scalar; 0 for an empty share.
         It is cast where it is used.
       scaled_at_apply: Whether gradients are multiplied by `fraction` when they are applied, which
         is how a raw mean in a user's `train_step` comes out right. Keras' own step multiplies each
         term of the loss instead.
+      num_replicas: Number of replicas in sync.
+      rows: `examples` where it is known while the step is traced.
+      user_divides: Whether the step has asked for the number of replicas, to divide by it.
     """
 
     examples: tf.Tensor
+    first: tf.Tensor
     fraction: tf.Tensor
     scaled_at_apply: bool
     num_replicas: int
+    rows: int | None = None
     user_divides: bool = False
 
     @property
@@ -58,15 +64,28 @@ class Share:
 
 
 @dataclasses.dataclass
+class Unseeded:
+    """What draws without a seed take theirs from, for all replicas: Keras keeps it by thread.
+
+    Attributes:
+      generator: A `keras.random.SeedGenerator`; None before the first such draw.
+    """
+
+    generator: Any = None
+
+
+@dataclasses.dataclass
 class Step:
     """One replica function while it is traced, or run eagerly.
 
     Attributes:
       context: The replica's context.
       rank: The replica's.
+      unseeded: The generator of draws without a seed.
       share: Set inside a step of Keras' trainer.
       last_share: That of the last such step in the replica function.
       optimizing: Inside an optimizer, whose writes are the same on all replicas.
+      drawing: Inside a draw of random numbers for the whole batch.
       reduced: The gradients that the optimizer holds are summed over replicas.
       in_result: Metrics' variables read as their sums over replicas.
       compiling: Inside a forward pass that XLA compiles.
@@ -76,9 +95,11 @@ class Step:
 
     context: tf.distribute.ReplicaContext
     rank: int
+    unseeded: Unseeded
     share: Share | None = None
     last_share: Share | None = None
     optimizing: bool = False
+    drawing: bool = False
     reduced: bool = False
     in_result: bool = False
     compiling: bool = False

@@ -178,11 +178,21 @@ def _with_share(
         if step is None:
             return step_function(data)
         with recorded.step(recorder, step.rank, model, data):
-            examples = tf.cast(_num_examples(data), tf.float64)
-            (total,) = step.meet([examples])
+            examples, rows = _num_examples(data)
+            # One sum tells each replica how many there are, and how many come before its own.
+            (counts,) = step.meet(
+                [tf.one_hot(step.rank, step.num_replicas, examples, dtype=tf.float64)]
+            )
+            total = tf.reduce_sum(counts)
             recorded.examples(total)
-            fraction = tf.math.divide_no_nan(examples, total)
-            share = Share(examples, fraction, scaled_at_apply, step.num_replicas)
+            share = Share(
+                examples,
+                tf.cast(tf.reduce_sum(counts[: step.rank]), tf.int64),
+                tf.math.divide_no_nan(examples, total),
+                scaled_at_apply,
+                step.num_replicas,
+                rows,
+            )
             with step.having(share=share), metrics.results_over_replicas(model):
                 logs = metrics.same_on_all(step, step_function(data))
         step.last_share = share
@@ -200,13 +210,16 @@ def _has_own_losses(model: Any) -> bool:
     )
 
 
-def _num_examples(data: Any) -> Any:
+def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:
+    """The number of examples of a share, float64, and the number that tracing knows, if it does."""
     first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank)
     if isinstance(first, tf.RaggedTensor):
-        return first.nrows()
-    if isinstance(first, tf.SparseTensor):
-        return first.dense_shape[0]
-    return tf.shape(first)[0]
+        rows = first.nrows()
+    elif isinstance(first, tf.SparseTensor):
+        rows = first.dense_shape[0]
+    else:
+        rows = tf.shape(first)[0]
+    return tf.cast(rows, tf.float64), first.shape[0]
 
 
 def _one_replica(spec: Any) -> Any:

@@ -101,7 +101,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         options: dict[str, Any] = {
             "topology": topologies.Native() if undecided else topology,
             "bucket_bytes": bucket_bytes or _bucket_bytes_of(topology),
-            "around_replica": keras_adapter.around_replica,
+            "around_replicas": keras_adapter.around_replicas,
         }
         extended: DataParallelExtended
         if found.world_size == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -49,9 +50,9 @@ class DataParallelExtended(MirroredExtended):
         devices: Sequence[str],
         topology: Topology,
         bucket_bytes: int,
-        around_replica: Callable[[Callable[..., Any]], Callable[..., Any]],
+        around_replicas: Callable[..., contextlib.AbstractContextManager[Callable[..., Any]]],
     ) -> None:
-        self._around_replica = around_replica
+        self._around_replicas = around_replicas
         self._lifted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         device_iterators.stop_autotuning()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
@@ -129,7 +130,6 @@ class DataParallelExtended(MirroredExtended):
         if not tf.executing_eagerly():
             fn = tf_convert(fn, control_status_ctx())
         sequences = self._new_sequences()
-        run = self._around_replica(fn)
 
         @tf.autograph.experimental.do_not_convert
         def replica(*args: Any, **kwargs: Any) -> Any:
@@ -138,7 +138,8 @@ class DataParallelExtended(MirroredExtended):
                 return run(*args, **kwargs)
 
         try:
-            result = super()._call_for_each_replica(replica, args, kwargs)
+            with self._around_replicas(fn, self._container_strategy()) as run:
+                result = super()._call_for_each_replica(replica, args, kwargs)
         except RuntimeError as error:
             # TensorFlow's own error says only that the replicas' calls differ.
             if "different number of" in str(error):
