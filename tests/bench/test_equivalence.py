@@ -26,7 +26,7 @@ def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
     assert done.returncode == 0, done.stderr[-2000:]
     outcomes = json.loads(done.stdout.splitlines()[-1])
     assert list(outcomes) == list(equivalence.CASES)
-    assert len(outcomes) == 13
+    assert len(outcomes) == 14
     for outcome in outcomes.values():
         assert outcome["tfdp"]["relative"] <= 1e-5, outcomes
         assert "error" in outcome["stock"] or not outcome["stock"]["relative"] <= 1e-3, outcomes

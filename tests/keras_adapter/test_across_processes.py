@@ -18,6 +18,7 @@ ELSEWHERE = {
     "test_executed_reductions",
     "test_fitting",
     "test_hooks",
+    "test_philox",
 }
 
 

@@ -119,6 +119,9 @@ STEPS_BY_FEATURES = {
 }
 
 
+FAST = {"Dropout", "GaussianNoise", "integers, without a seed"}
+
+
 def model_with(make_layer, **compile_options):
     """Something random between weights, so that gradients pass through it."""
 
@@ -151,7 +154,10 @@ def assert_trains_as_one_device(build, use, replicas, tolerance=harness.WEIGHT_T
     harness.assert_same_outcome(harness.train(build, use, replicas), alone, tolerance)
 
 
-@pytest.mark.parametrize("name", STEPS_BY_FEATURES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in STEPS_BY_FEATURES],
+)
 def test_a_random_layer_trains_as_on_one_device(name, replicas):
     assert_trains_as_one_device(model_with(STEPS_BY_FEATURES[name]), fit_uneven, replicas)
 

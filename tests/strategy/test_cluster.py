@@ -30,11 +30,18 @@ def every_rank_passes(launch, replicas, processes, *options, **environ):
     assert ended.stdout.count(" passed") == processes
 
 
-@pytest.mark.parametrize(("processes", "devices"), [(3, 1), (2, 2)])
-def test_processes_of_tfdp_run_are_one_strategy(processes, devices):
+# Of several devices in each process: numbering, sums, shares, draws. What only processes agree on
+# is the same.
+DEVICES = "numbered or reduce or gather or sum or shares or turn or all_replicas or of_rank_0"
+
+
+@pytest.mark.parametrize(
+    ("processes", "devices", "options"), [(3, 1, []), (2, 2, ["-k", DEVICES])], ids=["3x1", "2x2"]
+)
+def test_processes_of_tfdp_run_are_one_strategy(processes, devices, options):
     launch = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
     launch += ["--devices-per-process", str(devices), "--timeout", "280", "--"]
-    every_rank_passes(launch, processes * devices, processes)
+    every_rank_passes(launch, processes * devices, processes, *options)
 
 
 def test_processes_of_mpirun_are_one_strategy():

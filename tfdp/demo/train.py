@@ -45,9 +45,10 @@ def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
     """A small convolutional network for images of 10 classes, compiled.
 
     Everything in it is a function of the global batch and the seed, Dropout too, and is smooth, so
-    that rounding errors stay rounding errors: BatchNormalization is synchronized; GELU instead of ReLU, at whose kink a last bit decides
-    whether a gradient passes (one device with reversed batches then ends 1e-2 from itself); SGD
-    with momentum instead of Adam, which divides small gradients by their own size.
+    that rounding errors stay rounding errors: BatchNormalization is synchronized; GELU instead of
+    ReLU, at whose kink a last bit decides whether a gradient passes (one device with reversed
+    batches then ends 1e-2 from itself); SGD with momentum instead of Adam, which divides small
+    gradients by their own size.
 
     Args:
         image_shape: (height, width, channels).
