@@ -149,17 +149,12 @@ def fit_uneven(model):
     return model.fit(dataset, epochs=2, verbose=0).history
 
 
-def assert_trains_as_one_device(build, use, replicas, tolerance=harness.WEIGHT_TOLERANCE):
-    alone = harness.trained_once(build, use)
-    harness.assert_same_outcome(harness.train(build, use, replicas), alone, tolerance)
-
-
 @pytest.mark.parametrize(
     "name",
     [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in STEPS_BY_FEATURES],
 )
-def test_a_random_layer_trains_as_on_one_device(name, replicas):
-    assert_trains_as_one_device(model_with(STEPS_BY_FEATURES[name]), fit_uneven, replicas)
+def test_a_random_layer_trains_as_on_one_device(name, trains_as_one_device):
+    trains_as_one_device(model_with(STEPS_BY_FEATURES[name]), fit_uneven)
 
 
 @harness.in_one_process
@@ -192,13 +187,12 @@ def test_what_one_replica_drops_is_not_what_another_drops(replicas):
     [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 2}],
     ids=lambda options: next(iter(options)),
 )
-def test_dropout_is_one_devices_however_the_step_runs(options, replicas):
-    build = model_with(STEPS_BY_FEATURES["Dropout"], **options)
-    assert_trains_as_one_device(build, harness.fit_arrays, replicas)
+def test_dropout_is_one_devices_however_the_step_runs(options, trains_as_one_device):
+    trains_as_one_device(model_with(STEPS_BY_FEATURES["Dropout"], **options))
 
 
 @pytest.mark.slow
-def test_the_layers_that_augment_draw_one_devices_numbers(replicas):
+def test_the_layers_that_augment_draw_one_devices_numbers(trains_as_one_device):
     images = np.random.default_rng(0).uniform(size=(21, 6, 6, 1)).astype("float32")
     targets = images[:, 0, 0]
 
@@ -217,9 +211,7 @@ def test_the_layers_that_augment_draw_one_devices_numbers(replicas):
         model.compile(keras.optimizers.SGD(0.05), loss="mse")
         return model
 
-    assert_trains_as_one_device(
-        build, lambda model: harness.fit_arrays(model, images, targets), replicas
-    )
+    trains_as_one_device(build, lambda model: harness.fit_arrays(model, images, targets))
 
 
 class Gan(keras.Model):
@@ -245,24 +237,19 @@ class Gan(keras.Model):
         return {"loss": loss}
 
 
-def test_a_train_step_that_draws_noise_draws_one_devices(replicas):
-    def build():
-        model = Gan()
-        model.build((None, 5))
-        model.compile(keras.optimizers.SGD(0.05), loss="mse")
-        return model
-
-    assert_trains_as_one_device(build, harness.fit_arrays, replicas)
+def gan():
+    model = Gan()
+    model.build((None, 5))
+    model.compile(keras.optimizers.SGD(0.05), loss="mse")
+    return model
 
 
-def test_the_generator_of_unseeded_draws_goes_on_from_where_it_is(replicas):
+def test_a_train_step_that_draws_noise_draws_one_devices(trains_as_one_device):
+    trains_as_one_device(gan)
+
+
+def test_the_generator_of_unseeded_draws_goes_on_from_where_it_is(trains_as_one_device):
     """It may have been made outside of the scope, and is used outside again afterwards."""
-
-    def build():
-        model = Gan()
-        model.build((None, 5))
-        model.compile(keras.optimizers.SGD(0.05), loss="mse")
-        return model
 
     def use(model):
         seen = [keras.random.normal((3,)).numpy()]
@@ -273,17 +260,17 @@ def test_the_generator_of_unseeded_draws_goes_on_from_where_it_is(replicas):
         harness.fit_arrays(model)
         return [*seen, keras.random.normal((3,)).numpy()]
 
-    assert_trains_as_one_device(build, use, replicas)
+    trains_as_one_device(gan, use)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_dropout_in_mixed_precision_is_one_devices(policy, replicas):
+def test_dropout_in_mixed_precision_is_one_devices(policy, trains_as_one_device):
     def build():
         keras.config.set_dtype_policy(policy)
         return model_with(STEPS_BY_FEATURES["Dropout"])()
 
-    assert_trains_as_one_device(build, harness.fit_arrays, replicas, tolerance=0.02)
+    trains_as_one_device(build, tolerance=0.02)
 
 
 def dropout_model():
