@@ -8,7 +8,7 @@ from bench.convergence.records import finish, outcome
 from rich.console import Console
 
 from tfdp.bench.convergence.options import ConvergenceOptions
-from tfdp.bench.convergence.plot import draw
+from tfdp.bench.convergence.plot import _floor, draw
 from tfdp.bench.convergence.report import markdown, mix, rich_table, rows, summarize
 
 OPTIONS = ConvergenceOptions("mlp", batches=(64, 4096), optimizers=("sgd", "lamb"))
@@ -107,3 +107,18 @@ def test_a_picture_is_drawn_of_all_and_of_some(tmp_path, unwanted):
     path = tmp_path / "x.png"
     draw(OPTIONS, cells_without(unwanted), path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("means", "floor"),
+    [
+        ([90.0, 89.0, 86.0], 84.0),
+        ([90.0, 86.0, 10.0, 10.0], 84.0),
+        ([44.0, 34.0, 24.0], 14.0),
+        ([90.0], 89.0),
+        ([], -1.0),
+    ],
+    ids=["near", "two failed", "falling by steps", "one", "none"],
+)
+def test_the_lower_edge_is_below_all_but_those_under_a_gap(means, floor):
+    assert _floor(means) == floor

@@ -12,8 +12,11 @@ from tfdp.bench.convergence.tasks import OPTIMIZERS
 
 _COLOURS = dict(zip(OPTIMIZERS, ("C3", "C1", "C2", "C4", "C0"), strict=True))
 
-# Points of accuracy below the best that are shown: what is lower is marked at the lower edge.
-_POINTS_BY_BATCH = 10.0
+# What lies further than this below the next better, in points of accuracy, has failed; it is marked
+# at the lower edge, and does not press the others together.
+_GAP = 15.0
+
+# Points of accuracy below the best that are shown of the curves over epochs.
 _POINTS_BY_EPOCH = 30.0
 
 
@@ -40,7 +43,7 @@ def draw(options: ConvergenceOptions, cells: Cells, path: pathlib.Path) -> None:
 def _draw_by_batch(axes: Any, options: ConvergenceOptions, cells: Cells) -> None:
     reference = cells["sgd", options.base_batch]
     means = [cell.mean for cell in cells.values() if cell.mean is not None]
-    floor = 100 * max(means, default=1.0) - _POINTS_BY_BATCH
+    floor = _floor([100 * mean for mean in means])
     lost: dict[int, list[str]] = {}
     for optimizer, of_optimizer in _by_optimizer(cells).items():
         # All start from the reference where they were not trained at the base batch themselves.
@@ -92,6 +95,16 @@ def _draw_by_batch(axes: Any, options: ConvergenceOptions, cells: Cells) -> None
     axes.legend(loc="lower left")
 
 
+def _floor(means: list[float]) -> float:
+    """The lower edge: below all means but those that lie under a gap."""
+    best = lowest = max(means, default=0.0)
+    for mean in sorted(means, reverse=True):
+        if lowest - mean > _GAP:
+            break
+        lowest = mean
+    return lowest - max(1.0, 0.5 * (best - lowest))  # room for the marks
+
+
 def _draw_by_epoch(axes: Any, options: ConvergenceOptions, cells: Cells) -> None:
     largest = max(batch for _, batch in cells)
     best = 0.0
@@ -119,7 +132,7 @@ def _draw_by_epoch(axes: Any, options: ConvergenceOptions, cells: Cells) -> None
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     if axes.lines:
-        axes.legend(loc="lower right")
+        axes.legend(loc="best")
 
 
 def _by_optimizer(cells: Cells) -> dict[str, dict[int, Cell]]:
