@@ -4,6 +4,7 @@ In a replica function of the user's own, whose share of a batch nobody knows, ea
 other numbers.
 """
 
+import contextlib
 import itertools
 
 import harness
@@ -312,6 +313,18 @@ def test_the_generator_of_unseeded_draws_goes_on_from_where_it_is(trains_as_one_
         return [*seen, keras.random.normal((3,)).numpy()]
 
     trains_as_one_device(gan, use)
+
+
+@harness.in_one_process
+def test_the_generator_of_unseeded_draws_goes_on_under_another_strategy(replicas):
+    def train_and_draw(replicas, scope):
+        harness.fit_arrays(harness.build_in_scope(gan, replicas))
+        with scope:
+            return keras.random.normal((3,)).numpy()
+
+    alone = train_and_draw(None, contextlib.nullcontext())
+    other = tf.distribute.OneDeviceStrategy("CPU:0")
+    np.testing.assert_array_equal(train_and_draw(replicas, other.scope()), alone)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from tfdp.keras_adapter._keras import (
     seed_generator,
 )
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Share, Unseeded, current
+from tfdp.keras_adapter.step import Share, Unseeded, current, is_tfdp
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -52,10 +52,31 @@ def global_seed_generator(original: Callable[..., Any]) -> SeedGenerator:
     """The generator of draws without a seed, the same for the threads of all replicas."""
     step = current()
     if step is None:
-        return original()
+        return _usable(original())
     if step.unseeded.generator is None:
         step.unseeded.generator = original()
     return step.unseeded.generator
+
+
+def _usable(generator: SeedGenerator) -> SeedGenerator:
+    """The generator itself or, in the scope of another strategy than its own, one that goes on."""
+    owner = getattr(generator.state.value, "distribute_strategy", None)
+    elsewhere = tf.distribute.has_strategy() and tf.distribute.get_strategy() is not owner
+    if not (is_tfdp(owner) and elsewhere):
+        return generator
+    copied = _copied(generator)
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, copied)
+    return copied
+
+
+def _copied(generator: SeedGenerator) -> SeedGenerator:
+    """One for the current strategy, in the same state."""
+    with tf.init_scope():
+        value = generator.state.value
+        state = tf.convert_to_tensor(getattr(value, "values", [value])[0])
+        copied = SeedGenerator(seed=0)
+        copied.state.assign(state)
+    return copied
 
 
 @contextlib.contextmanager
@@ -69,9 +90,7 @@ def unseeded(strategy: tf.distribute.Strategy) -> Iterator[Unseeded]:
         owner = getattr(generator.state.value, "distribute_strategy", None)
         if owner is not strategy:
             with tf.init_scope(), strategy.scope():
-                mirrored = SeedGenerator(seed=0)
-                mirrored.state.assign(generator.state.value)
-            generator = mirrored
+                generator = _copied(generator)
     found = Unseeded(generator)
     yield found
     if found.generator is not None:
