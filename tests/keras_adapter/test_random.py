@@ -4,6 +4,7 @@ In a replica function of the user's own, whose share of a batch nobody knows, ea
 other numbers.
 """
 
+import contextlib
 import itertools
 
 import harness
@@ -105,6 +106,7 @@ STEPS_BY_FEATURES = {
     "Dropout with a seed": lambda: layers.Dropout(0.5, seed=3),
     "Dropout alike over time": lambda: layers.Dropout(0.5, noise_shape=(None, 1, 4)),
     "Dropout alike for all": lambda: layers.Dropout(0.5, noise_shape=(1, 3, 4)),
+    "Dropout of noise with fewer axes": lambda: layers.Dropout(0.5, noise_shape=(3, 4)),
     "SpatialDropout1D": lambda: layers.SpatialDropout1D(0.5),
     "GaussianNoise": lambda: layers.GaussianNoise(1.0),
     "GaussianDropout": lambda: layers.GaussianDropout(0.5),
@@ -214,6 +216,56 @@ def test_the_layers_that_augment_draw_one_devices_numbers(trains_as_one_device):
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, images, targets))
 
 
+class Kept(layers.Layer):
+    """Drops in a function of its own, which TensorFlow keeps from one trace of the step to another.
+
+    It is traced for any number of examples, so that one of an eager step serves them all.
+    """
+
+    def build(self, shape):
+        self.seed_generator = keras.random.SeedGenerator(3)
+        signature = [tf.TensorSpec((None, *shape[1:]))]
+        self.drop = tf.function(self.drop, signature, autograph=False)
+
+    def drop(self, x):
+        return keras.random.dropout(x, 0.5, seed=self.seed_generator)
+
+    def call(self, x, training=False):
+        return self.drop(x) if training else x
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+@pytest.mark.parametrize(
+    "run_eagerly", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "eager"]
+)
+def test_a_function_inside_a_layer_draws_in_steps_that_are_traced_later(
+    run_eagerly, trains_as_one_device
+):
+    def use(model):
+        for sizes in ([7, 9, 1], [6], [12], [5, 8]):
+            model.compile("sgd", loss="mse", run_eagerly=run_eagerly)
+            data = harness.regression_data(sum(sizes))
+            dataset = tf.data.Dataset.from_tensor_slices(data).batch(sizes[0], drop_remainder=True)
+            model.fit(harness.batches_of(sizes, *data) if sizes[1:] else dataset, verbose=0)
+
+    trains_as_one_device(model_with(Kept), use)
+
+
+@harness.in_one_process
+def test_no_draw_needs_a_collective(replicas, monkeypatch):
+    model = harness.build_in_scope(dropout_model, replicas)
+    extended = type(model.distribute_strategy.extended)
+    monkeypatch.delattr(extended, "broadcast_from_first")
+    harness.fit_arrays(model)
+
+
+def test_outside_of_steps_dropout_takes_what_keras_takes():
+    dropped = keras.random.dropout(tf.ones((3, 4)), 0.5, noise_shape=(4,), seed=3).numpy()
+    assert (dropped == dropped[0]).all()
+
+
 class Gan(keras.Model):
     """A step of the user's own that draws for itself, twice, without a seed."""
 
@@ -261,6 +313,18 @@ def test_the_generator_of_unseeded_draws_goes_on_from_where_it_is(trains_as_one_
         return [*seen, keras.random.normal((3,)).numpy()]
 
     trains_as_one_device(gan, use)
+
+
+@harness.in_one_process
+def test_the_generator_of_unseeded_draws_goes_on_under_another_strategy(replicas):
+    def train_and_draw(replicas, scope):
+        harness.fit_arrays(harness.build_in_scope(gan, replicas))
+        with scope:
+            return keras.random.normal((3,)).numpy()
+
+    alone = train_and_draw(None, contextlib.nullcontext())
+    other = tf.distribute.OneDeviceStrategy("CPU:0")
+    np.testing.assert_array_equal(train_and_draw(replicas, other.scope()), alone)
 
 
 @pytest.mark.slow

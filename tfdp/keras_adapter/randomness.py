@@ -23,7 +23,7 @@ from tfdp.keras_adapter._keras import (
     seed_generator,
 )
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Share, Unseeded, current
+from tfdp.keras_adapter.step import Share, Unseeded, current, is_tfdp
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -36,11 +36,11 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
     That of an optimizer, and of a draw for the whole batch, is the same everywhere.
     """
     step = current()
-    if step is None or step.optimizing or step.drawing:
+    if step is None or step.optimizing:
         return original(self, *args, **kwargs)
     with step.having(optimizing=True):  # The generator's own state is the same everywhere.
         seed = original(self, *args, **kwargs)
-    if step.rank == 0:
+    if step.rank == 0 or step.drawing:
         return seed
     bits = 8 * seed.dtype.size
     offset = step.rank * _STRIDE % 2 ** (bits - 1)
@@ -52,10 +52,31 @@ def global_seed_generator(original: Callable[..., Any]) -> SeedGenerator:
     """The generator of draws without a seed, the same for the threads of all replicas."""
     step = current()
     if step is None:
-        return original()
+        return _usable(original())
     if step.unseeded.generator is None:
         step.unseeded.generator = original()
     return step.unseeded.generator
+
+
+def _usable(generator: SeedGenerator) -> SeedGenerator:
+    """The generator itself or, in the scope of another strategy than its own, one that goes on."""
+    owner = getattr(generator.state.value, "distribute_strategy", None)
+    elsewhere = tf.distribute.has_strategy() and tf.distribute.get_strategy() is not owner
+    if not (is_tfdp(owner) and elsewhere):
+        return generator
+    copied = _copied(generator)
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, copied)
+    return copied
+
+
+def _copied(generator: SeedGenerator) -> SeedGenerator:
+    """One for the current strategy, in the same state."""
+    with tf.init_scope():
+        value = generator.state.value
+        state = tf.convert_to_tensor(getattr(value, "values", [value])[0])
+        copied = SeedGenerator(seed=0)
+        copied.state.assign(state)
+    return copied
 
 
 @contextlib.contextmanager
@@ -69,9 +90,7 @@ def unseeded(strategy: tf.distribute.Strategy) -> Iterator[Unseeded]:
         owner = getattr(generator.state.value, "distribute_strategy", None)
         if owner is not strategy:
             with tf.init_scope(), strategy.scope():
-                mirrored = SeedGenerator(seed=0)
-                mirrored.state.assign(generator.state.value)
-            generator = mirrored
+                generator = _copied(generator)
     found = Unseeded(generator)
     yield found
     if found.generator is not None:
@@ -88,9 +107,9 @@ def uniform(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    place = _place(shape, seed)
-    if place is None:
+    if not _of_whole_batch():
         return original(shape, minval, maxval, dtype, seed)
+    place = _place(shape, seed)
     dtype = tf.as_dtype(dtype or keras.config.floatx())
     low, high = tf.cast(minval, dtype), tf.cast(maxval, dtype)
     return philox.uniform(shape, *place, dtype) * (high - low) + low
@@ -106,9 +125,9 @@ def normal(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    place = _place(shape, seed)
-    if place is None:
+    if not _of_whole_batch():
         return original(shape, mean, stddev, dtype, seed)
+    place = _place(shape, seed)
     dtype = tf.as_dtype(dtype or keras.config.floatx())
     return philox.normal(shape, *place, dtype) * tf.cast(stddev, dtype) + tf.cast(mean, dtype)
 
@@ -123,9 +142,9 @@ def randint(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    place = _place(shape, seed)
-    if place is None:
+    if not _of_whole_batch():
         return original(shape, minval, maxval, dtype, seed)
+    place = _place(shape, seed)
     drawn = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
     return tf.cast(philox.integers(shape, *place, drawn, minval, maxval), dtype)
 
@@ -139,13 +158,14 @@ def dropout(
     seed: Any = None,
 ) -> Any:
     """Drops from this replica's rows what one device drops from them."""
+    if not _of_whole_batch() or rate in (0.0, 1.0):
+        return original(inputs, rate, noise_shape, seed)
     shape = keras.ops.shape(inputs)
     if noise_shape is not None:
-        pairs = zip(shape, noise_shape, strict=True)
-        shape = [size if given is None else given for size, given in pairs]
-    place = None if rate in (0.0, 1.0) else _place(shape, seed)
-    if place is None:
-        return original(inputs, rate, noise_shape, seed)
+        given = enumerate(noise_shape)
+        shape = [shape[axis] if size is None else size for axis, size in given]
+    # Noise of fewer axes than the inputs lacks that of the examples.
+    place = _place(shape, seed, of_examples=len(shape) == len(inputs.shape))
 
     def sample(shape: Any, dtype: Any) -> tf.Tensor:
         return philox.uniform(shape, *place, tf.as_dtype(dtype))
@@ -153,17 +173,26 @@ def dropout(
     return tf.nn.experimental.general_dropout(inputs, rate, sample, noise_shape=shape)
 
 
-def _place(shape: Any, seed: Any) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """Where a draw of one of several replicas begins in one device's: the seed, the numbers before.
+def _of_whole_batch() -> bool:
+    """Whether the draw is of one of several replicas, in a step of Keras' trainer.
 
-    None outside of a step of Keras' trainer, where a replica's share of the batch is not known.
+    Elsewhere a replica's share of the batch is not known.
     """
     step = current()
-    if step is None or step.share is None or step.optimizing or step.num_replicas == 1:
-        return None
+    return (
+        step is not None
+        and step.share is not None
+        and not step.optimizing
+        and step.num_replicas > 1
+    )
+
+
+def _place(shape: Any, seed: Any, of_examples: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where a replica's draw begins in one device's: the seed, the numbers before."""
+    step: Any = current()
     with step.having(drawing=True):
         seed = cast_seed(draw_seed(seed))
-    return seed, _numbers_before(step.share, shape)
+    return seed, _numbers_before(step.share, shape) if of_examples else tf.constant(0, tf.int64)
 
 
 def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
@@ -179,7 +208,7 @@ def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     if sizes is not None and share.rows is None and tf.get_static_value(sizes[0]) is not None:
         return tf.constant(0, tf.int64)  # The share's length is not known before it comes.
     sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
-    examples = tf.cast(share.examples, tf.int64)
+    examples, first = tf.unstack(tf.convert_to_tensor(share.place))
     rows_per_example = sizes[0] // tf.maximum(examples, 1)
-    first_row = tf.where(rows_per_example * examples == sizes[0], share.first * rows_per_example, 0)
+    first_row = tf.where(rows_per_example * examples == sizes[0], first * rows_per_example, 0)
     return first_row * tf.reduce_prod(sizes[1:])

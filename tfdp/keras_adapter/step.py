@@ -21,7 +21,9 @@ class Share:
 
     Attributes:
       examples: Number of examples on this replica, a floating scalar.
-      first: Number of examples of the global batch that are on earlier replicas, an int64 scalar.
+      place: The number of examples on this replica, and on all earlier ones: a variable (2), int64,
+        the strategy's only one. A `tf.function` inside the step may outlive it, and so must hold no
+        tensors of it.
       fraction: `examples` over those of the global batch, a floating scalar; 0 for an empty share.
         It is cast where it is used.
       scaled_at_apply: Whether gradients are multiplied by `fraction` when they are applied, which
@@ -33,7 +35,7 @@ class Share:
     """
 
     examples: tf.Tensor
-    first: tf.Tensor
+    place: tf.Variable
     fraction: tf.Tensor
     scaled_at_apply: bool
     num_replicas: int

@@ -171,6 +171,7 @@ def _with_share(
     model: Any, step_function: Callable[..., Any], recorder: recording.Recorder | None
 ) -> Callable[..., Any]:
     scaled_at_apply = _has_own_losses(model)
+    place = _place_in_batch(model.distribute_strategy)
 
     @tf.autograph.experimental.do_not_convert
     def run(data: Any) -> Any:
@@ -185,9 +186,11 @@ def _with_share(
             )
             total = tf.reduce_sum(counts)
             recorded.examples(total)
+            before = tf.reduce_sum(counts[: step.rank])
+            place.assign(tf.cast(tf.stack([examples, before]), tf.int64), read_value=False)
             share = Share(
                 examples,
-                tf.cast(tf.reduce_sum(counts[: step.rank]), tf.int64),
+                place,
                 tf.math.divide_no_nan(examples, total),
                 scaled_at_apply,
                 step.num_replicas,
@@ -199,6 +202,19 @@ def _with_share(
         return logs
 
     return run
+
+
+def _place_in_batch(strategy: Any) -> tf.Variable:
+    """Each replica's `Share.place`."""
+    kept = vars(strategy)
+    if "_tfdp_place_in_batch" not in kept:
+        with strategy.scope():
+            kept["_tfdp_place_in_batch"] = tf.Variable(
+                tf.zeros(2, tf.int64),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+            )
+    return kept["_tfdp_place_in_batch"]
 
 
 def _has_own_losses(model: Any) -> bool:
