@@ -159,26 +159,37 @@ def test_a_random_layer_trains_as_on_one_device(name, trains_as_one_device):
     trains_as_one_device(model_with(STEPS_BY_FEATURES[name]), fit_uneven)
 
 
-@harness.in_one_process
-def test_what_one_replica_drops_is_not_what_another_drops(replicas):
-    """That the numbers are those of the whole batch, and not the first share's everywhere."""
+class Transposed(layers.Dropout):
+    """Drops of (features, examples)."""
 
+    def call(self, inputs, training=False):
+        turned = super().call(keras.ops.transpose(inputs), training=training)
+        return keras.ops.transpose(turned)
+
+
+@harness.in_one_process
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("make_layer", [layers.Dropout, Transposed])
+def test_what_one_replica_drops_is_not_what_another_drops(make_layer, run_eagerly, replicas):
+    """The numbers are those of the whole batch, or each replica's own, but not the same ones."""
     dropped = []
 
-    class Seen(layers.Dropout):
+    class Seen(make_layer):
         def call(self, inputs, training=False):
             outputs = super().call(inputs, training=training)
             if training and not isinstance(outputs, keras.KerasTensor):
-                dropped.append(outputs.numpy().tobytes())
+                tf.numpy_function(lambda seen: dropped.append(seen.tobytes()), [outputs], [])
             return outputs
 
     def build():
-        model = keras.Sequential([keras.Input((40,)), Seen(0.5), layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), loss="mse", run_eagerly=True)
+        model = keras.Sequential([keras.Input((41,)), Seen(0.5), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), loss="mse", run_eagerly=run_eagerly)
         return model
 
     model = harness.build_in_scope(build, replicas)
-    harness.fit_arrays(model, np.ones((6, 40)), np.ones(6), batch_size=6)
+    examples = 2 * replicas
+    dataset = harness.batches_of([examples], np.ones((examples, 41)), np.ones(examples))
+    model.fit(dataset, verbose=0)
     assert len(dropped) == replicas
     assert len(set(dropped)) == replicas
 

@@ -107,7 +107,7 @@ def uniform(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    if not _of_whole_batch():
+    if not _of_whole_batch(shape):
         return original(shape, minval, maxval, dtype, seed)
     place = _place(shape, seed)
     dtype = tf.as_dtype(dtype or keras.config.floatx())
@@ -125,7 +125,7 @@ def normal(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    if not _of_whole_batch():
+    if not _of_whole_batch(shape):
         return original(shape, mean, stddev, dtype, seed)
     place = _place(shape, seed)
     dtype = tf.as_dtype(dtype or keras.config.floatx())
@@ -142,7 +142,7 @@ def randint(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    if not _of_whole_batch():
+    if not _of_whole_batch(shape):
         return original(shape, minval, maxval, dtype, seed)
     place = _place(shape, seed)
     drawn = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
@@ -164,6 +164,8 @@ def dropout(
     if noise_shape is not None:
         given = enumerate(noise_shape)
         shape = [shape[axis] if size is None else size for axis, size in given]
+    if not _of_whole_batch(shape):
+        return original(inputs, rate, noise_shape, seed)
     # Noise of fewer axes than the inputs lacks that of the examples.
     place = _place(shape, seed, of_examples=len(shape) == len(inputs.shape))
 
@@ -173,18 +175,27 @@ def dropout(
     return tf.nn.experimental.general_dropout(inputs, rate, sample, noise_shape=shape)
 
 
-def _of_whole_batch() -> bool:
-    """Whether the draw is of one of several replicas, in a step of Keras' trainer.
+def _of_whole_batch(shape: Any = ()) -> bool:
+    """Whether one of several replicas can draw as one device does.
 
-    Elsewhere a replica's share of the batch is not known.
+    It cannot outside of a step of Keras' trainer, where its share of the batch is not known; nor
+    where the examples seem to be on another axis than 0, as in (steps, examples, features).
     """
     step = current()
-    return (
-        step is not None
-        and step.share is not None
-        and not step.optimizing
-        and step.num_replicas > 1
-    )
+    if step is None or step.share is None or step.optimizing or step.num_replicas == 1:
+        return False
+    sizes, rows = _sizes(shape), step.share.rows
+    if sizes is None or len(sizes) == 0:
+        return True
+    first, *others = (tf.get_static_value(size) for size in sizes)
+    if rows is None or first is None:
+        return first is None or None not in others
+    return first % max(rows, 1) == 0 or rows not in others
+
+
+def _sizes(shape: Any) -> Any:
+    """The sizes of `shape`, some of them tensors; None where not even their number is known."""
+    return tf.get_static_value(shape) if tf.is_tensor(shape) else shape
 
 
 def _place(shape: Any, seed: Any, of_examples: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
@@ -202,7 +213,7 @@ def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     (examples x windows, features): then it begins with the share's first example. Any other, such
     as noise on weights, is the same on all replicas.
     """
-    sizes = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
+    sizes = _sizes(shape)
     if sizes is not None and len(sizes) == 0:
         return tf.constant(0, tf.int64)
     if sizes is not None and share.rows is None and tf.get_static_value(sizes[0]) is not None:
