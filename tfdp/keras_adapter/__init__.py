@@ -7,7 +7,7 @@ those of `feeding`, for pipelines, work without a strategy too. The strategy use
 
 from tfdp.keras_adapter.feeding import AbstractFeed
 from tfdp.keras_adapter.hooks import HOOKS, install
-from tfdp.keras_adapter.statistics import around_replicas
+from tfdp.keras_adapter.replicas import around_replicas
 from tfdp.keras_adapter.step import replica_count_was_read
 
 __all__ = ["HOOKS", "AbstractFeed", "around_replicas", "install", "replica_count_was_read"]

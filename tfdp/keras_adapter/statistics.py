@@ -6,47 +6,14 @@ aggregation, that a replica assigns outside the optimizer. Integers and flags be
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.randomness import unseeded
-from tfdp.keras_adapter.step import Step, Unseeded, at_least_float32, current, entered
-
-
-@contextlib.contextmanager
-def around_replicas(
-    fn: Callable[..., Any], strategy: tf.distribute.Strategy
-) -> Iterator[Callable[..., Any]]:
-    """The replica function `fn` with what must happen before and after it, to be called meanwhile.
-
-    Args:
-      fn: Called once for each replica of this process, in threads of their own.
-      strategy: Whose replicas they are.
-
-    Yields:
-      The function to be called in its place.
-    """
-    with unseeded(strategy) as generator:
-        yield _around_replica(fn, generator)
-
-
-def _around_replica(fn: Callable[..., Any], generator: Unseeded) -> Callable[..., Any]:
-    @tf.autograph.experimental.do_not_convert
-    def run(*args: Any, **kwargs: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        rank = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group))
-        step = Step(context=context, rank=int(rank), unseeded=generator)
-        with entered(step):
-            result = fn(*args, **kwargs)
-            _average_written(step)
-            return result
-
-    return run
+from tfdp.keras_adapter.step import Step, at_least_float32, current
 
 
 @hook(Variable, "_direct_assign")
@@ -64,7 +31,8 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     return original(self, value)
 
 
-def _average_written(step: Step) -> None:
+def average_written(step: Step) -> None:
+    """Ends the step: what the replica wrote by itself becomes one value for all."""
     if not step.written or step.num_replicas == 1:
         return
     extended = step.strategy.extended

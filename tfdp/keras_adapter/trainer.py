@@ -205,7 +205,7 @@ def _with_share(
 
 
 def _place_in_batch(strategy: Any) -> tf.Variable:
-    """Each replica's `Share.place`."""
+    """Each replica's `Share.place`, kept with the strategy as long as that lives."""
     kept = vars(strategy)
     if "_tfdp_place_in_batch" not in kept:
         with strategy.scope():
