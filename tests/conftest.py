@@ -45,9 +45,20 @@ def replicas(request):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out on four replicas what is slow besides: three show as much."""
+    """Leaves out what shows no more than others do.
+
+    That is on four replicas what is slow besides, for three show as much; and across processes,
+    where only the first case of each test is asked for, the others: they differ in what each
+    process does by itself.
+    """
+    seen = set()
 
     def superfluous(item):
+        if harness.ONLY_FIRST_CASES:
+            test = (item.path, item.originalname)
+            seen_before = test in seen
+            seen.add(test)
+            return seen_before
         given = getattr(item, "callspec", None)
         on_four = given is not None and given.params.get("replicas") == 4
         return on_four and len(list(item.iter_markers("slow"))) > 1

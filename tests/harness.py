@@ -18,6 +18,7 @@ WEIGHT_TOLERANCE = 1e-5  # of the largest weight
 # Set by `tests/keras_adapter/test_across_processes.py`: the promise's tests run in every process of
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
+ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
 
 # An odd number shares nearly every batch unevenly. Two are what the processes have.
 REPLICAS = CLUSTER_REPLICAS or 3
