@@ -76,9 +76,16 @@ def test_a_stream_on_loopback_is_measured():
 @pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
-    "where", [[], pytest.param(["--hosts", "2", "--order", "1,0"], marks=needs_hosts)]
+    ("sides", "where"),
+    [
+        (("auto",), []),
+        pytest.param(
+            ("ring", "auto", "stock"), ["--hosts", "2", "--order", "1,0"], marks=needs_hosts
+        ),
+    ],
+    ids=["processes", "hosts"],
 )
-def test_a_run_measures_prints_draws_and_keeps(where, tmp_path):
+def test_a_run_measures_prints_draws_and_keeps(sides, where, tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -86,7 +93,7 @@ def test_a_run_measures_prints_draws_and_keeps(where, tmp_path):
         "bench",
         "allreduce",
         "--topology",
-        "ring,auto,stock",
+        ",".join(sides),
     ]
     command += ["--sizes", "1KB,1MB", "--rounds", "1", "--repeats", "2", *where]
     files = ["--output", str(tmp_path / "x.png"), "--json", str(tmp_path / "x.json")]
@@ -94,7 +101,7 @@ def test_a_run_measures_prints_draws_and_keeps(where, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "x.json").read_text())["results"]
     cases = {(result["side"], result["size_bytes"]) for result in results}
-    assert cases == {(s, b) for s in ("ring", "auto", "stock") for b in (1000, 10**6)}
+    assert cases == {(s, b) for s in sides for b in (1000, 10**6)}
     assert all(result["right"] and len(result["seconds"]) == 2 for result in results)
     assert done.stdout.count("1 MB of float32") == 1
     assert (tmp_path / "x.png").stat().st_size > 0
