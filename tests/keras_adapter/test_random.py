@@ -101,14 +101,12 @@ def attention():
     return keras.Model(x, y)
 
 
-STEPS_BY_FEATURES = {
-    "Dropout": lambda: layers.Dropout(0.5),
-    "Dropout with a seed": lambda: layers.Dropout(0.5, seed=3),
+# Of inputs of (examples, steps, features).
+OF_SEQUENCES = {
+    **RANDOM_LAYERS,
     "Dropout alike over time": lambda: layers.Dropout(0.5, noise_shape=(None, 1, 4)),
     "Dropout alike for all": lambda: layers.Dropout(0.5, noise_shape=(1, 3, 4)),
     "Dropout of noise with fewer axes": lambda: layers.Dropout(0.5, noise_shape=(3, 4)),
-    "SpatialDropout1D": lambda: layers.SpatialDropout1D(0.5),
-    "GaussianNoise": lambda: layers.GaussianNoise(1.0),
     "GaussianDropout": lambda: layers.GaussianDropout(0.5),
     "AlphaDropout": lambda: layers.AlphaDropout(0.5),
     "attention": attention,
@@ -119,7 +117,6 @@ STEPS_BY_FEATURES = {
     "windows": Windows,
     "integers, without a seed": Chosen,
 }
-
 
 FAST = {"Dropout", "GaussianNoise", "integers, without a seed"}
 
@@ -153,10 +150,10 @@ def fit_uneven(model):
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in STEPS_BY_FEATURES],
+    [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in OF_SEQUENCES],
 )
 def test_a_random_layer_trains_as_on_one_device(name, trains_as_one_device):
-    trains_as_one_device(model_with(STEPS_BY_FEATURES[name]), fit_uneven)
+    trains_as_one_device(model_with(OF_SEQUENCES[name]), fit_uneven)
 
 
 class Transposed(layers.Dropout):
@@ -201,7 +198,7 @@ def test_what_one_replica_drops_is_not_what_another_drops(make_layer, run_eagerl
     ids=lambda options: next(iter(options)),
 )
 def test_dropout_is_one_devices_however_the_step_runs(options, trains_as_one_device):
-    trains_as_one_device(model_with(STEPS_BY_FEATURES["Dropout"], **options))
+    trains_as_one_device(model_with(OF_SEQUENCES["Dropout"], **options))
 
 
 @pytest.mark.slow
@@ -342,7 +339,7 @@ def test_the_generator_of_unseeded_draws_goes_on_under_another_strategy(replicas
 def test_dropout_in_mixed_precision_is_one_devices(trains_as_one_device):
     def build():
         keras.config.set_dtype_policy("mixed_float16")
-        return model_with(STEPS_BY_FEATURES["Dropout"])()
+        return model_with(OF_SEQUENCES["Dropout"])()
 
     trains_as_one_device(build, tolerance=0.02)
 

@@ -60,13 +60,18 @@ def global_seed_generator(original: Callable[..., Any]) -> SeedGenerator:
 
 def _usable(generator: SeedGenerator) -> SeedGenerator:
     """The generator itself or, in the scope of another strategy than its own, one that goes on."""
-    owner = getattr(generator.state.value, "distribute_strategy", None)
+    owner = _owner(generator)
     elsewhere = tf.distribute.has_strategy() and tf.distribute.get_strategy() is not owner
     if not (is_tfdp(owner) and elsewhere):
         return generator
     copied = _copied(generator)
     global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, copied)
     return copied
+
+
+def _owner(generator: SeedGenerator) -> Any:
+    """The strategy in whose scope it was made; None outside of any."""
+    return getattr(generator.state.value, "distribute_strategy", None)
 
 
 def _copied(generator: SeedGenerator) -> SeedGenerator:
@@ -86,11 +91,10 @@ def unseeded(strategy: tf.distribute.Strategy) -> Iterator[Unseeded]:
     One that was made outside of the scope goes on under it, from where it is.
     """
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
-    if generator is not None:
-        owner = getattr(generator.state.value, "distribute_strategy", None)
-        if owner is not strategy:
-            with tf.init_scope(), strategy.scope():
-                generator = _copied(generator)
+    if generator is not None and _owner(generator) is not strategy:
+        # In this order: a scope that is entered while tracing ends where `init_scope` begins.
+        with tf.init_scope(), strategy.scope():
+            generator = _copied(generator)
     found = Unseeded(generator)
     yield found
     if found.generator is not None:
