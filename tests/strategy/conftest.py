@@ -66,7 +66,7 @@ def ways(strategy, fn):
     } | {"_": (decorated := tf.function(fn))}
 
 
-SLOW_WAYS = [pytest.param(name, marks=pytest.mark.slow) for name in ("function", "nested")]
+SLOW_WAYS = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("function", "nested")]
 
 
 @pytest.fixture(params=["eager", "graph", *SLOW_WAYS])

@@ -87,7 +87,7 @@ CASES = [
         cls,
         name,
         id=f"{cls.__name__}.{name}",
-        marks=[pytest.mark.slow] if cls.__name__ in SLOW else [],
+        marks=[pytest.mark.exhaustive] if cls.__name__ in SLOW else [],
     )
     for module in MODULES.values()
     for cls, name, _ in _sources(module)
