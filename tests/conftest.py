@@ -16,7 +16,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 import tiers
-from replica_counts import CLUSTER_REPLICAS, REPLICAS, count_id
+from replica_counts import CLUSTER_REPLICAS, ONLY_FIRST_CASES, REPLICAS, count_id
 
 # Run by tests in processes of their own; `--doctest-modules` would import them here.
 collect_ignore_glob = ["*/scripts/*"]
@@ -48,6 +48,10 @@ def pytest_collection_modifyitems(config, items):
     two wait for TensorFlow's start at once.
     """
     config.stash[tiers.FAULTS] = tiers.without_a_fast_case(items)
+    if ONLY_FIRST_CASES:
+        kept = [item for item in items if item.get_closest_marker(tiers.MARKER) is None]
+        first = {(item.path, item.originalname): item for item in reversed(kept)}
+        items[:] = [item for item in kept if item in first.values()]
     if not CLUSTER_REPLICAS:
         items.sort(key=lambda item: item.get_closest_marker("multiprocess") is None)
 

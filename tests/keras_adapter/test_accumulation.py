@@ -105,6 +105,7 @@ def test_sparse_gradients_accumulate_as_on_one_device(options, trains_as_one_dev
     trains_as_one_device(build, traced_fit(data, epochs=2))
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "bad", [np.inf, pytest.param(np.nan, marks=pytest.mark.exhaustive)], ids=["inf", "nan"]
 )

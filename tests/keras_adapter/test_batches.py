@@ -9,6 +9,7 @@ import tensorflow as tf
 SIZES = [[3, 8, 1, 5], [1, 6, 2], [8, 8, 7]]
 
 
+@pytest.mark.telling
 @harness.on_three_and_four_replicas
 @pytest.mark.parametrize(
     "sizes",

@@ -39,6 +39,7 @@ def embedding_model(**clip):
     return model
 
 
+@pytest.mark.telling
 @harness.on_three_and_four_replicas
 @each_clip
 @pytest.mark.parametrize(

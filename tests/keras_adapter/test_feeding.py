@@ -79,6 +79,7 @@ CASES = {
 FAST = {"a restart in the middle of an epoch", "steps_per_epoch beyond an epoch", "initial_epoch"}
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in CASES]
 )

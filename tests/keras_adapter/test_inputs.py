@@ -65,6 +65,7 @@ FEEDS = {
 FAST = {"shuffled arrays", "a shuffled dataset", "a finite generator", "a validation split"}
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "feed", [f if f in FAST else pytest.param(f, marks=pytest.mark.exhaustive) for f in FEEDS]
 )

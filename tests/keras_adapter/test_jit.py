@@ -39,6 +39,7 @@ MODELS = {
 }
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "kind", [k if k == "plain" else pytest.param(k, marks=pytest.mark.exhaustive) for k in MODELS]
 )

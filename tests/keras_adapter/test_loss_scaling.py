@@ -76,6 +76,7 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
     trains_as_one_device(build)
 
 
+@pytest.mark.telling
 @harness.on_three_and_four_replicas
 @pytest.mark.parametrize(
     "bad", [np.inf, pytest.param(np.nan, marks=pytest.mark.exhaustive)], ids=["inf", "nan"]

@@ -52,6 +52,7 @@ def uneven_fit(*arrays):
     return harness.fit_datasets(lambda: harness.batches_of(SIZES, *arrays), infer=True)
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "weights", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["plain", "weighted"]
 )

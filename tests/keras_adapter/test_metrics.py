@@ -66,6 +66,7 @@ def fit_and_evaluate(model):
     }
 
 
+@pytest.mark.telling
 def test_logs_of_batches_and_epochs_are_one_devices(trains_as_one_device):
     outcome, _ = trains_as_one_device(classifier(CHOSEN), fit_and_evaluate)
     auc = [logs["auc"] for logs in outcome.seen["batch logs"]]

@@ -38,6 +38,7 @@ def normalized_model(make_layer, optimizer=None, **hidden):
     return model
 
 
+@pytest.mark.telling
 @harness.on_three_and_four_replicas
 @even_and_uneven
 def test_synchronized_trains_as_plain_on_one_device(sizes, trains_as_one_device):

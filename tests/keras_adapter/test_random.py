@@ -148,6 +148,7 @@ def fit_uneven(model):
     return model.fit(dataset, epochs=2, verbose=0).history
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "name",
     [n if n in FAST else pytest.param(n, marks=pytest.mark.exhaustive) for n in OF_SEQUENCES],

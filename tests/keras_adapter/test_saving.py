@@ -75,6 +75,7 @@ MOVES = [
 ]
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     ("case", "first", "second"),
     [MOVES[0], *(pytest.param(*move, marks=pytest.mark.exhaustive) for move in MOVES[1:])],

@@ -26,6 +26,7 @@ def build():
     return model
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "choice",
     [pytest.param(c, marks=[] if c == "ring" else pytest.mark.exhaustive) for c in CHOICES],
