@@ -429,20 +429,6 @@ def test_datasets_of_different_lengths_are_named(strategy, board):
         strategy.experimental_distribute_dataset(data)
 
 
-def test_a_rank_that_cannot_know_its_datas_end_goes_on_with_empty_batches(strategy, board):
-    """As generators are: nobody knows how many batches are left."""
-    numbers = tf.data.Dataset.range(20).batch(4)
-    mine = numbers.take(5 - board.rank).filter(lambda batch: True)
-    seen = 0
-    for batch in strategy.experimental_distribute_dataset(mine):
-        rows = strategy.run(lambda x: tf.shape(x)[0], args=(batch,))
-        seen += int(strategy.reduce("SUM", rows, axis=None))
-    processes, size = strategy.extended.processes.world_size, strategy.num_replicas_in_sync
-    local = size // processes
-    shares = [len(part) for part in np.array_split(np.arange(4), size)]
-    assert seen == sum((5 - p) * sum(shares[p * local : (p + 1) * local]) for p in range(processes))
-
-
 def test_the_cluster_resolver_says_who_this_is(strategy, board):
     assert strategy.cluster_resolver.task_id == strategy.rank == board.rank
     assert len(strategy.cluster_resolver.cluster_spec().task_indices("worker")) == (
@@ -457,6 +443,47 @@ def test_reductions_of_different_shapes_are_named(strategy, board):
     )
     with pytest.raises(tfdp.errors.CollectiveMismatchError, match=r"\[1\].*\[2\]|\[2\].*\[1\]"):
         strategy.reduce("SUM", own, axis=None)
+
+
+def of_unknown_length(board, odd_sizes, sizes=(8, 8, 8)):
+    """Batches of these sizes; of others on the last rank."""
+    data = harness.regression_data(32)
+    odd = board.rank == board.world_size - 1
+    dataset = harness.batches_of(odd_sizes if odd else sizes, *data)
+    return dataset.filter(lambda *batch: True)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(
+    ("odd_sizes", "words"),
+    [((8, 8), "the data of rank {last} ended"), ((8, 6, 8), "8 on rank 0, .*6 on rank {last}")],
+    ids=["fewer batches", "fewer examples"],
+)
+def test_a_rank_that_gets_less_than_its_share_is_named(strategy, board, odd_sizes, words, steps):
+    with strategy.scope():
+        model = harness.dense_model(steps_per_execution=steps)
+    words = words.format(last=board.world_size - 1).replace("0, .*", "0, (.*, )?")
+    for use in (model.fit, model.evaluate):
+        with pytest.raises(tfdp.errors.RankMismatchError, match=words):
+            use(of_unknown_length(board, odd_sizes), verbose=0)
+    # It was found before anybody waited for it: all go on.
+    model.fit(of_unknown_length(board, (8, 8, 8)), epochs=2, verbose=0)
+    alike(board, float(model.get_weights()[0].sum()))
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_a_rank_whose_data_end_early_is_named_in_a_loop_of_its_own(strategy, board, in_graph):
+    iterator = iter(strategy.experimental_distribute_dataset(of_unknown_length(board, (8, 8))))
+
+    def rows(iterator):
+        return strategy.run(lambda data: tf.shape(data[0])[0], args=(next(iterator),))
+
+    step = tf.function(rows) if in_graph else rows
+    for _ in range(2):
+        step(iterator)
+    errors = (tf.errors.InvalidArgumentError, tfdp.errors.RankMismatchError)
+    with pytest.raises(errors, match=r"1 0\]" if in_graph else r"the data of rank \d ended"):
+        step(iterator)
 
 
 def test_a_pipeline_gives_each_rank_its_own_shares_of_the_same_batches(strategy, board):

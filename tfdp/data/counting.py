@@ -155,21 +155,14 @@ def explained(counter: Counter | None) -> Iterator[None]:
         raise counter.explain(error) from error
 
 
-def take_optional(
-    get_next: Callable[[], Any], number_of: Callable[[Any], tf.Tensor] = lambda number: number
-) -> Any:
-    """An optional batch out of an optional marked one; counted if it is there.
-
-    Args:
-      get_next: Gets the marked one.
-      number_of: The number's tensor, where it comes as something else.
-    """
+def take_optional(get_next: Callable[[], Any]) -> Any:
+    """An optional batch out of an optional marked one, which `get_next` gets; counted if there."""
     with Clock() as clock:
         optional = get_next()
 
     def taken() -> Any:
         batch, number = optional.get_value()
-        clock.take(number_of(number))
+        clock.take(number)
         return tf.experimental.Optional.from_value(batch)
 
     spec = optional.element_spec[0]

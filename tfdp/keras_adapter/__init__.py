@@ -2,12 +2,20 @@
 
 Each hook wraps one Keras function and does nothing unless a replica of a tfdp strategy is running;
 those of `feeding`, for pipelines, work without a strategy too. The strategy uses `install`,
-`around_replicas` and `replica_count_was_read`; pipelines use `install` and `AbstractFeed`.
+`around_replicas`, `replica_count_was_read` and `cut`; pipelines use `install` and `AbstractFeed`.
 """
 
+from tfdp.keras_adapter import cut
 from tfdp.keras_adapter.feeding import AbstractFeed
 from tfdp.keras_adapter.hooks import HOOKS, install
 from tfdp.keras_adapter.replicas import around_replicas
 from tfdp.keras_adapter.step import replica_count_was_read
 
-__all__ = ["HOOKS", "AbstractFeed", "around_replicas", "install", "replica_count_was_read"]
+__all__ = [
+    "HOOKS",
+    "AbstractFeed",
+    "around_replicas",
+    "cut",
+    "install",
+    "replica_count_was_read",
+]

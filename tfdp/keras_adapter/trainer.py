@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, metrics, recorded
+from tfdp.keras_adapter import compiling, cut, metrics, recorded
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
@@ -36,7 +36,7 @@ def make_function(
     counts = trains and _counts_without_a_batch(self)
 
     def function(iterator: Any) -> Any:
-        with explained(strategy):
+        with explained(strategy), cut.explained(strategy):
             try:
                 return run(_cut(strategy, iterator))
             except tf.errors.OutOfRangeError:
@@ -180,14 +180,9 @@ def _with_share(
         if step is None:
             return step_function(data)
         with recorded.step(recorder, step.rank, model, data):
-            examples, rows = _num_examples(data)
-            # One sum tells each replica how many there are, and how many come before its own.
-            (counts,) = step.meet(
-                [tf.one_hot(step.rank, step.num_replicas, examples, dtype=tf.float64)]
-            )
-            total = tf.reduce_sum(counts)
+            examples, before, total, rows = cut.place(step, data)
+            data = data.rows if isinstance(data, cut.Cut) else data
             recorded.examples(total)
-            before = tf.reduce_sum(counts[: step.rank])
             place.assign(tf.cast(tf.stack([examples, before]), tf.int64), read_value=False)
             share = Share(
                 examples,
@@ -227,18 +222,6 @@ def _has_own_losses(model: Any) -> bool:
     )
 
 
-def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:
-    """The number of examples of a share, float64, and the number that tracing knows, if it does."""
-    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank)
-    if isinstance(first, tf.RaggedTensor):
-        rows = first.nrows()
-    elif isinstance(first, tf.SparseTensor):
-        rows = first.dense_shape[0]
-    else:
-        rows = tf.shape(first)[0]
-    return tf.cast(rows, tf.float64), first.shape[0]
-
-
 def _one_replica(spec: Any) -> Any:
     spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
     return None if isinstance(spec, tf.OptionalSpec) else spec
@@ -247,9 +230,9 @@ def _one_replica(spec: Any) -> Any:
 def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
     """Whole batches, as `train_on_batch` gives them, become one share per replica."""
     if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-        return iterator
+        return getattr(iterator, "cuts", iterator)
 
-    def cut() -> Iterator[Any]:
+    def shares() -> Iterator[Any]:
         for batch in iterator:
             leaves = tf.nest.flatten(batch)
             if any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
@@ -257,4 +240,4 @@ def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
             else:
                 yield strategy.split(batch)
 
-    return cut()
+    return shares()

@@ -23,6 +23,7 @@ from tfdp.strategy._tensorflow import (
     CheckpointInitialValue,
     DistributedValues,
     Mirrored,
+    get_distributed_dataset,
     get_distributed_datasets_from_function,
     regroup,
 )
@@ -67,14 +68,15 @@ class ClusterExtended(DataParallelExtended):
         return self.processes.world_size * self.processes.local_size
 
     @property
-    def _first_rank(self) -> int:
+    def first_rank(self) -> int:  # type: ignore[override]
+        """Of this process' replicas."""
         return self.processes.rank * self.processes.local_size
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
-        return self._first_rank + replica_id
+        return self.first_rank + replica_id
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return replica_id_in_sync_group - self._first_rank
+        return replica_id_in_sync_group - self.first_rank
 
     def _in_multi_worker_mode(self) -> bool:
         return True
@@ -98,7 +100,7 @@ class ClusterExtended(DataParallelExtended):
         number = self.processes.board.number
         return Communicator(
             self.worker_devices,
-            first_rank=self._first_rank,
+            first_rank=self.first_rank,
             world_size=self._num_replicas_in_sync,
             key_of_group=lambda group: number(f"{self._prefix} group {group}"),
             counters=self.processes.counters,
@@ -139,7 +141,7 @@ class ClusterExtended(DataParallelExtended):
         return Sequences(key_of)
 
     def _begin_step(self) -> None:
-        if not tf.executing_eagerly() and self._rank() == self._first_rank:
+        if not tf.executing_eagerly() and self._rank() == self.first_rank:
             self.processes.counters.step()
 
     def _traced(self, sequences: Sequences, function: str) -> None:
@@ -165,6 +167,12 @@ class ClusterExtended(DataParallelExtended):
         if tf.executing_eagerly():
             return self.processes.sum_eagerly(values)
         return [self._between(functools.partial(self._sum_in_graph, value)) for value in values]
+
+    def of_all_processes(self, number: tf.Tensor) -> tf.Tensor:
+        """The number of each process, in order."""
+        return self._sum_over_processes(
+            [tf.one_hot(self.processes.rank, self.processes.world_size, number, dtype=number.dtype)]
+        )[0]
 
     def _sum_in_graph(self, value: Any) -> Any:
         if isinstance(value, tf.IndexedSlices):
@@ -211,7 +219,7 @@ class ClusterExtended(DataParallelExtended):
         if graph not in self._sequences_between:
             self._sequences_between[graph] = self._new_sequences()
         sequences = self._sequences_between[graph]
-        with tf.device(self.worker_devices[0]), sequences.going_on(self._first_rank):
+        with tf.device(self.worker_devices[0]), sequences.going_on(self.first_rank):
             result = collective()
         self._agreement.reach(sequences, getattr(graph, "name", "a graph"))
         return result
@@ -285,18 +293,23 @@ class ClusterExtended(DataParallelExtended):
             return self._distribute_pipeline(dataset, options)
         input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
         divided = self._divided(dataset)
-        in_turn = divided is None
-        if divided is None:
-            # Elements that are no batches go to the replicas in turn, whole.
-            size, world_size = self.processes.local_size, self.processes.world_size
-            numbered = dataset.enumerate().filter(
-                lambda index, _: index // size % world_size == self.processes.rank
-            )
-            divided = numbered.map(lambda _, element: element)
-        distributed = self._distribute(divided, dataset, options)
-        if in_turn:
-            # The last round may not reach every rank.
-            distributed._enable_get_next_as_optional = True
+        if divided is not None:
+            return self._distribute(divided, dataset, options)
+        # Elements that are no batches go to the replicas in turn, whole.
+        size, world_size = self.processes.local_size, self.processes.world_size
+        numbered = dataset.enumerate().filter(
+            lambda index, _: index // size % world_size == self.processes.rank
+        )
+        distributed = get_distributed_dataset(
+            input_batches.without_autotuning(numbered.map(lambda _, element: element)),
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            options=options,
+        )
+        self._end_together(dataset)
+        distributed._cardinality = dataset.cardinality().numpy()
+        # The last round may not reach every rank.
+        distributed._enable_get_next_as_optional = True
         return distributed
 
     def _end_together(self, dataset: tf.data.Dataset) -> bool:
@@ -342,7 +355,7 @@ class ClusterExtended(DataParallelExtended):
 
     @property
     def _ranks(self) -> range:
-        return range(self._first_rank, self._first_rank + len(self.worker_devices))
+        return range(self.first_rank, self.first_rank + len(self.worker_devices))
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         return get_distributed_datasets_from_function(

@@ -25,9 +25,9 @@ from tfdp.strategy._tensorflow import (
     SingleDevice,
     control_status_ctx,
     create_mirrored_variable,
-    get_distributed_dataset,
     tf_convert,
 )
+from tfdp.strategy.share_iterators import ShareDataset
 from tfdp.topology import Topology
 
 
@@ -77,6 +77,8 @@ class DataParallelExtended(MirroredExtended):
     def probe(self) -> Probe:
         """What measures the links; all ranks must use it."""
         return Probe(self._container_strategy().run, self._communicator, self.hosts(), None)
+
+    first_rank = 0  # of this process' replicas
 
     @property
     def num_replicas(self) -> int:
@@ -299,18 +301,21 @@ class DataParallelExtended(MirroredExtended):
         return range(self._num_replicas_in_sync)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        return super()._distribute_datasets_from_function(
+        distributed = super()._distribute_datasets_from_function(
             lambda context: input_batches.without_autotuning(dataset_fn(context)), options
         )
+        # An error on one device shall not be taken for the end, which others find after it.
+        distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
+        return distributed
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return input_batches.divide(dataset, self._num_replicas_in_sync)
 
     def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
-        distributed = get_distributed_dataset(
-            input_batches.without_autotuning(divided),
+        distributed = ShareDataset(
             self._input_workers_with_options(options),
             self._container_strategy(),
+            input_batches.without_autotuning(divided),
             options=options,
         )
         # In global batches, as the user counts.

@@ -54,7 +54,8 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
       ranks: Whose shares become elements; None: all.
 
     Returns:
-      The dataset, or None where its elements are no batches: then each replica gets whole elements.
+      The dataset of (a share, its `Cut.place`), or None where its elements are no batches: then
+      each replica gets whole elements.
     """
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
@@ -76,7 +77,8 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
                 else leaf
                 for leaf in leaves
             ]
-            return tf.nest.pack_sequence_as(dataset.element_spec, shares)
+            place = tf.stack([rank, end - start, start, size])
+            return tf.nest.pack_sequence_as(dataset.element_spec, shares), place
 
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(one_share)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.data import Pipeline
-from tfdp.data.counting import Clock, Counter, explained, take_optional
-from tfdp.strategy._tensorflow import (
-    DistributedDataset,
-    DistributedDatasetSpec,
-    DistributedIterator,
-    DistributedIteratorSpec,
-    DistributedValues,
+from tfdp.data.counting import Clock, Counter, explained
+from tfdp.strategy.share_iterators import (
+    ShareDataset,
+    ShareDatasetSpec,
+    ShareIterator,
+    ShareIteratorSpec,
 )
 
 
@@ -44,131 +45,61 @@ def distribute(
     return distributed
 
 
-class DistributedPipeline(DistributedDataset):
+class DistributedPipeline(ShareDataset):
     """Makes iterators that count; in a graph too."""
 
     counter: Counter | None = None
 
-    def __iter__(self) -> PipelineIterator:
+    def __iter__(self) -> ShareIterator:
         iterator = super().__iter__()
-        counting = PipelineIterator(
-            iterator._input_workers,
-            iterator._iterators,
-            iterator._strategy,
-            cardinality=iterator._cardinality,
-            enable_get_next_as_optional=iterator._enable_get_next_as_optional,
-            options=iterator._options,
-            replica_order=iterator._replica_order,
-        )
-        counting._element_spec = iterator._element_spec
-        counting.counter = self.counter
-        return counting
+        iterator.counter = self.counter
+        return iterator
 
     @property
-    def element_spec(self) -> Any:
-        """Of the shares."""
-        return super().element_spec[0]
+    def _iterator_class(self) -> type[ShareIterator]:
+        return PipelineIterator
 
     @property
-    def _type_spec(self) -> DistributedPipelineSpec:
-        return DistributedPipelineSpec(
-            self._input_workers,
-            self._element_spec,
-            self._strategy,
-            self._options,
-            enable_get_next_as_optional=self._enable_get_next_as_optional,
-        )
+    def _spec_class(self) -> type[ShareDatasetSpec]:
+        return DistributedPipelineSpec
 
 
-class DistributedPipelineSpec(DistributedDatasetSpec):
+class DistributedPipelineSpec(ShareDatasetSpec):
     """What a traced function knows of a distributed pipeline."""
 
     @property
-    def value_type(self) -> type:
+    def value_type(self) -> type[ShareDataset]:
         """The class."""
         return DistributedPipeline
 
-    def _from_components(self, components: Any) -> DistributedPipeline:
-        return DistributedPipeline(
-            input_workers=self._input_workers,
-            strategy=self._strategy,
-            components=components,
-            element_spec=self._element_spec,
-            enable_get_next_as_optional=self._enable_get_next_as_optional,
-            options=self._options,
-            replica_order=self._replica_order,
-        )
 
-
-class PipelineIterator(DistributedIterator):
+class PipelineIterator(ShareIterator):
     """Counts each batch that is taken, in a graph too, and the seconds until it is there."""
 
     counter: Counter | None = None
 
-    def get_next(self, name: str | None = None) -> Any:
-        """The shares of one batch."""
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[Callable[[Sequence[Any]], None]]:
         with explained(self.counter), Clock() as clock:
-            share, number = super().get_next(name)
-        clock.take(_first(number))
-        return share if tf.executing_eagerly() else _all_or_none(share, number)
+            yield lambda elements: clock.take(elements[0][1])
 
-    def get_next_as_optional(self) -> Any:
-        """The shares of one batch, or none."""
-        return take_optional(super().get_next_as_optional, _first)
+    def _check(self, elements: Sequence[Any]) -> tf.Tensor:
+        return tf.constant(True)
 
     @property
-    def element_spec(self) -> Any:
-        """Of the shares."""
-        return super().element_spec[0]
+    def cuts(self) -> ShareIterator:
+        """Itself: what it gives does not say where it was cut."""
+        return self
 
     @property
-    def _type_spec(self) -> PipelineIteratorSpec:
-        return PipelineIteratorSpec(
-            self._input_workers,
-            self._element_spec,
-            self._strategy,
-            self._options,
-            self._cardinality,
-            self._enable_get_next_as_optional,
-            self._replica_order,
-        )
+    def _spec_class(self) -> type[ShareIteratorSpec]:
+        return PipelineIteratorSpec
 
 
-class PipelineIteratorSpec(DistributedIteratorSpec):
+class PipelineIteratorSpec(ShareIteratorSpec):
     """What a traced function knows of such an iterator."""
 
     @property
-    def value_type(self) -> type:
+    def value_type(self) -> type[ShareIterator]:
         """The class."""
         return PipelineIterator
-
-    def _from_components(self, components: Any) -> PipelineIterator:
-        return PipelineIterator(
-            input_workers=self._input_workers,
-            components=components,
-            element_spec=self._element_spec,
-            strategy=self._strategy,
-            cardinality=self._cardinality,
-            enable_get_next_as_optional=self._enable_get_next_as_optional,
-            options=self._options,
-            replica_order=self._replica_order,
-        )
-
-
-def _all_or_none(share: Any, number: Any) -> Any:
-    """The replicas' shares, none of which is there before all are.
-
-    Where one cannot be made, no replica then waits for it in a collective, which would abort.
-    """
-    with tf.control_dependencies(tf.nest.flatten(number, expand_composites=True)):
-        return tf.nest.map_structure(_there, share, expand_composites=True)
-
-
-def _there(tensor: tf.Tensor) -> tf.Tensor:
-    with tf.device(tensor.device):
-        return tf.identity(tensor)
-
-
-def _first(number: Any) -> tf.Tensor:
-    """One replica's."""
-    return number.values[0] if isinstance(number, DistributedValues) else number
