@@ -28,6 +28,7 @@ FINGERPRINTS = {
     "Layer.__call__": "4fb7e42e4ffd",
     "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
     "Mean.update_state": "addc194e254f",
+    "Model.export": "f11ed3b71eb3",
     "SeedGenerator.next": "d2174a08ab35",
     "Sum.update_state": "c378d5550155",
     "TFEpochIterator.__init__": "901af2700297",

@@ -231,7 +231,7 @@ class ClusterExtended(DataParallelExtended):
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: Any, **kwargs: Any
     ) -> Any:
-        if replica_id:
+        if replica_id or variables.is_made_alone():
             return super()._get_variable_creator_initial_value(
                 replica_id, device, primary_var, **kwargs
             )

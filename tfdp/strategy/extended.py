@@ -61,6 +61,7 @@ class DataParallelExtended(MirroredExtended):
 
     identical_writes = staticmethod(variables.identical_writes)
     summed_on_read = staticmethod(variables.summed_on_read)
+    made_alone = staticmethod(variables.made_alone)
 
     def _make_communicator(self) -> Communicator:
         return Communicator(self.worker_devices)

@@ -51,6 +51,25 @@ def read_once(values: dict[int, tf.Tensor]) -> Iterator[None]:
         _thread.read = outer
 
 
+@contextlib.contextmanager
+def made_alone() -> Iterator[None]:
+    """Within it this process makes variables for itself: it asks no other rank for their values.
+
+    Keras makes some while it writes a file, which one rank does for all.
+    """
+    outer = getattr(_thread, "alone", False)
+    _thread.alone = True
+    try:
+        yield
+    finally:
+        _thread.alone = outer
+
+
+def is_made_alone() -> bool:
+    """Whether the calling thread is within `made_alone`."""
+    return getattr(_thread, "alone", False)
+
+
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     """`kwargs` for a variable's creation, as `summed_on_read` changes them."""
     if not getattr(_thread, "summed", False):
