@@ -82,6 +82,17 @@ def test_gather_joins_uneven_values_in_the_order_of_replicas(strategy, graph, ax
 
 
 @pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
+def test_values_of_different_ranks_cannot_be_gathered(strategy, board, graph):
+    parts = [np.ones([1] * (i + 1)) for i in range(strategy.num_replicas_in_sync)]
+
+    def gather():
+        return strategy.gather(harness.per_replica(strategy, parts), 0)
+
+    with pytest.raises((ValueError, tfdp.errors.CollectiveMismatchError), match=r"axes|\[1, 1\]"):
+        (tf.function(gather) if graph else gather)()
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
 def test_replicas_sum_tensors_and_slices(strategy, graph):
     count = strategy.num_replicas_in_sync
 

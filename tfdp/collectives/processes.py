@@ -142,7 +142,7 @@ class Processes:
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
         """The processes' tensors concatenated along `axis`, outside of graphs."""
-        described = {"dtype": value.dtype.name, "axis": axis}
+        described = {"dtype": value.dtype.name, "axis": axis, "axes": value.shape.rank}
         payload = tf.io.serialize_tensor(value).numpy()
         posts = self._all_gather_alike("gather", described, payload, _equal)
         parts = [tf.io.parse_tensor(post.payload, value.dtype) for post in posts]

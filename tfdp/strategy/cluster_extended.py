@@ -26,7 +26,7 @@ from tfdp.strategy._tensorflow import (
     get_distributed_datasets_from_function,
     regroup,
 )
-from tfdp.strategy.extended import DataParallelExtended, divide
+from tfdp.strategy.extended import DataParallelExtended, check_can_be_joined, divide
 
 # Knuth's multiplicative constant: the processes' seeds are far apart. Rank 0 draws as one process.
 _SEED_STRIDE = 2654435761
@@ -179,6 +179,7 @@ class ClusterExtended(DataParallelExtended):
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any
     ) -> Any:
+        check_can_be_joined(value, axis)
         local = value.values if isinstance(value, DistributedValues) else (value,)
         own = tf.concat([tf.convert_to_tensor(part) for part in local], axis)
         if tf.executing_eagerly():

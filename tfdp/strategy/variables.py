@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.strategy._tensorflow import (
@@ -119,10 +120,31 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
         context = tf.distribute.get_replica_context()
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return context.strategy.extended.broadcast_from_first(value, self.dtype)
+        mean = aggregation == tf.VariableAggregation.MEAN
         if not (tf.is_tensor(value) or isinstance(value, tf.IndexedSlices)):
             value = tf.convert_to_tensor(value, self.dtype)
-        op = "MEAN" if aggregation == tf.VariableAggregation.MEAN else "SUM"
-        return context.all_reduce(op, value)
+            if not mean:
+                return self._one_for_all(context, value)
+        return context.all_reduce("MEAN" if mean else "SUM", value)
+
+    def _one_for_all(self, context: tf.distribute.ReplicaContext, value: tf.Tensor) -> tf.Tensor:
+        """A Python or NumPy value is no replica's own term: as tf.distribute has it, no sum.
+
+        In a graph it is a constant of the one function that all replicas trace; eagerly it may have
+        been computed, and is compared.
+        """
+        if tf.executing_eagerly():
+            count = tf.cast(context.num_replicas_in_sync, value.dtype)
+            total, own = context.all_reduce("SUM", value), value * count
+            alike = np.allclose(np.asarray(total, "float64"), np.asarray(own, "float64"))
+            if not alike:
+                raise ValueError(
+                    f"What replicas write into {self.name!r}, a variable with aggregation SUM, "
+                    "must be tensors, of which the sum is written, or one Python value for all, "
+                    f"but this replica has {value.numpy()} and all together {total.numpy()}. "
+                    "Use tf.constant(...) for a replica's own term."
+                )
+        return value
 
 
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
