@@ -102,7 +102,7 @@ def test_a_malformed_number_of_devices_is_named():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_rank_0_prints_a_line_for_each_rank(devices):
     options = ["--devices-per-process", str(devices)]
     done = examined([*LAUNCHER, *options, "--", *DOCTOR])
@@ -133,6 +133,9 @@ def test_a_sum_that_is_wrong_on_one_rank_fails_the_examination(tmp_path):
     assert "must give every rank the sum, but rank 1 got another" in done.stderr
 
 
+@pytest.mark.exhaustive(
+    "strategy/test_cluster_failures.py::test_a_killed_rank_is_named_on_every_other_rank_within_30_s"
+)
 @pytest.mark.multiprocess
 def test_a_rank_that_is_killed_during_the_checks_is_named(tmp_path):
     script = tmp_path / "doctor.py"

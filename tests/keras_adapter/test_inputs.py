@@ -65,8 +65,9 @@ FEEDS = {
 FAST = {"shuffled arrays", "a shuffled dataset", "a finite generator", "a validation split"}
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
-    "feed", [f if f in FAST else pytest.param(f, marks=pytest.mark.slow) for f in FEEDS]
+    "feed", [f if f in FAST else pytest.param(f, marks=pytest.mark.exhaustive) for f in FEEDS]
 )
 def test_every_feed_trains_as_on_one_device(feed, trains_as_one_device):
     def use(model):
@@ -80,13 +81,13 @@ def ends_late():
     time.sleep(0.3)  # What needs no batch has been done by then: on one device the step is counted.
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "make_optimizer",
     [
         lambda: keras.optimizers.Adam(0.01),
         *(
-            pytest.param(make, marks=pytest.mark.slow)
+            pytest.param(make, marks=pytest.mark.exhaustive)
             for make in (
                 lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)),
                 lambda: keras.optimizers.SGD(
@@ -113,7 +114,9 @@ def test_the_step_that_finds_no_batch_left_counts_as_on_one_device(
     trains_as_one_device(build, use)
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    "method", ["fit", "predict", pytest.param("evaluate", marks=pytest.mark.exhaustive)]
+)
 def test_no_element_is_drawn_only_to_learn_its_shape(method, replicas):
     drawn = []
 
@@ -199,7 +202,7 @@ FAST_KINDS = {of_a_dict, of_strings, of_ragged}
 
 
 @pytest.mark.parametrize(
-    "kind", [k if k in FAST_KINDS else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
+    "kind", [k if k in FAST_KINDS else pytest.param(k, marks=pytest.mark.exhaustive) for k in KINDS]
 )
 def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device):
     def build():
@@ -217,7 +220,9 @@ def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device)
 
 
 @harness.on_three_and_four_replicas
-@pytest.mark.parametrize("sizes", [[8, 3, 1, 5], pytest.param([1, 8], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sizes", [[8, 3, 1, 5], pytest.param([1, 8], marks=pytest.mark.exhaustive)]
+)
 def test_single_batches_of_any_size_give_one_devices_logs(sizes, trains_as_one_device):
     def use(model):
         seen = []
@@ -234,7 +239,9 @@ def test_single_batches_of_any_size_give_one_devices_logs(sizes, trains_as_one_d
     trains_as_one_device(harness.dense_model, use)
 
 
-@pytest.mark.parametrize("steps", [2, pytest.param(3, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize(
+    "steps", [2, *(pytest.param(s, marks=pytest.mark.exhaustive) for s in (3, 7))]
+)
 def test_steps_per_execution_need_not_divide_the_epoch(steps, trains_as_one_device):
     x, y = harness.regression_data(53)  # seven batches, the last one partial
 

@@ -25,7 +25,12 @@ def splits(task):
 
 
 @pytest.mark.parametrize(
-    ("task", "optimizer"), [("mlp", "lamb"), ("cnn", "lars"), ("transformer", "adam")]
+    ("task", "optimizer"),
+    [
+        ("mlp", "lamb"),
+        pytest.param("cnn", "lars", marks=pytest.mark.exhaustive),
+        pytest.param("transformer", "adam", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_run_has_its_epochs_updates_and_accuracies(task, optimizer):
     run = Run(task, optimizer, 16, 0.01, 0, epochs=2, replicas=2, micro_batch=8)
