@@ -21,6 +21,8 @@ FINGERPRINTS = {
     "ArrayDataAdapter.get_tf_dataset": "2ab7c0854bf8",
     "BackupAndRestore._save_model": "5eb7b53ca13a",
     "BackupAndRestore.on_train_begin": "dfdb7eac4983",
+    "BaseOptimizer._check_variables_are_known": "7fe637cd983a",
+    "BaseOptimizer.build": "e9d310fddad5",
     "BatchNormalization._moments": "2ba739b46f4f",
     "CSVLogger.on_train_begin": "9e604039df27",
     "EpochIterator._enumerate_iterator": "376e3e16a928",

@@ -106,9 +106,25 @@ class _Scalar:
 class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     """A variable that replicas keep equal without meeting each other.
 
-    TensorFlow's class calls `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
+    Each has a copy; there is none for a tape that is outside of replicas. TensorFlow's class calls
+    `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
     conditional; here replica 0's value is sent instead.
     """
+
+    @property
+    def handle(self) -> Any:
+        """That of the calling replica's copy."""
+        try:
+            return super().handle
+        except ValueError as error:
+            raise ValueError(
+                "A gradient must be taken inside a replica, which has its own copy of the "
+                f"variables, but one with respect to {self.name!r} is taken in the scope, outside "
+                "of `strategy.run`. Put the step, from the tape to the optimizer, into a function "
+                "of one replica's share of a batch, and call `strategy.run(step, args=(batch,))` "
+                "in a tf.function, for each batch of "
+                "`strategy.experimental_distribute_dataset(dataset)`; or use `fit`."
+            ) from error
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         aggregation = self.aggregation
