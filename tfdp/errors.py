@@ -60,6 +60,9 @@ class ScopeError(RuntimeError):
     DataParallelStrategy is. Leave it first, or build the model in one of them.
     """
 
+    # See `CollectiveMismatchError`.
+    __init__ = Exception.__init__
+
 
 class ClusterError(ValueError):
     """The description of the cluster lacks something or contradicts itself.

@@ -6,7 +6,7 @@ import meeting
 import pytest
 
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.errors import LOST_RANK_MARK
+from tfdp.errors import LOST_RANK_MARK, RankLostError
 
 
 def failure_of(board, within_seconds=10.0):
@@ -59,6 +59,39 @@ def test_a_collective_that_is_not_done_in_time_names_operation_step_and_missing_
             assert text.startswith(f"Rank {waiting}: all_reduce of float32 [3] of step 12")
             assert f"rank {1 - waiting} did not take part" in text
             assert "in step 11, outside any collective" in text
+        for dog in dogs:
+            dog.stop()
+
+
+@pytest.mark.parametrize("where", ["in a collective", "on the board"])
+def test_a_rank_that_goes_on_from_an_error_is_lost_to_those_that_wait_for_it(where):
+    inside = Progress(steps=3, begun=2, done=1, operation="all_reduce of float32 [3]")
+    outside = Progress(steps=3, begun=1, done=1)
+    went_on = Progress(steps=3, begun=1, done=1, error="ValueError: mine")
+    with meeting.boards(2, timeout_seconds=60.0) as boards:
+        state = inside if where == "in a collective" else outside
+        dogs = [
+            Watchdog(boards[0], lambda: state, 60.0, 0.1),
+            Watchdog(boards[1], lambda: went_on, 60.0, 0.1),
+        ]
+        if state is outside:
+            with pytest.raises(RankLostError):
+                boards[0].all_gather("the next step")
+        operation = "the next step" if state is outside else inside.operation
+        for board in boards:
+            text = failure_of(board)
+            assert f"{LOST_RANK_MARK} 1: it left step 3 with ValueError: mine, alone" in text
+            assert f"the others wait for it in {operation}" in text
+        for dog in dogs:
+            dog.stop()
+
+
+def test_an_error_that_all_ranks_go_on_from_ends_nothing():
+    went_on = Progress(steps=3, begun=1, done=1, error="ValueError: ours")
+    with meeting.boards(2, timeout_seconds=60.0) as boards:
+        dogs = [Watchdog(b, lambda: went_on, 60.0, 0.1) for b in boards]
+        time.sleep(1.0)
+        assert [board.failure for board in boards] == [None, None]
         for dog in dogs:
             dog.stop()
 

@@ -82,6 +82,17 @@ def test_gather_joins_uneven_values_in_the_order_of_replicas(strategy, graph, ax
 
 
 @pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
+def test_values_of_different_ranks_cannot_be_gathered(strategy, board, graph):
+    parts = [np.ones([1] * (i + 1)) for i in range(strategy.num_replicas_in_sync)]
+
+    def gather():
+        return strategy.gather(harness.per_replica(strategy, parts), 0)
+
+    with pytest.raises((ValueError, tfdp.errors.CollectiveMismatchError), match=r"axes|\[1, 1\]"):
+        (tf.function(gather) if graph else gather)()
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
 def test_replicas_sum_tensors_and_slices(strategy, graph):
     count = strategy.num_replicas_in_sync
 
@@ -202,6 +213,98 @@ def test_ranks_whose_optimizers_or_weights_differ_are_told_both(strategy, board)
         model.layers[0].kernel.assign(model.layers[0].kernel + 1.0)
     with pytest.raises(tfdp.errors.RankMismatchError, match=r"kernel.*begins with.*checksum"):
         model.fit(x, y, verbose=0)
+
+
+DIFFERENT_MODELS = {
+    "activation": {"activation": ("relu", "tanh")},
+    "kernel_regularizer": {"kernel_regularizer": ("l2", None)},
+    "dtype": {"dtype": ("mixed_bfloat16", "float32")},
+}
+
+
+@pytest.mark.parametrize("option", DIFFERENT_MODELS)
+def test_layers_that_differ_in_what_no_variable_shows_are_named(option, strategy, board):
+    x, y = harness.regression_data(8)
+    name, both = next(iter(DIFFERENT_MODELS[option].items()))
+    keras.utils.clear_session()
+    if board.rank == 1:
+        keras.layers.Dense(1)  # the others' layers have other numbers
+    with strategy.scope():
+        inner = keras.layers.Dense(3, **{name: both[int(board.rank == 1)]})
+        model = keras.Sequential([keras.Input((5,)), inner, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(tfdp.errors.RankMismatchError, match=rf"layer \d \(dense\) {option} is"):
+        model.fit(x, y, verbose=0)
+
+
+def test_layers_that_are_joined_otherwise_and_losses_of_other_arguments_are_named(strategy, board):
+    x, y = harness.regression_data(8)
+
+    def build(chained=False, delta=1.0):
+        keras.utils.clear_session()
+        if board.rank == 1:
+            keras.layers.Dense(1)
+        with strategy.scope():
+            inputs = keras.Input((5,))
+            first = keras.layers.Dense(5)(inputs)
+            second = keras.layers.Dense(5)(first if chained else inputs)
+            both = keras.layers.Add()([first, second])
+            model = keras.Model(inputs, keras.layers.Dense(1)(both))
+            model.compile("sgd", keras.losses.Huber(delta=delta))
+        return model
+
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"\(functional\) layers.*layer \d"):
+        build(chained=board.rank == 1).fit(x, y, verbose=0)
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"loss 0.*delta"):
+        build(delta=1.0 + board.rank).fit(x, y, verbose=0)
+    build().fit(x, y, verbose=0)
+
+
+def test_arrays_that_a_rank_has_cut_for_itself_are_named(strategy, board):
+    x, y = harness.regression_data(24)
+    with strategy.scope():
+        model = harness.dense_model()
+    mine = slice(board.rank, None)
+    with pytest.raises(
+        tfdp.errors.RankMismatchError, match=r"array 0 of argument x is.*\[2\d, 5\]"
+    ):
+        model.fit(x[mine], y[mine], batch_size=12, verbose=0)
+    mine = slice(board.rank, None, 3)
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"array 0 .*first and last example"):
+        model.evaluate(x[mine], y[mine], batch_size=12, verbose=0)
+
+
+def test_a_model_saved_and_exported_in_the_scope_leaves_the_ranks_alike(strategy, board, tmp_path):
+    x, y = harness.regression_data(8)
+    with strategy.scope():
+        model = harness.dense_model()
+        model.save(tmp_path / "inside.keras")
+        model.export(tmp_path / "served", verbose=False)
+        another = harness.dense_model()
+        another.fit(x, y, verbose=0)
+    model.export(tmp_path / "outside", verbose=False)
+    assert (tmp_path / "inside.keras").exists()
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    np.testing.assert_allclose(served.serve(x), model.predict(x, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+def test_all_ranks_may_go_on_after_the_same_error(strategy):
+    x, y = harness.regression_data(8)
+
+    def fail():
+        raise ValueError("everywhere")
+
+    class Failing(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            fail()
+
+    with strategy.scope():
+        model = harness.dense_model()
+    with pytest.raises(ValueError, match="everywhere"):
+        strategy.run(fail)
+    with pytest.raises(ValueError, match="everywhere"):
+        model.fit(x, y, verbose=0, callbacks=[Failing()])
+    model.fit(x, y, verbose=0)
 
 
 def test_ranks_that_trace_again_at_different_times_stay_in_step(strategy, board):

@@ -79,6 +79,21 @@ def test_the_error_of_a_rank_reaches_the_others():
     assert "rank 1 of 2 failed first" in output
 
 
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("goes on from an error", "a mistake in a callback"),
+        ("goes on from an error in a loop", "a mistake in a step"),
+    ],
+)
+def test_a_rank_that_alone_catches_an_error_and_goes_on_is_named(how, error):
+    texts, delays, output = run(how)
+    assert sorted(texts) == [0, 1], output
+    assert "lost rank 1: it left step" in texts[0], output
+    assert f"ValueError: {error}, alone" in texts[0], output
+    assert delays[0] < 30  # long before the deadline of 60 s
+
+
 def test_a_rank_that_ends_early_is_named():
     texts, delays, _ = run("exits")
     assert "rank 1 did not take part" in texts[0] or "lost rank 1" in texts[0]

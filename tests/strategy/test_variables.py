@@ -76,10 +76,12 @@ def test_a_write_in_a_replica_gives_or_refuses_what_mirrored_strategy_does(
 
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
-    [("NONE", [1, 2]), ("SUM", [3, 6]), ("MEAN", [1, 2]), ("ONLY_FIRST_REPLICA", [1, 2])],
+    [("NONE", [1, 2]), ("SUM", [1, 2]), ("MEAN", [1, 2]), ("ONLY_FIRST_REPLICA", [1, 2])],
 )
 @pytest.mark.parametrize("value", [[1.0, 2.0], np.float32([1, 2])], ids=["list", "array"])
-def test_python_and_numpy_values_are_aggregated_like_tensors(value, aggregation, expected, execute):
+def test_one_python_or_numpy_value_for_all_is_written_as_it_is(
+    value, aggregation, expected, execute
+):
     _, all_copies, read = written(
         harness.strategy(3),
         "assign",
@@ -89,6 +91,35 @@ def test_python_and_numpy_values_are_aggregated_like_tensors(value, aggregation,
     )
     assert all_copies == [expected] * 3
     assert read == expected
+
+
+def test_python_values_of_their_own_are_no_terms_of_a_sum(rank):
+    strategy = harness.strategy(2)
+    variable = make(strategy, 0.0, aggregation=AGGREGATIONS.SUM)
+    with pytest.raises(ValueError, match=r"this replica has .* all together 3\.0.*tf\.constant"):
+        strategy.run(lambda: variable.assign(float(rank() + 1)))
+    strategy.run(lambda: variable.assign_add(tf.constant(float(rank() + 1))))
+    assert variable.numpy() == 3.0
+
+
+@pytest.mark.parametrize("aggregation", ["SUM", "MEAN", "ONLY_FIRST_REPLICA"])
+def test_variables_that_are_summed_when_read_take_no_slices(aggregation, execute):
+    strategy = harness.strategy(2)
+    variable = make(
+        strategy,
+        [1.0, 1.0, 1.0],
+        synchronization=SYNCHRONIZATIONS.ON_READ,
+        aggregation=AGGREGATIONS[aggregation],
+    )
+    # Made of lists, as TensorFlow's own tests have them.
+    rows = [tf.IndexedSlices([[0.0], [1.0]], [r, r + 1], dense_shape=(3,)) for r in range(2)]
+    delta = strategy.experimental_distribute_values_from_function(
+        lambda context: rows[context.replica_id_in_sync_group]
+    )
+    for kind in ("sub", "add", "mul", "div", "min", "max", "update"):
+        scatter = getattr(variable, f"scatter_{kind}")
+        with pytest.raises(NotImplementedError, match=f"doesn't support `scatter_{kind}`"):
+            execute(lambda scatter=scatter: strategy.run(scatter, args=(delta,)))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int64", "uint8", "float16", "bfloat16", "float64"])
@@ -166,7 +197,7 @@ def test_the_mark_of_identical_writes_ends_with_its_block_and_after_an_error():
             variable.assign_add(1.0)
         with pytest.raises(KeyError), variables.identical_writes():
             raise KeyError
-        variable.assign_add(1.0)  # summed: 1 + (1 + 1)
+        variable.assign_add(tf.constant(1.0))  # summed: 1 + (1 + 1)
 
     strategy.run(replica)
     np.testing.assert_array_equal(copies(variable), [3, 3])
@@ -227,7 +258,7 @@ def test_a_variable_made_by_a_replica_is_one_for_all(execute):
         if not made:
             with tf.init_scope():
                 made.append(tf.Variable(1.0, aggregation=AGGREGATIONS.SUM))
-        return made[0].assign_add(1.0)
+        return made[0].assign_add(tf.constant(1.0))
 
     execute(lambda: strategy.run(tf.autograph.experimental.do_not_convert(replica)))
     np.testing.assert_array_equal(copies(made[0]), [3, 3])

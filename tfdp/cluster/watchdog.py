@@ -20,17 +20,20 @@ class Progress:
       begun: Collectives begun, over all groups and local replicas.
       done: Collectives done.
       operation: The one begun last.
+      error: What this process ended a step with and goes on from, where the others did not.
     """
 
     steps: int = 0
     begun: int = 0
     done: int = 0
     operation: str = ""
+    error: str = ""
 
     def __str__(self) -> str:
         if self.begun > self.done:
             return f"in step {self.steps}, inside {self.operation}"
-        return f"in step {self.steps}, outside any collective"
+        after = f", after {self.error}" if self.error else ""
+        return f"in step {self.steps}, outside any collective{after}"
 
 
 class Watchdog:
@@ -39,6 +42,8 @@ class Watchdog:
     - A rank that gives no sign of life for `silence_seconds` is lost: stopped, or unreachable, or
       in a C function that lets no other Python thread run for so long. Rank 0 watches all; the
       others watch rank 0.
+    - A rank that ended a step with an error and did not end itself is lost to a process that waits
+      for it meanwhile: it will not come to what the others wait in.
     - A collective of this process that is not done after the board's `timeout_seconds` fails, and
       the ranks that did not come to it are named.
 
@@ -63,6 +68,7 @@ class Watchdog:
         self._stop = threading.Event()
         self._last = Progress()
         self._last_change = self._last_round = self._started = time.monotonic()
+        self._left_alone: tuple[int, int, int] | None = None  # steps, collectives done, periods
         self._thread = threading.Thread(target=self._run, name="tfdp-watchdog", daemon=True)
         self._thread.start()
 
@@ -84,6 +90,7 @@ class Watchdog:
                 self._started = self._last_change = now
             self._last_round = now
             self._check_silence(now)
+            self._check_errors(progress)
             self._check_deadline(now, progress)
 
     def _check_silence(self, now: float) -> None:
@@ -98,6 +105,31 @@ class Watchdog:
                     "cannot be reached)",
                 )
                 return
+
+    def _check_errors(self, progress: Progress) -> None:
+        """Gives up a rank that went on from an error of its own, if this process waits for it."""
+        ended, signs = self._board.ended(), self._board.signs()
+        went_on = [
+            rank for rank, (_, sign) in signs.items() if sign.get("error") and rank not in ended
+        ]
+        waits = progress.begun > progress.done or self._board.waits_for
+        if progress.error or not went_on or not waits:
+            self._left_alone = None
+            return
+        steps, done, periods = self._left_alone or (progress.steps, progress.done, 0)
+        if (steps, done) != (progress.steps, progress.done):
+            periods = 0
+        self._left_alone = (progress.steps, progress.done, periods + 1)
+        if periods < 2:  # what its last sign said may be over by now
+            return
+        rank = went_on[0]
+        where = progress.operation if progress.begun > progress.done else self._board.waits_for[0]
+        self._board.lose(
+            rank,
+            f"it left step {signs[rank][1]['steps']} with {signs[rank][1]['error']}, alone, and "
+            f"the others wait for it in {where}. Let an error end every rank, or decide on all of "
+            "them together to go on",
+        )
 
     def _check_deadline(self, now: float, progress: Progress) -> None:
         if progress.begun == progress.done or progress.done != self._last.done:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import importlib.metadata
 import platform
 import random
@@ -40,6 +41,9 @@ _CONSEQUENCES = (
     tf.errors.UnknownError,
 )
 
+# How the end of the data is told: every rank finds it.
+_ENDS = (tf.errors.OutOfRangeError, StopIteration)
+
 _DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
 
 
@@ -54,6 +58,7 @@ class Processes:
       hosts: For each process the index of its host.
       board: What the processes tell each other outside of TensorFlow.
       counters: Counts the collectives of this process' graphs.
+      error: What the last step or `fit` of this process ended with, if it was caught.
     """
 
     def __init__(
@@ -75,13 +80,14 @@ class Processes:
             raise
         self.board.on_failure(lambda error: runtime.abort(str(error)))
         self.counters = ProgressCounters()
+        self.error: str | None = None
         self._watchdog = Watchdog(self.board, self._progress)
         self._say_goodbye_at_exit()
         self._adopt_seeds()
         self.board.barrier("the start of TensorFlow on all ranks")
 
     def _progress(self) -> Progress:
-        return self.counters.read()
+        return dataclasses.replace(self.counters.read(), error=self.error or "")
 
     def compare_strategies(self, options: dict[str, Any]) -> int:
         """The number of a new strategy, after its options were found alike on all ranks.
@@ -136,7 +142,7 @@ class Processes:
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
         """The processes' tensors concatenated along `axis`, outside of graphs."""
-        described = {"dtype": value.dtype.name, "axis": axis}
+        described = {"dtype": value.dtype.name, "axis": axis, "axes": value.shape.rank}
         payload = tf.io.serialize_tensor(value).numpy()
         posts = self._all_gather_alike("gather", described, payload, _equal)
         parts = [tf.io.parse_tensor(post.payload, value.dtype) for post in posts]
@@ -165,14 +171,32 @@ class Processes:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Raises what went wrong in the cluster in place of what TensorFlow says of it."""
+        """Raises what went wrong in the cluster in place of what TensorFlow says of it.
+
+        An error is noted. A rank that catches it goes on once all others have come from one, too:
+        else its next step would meet the one that the others are still in.
+        """
+        if self.error is not None:
+            self.board.all_gather("the work after an error", self.error)
+            self.error = None
         try:
             yield
+        except _ENDS:
+            raise
         except _CONSEQUENCES as error:
             failure = self.failure(within_seconds=5.0)
             if failure is None:
+                self._note(error)
                 raise
             raise failure from error
+        except (Exception, KeyboardInterrupt) as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: BaseException) -> None:
+        """What the others are told, in a line."""
+        text = str(error).strip()
+        self.error = f"{type(error).__name__}: {text.splitlines()[-1][:300] if text else ''}"
 
     def adopt_random_states(self) -> None:
         """Python's and NumPy's random states of rank 0 hold on all ranks; all must call it."""

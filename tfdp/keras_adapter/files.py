@@ -40,6 +40,12 @@ def save_model_to_hdf5(
     return _written(lambda path: original(model, path, *args, **kwargs), model, filepath)
 
 
+@hook(keras.Model, "export")
+def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
+    """A folder, or a file, for serving."""
+    return _written(lambda path: original(self, path, *args, **kw), self, filepath)
+
+
 def _written(write: Callable[[Any], Any], model: Any, filepath: Any) -> Any:
     strategy: Any = getattr(model, "_distribute_strategy", None)
     processes = cluster_of(strategy)
@@ -50,7 +56,8 @@ def _written(write: Callable[[Any], Any], model: Any, filepath: Any) -> Any:
         failed = None
         processes.board.barrier(f"the saving of {os.path.basename(filepath)}")
         if processes.rank == 0:
-            failed = _attempt(lambda: _atomically(write, os.fspath(filepath)))
+            with strategy.extended.made_alone():
+                failed = _attempt(lambda: _atomically(write, os.fspath(filepath)))
         reason = processes.board.from_first("a file", None if failed is None else str(failed)).value
     if failed is not None:
         raise failed

@@ -18,6 +18,7 @@ _MODULES = (
     "moments",
     "optimizers",
     "randomness",
+    "scopes",
     "statistics",
     "trainer",
     "variables",

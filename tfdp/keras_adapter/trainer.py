@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, cut, metrics, recorded
+from tfdp.keras_adapter import compiling, cut, metrics, recorded, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
@@ -92,6 +92,7 @@ def maybe_symbolic_build(
 @hook(Trainer, "compile")
 def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """What `compile` makes from names is made in the model's scope."""
+    scopes.check_compiled_in_scope(self)
     strategy: Any = getattr(self, "_distribute_strategy", None)
     if not is_tfdp(strategy) or tf.distribute.has_strategy():
         return original(self, *args, **kwargs)
@@ -158,14 +159,7 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
         "A metric": [v for metric in model.metrics for v in metric.variables],
     }
     for part, variables in parts.items():
-        for variable in variables:
-            owner = getattr(variable.value, "distribute_strategy", None)
-            if owner is not strategy:
-                raise ScopeError(
-                    f"{part} must be made in the scope of the strategy, but its variable "
-                    f"{variable.path!r} was made outside it. Move its construction into "
-                    "`with strategy.scope():`."
-                )
+        scopes.check_variables(part, variables, strategy)
 
 
 def _with_share(

@@ -27,7 +27,7 @@ from tfdp.strategy._tensorflow import (
     get_distributed_datasets_from_function,
     regroup,
 )
-from tfdp.strategy.extended import DataParallelExtended, divide
+from tfdp.strategy.extended import DataParallelExtended, check_can_be_joined, divide
 
 # Knuth's multiplicative constant: the processes' seeds are far apart. Rank 0 draws as one process.
 _SEED_STRIDE = 2654435761
@@ -187,6 +187,7 @@ class ClusterExtended(DataParallelExtended):
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any
     ) -> Any:
+        check_can_be_joined(value, axis)
         local = value.values if isinstance(value, DistributedValues) else (value,)
         own = tf.concat([tf.convert_to_tensor(part) for part in local], axis)
         if tf.executing_eagerly():
@@ -239,7 +240,7 @@ class ClusterExtended(DataParallelExtended):
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: Any, **kwargs: Any
     ) -> Any:
-        if replica_id:
+        if replica_id or variables.is_made_alone():
             return super()._get_variable_creator_initial_value(
                 replica_id, device, primary_var, **kwargs
             )

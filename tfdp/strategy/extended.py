@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -61,6 +62,7 @@ class DataParallelExtended(MirroredExtended):
 
     identical_writes = staticmethod(variables.identical_writes)
     summed_on_read = staticmethod(variables.summed_on_read)
+    made_alone = staticmethod(variables.made_alone)
 
     def _make_communicator(self) -> Communicator:
         return Communicator(self.worker_devices)
@@ -266,6 +268,12 @@ class DataParallelExtended(MirroredExtended):
             return value
         return super()._reduce_to(reduce_op, value, destinations, options)
 
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: int, options: Any
+    ) -> Any:
+        check_can_be_joined(value, axis)
+        return super()._gather_to_implementation(value, destinations, axis, options)
+
     # ---- input
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
@@ -334,8 +342,28 @@ def _after(args: Any, kwargs: Any) -> Any:
 
     Else the step that finds the data at its end would count in `iterations`, which need no batch.
     """
-    leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
-    return tf.control_dependencies([leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)])
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    tensors = itertools.chain.from_iterable(map(_tensors, tf.nest.flatten((args, kwargs))))
+    return tf.control_dependencies([each for each in tensors if tf.is_symbolic_tensor(each)])
+
+
+def _tensors(leaf: Any) -> list[Any]:
+    if isinstance(leaf, tf.IndexedSlices):  # which may be made of lists
+        return [leaf.values, leaf.indices, leaf.dense_shape]
+    return tf.nest.flatten(leaf, expand_composites=True)
+
+
+def check_can_be_joined(value: Any, axis: int) -> None:
+    """Raises ValueError if this process' values have different ranks, or no such axis."""
+    shapes = [tf.TensorShape(local.shape) for local in getattr(value, "values", (value,))]
+    ranks = {shape.rank for shape in shapes if shape.rank is not None}
+    if len(ranks) > 1 or any(not -rank <= axis < rank for rank in ranks):
+        raise ValueError(
+            f"`gather` must be given values with the same number of axes and an axis {axis} on all "
+            f"replicas, but received the shapes {', '.join(map(str, shapes))}. Bring them into one "
+            "form first, such as tf.reshape(value, [-1, size])."
+        )
 
 
 def divide(value: Any, count: int) -> Any:

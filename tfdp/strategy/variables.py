@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.strategy._tensorflow import (
@@ -51,6 +52,25 @@ def read_once(values: dict[int, tf.Tensor]) -> Iterator[None]:
         _thread.read = outer
 
 
+@contextlib.contextmanager
+def made_alone() -> Iterator[None]:
+    """Within it this process makes variables for itself: it asks no other rank for their values.
+
+    Keras makes some while it writes a file, which one rank does for all.
+    """
+    outer = getattr(_thread, "alone", False)
+    _thread.alone = True
+    try:
+        yield
+    finally:
+        _thread.alone = outer
+
+
+def is_made_alone() -> bool:
+    """Whether the calling thread is within `made_alone`."""
+    return getattr(_thread, "alone", False)
+
+
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     """`kwargs` for a variable's creation, as `summed_on_read` changes them."""
     if not getattr(_thread, "summed", False):
@@ -86,9 +106,25 @@ class _Scalar:
 class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     """A variable that replicas keep equal without meeting each other.
 
-    TensorFlow's class calls `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
+    Each has a copy; there is none for a tape that is outside of replicas. TensorFlow's class calls
+    `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
     conditional; here replica 0's value is sent instead.
     """
+
+    @property
+    def handle(self) -> Any:
+        """That of the calling replica's copy."""
+        try:
+            return super().handle
+        except ValueError as error:
+            raise ValueError(
+                "A gradient must be taken inside a replica, which has its own copy of the "
+                f"variables, but one with respect to {self.name!r} is taken in the scope, outside "
+                "of `strategy.run`. Put the step, from the tape to the optimizer, into a function "
+                "of one replica's share of a batch, and call `strategy.run(step, args=(batch,))` "
+                "in a tf.function, for each batch of "
+                "`strategy.experimental_distribute_dataset(dataset)`; or use `fit`."
+            ) from error
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         aggregation = self.aggregation
@@ -100,10 +136,31 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
         context = tf.distribute.get_replica_context()
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return context.strategy.extended.broadcast_from_first(value, self.dtype)
+        mean = aggregation == tf.VariableAggregation.MEAN
         if not (tf.is_tensor(value) or isinstance(value, tf.IndexedSlices)):
             value = tf.convert_to_tensor(value, self.dtype)
-        op = "MEAN" if aggregation == tf.VariableAggregation.MEAN else "SUM"
-        return context.all_reduce(op, value)
+            if not mean:
+                return self._one_for_all(context, value)
+        return context.all_reduce("MEAN" if mean else "SUM", value)
+
+    def _one_for_all(self, context: tf.distribute.ReplicaContext, value: tf.Tensor) -> tf.Tensor:
+        """A Python or NumPy value is no replica's own term: as tf.distribute has it, no sum.
+
+        In a graph it is a constant of the one function that all replicas trace; eagerly it may have
+        been computed, and is compared.
+        """
+        if tf.executing_eagerly():
+            count = tf.cast(context.num_replicas_in_sync, value.dtype)
+            total, own = context.all_reduce("SUM", value), value * count
+            alike = np.allclose(np.asarray(total, "float64"), np.asarray(own, "float64"))
+            if not alike:
+                raise ValueError(
+                    f"What replicas write into {self.name!r}, a variable with aggregation SUM, "
+                    "must be tensors, of which the sum is written, or one Python value for all, "
+                    f"but this replica has {value.numpy()} and all together {total.numpy()}. "
+                    "Use tf.constant(...) for a replica's own term."
+                )
+        return value
 
 
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):

@@ -31,7 +31,7 @@ class Trouble(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         if how in ("stopped", "stopped in a ring"):
             os.kill(os.getpid(), signal.SIGSTOP)
-        if how == "raises":
+        if how in ("raises", "goes on from an error"):
             raise ValueError("a mistake in a callback")
         if how == "exits":
             sys.exit(0)
@@ -51,7 +51,8 @@ class OneMore(keras.layers.Layer):
 
 def run():
     """Builds and trains."""
-    options = {"timeout_seconds": 6, "startup_timeout_seconds": 40}
+    patience = 60 if how.startswith("goes on") else 6
+    options = {"timeout_seconds": patience, "startup_timeout_seconds": 40}
     if how.endswith("in a ring"):
         options["topology"] = "ring"
     if how == "versions" and guilty:
@@ -75,7 +76,31 @@ def run():
     if how == "absent" and guilty:
         return
     x = np.ones([64, 3], "float32")
-    model.fit(x, x[:, :1], batch_size=4, epochs=2000, verbose=0, callbacks=[Trouble()])
+    if how == "goes on from an error in a loop":
+        return loop(strategy)
+    try:
+        model.fit(x, x[:, :1], batch_size=4, epochs=2000, verbose=0, callbacks=[Trouble()])
+    except ValueError:
+        if how != "goes on from an error":
+            raise
+        model.fit(x, x[:, :1], batch_size=4, verbose=0)
+
+
+def loop(strategy):
+    """Eager steps, of which rank 1 cannot make the third and skips it."""
+
+    def step(number):
+        if guilty and number == 2:
+            raise ValueError("a mistake in a step")
+        tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(float(number)))
+
+    for number in range(10):
+        try:
+            if guilty and number == 2:
+                print(f"TROUBLE {time.time()}", flush=True)
+            strategy.run(step, args=(number,))
+        except ValueError as error:
+            print(f"skipped: {error}", flush=True)
 
 
 try:
