@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,20 +27,27 @@ class Call:
 
 
 class Calls:
-    """The calls of all layers in a step: those inside come before those that hold them.
+    """The calls of all layers in a step.
 
     Attributes:
       keep: Whether what is computed now is kept.
-      by_rank: For each local replica its calls, in order.
       traced: For each path the layer and the operations of its last traced call.
     """
 
     def __init__(self) -> None:
         self.keep = False
-        self.by_rank: dict[int, list[Call]] = {}
         self.traced: dict[str, tuple[Any, list[sources.Operation]]] = {}
+        self._found: dict[int, dict[int, Call]] = {}  # by rank and number
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._thread = threading.local()
+
+    def by_rank(self) -> dict[int, list[Call]]:
+        """For each local replica its calls, in order: those inside come before what holds them."""
+        return {
+            rank: [call for _, call in sorted(found.items(), key=lambda item: item[0])]
+            for rank, found in self._found.items()
+        }
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -76,14 +84,15 @@ class Calls:
             made = [] if graph is None else graph.get_operations()[before:]
             if rank() == 0:
                 self.traced[path] = layer, [sources.Operation.of(operation) for operation in made]
-            tell(functools.partial(self._keep, path, rank()), *tensors)
+            # Numbered while the step is traced: it does not tell in order.
+            tell(functools.partial(self._keep, path, rank(), next(self._numbers)), *tensors)
         return outputs
 
-    def _keep(self, path: str, rank: int, *outputs: np.ndarray) -> None:
+    def _keep(self, path: str, rank: int, number: int, *outputs: np.ndarray) -> None:
         if self.keep:
             with self._lock:
-                calls = self.by_rank.setdefault(rank, [])
-                calls.append(Call(path, tuple(np.array(output) for output in outputs)))
+                call = Call(path, tuple(np.array(output) for output in outputs))
+                self._found.setdefault(rank, {})[number] = call
 
 
 def differences(

@@ -56,9 +56,17 @@ class GradientProbe:
 
 
 def tell(listener: Callable[..., None], *tensors: tf.Tensor) -> None:
-    """Calls `listener` with the tensors' values, when the step gets there."""
+    """Calls `listener` with the tensors' values, when the step gets there; in any order.
+
+    TensorFlow would let each call wait for those of earlier replicas, which may wait for this
+    replica in a collective.
+    """
     numbers = [tf.cast(t, tf.float32) if t.dtype == tf.bfloat16 else t for t in tensors]
-    tf.numpy_function(listener, numbers, [])
+    call = tf.numpy_function(listener, numbers, [])
+    if not tf.executing_eagerly():
+        order = tf.compat.v1.get_default_graph().experimental_acd_manager
+        if order is not None:
+            order.run_independently(call)
 
 
 def rank() -> int:

@@ -13,11 +13,27 @@ from tfdp.verification.report import Difference
 
 _LIMITS = "See docs/limits."
 
-# What draws from TensorFlow's own generators: each replica draws for itself.
-_DRAWS = ("Random", "Truncated", "Multinomial", "Parameterized", "Stateful", "Rng")
-
-# What hands the step over to Python, once for each replica.
-_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+# For the beginnings of operations' names what they do, and what is to be known of it.
+_BY_OPERATION = (
+    (
+        ("PyFunc", "EagerPyFunc"),
+        "it calls Python code",
+        ", which runs once for each replica: what it counts, keeps or draws is not of the whole "
+        "batch",
+    ),
+    (
+        ("Random", "Truncated", "Multinomial", "Parameterized", "Stateful", "Rng"),
+        "it draws from `tf.random`",
+        ", where each replica draws for itself; `keras.random` with a `keras.random.SeedGenerator` "
+        "draws for each example what one device draws",
+    ),
+    (
+        ("Stateless",),
+        "it draws random numbers",
+        ", and each replica draws for itself what is not drawn for the examples of the batch along "
+        "the first axis",
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,18 +54,11 @@ class Traced:
 def of_layer(found: Traced) -> tuple[str, str]:
     """The layer's name and place, and why its outputs differ."""
     cause = f"layer {sources.at(found.path, found.layer)}"
-    for kinds, reason in (
-        (_PYTHON, "it calls Python code, which runs once for each replica and keeps its own state"),
-        (_DRAWS, "it draws from `tf.random`, where each replica draws for itself; `keras.random` "
-                 "with a `keras.random.SeedGenerator` draws for each example what one device draws"),
-        (("StatelessTruncated", "StatelessMultinomial", "StatelessRandom", "StatelessShuffle"),
-         "it draws random numbers, and each replica draws for itself where not all is drawn for "
-         "the examples of the batch"),
-    ):  # fmt: skip
+    for kinds, what, advice in _BY_OPERATION:
         made = [op for op in found.operations if op.kind.startswith(kinds)]
         if made:
             line = f" ({made[0].line})" if made[0].line else ""
-            return cause, f"{reason}{line}. {_LIMITS}"
+            return cause, f"{what}{line}{advice}. {_LIMITS}"
     return cause, (
         "what it gives for an example depends on the other examples of the batch, of which a "
         "replica has its share alone, or on the replica: a mean, maximum or order over the batch "

@@ -48,15 +48,19 @@ def fresh(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps tfdp from warning that a model of one device is not the cluster's: it shall not be."""
-    logger = logging.getLogger("tfdp")
+def quiet(*, alone: bool) -> Iterator[None]:
+    """Keeps off warnings of what verification does on purpose.
 
-    def drop(record: logging.LogRecord) -> bool:
-        return False
-
-    logger.addFilter(drop)
+    TensorFlow's that functions are traced again and again; and, where one device is trained `alone`
+    in a cluster, tfdp's that the model is not the cluster's.
+    """
+    filters = {"tensorflow": lambda record: "retracing" not in record.getMessage()}
+    if alone:
+        filters["tfdp"] = lambda record: False
+    for name, keep in filters.items():
+        logging.getLogger(name).addFilter(keep)
     try:
         yield
     finally:
-        logger.removeFilter(drop)
+        for name, keep in filters.items():
+            logging.getLogger(name).removeFilter(keep)

@@ -70,8 +70,8 @@ def train(
       watch: The step in which the layers' outputs are kept; no step is compiled then.
     """
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
-    alone = session.quiet() if strategy is None else contextlib.nullcontext()
-    with session.fresh(_SEED), tf.device(program.device if strategy is None else None):
+    device = tf.device(program.device if strategy is None else None)
+    with session.fresh(_SEED), session.quiet(alone=strategy is None), device:
         with scope:
             model = program.build()
         _check(model, strategy)
@@ -86,7 +86,7 @@ def train(
         if watch is not None:
             run.calls = layers.Calls()
         watching = contextlib.nullcontext() if run.calls is None else run.calls.watching()
-        with alone, watching:
+        with watching:
             model.fit(
                 program.batches.dataset(),
                 shuffle=False,
