@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.verification.readings import GRADIENTS, OPTIMIZER, WEIGHTS, Readings
+from tfdp.verification.readings import GRADIENTS, OPTIMIZER, STATE, WEIGHTS, Readings
 
 #: By step, part and path: the largest difference over the largest value.
 Table = dict[tuple[int, str, str], float]
+
+_VARIABLES = {WEIGHTS, STATE, OPTIMIZER}
 
 # A difference counts where it is so many times that of a control.
 CONTROL_FACTOR = 10.0
@@ -44,8 +46,9 @@ def differences(reference: Sequence[Readings], other: Sequence[Readings]) -> Tab
     """How far `other` is from `reference`, at each step, for each part and path of either.
 
     Relative to the largest value of all steps: among all weights, among all gradients, among the
-    slots of one kind; of all else to the path's own. What only one of them has at a step is
-    infinitely far; but a part that one never has is left out, as XLA hides gradients.
+    slots of one kind; of all else to the path's own. A number or gradient that only one of them has
+    at a step is infinitely far; a variable is left out, as that of an optimizer which nobody uses
+    and one of them builds, and so is a part that one never has, as XLA hides gradients.
     """
     scales = _scales(reference)
     parts = _parts(reference) & _parts(other)
@@ -54,13 +57,11 @@ def differences(reference: Sequence[Readings], other: Sequence[Readings]) -> Tab
         if not expected or not actual:
             continue  # not built yet
         for key in {**expected, **actual}:
-            if key[0] not in parts:
-                continue
-            table[step, *key] = (
-                max(difference(copy, expected[key][0], scales[_kind(key)]) for copy in actual[key])
-                if key in expected and key in actual
-                else np.inf
-            )
+            if key in expected and key in actual:
+                wanted, scale = expected[key][0], scales[_kind(key)]
+                table[step, *key] = max(difference(a, wanted, scale) for a in actual[key])
+            elif key[0] in parts - _VARIABLES:
+                table[step, *key] = np.inf
     return table
 
 

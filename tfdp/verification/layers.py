@@ -64,9 +64,7 @@ class Calls:
         finally:
             keras.layers.Layer.__call__ = original
 
-    def _watched(
-        self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any
-    ) -> Any:
+    def _watched(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
         outer = getattr(self._thread, "graph", self)
         if outer is not self and graph is not outer:

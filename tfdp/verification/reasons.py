@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -55,15 +56,22 @@ def of_layer(found: Traced) -> tuple[str, str]:
     """The layer's name and place, and why its outputs differ."""
     cause = f"layer {sources.at(found.path, found.layer)}"
     for kinds, what, advice in _BY_OPERATION:
-        made = [op for op in found.operations if op.kind.startswith(kinds)]
-        if made:
-            line = f" ({made[0].line})" if made[0].line else ""
+        line = _first_line(op for op in found.operations if op.kind.startswith(kinds))
+        if line is not None:
             return cause, f"{what}{line}{advice}. {_LIMITS}"
+    line = _first_line(op for op in found.operations if op.over_examples) or ""
     return cause, (
         "what it gives for an example depends on the other examples of the batch, of which a "
-        "replica has its share alone, or on the replica: a mean, maximum or order over the batch "
-        f"axis, or the number of the replica. {_LIMITS}"
+        f"replica has its share alone, or on the replica: a mean, maximum or order over axis 0"
+        f"{line}, or the number of the replica. {_LIMITS}"
     )
+
+
+def _first_line(operations: Iterable[sources.Operation]) -> str | None:
+    """ " (train.py:12)" for the first operation; "" where it is no line's; None: there is none."""
+    for operation in operations:
+        return f" ({operation.line})" if operation.line else ""
+    return None
 
 
 def of_part(first: Difference, model: keras.Model, replicas_differ: bool) -> tuple[str, str]:
@@ -111,9 +119,14 @@ def _of_state(first: Difference, model: keras.Model) -> tuple[str, str]:
 
 
 def _of_gradients(first: Difference, model: keras.Model) -> tuple[str, str]:
-    step = _own_step(model)
-    where = f"{step}" if step else _optimizers(model)
-    return f"the gradient of `{first.path}` in {where}", (
+    cause = f"the gradient of `{first.path}` in {_own_step(model) or _optimizers(model)}"
+    if math.isinf(first.size):
+        return cause, (
+            "one of the two does not update in this step, or its gradient is not finite. In half "
+            "precision the sum of a whole batch may overflow where that of a share does not: "
+            "begin with a smaller loss scale."
+        )
+    return cause, (
         "the loss agrees and the gradients do not: what happens to them between the loss and the "
         "update depends on the replica, or what is differentiated is no mean over the examples of "
         f"the batch (a sum, or a constant in its denominator). {_LIMITS}"

@@ -10,6 +10,7 @@ import sysconfig
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 _OURS = pathlib.Path(__file__).parent.parent
@@ -31,16 +32,26 @@ class Operation:
     Attributes:
       kind: Such as "RandomStandardNormal".
       line: The user's line that made it, "train.py:12", or "".
+      over_examples: Whether it reduces or orders along axis 0.
     """
 
     kind: str
     line: str
+    over_examples: bool = False
 
     @classmethod
     def of(cls, operation: tf.Operation) -> Operation:
         """From what the graph knows of it."""
         frames = [f for f in operation.traceback or () if _is_users(f.filename)]
-        return cls(operation.type, _line(frames[-1].filename, frames[-1].lineno) if frames else "")
+        line = _line(frames[-1].filename, frames[-1].lineno) if frames else ""
+        return cls(operation.type, line, _is_over_examples(operation))
+
+
+def _is_over_examples(operation: tf.Operation) -> bool:
+    if operation.type not in ("Mean", "Sum", "Max", "Min", "Prod", "Any", "All", "Cumsum"):
+        return False
+    axes = tf.get_static_value(operation.inputs[1])
+    return axes is not None and 0 in np.ravel(axes)
 
 
 def place(thing: Any) -> str:

@@ -1,4 +1,4 @@
-"""One run of the program: built from a fresh state, trained on the batches, read after each step."""
+"""One run of the program: built from a fresh state, trained on the batches, read at each step."""
 
 from __future__ import annotations
 
