@@ -31,6 +31,7 @@ LAYERS = {
     "keras_adapter": 3,
     "data": 3.2,  # its pipelines are fed to Keras by the adapter, which knows nothing of them
     "strategy": 3.5,  # composes the Keras adapter, which knows nothing of it
+    "verification": 3.7,  # trains users' programs under a strategy
     "launch": 4,
     "bench": 4,
     "doctor": 4,
@@ -50,6 +51,8 @@ PRIVATE_IMPORTS_IN = {
     "tfdp/data/_tensorflow.py",
     "tfdp/determinism/_keras.py",
     "tfdp/determinism/_tensorflow.py",
+    "tfdp/verification/_keras.py",
+    "tfdp/verification/_tensorflow.py",
     "tfdp/bench/multi_worker.py",  # patches the strategy that tfdp is measured against
 }
 

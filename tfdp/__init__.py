@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tfdp.determinism.enable import enable_determinism
     from tfdp.manifest.write import write_manifest
     from tfdp.strategy.data_parallel import DataParallelStrategy
+    from tfdp.verification.verify import verify
 
 #: The version of the package.
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "errors",
     "optimizers",
     "topology",
+    "verify",
     "write_manifest",
 ]
 
@@ -44,6 +46,7 @@ _LAZY = {
     "errors": ("tfdp.errors", None),
     "optimizers": ("tfdp.optimizers", None),
     "topology": ("tfdp.topology", None),
+    "verify": ("tfdp.verification.verify", "verify"),
     "write_manifest": ("tfdp.manifest.write", "write_manifest"),
 }
 

@@ -14,6 +14,7 @@ __all__ = [
     "RankMismatchError",
     "RecordIndexError",
     "ScopeError",
+    "VerificationError",
 ]
 
 # In every error that only says that another rank is gone: the launcher looks for the first cause.
@@ -188,3 +189,23 @@ class RecordIndexError(ValueError):
     """
 
     __init__ = Exception.__init__
+
+
+class VerificationError(AssertionError):
+    """A program does not train under a strategy as on one device; the message is the report.
+
+    >>> import keras, numpy as np, tensorflow as tf, tfdp
+    >>> def build():
+    ...     rate = 0.1 * tf.distribute.get_strategy().num_replicas_in_sync
+    ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    ...     model.compile(keras.optimizers.SGD(rate), "mse")
+    ...     return model
+    >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+    >>> batches = [(np.random.rand(5, 4), np.random.rand(5, 1))]
+    >>> tfdp.verify(build, batches, strategy=strategy).check()
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.VerificationError: ...
+    On 2 replicas the program does not train as on one device: optimizer state
+    `sgd/learning_rate` parts first, before the first step. ...
+    """

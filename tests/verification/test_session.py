@@ -1,0 +1,45 @@
+"""The private names that verification stands on are what it expects, and all comes back."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.verification import _keras, session
+from tfdp.verification._tensorflow import context
+
+
+def test_names_are_counted_anew_and_go_on_where_they_were():
+    keras.utils.clear_session(free_memory=False)
+    keras.layers.Dense(1)
+    with session.fresh(1):
+        assert keras.layers.Dense(1).name == "dense"
+        assert _keras.get_global_attribute(_keras.NAME_COUNTS)["dense"] == 1
+    assert keras.layers.Dense(1).name == "dense_1"
+
+
+def draws():
+    return np.random.random(), tf.random.uniform([]).numpy(), keras.random.uniform([]).numpy()
+
+
+def test_every_generator_goes_on_where_it_was():
+    keras.utils.set_random_seed(5)
+    first, second = draws(), draws()
+    keras.utils.set_random_seed(5)
+    assert draws() == first
+    with session.fresh(1):
+        inside = draws()
+    assert draws() == second
+    with session.fresh(1):
+        assert draws() == inside
+
+
+def test_a_process_without_seeds_stays_without():
+    eager = context()
+    before = eager._seed
+    eager._seed = None
+    try:
+        with session.fresh(1):
+            assert eager._seed == 1
+        assert eager._seed is None
+    finally:
+        eager._seed = before

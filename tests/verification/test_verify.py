@@ -1,0 +1,156 @@
+"""`tfdp.verify` finds what parts, names it, and passes what is right."""
+
+import harness
+import keras
+import numpy as np
+import pytest
+from verification import faults, programs
+
+import tfdp
+from tfdp.errors import ScopeError, VerificationError
+from tfdp.verification import sources
+
+
+def verified(build, batches=None, replicas=2, **options):
+    batches = faults.batches() if batches is None else batches
+    return tfdp.verify(build, batches, strategy=harness.strategy(replicas), **options)
+
+
+@pytest.mark.parametrize("name", faults.FAULTS)
+def test_a_planted_fault_is_found_and_named(name):
+    fault = faults.FAULTS[name]
+    report = verified(fault.build)
+    assert not report
+    first = report.parted[0]
+    assert (first.part, first.step) == (fault.part, fault.step)
+    assert first.size > 1e-3 > 1e-6 > first.control
+    assert fault.cause in report.cause
+    assert fault.thing is None or sources.place(fault.thing) in report.cause
+    assert fault.reason in report.reason
+    with pytest.raises(VerificationError) as caught:
+        report.check()
+    assert str(caught.value).strip() == repr(report)
+
+
+RIGHT = [
+    programs.adam_before_normalization,
+    programs.accumulating,
+    programs.dropping,
+    programs.half_precision,
+    programs.lazy,
+    programs.adversaries,
+    *(
+        pytest.param(build, marks=pytest.mark.exhaustive)
+        for build in (programs.compiled, programs.eager, programs.scaled)
+    ),
+]
+
+
+@pytest.mark.parametrize("build", RIGHT, ids=lambda build: build.__name__)
+def test_a_right_program_passes_on_uneven_batches(build):
+    report = verified(build, faults.batches((7, 8, 2)), replicas=3).check()
+    assert report.replicas == 3 and not report.parted and not report.by_design
+    seen = {difference.part for difference in report.agreeing}
+    assert {"loss", "weights"} <= seen
+    assert ("gradients" in seen) == (build is not programs.compiled)
+
+
+def test_sparse_gradients_weights_of_examples_and_metrics_are_compared():
+    report = verified(programs.words, programs.texts(), replicas=3).check()
+    parts = {difference.part for difference in report.agreeing}
+    assert parts == {"loss", "layer state", "gradients", "optimizer state", "weights", "metrics"}
+
+
+def test_plain_normalization_is_listed_apart_and_hides_no_fault():
+    report = verified(lambda: faults.dense(keras.layers.BatchNormalization())).check()
+    (text,) = report.by_design
+    assert "plain BatchNormalization (`batch_normalization`)" in text
+    assert "synchronized=True" in text and text in repr(report).replace("\n", " ")
+    report = verified(
+        lambda: faults.dense(
+            keras.layers.BatchNormalization(), faults.Drawing(name="own"), loss=faults.contrastive
+        )
+    )
+    assert "`own`" in report.cause and report.by_design
+
+
+def test_the_control_excuses_what_rounding_makes_and_no_more():
+    report = verified(programs.adam_before_normalization, faults.batches((6, 7)), steps=6)
+    excused = max(difference.control for difference in report.agreeing)
+    assert report and excused > 1e-5, "the program amplifies rounding, or shows nothing here"
+    again = verified(
+        lambda: faults.dense(
+            keras.layers.BatchNormalization(synchronized=True),
+            faults.Centering(name="own"),
+            optimizer=keras.optimizers.Adam(1e-2),
+        )
+    )
+    assert "`own`" in again.cause
+
+
+def test_a_program_that_does_not_repeat_itself_is_called_so():
+    generator = np.random.default_rng(0)
+
+    def build():
+        model = faults.dense()
+        model.set_weights([generator.normal(size=w.shape) for w in model.get_weights()])
+        return model
+
+    report = verified(build)
+    assert not report and report.parted[0].step == 0
+    assert "does not repeat itself" in repr(report) and "without a seed" in report.reason
+
+
+def test_what_the_process_had_before_is_there_afterwards():
+    keras.utils.set_random_seed(3)
+    keras.layers.Dense(1)
+    expected = [np.random.random(), keras.random.normal([2]).numpy()]
+    keras.utils.set_random_seed(3)
+    verified(programs.half_precision, steps=1)
+    assert keras.config.dtype_policy().name == "float32"
+    assert keras.layers.Dense(1).name == "dense_1"
+    assert np.random.random() == expected[0]
+    np.testing.assert_array_equal(keras.random.normal([2]).numpy(), expected[1])
+
+
+def wrong(kind, text, build=faults.dense, **options):
+    with pytest.raises(kind, match=text):
+        verified(build, **options)
+
+
+def test_what_build_must_return_is_said():
+    kept = faults.dense()
+    uncompiled = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    sizes = iter(range(2, 9))
+    wrong(TypeError, "must be a function", build=kept)
+    wrong(TypeError, "returned 'int'", build=lambda: 1)
+    wrong(ValueError, "compiled model", build=lambda: uncompiled)
+    wrong(ValueError, "a new model each time", build=lambda: kept)
+
+    def other():
+        model = keras.Sequential(
+            [keras.Input([4]), keras.layers.Dense(next(sizes)), keras.layers.Dense(1)]
+        )
+        model.compile("sgd", "mse")
+        return model
+
+    wrong(ValueError, "the same model each time.*kernel", build=other)
+
+
+def test_a_layer_that_was_made_outside_is_refused():
+    shared = keras.layers.Dense(3)
+    shared.build([None, 3])
+    wrong(ScopeError, "must be made in the scope", build=lambda: faults.dense(shared))
+
+
+def test_arguments_out_of_range_are_refused():
+    wrong(ValueError, "`steps`", steps=0)
+    wrong(ValueError, "`tolerance`", tolerance=0.0)
+    with pytest.raises(ValueError, match="two replicas at least"):
+        verified(faults.dense, replicas=1)
+    with harness.strategy(2).scope(), pytest.raises(ValueError, match="outside of any scope"):
+        tfdp.verify(faults.dense, faults.batches())
+
+
+def test_without_a_strategy_all_logical_devices_take_part():
+    assert tfdp.verify(faults.dense, faults.batches(), steps=1).check().replicas == 4

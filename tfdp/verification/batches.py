@@ -1,0 +1,127 @@
+"""The batches that all runs train on, taken once from whatever users have in hand."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.data import Pipeline
+
+_EXAMPLE = "[(x, y)] or [(x, y, sample_weight)]"
+
+
+class Batches:
+    """Batches in memory, which are the same as often as they are read.
+
+    Args:
+      given: A list of batches, a `tf.data.Dataset`, a pipeline, a `PyDataset`, or anything else
+        that yields batches as `fit` takes them.
+      steps: How many are needed; where there are fewer, they come in turn again.
+
+    Raises:
+      TypeError: It is one batch, or yields none that TensorFlow knows.
+      ValueError: There is no batch, or one has no example.
+    """
+
+    def __init__(self, given: Any, steps: int) -> None:
+        taken = [_tensors(batch) for batch in _taken(given, steps)]
+        if not taken:
+            raise ValueError(
+                "`batches` must yield at least one batch, but yields none. A generator that was "
+                f"read before is empty: make it anew, or give a list such as {_EXAMPLE}."
+            )
+        self.steps = list(itertools.islice(itertools.cycle(taken), steps))
+        for number, batch in enumerate(self.steps, start=1):
+            if not rows(batch):
+                raise ValueError(
+                    f"Each batch must hold at least one example, but number {number} has none, or "
+                    f"no axis of examples. Give batches such as {_EXAMPLE}."
+                )
+        if isinstance(given, tf.data.Dataset):
+            self._spec = given.element_spec
+        else:
+            self._spec = tf.nest.map_structure(_any_rows, self.steps[0])
+
+    def dataset(self) -> tf.data.Dataset:
+        """As `fit` takes them."""
+        dataset = tf.data.Dataset.from_generator(
+            lambda: iter(self.steps), output_signature=self._spec
+        )
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(self.steps)))
+
+    def described(self) -> dict[str, str]:
+        """What must be alike on all ranks: each batch's shapes, and a checksum of its numbers."""
+        found = {}
+        for number, batch in enumerate(self.steps, start=1):
+            flat = [leaf.numpy() for leaf in tf.nest.flatten(batch, expand_composites=True)]
+            checksum = 0
+            for array in flat:
+                if array.dtype != object:
+                    checksum = zlib.crc32(np.ascontiguousarray(array).tobytes(), checksum)
+            shapes = [list(array.shape) for array in flat]
+            found[f"number {number}"] = f"{shapes} (checksum {checksum:08x})"
+        return found
+
+
+def rows(batch: Any) -> int:
+    """The number of examples of a batch; 0 where it has no axis for them."""
+    for leaf in tf.nest.flatten(batch):
+        if isinstance(leaf, tf.SparseTensor):
+            return int(leaf.dense_shape[0])
+        if leaf.shape.rank != 0:
+            return int(leaf.nrows()) if isinstance(leaf, tf.RaggedTensor) else leaf.shape[0]
+    return 0
+
+
+def _taken(given: Any, steps: int) -> list[Any]:
+    if isinstance(given, keras.utils.PyDataset):
+        return [given[index] for index in range(min(steps, given.num_batches or steps))]
+    one_batch = hasattr(given, "__array__") or isinstance(given, (dict, str, bytes))
+    if isinstance(given, tuple) and any(hasattr(part, "shape") for part in given):
+        one_batch = True
+    if one_batch or not hasattr(given, "__iter__"):
+        raise TypeError(
+            f"`batches` must yield batches, but received {type(given).__name__!r}, which is one "
+            f"batch or none. Use a list of them, such as {_EXAMPLE}, or a dataset."
+        )
+    if isinstance(given, Pipeline):
+        given = given.from_start()  # counts nothing as trained
+    return list(itertools.islice(given, steps))
+
+
+def _tensors(batch: Any) -> Any:
+    """A batch with tensors for its arrays; lists of arrays become tuples, as in Keras."""
+    if isinstance(batch, dict):
+        return {name: _tensors(part) for name, part in batch.items()}
+    if isinstance(batch, tuple) or (isinstance(batch, list) and _holds_arrays(batch)):
+        return tuple(_tensors(part) for part in batch)
+    if isinstance(batch, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
+        return batch
+    array = None if batch is None else np.asarray(batch)
+    if array is None or array.dtype == object:
+        raise TypeError(
+            f"A batch must hold arrays or tensors, but one holds {type(batch).__name__!r}. Give "
+            f"batches such as {_EXAMPLE}."
+        )
+    # As `fit` does with arrays.
+    return tf.constant(array, keras.config.floatx() if array.dtype == np.float64 else None)
+
+
+def _holds_arrays(parts: list[Any]) -> bool:
+    return any(hasattr(part, "shape") or isinstance(part, (dict, tuple)) for part in parts)
+
+
+def _any_rows(leaf: Any) -> tf.TypeSpec:
+    """The kind of a tensor with any number of rows, which `fit` sees in arrays too."""
+    if isinstance(leaf, tf.RaggedTensor):
+        shape = [None, *leaf.shape[1:]]
+        return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits.dtype)
+    shape = leaf.shape if leaf.shape.rank == 0 else [None, *leaf.shape[1:]]
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.SparseTensorSpec(shape, leaf.dtype)
+    return tf.TensorSpec(shape, leaf.dtype)

@@ -1,0 +1,82 @@
+"""Reads tensors out of a running step, without changing what it computes."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.verification import readings
+
+
+class GradientProbe:
+    """Keeps the gradients with which optimizers update: summed, unscaled and clipped.
+
+    It sees none where the step is compiled by XLA, which cannot call Python.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._found: dict[tuple[str, str], dict[int, np.ndarray]] = {}
+        self._lock = threading.Lock()
+        if model.jit_compile:
+            return
+        for outer in readings.optimizers(model):
+            for optimizer in readings.innermost(outer):
+                update = optimizer._backend_update_step
+                # Past what Keras does with attributes: it is no state.
+                vars(optimizer)["_backend_update_step"] = self._around(update)
+
+    def take(self) -> readings.Readings:
+        """What was found since the last time."""
+        with self._lock:
+            found, self._found = self._found, {}
+        return {key: list(by_rank.values()) for key, by_rank in found.items()}
+
+    def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(update)
+        def probed(gradients: Any, variables: Any, learning_rate: Any) -> Any:
+            gradients, variables = list(gradients), list(variables)
+            for gradient, variable in zip(gradients, variables, strict=True):
+                if gradient is not None:
+                    keep = functools.partial(self._keep, variable.path, rank())
+                    tell(keep, _dense(gradient, variable))
+            return update(gradients, variables, learning_rate)
+
+        return probed
+
+    def _keep(self, path: str, rank: int, gradient: np.ndarray) -> None:
+        with self._lock:
+            by_rank = self._found.setdefault((readings.GRADIENTS, path), {})
+            by_rank[rank] = gradient.copy()
+
+
+def tell(listener: Callable[..., None], *tensors: tf.Tensor) -> None:
+    """Calls `listener` with the tensors' values, when the step gets there; in any order.
+
+    TensorFlow would let each call wait for those of earlier replicas, which may wait for this
+    replica in a collective.
+    """
+    numbers = [tf.cast(t, tf.float32) if t.dtype == tf.bfloat16 else t for t in tensors]
+    call = tf.numpy_function(listener, numbers, [])
+    if not tf.executing_eagerly():
+        order = tf.compat.v1.get_default_graph().experimental_acd_manager
+        if order is not None:
+            order.run_independently(call)
+
+
+def rank() -> int:
+    """Of the replica that is being traced; 0 on one device."""
+    context = tf.distribute.get_replica_context()
+    return int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))
+
+
+def _dense(gradient: Any, variable: Any) -> tf.Tensor:
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = variable.shape[0]
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
+    return tf.convert_to_tensor(gradient)

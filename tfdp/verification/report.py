@@ -1,0 +1,102 @@
+"""What `tfdp.verify` found, and how it is printed."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+
+from tfdp.errors import VerificationError
+
+_WIDTH = 80
+_ROW = "{:<15} {:>4} {:>10} {:>10}  {}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far a part of the program is from one device.
+
+    Attributes:
+      part: "loss", "metrics", "gradients", "weights", "layer state", "optimizer state".
+      path: Which of its values, as Keras names it: "sequential/dense/kernel".
+      step: After which step, from 1; 0: before the first.
+      size: The largest difference over the largest value.
+      control: What rounding alone makes of it: the same for a run on one device whose weights were
+        moved by one unit in the last place.
+    """
+
+    part: str
+    path: str
+    step: int
+    size: float
+    control: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What `tfdp.verify` found. True where the program trains as on one device.
+
+    Attributes:
+      replicas: On how many it was trained.
+      steps: How many steps were compared.
+      parted: For each part that parts its first difference, the likeliest cause first.
+      agreeing: For each other part its largest difference.
+      by_design: What differs because it is meant to, and by how much.
+      cause: The layer, metric, optimizer or line that parts first; "" where nothing does.
+      reason: Why, as far as can be told, and what to do.
+
+    >>> Report(2, 3, (), (Difference("loss", "loss", 3, 6e-8, 6e-8),), (), "", "").check()
+    On 2 replicas the program trains as on one device: 3 steps.
+    <BLANKLINE>
+    part            step difference    control  where
+    loss              no    6.0e-08    6.0e-08  loss
+    """
+
+    replicas: int
+    steps: int
+    parted: tuple[Difference, ...]
+    agreeing: tuple[Difference, ...]
+    by_design: tuple[str, ...]
+    cause: str
+    reason: str
+
+    def __bool__(self) -> bool:
+        return not self.parted
+
+    def check(self) -> Report:
+        """Returns the report where the program trains as on one device.
+
+        Raises:
+          VerificationError: It does not; the message is the report.
+        """
+        if self.parted:
+            raise VerificationError(f"\n{self}")
+        return self
+
+    def __repr__(self) -> str:
+        rows = [*map(_row, self.parted), *(_row(d, agrees=True) for d in self.agreeing)]
+        where = f"on {self.replicas} replicas"
+        if not self.parted:
+            title = f"{where} the program trains as on one device: {self.steps} steps."
+        elif not self.cause:
+            title = "the program does not repeat itself on one device: nothing can be compared."
+        else:
+            first = self.parted[0]
+            when = f"in step {first.step}" if first.step else "before the first step"
+            title = f"{where} the program does not train as on one device: {self.cause} parts "
+            title += f"first, {when}."
+        texts = [_wrapped(title[0].upper() + title[1:])]
+        texts += ["\n".join([_ROW.format("part", "step", "difference", "control", "where"), *rows])]
+        texts += [_wrapped(f"Likely reason: {self.reason}")] if self.reason else []
+        texts += [_wrapped(f"By design: {text}") for text in self.by_design]
+        return "\n\n".join(texts)
+
+
+def _row(found: Difference, agrees: bool = False) -> str:
+    room = _WIDTH - len(_ROW.format("", "", "", "", ""))
+    path = found.path if len(found.path) <= room else f"...{found.path[3 - room :]}"
+    step = "no" if agrees else found.step
+    return _ROW.format(found.part, step, f"{found.size:.1e}", f"{found.control:.1e}", path)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

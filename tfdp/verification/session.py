@@ -1,0 +1,66 @@
+"""A fresh state of the process for each build: seeds, names, dtype policy; what was, comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from tfdp.verification._keras import (
+    GLOBAL_RANDOM_SEED,
+    GLOBAL_SEED_GENERATOR,
+    NAME_COUNTS,
+    get_global_attribute,
+    set_global_attribute,
+)
+from tfdp.verification._tensorflow import context
+
+_OF_KERAS = (NAME_COUNTS, GLOBAL_SEED_GENERATOR, GLOBAL_RANDOM_SEED)
+
+
+@contextlib.contextmanager
+def fresh(seed: int) -> Iterator[None]:
+    """Within it all seeds are `seed` and Keras counts names anew, as in a new process.
+
+    Models, layers and random numbers of before are as they were, afterwards too.
+    """
+    of_keras = {name: get_global_attribute(name) for name in _OF_KERAS}
+    python, numpy = random.getstate(), np.random.get_state()
+    eager = context()
+    seed_before, generator_before = eager._seed, getattr(eager, "_rng", None)
+    policy, floatx = keras.config.dtype_policy(), keras.config.floatx()
+    set_global_attribute(NAME_COUNTS, None)
+    keras.utils.set_random_seed(seed)
+    try:
+        yield
+    finally:
+        for name, value in of_keras.items():
+            set_global_attribute(name, value)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        eager._seed, eager._rng = seed_before, generator_before
+        keras.config.set_dtype_policy(policy)
+        keras.config.set_floatx(floatx)
+
+
+@contextlib.contextmanager
+def quiet(*, alone: bool) -> Iterator[None]:
+    """Keeps off warnings of what verification does on purpose.
+
+    TensorFlow's that functions are traced again and again; and, where one device is trained `alone`
+    in a cluster, tfdp's that the model is not the cluster's.
+    """
+    filters = {"tensorflow": lambda record: "retracing" not in record.getMessage()}
+    if alone:
+        filters["tfdp"] = lambda record: False
+    for name, keep in filters.items():
+        logging.getLogger(name).addFilter(keep)
+    try:
+        yield
+    finally:
+        for name, keep in filters.items():
+            logging.getLogger(name).removeFilter(keep)

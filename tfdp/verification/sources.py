@@ -1,0 +1,81 @@
+"""Where things stand in the user's program: the line of an operation, a function or a class."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import pathlib
+import sysconfig
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_OURS = pathlib.Path(__file__).parent.parent
+_LIBRARIES = tuple(
+    os.path.join(folder, "")
+    for folder in (
+        *(os.path.dirname(module.__file__) for module in (tf, keras)),
+        str(_OURS),
+        sysconfig.get_paths()["stdlib"],
+        sysconfig.get_paths()["purelib"],
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """An operation of a graph, after the graph is gone.
+
+    Attributes:
+      kind: Such as "RandomStandardNormal".
+      line: The user's line that made it, "train.py:12", or "".
+      over_examples: Whether it reduces or orders along axis 0.
+    """
+
+    kind: str
+    line: str
+    over_examples: bool = False
+
+    @classmethod
+    def of(cls, operation: tf.Operation) -> Operation:
+        """From what the graph knows of it."""
+        frames = [f for f in operation.traceback or () if _is_users(f.filename)]
+        line = _line(frames[-1].filename, frames[-1].lineno) if frames else ""
+        return cls(operation.type, line, _is_over_examples(operation))
+
+
+def _is_over_examples(operation: tf.Operation) -> bool:
+    if operation.type not in ("Mean", "Sum", "Max", "Min", "Prod", "Any", "All", "Cumsum"):
+        return False
+    axes = tf.get_static_value(operation.inputs[1])
+    return axes is not None and 0 in np.ravel(axes)
+
+
+def place(thing: Any) -> str:
+    """Where a function, class or object of the user's is defined, "train.py:12", or ""."""
+    thing = inspect.unwrap(thing) if callable(thing) else thing
+    is_code = inspect.isclass(thing) or inspect.isroutine(thing)
+    try:
+        file, line = inspect.getsourcefile(thing if is_code else type(thing)), 0
+        _, line = inspect.getsourcelines(thing if is_code else type(thing))
+    except (OSError, TypeError):
+        code = getattr(thing, "__code__", None)
+        file, line = (code.co_filename, code.co_firstlineno) if code else (None, 0)
+    return _line(file, line) if file and _is_users(file) else ""
+
+
+def at(name: str, thing: Any) -> str:
+    """`name`, with the place of what it names where that is the user's."""
+    where = place(thing)
+    return f"`{name}` ({where})" if where else f"`{name}`"
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith(_LIBRARIES) and not file.startswith("<frozen")
+
+
+def _line(file: str, line: int) -> str:
+    return f"{os.path.basename(file)}:{line}"

@@ -1,0 +1,191 @@
+"""One run of the program: built from a fresh state, trained on the batches, read at each step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.verification import layers, readings, session
+from tfdp.verification.batches import Batches
+from tfdp.verification.probes import GradientProbe
+from tfdp.verification.readings import Readings
+
+_SEED = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What is to be verified.
+
+    Attributes:
+      build: Returns a compiled model, a new one each time.
+      batches: What it is trained on.
+      device: Where one device's runs are; None: where TensorFlow chooses.
+    """
+
+    build: Callable[[], keras.Model]
+    batches: Batches
+    device: str | None = None
+
+
+@dataclasses.dataclass
+class Run:
+    """What a run left behind.
+
+    Attributes:
+      model: What was trained.
+      steps: What was read before the first step and after each, as far as it was there.
+      offsets: By how much weights were moved at the start, by path.
+      calls: What the layers gave in the step that was watched.
+    """
+
+    model: keras.Model
+    steps: list[Readings]
+    offsets: dict[str, np.ndarray]
+    calls: layers.Calls | None = None
+
+
+def train(
+    program: Program,
+    strategy: tf.distribute.Strategy | None = None,
+    *,
+    move: int | None = None,
+    synchronized: bool = False,
+    watch: int | None = None,
+) -> Run:
+    """Builds the program and trains it.
+
+    Args:
+      program: What is built and trained.
+      strategy: In whose scope it is built; None: on one device.
+      move: Moves each weight by one unit in the last place at the start, up or down as this seed
+        says.
+      synchronized: Makes all BatchNormalization synchronized.
+      watch: The step in which the layers' outputs are kept; no step is compiled then.
+    """
+    scope = contextlib.nullcontext() if strategy is None else strategy.scope()
+    device = tf.device(program.device if strategy is None else None)
+    with session.fresh(_SEED), session.quiet(alone=strategy is None), device:
+        with scope:
+            model = program.build()
+        _check(model, strategy)
+        model.steps_per_execution = 1
+        if synchronized:
+            for layer in plain_normalization(model):
+                layer.synchronized = True
+        if synchronized or watch is not None:
+            model.jit_compile = False
+        _build_optimizer(model, strategy)
+        run = Run(model, [], {})
+        if watch is not None:
+            run.calls = layers.Calls()
+        watching = contextlib.nullcontext() if run.calls is None else run.calls.watching()
+        with watching:
+            model.fit(
+                program.batches.dataset(),
+                shuffle=False,
+                verbose=0,
+                callbacks=[_Reader(run, move, watch)],
+            )
+    return run
+
+
+def plain_normalization(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """The layers that normalize each replica's share by itself: by design."""
+    kind = keras.layers.BatchNormalization
+    found = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    return [layer for layer in found if not layer.synchronized]
+
+
+class _Reader(keras.callbacks.Callback):
+    """Reads all parts before the first step and after each."""
+
+    def __init__(self, run: Run, move: int | None, watch: int | None) -> None:
+        super().__init__()
+        self._run, self._move, self._watch = run, move, watch
+        self._gradients = GradientProbe(run.model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._run.steps.append(readings.of_model(self.model) if self.model.built else {})
+        self._move_once()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._run.calls is not None and batch + 1 == self._watch:
+            self._run.calls.keep = True
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._run.calls is not None:
+            self._run.calls.keep = False
+        found = readings.of_logs(logs or {})
+        found |= self._gradients.take() | readings.of_model(self.model)
+        for path, offset in self._run.offsets.items():
+            key = readings.WEIGHTS, path
+            found[key] = [np.asarray(copy, np.float64) - offset for copy in found[key]]
+        self._run.steps.append(found)
+        self._move_once()
+
+    def _move_once(self) -> None:
+        """As soon as there are weights: some models make theirs in the first step."""
+        if self._move is not None and not self._run.offsets and self.model.built:
+            self._run.offsets = _move(self.model, self._move)
+
+
+def _move(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    epsilons = _epsilons(model)
+    offsets = {}
+    for variable in model.trainable_variables:
+        before = np.asarray(variable.numpy(), np.float64)
+        exponent = np.floor(np.log2(np.abs(before), where=before != 0, out=np.zeros_like(before)))
+        unit = np.where(before == 0, 0.0, np.exp2(exponent) * epsilons[id(variable)])
+        variable.assign(before + np.where(generator.random(before.shape) < 0.5, -unit, unit))
+        offsets[variable.path] = np.asarray(variable.numpy(), np.float64) - before
+    return offsets
+
+
+def _epsilons(model: keras.Model) -> dict[int, float]:
+    """The distance from 1 to the next number, in the dtype in which a variable is computed with."""
+    found = {}
+    for layer in model._flatten_layers():  # those inside come after those that hold them
+        dtype = keras.backend.standardize_dtype(layer.compute_dtype)
+        epsilon = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}.get(dtype)
+        for variable in layer.trainable_variables:
+            found[id(variable)] = epsilon or 2.0**-23
+    return found
+
+
+def _build_optimizer(model: keras.Model, strategy: Any) -> None:
+    """On one device Keras would build it in the first step, where a loss scale is frozen."""
+    optimizer = getattr(model, "optimizer", None)
+    if strategy is None and optimizer is not None and model.built and not optimizer.built:
+        optimizer.build(model.trainable_variables)
+
+
+def _check(model: Any, strategy: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"`build` must return a Keras model, but returned {type(model).__name__!r}. End it "
+            "with `return model`."
+        )
+    if not model.compiled:
+        raise ValueError(
+            "`build` must return a compiled model, but did not compile it. Call "
+            "`model.compile(optimizer, loss)` in it."
+        )
+    made_in = model._distribute_strategy
+    if made_in is not strategy:
+        where = "outside of it" if made_in is None else "in the scope of another strategy"
+        raise ValueError(
+            "`build` must make a new model each time, in the scope that is open when it is called, "
+            f"but its model was made {where}. Make the model within `build`, without a scope of "
+            "its own."
+            if strategy is not None
+            else "`build` must make a new model each time it is called, in no scope of its own: "
+            "the first run is on one device. But its model was made in the scope of a strategy."
+        )
