@@ -54,6 +54,7 @@ def tenfold(example):
     return example * 10
 
 
+@pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize(
     ("map_fn", "size", "drop_remainder"),
