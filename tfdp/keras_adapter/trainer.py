@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, metrics, recorded, scopes
+from tfdp.keras_adapter import compiling, metrics, predictions, recorded, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
@@ -55,7 +55,7 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     if not is_tfdp(strategy) or (self.predict_function is not None and not force):
         return original(self, force)
     check_made_in_scope(self, strategy)
-    with compiling.forward_only(self):
+    with compiling.forward_only(self), predictions.of_examples(self):
         original(self, force)
     run = self.predict_function
     self.predict_function = lambda batches: run(list(_cut(strategy, batches)))
