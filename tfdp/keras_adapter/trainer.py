@@ -15,7 +15,7 @@ from tfdp.keras_adapter import compiling, metrics, predictions, recorded, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.statistics import average_written
+from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
 from tfdp.keras_adapter.step import Share, current, is_tfdp
 
 
@@ -193,6 +193,7 @@ def _with_share(
             )
             with step.sharing(share), metrics.results_over_replicas(model):
                 logs = metrics.same_on_all(step, step_function(data))
+                warn_of_undeclared(step, model)
                 average_written(step)
         return logs
 
