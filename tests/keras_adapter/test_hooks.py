@@ -50,6 +50,8 @@ FINGERPRINTS = {
     "Trainer.get_metrics_result": "89f313bc35c1",
     "Variable._direct_assign": "170647e9816d",
     "Variable._initialize": "ab759c22f87f",
+    "Variable.assign_add": "02093eccc2e3",
+    "Variable.assign_sub": "d5f310723e8b",
     "legacy_h5_format.save_model_to_hdf5": "089058ee0d32",
     "loss.apply_mask": "61d8938cd866",
     "loss.reduce_values": "60b046214772",

@@ -7,6 +7,7 @@ Tested with Keras 3.15.1. `tests/keras_adapter/test_hooks.py` fails when a hooke
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.stateless_scope import StatelessScope
+from keras.src.backend.common.variables import Variable as KerasVariable
 
 # The random functions: `keras.random` and all layers call them by name.
 from keras.src.backend.tensorflow import nn, random, trainer
@@ -45,6 +46,7 @@ __all__ = [
     "ArrayDataAdapter",
     "BaseOptimizer",
     "EpochIterator",
+    "KerasVariable",
     "Layer",
     "LossScaleOptimizer",
     "SeedGenerator",

@@ -1,34 +1,64 @@
-"""Statistics that replicas write for themselves are averaged, once, at the end of the step.
+"""What replicas write into a model's variables becomes one value, as its aggregation says.
 
-Plain BatchNormalization's moving mean and variance are of this kind: a variable without
-aggregation, that a replica assigns outside the optimizer. Integers and flags become replica 0's.
+- "sum": what each replica adds is added up.
+- "mean": the mean, weighted by examples.
+- "only_first_replica": replica 0's.
+- "none", Keras' default: the mean, weighted by examples, once, at the end of the step; of integers
+  and flags replica 0's. Plain BatchNormalization's moving statistics are of this kind. Nobody said
+  that a mean is right: where a layer of the user's may have written different values, it is told.
+
+Metrics' variables hold a share per replica, and are summed when results are computed: a metric must
+add to them. Those that are means hold the mean of all.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter._keras import Variable
+from tfdp.keras_adapter import writes
+from tfdp.keras_adapter._keras import KerasVariable, Variable
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Step, at_least_float32, current
+from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
+
+_DECLARED = ("sum", "mean")
+
+
+@hook(KerasVariable, "assign_add")
+def assign_add(original: Callable[..., Any], self: Variable, value: Any) -> Any:
+    """Adds what all replicas add, where the variable declares what that is."""
+    return _added(original, self, value)
+
+
+@hook(KerasVariable, "assign_sub")
+def assign_sub(original: Callable[..., Any], self: Variable, value: Any) -> Any:
+    """As `assign_add`."""
+    return _added(original, self, value)
 
 
 @hook(Variable, "_direct_assign")
 def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> Any:
-    """Notes which statistics the replica writes; an optimizer's writes are alike everywhere."""
+    """Writes what all replicas write together; an optimizer's writes are alike everywhere."""
     step = current()
     if step is None:
         return original(self, value)
     if step.writes_alike:
         with step.strategy.extended.identical_writes():
             return original(self, value)
-    kept_by_replicas = self.value.synchronization != tf.VariableSynchronization.ON_READ
-    if kept_by_replicas and self.aggregation == "none":
-        step.note_written(self)
-    return original(self, value)
+    if self.value.synchronization == tf.VariableSynchronization.ON_READ:
+        return original(self, _state_of_metric(step, self, value))
+    if self.aggregation == "none":
+        step.note_written(self, may_differ=_is_symbolic(value) and writes.may_differ(value))
+        return original(self, value)
+    if self.aggregation not in _DECLARED or step.share is None:
+        return original(self, value)
+    together = _together_absolute(step, self, value)
+    with step.strategy.extended.identical_writes():
+        return original(self, together)
 
 
 def average_written(step: Step) -> None:
@@ -45,19 +75,118 @@ def average_written(step: Step) -> None:
             with extended.identical_writes():
                 variable.value.assign(first, read_value=False)
     variables = [v for v in step.written if v.value.dtype.is_floating]
-    share = step.share
     own = [
         tf.cast(tf.convert_to_tensor(v.value), at_least_float32(v.value.dtype)) for v in variables
     ]
-
-    def contribution(values: tf.Tensor) -> tf.Tensor:
-        if share is None:
-            return values / tf.cast(step.num_replicas, values.dtype)
-        # An empty share leaves NaN in its statistics: it is left out, not multiplied by zero.
-        return share.scaled(values, share.fraction)
-
-    means = step.sum_prepared(own, contribution)
+    means = step.sum_prepared(own, lambda values: _weighted(step, values))
     with extended.identical_writes():
         for variable, mean in zip(variables, means, strict=True):
             variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
     step.written.clear()
+
+
+def warn_of_undeclared(step: Step, model: keras.Model) -> None:
+    """Warns, once, of each variable of a user's layer that replicas may write differently."""
+    if step.rank or step.num_replicas == 1:
+        return
+    undeclared = [v for v in step.written if any(v is other for other in step.differing)]
+    for layer in model._flatten_layers():
+        if type(layer).__module__.partition(".")[0] == "keras":
+            continue
+        for variable in undeclared:
+            if any(variable is own for own in layer._non_trainable_variables):
+                _warn_once(step, layer, variable)
+
+
+def _warn_once(step: Step, layer: Any, variable: Variable) -> None:
+    said = vars(step.strategy).setdefault("_tfdp_said_undeclared", set())
+    if variable.path in said:
+        return
+    said.add(variable.path)
+    becomes = (
+        "the mean of what they write, weighted by examples: right where that is a mean over the "
+        "batch's examples, and in nothing else"
+        if variable.value.dtype.is_floating
+        else "what replica 0 writes"
+    )
+    logging.getLogger("tfdp").warning(
+        "%s %r writes %r in its call, from the batch, and does not say what is to become of what "
+        "several replicas write. It becomes %s. Say so in `add_weight`: aggregation='mean', or "
+        "aggregation='sum' for what is added with `assign_add`, or 'only_first_replica' for what "
+        "is the same on all.",
+        type(layer).__name__, layer.name, variable.path, becomes,
+    )  # fmt: skip
+
+
+def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
+    step = current()
+    on_read = variable.value.synchronization == tf.VariableSynchronization.ON_READ
+    if (
+        step is None
+        or step.writes_alike
+        or step.num_replicas == 1
+        or on_read
+        or variable.aggregation not in _DECLARED
+    ):
+        return original(variable, value)
+    value = tf.cast(tf.convert_to_tensor(value), variable.value.dtype)
+    together = _together(step, variable, value)
+    with step.during(Phase.WRITE):
+        return original(variable, together)
+
+
+def _together(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
+    """The sum or the mean of what the replicas write or add."""
+    if variable.aggregation == "sum":
+        own = value if step.share is None else step.share.select(value)
+        return step.sum([own])[0]
+    precise = tf.cast(value, at_least_float32(value.dtype))
+    return tf.cast(step.sum([_weighted(step, precise)])[0], value.dtype)
+
+
+def _together_absolute(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
+    if variable.aggregation == "mean":
+        return _together(step, variable, value)
+    handle = variable.value.handle  # of the calling replica's copy
+    if not _is_symbolic(value) or not writes.depends_on(handle, value):
+        return _together(step, variable, value)
+    if not writes.adds_to(handle, value):
+        raise ValueError(
+            f"A variable with aggregation='sum' must be added to, but {variable.path!r} is written "
+            "with a value that is computed from its own, and what replicas write would be summed. "
+            "Use `assign_add`, or aggregation='mean' for a mean over the batch's examples."
+        )
+    before = tf.convert_to_tensor(variable.value)
+    return before + _together(step, variable, tf.cast(value, before.dtype) - before)
+
+
+def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
+    if step.share is None or step.num_replicas == 1 or step.phase is not Phase.PROGRAM:
+        return value
+    if variable.aggregation == "mean":
+        return _together(step, variable, tf.cast(value, variable.value.dtype))
+    if variable.aggregation != "sum" or not _is_symbolic(value):
+        return value
+    constant = tf.get_static_value(value)
+    is_zero = constant is not None and not constant.any()
+    if is_zero or writes.adds_to(variable.value.handle, value):
+        return value
+    raise ValueError(
+        "The replicas' states of a metric are summed, so that `update_state` must add to them, but "
+        f"{variable.path!r} is written otherwise. Use `assign_add` for what adds up over examples. "
+        "For a mean over the batch's examples make the state with `self.add_variable(..., "
+        "aggregation='mean')`; for anything else compute it from the whole batch, "
+        "`tf.distribute.get_replica_context().all_gather(x, axis=0)`, with "
+        "aggregation='only_first_replica'."
+    )
+
+
+def _weighted(step: Step, values: tf.Tensor) -> tf.Tensor:
+    if step.share is None:
+        return values / tf.cast(step.num_replicas, values.dtype)
+    # An empty share leaves NaN in its statistics: it is left out, not multiplied by zero.
+    return step.share.scaled(values, step.share.fraction)
+
+
+def _is_symbolic(value: Any) -> bool:
+    return bool(tf.is_symbolic_tensor(value))

@@ -88,6 +88,7 @@ class Phase(enum.Enum):
       RESULTS: Metrics' results, from variables that read as their sums over replicas.
       DRAW: A draw of random numbers for the whole batch.
       SEED: A random generator that moves on.
+      WRITE: A write of what all replicas write together.
     """
 
     PROGRAM = enum.auto()
@@ -97,6 +98,7 @@ class Phase(enum.Enum):
     RESULTS = enum.auto()
     DRAW = enum.auto()
     SEED = enum.auto()
+    WRITE = enum.auto()
 
 
 @dataclasses.dataclass
@@ -110,6 +112,7 @@ class Step:
       phase: What the replica is doing; set by `during`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
       written: Keras variables that this replica wrote by itself, each once.
+      differing: Those of them that other replicas may have written differently.
     """
 
     context: tf.distribute.ReplicaContext
@@ -118,6 +121,7 @@ class Step:
     phase: Phase = Phase.PROGRAM
     share: Share | None = None
     written: list[Any] = dataclasses.field(default_factory=list)
+    differing: list[Any] = dataclasses.field(default_factory=list)
 
     @property
     def num_replicas(self) -> int:
@@ -142,7 +146,7 @@ class Step:
     @property
     def writes_alike(self) -> bool:
         """Whether what is written now has the same value on all replicas."""
-        return self.updating or self.phase is Phase.SEED
+        return self.updating or self.phase in (Phase.SEED, Phase.WRITE)
 
     @contextlib.contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -162,10 +166,12 @@ class Step:
         finally:
             self.share = outer
 
-    def note_written(self, variable: Any) -> None:
+    def note_written(self, variable: Any, may_differ: bool) -> None:
         """Notes that this replica wrote `variable` by itself: see `statistics`."""
         if not any(known is variable for known in self.written):
             self.written.append(variable)
+        if may_differ:
+            self.differing.append(variable)
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""

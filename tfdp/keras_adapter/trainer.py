@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, cut, metrics, recorded, scopes
+from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.statistics import average_written
+from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
 from tfdp.keras_adapter.step import Share, current, is_tfdp
 
 
@@ -55,7 +55,7 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     if not is_tfdp(strategy) or (self.predict_function is not None and not force):
         return original(self, force)
     check_made_in_scope(self, strategy)
-    with compiling.forward_only(self):
+    with compiling.forward_only(self), predictions.of_examples(self):
         original(self, force)
     run = self.predict_function
     self.predict_function = lambda batches: run(list(_cut(strategy, batches)))
@@ -188,6 +188,7 @@ def _with_share(
             )
             with step.sharing(share), metrics.results_over_replicas(model):
                 logs = metrics.same_on_all(step, step_function(data))
+                warn_of_undeclared(step, model)
                 average_written(step)
         return logs
 

@@ -1,0 +1,216 @@
+"""What replicas write into layers' and metrics' variables: as declared, an error or a warning."""
+
+import inspect
+import logging
+
+import harness
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+X, Y = harness.regression_data(14)
+
+
+class Writes(layers.Layer):
+    """Passes its inputs on, and lets `write` do something with a variable and them."""
+
+    def __init__(self, write, **options):
+        super().__init__()
+        self.write, self.options = write, options
+
+    def build(self, shape):
+        self.state = self.add_weight(
+            shape=(), initializer="ones", trainable=False, name="state", **self.options
+        )
+
+    def call(self, x):
+        self.write(self.state, x)
+        return x
+
+
+def model_with(write, metrics=(), **options):
+    def build():
+        layer = Writes(write, **options)
+        model = keras.Sequential([keras.Input((5,)), layer, layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", metrics=[make() for make in metrics])
+        return model
+
+    return build
+
+
+def fit(model):
+    return model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history
+
+
+DECLARED = {
+    "sum, assign_add": ("sum", lambda v, x: v.assign_add(ops.sum(x))),
+    "sum, assign_sub": ("sum", lambda v, x: v.assign_sub(ops.sum(x * x))),
+    "sum, assign of its own and more": ("sum", lambda v, x: v.assign(ops.sum(x) + v)),
+    "sum, assign": ("sum", lambda v, x: v.assign(ops.sum(x))),
+    "mean, assign": ("mean", lambda v, x: v.assign(ops.mean(x))),
+    "mean, moving average": ("mean", lambda v, x: v.assign(0.9 * v + 0.1 * ops.mean(x))),
+    "mean, assign_add": ("mean", lambda v, x: v.assign_add(ops.mean(x))),
+    "the same on all": ("only_first_replica", lambda v, x: v.assign_add(2.0)),
+}
+
+
+def test_what_is_declared_gives_one_devices_state(trains_as_one_device):
+    def build():
+        written = [Writes(write, aggregation=declared) for declared, write in DECLARED.values()]
+        model = keras.Sequential([keras.Input((5,)), *written, layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    def fit_and_read(model):
+        states = (harness.global_value(layer.state) for layer in model.layers[:-1])
+        return fit(model), dict(zip(DECLARED, states, strict=True))
+
+    trains_as_one_device(build, fit_and_read)
+
+
+def test_what_is_declared_holds_in_eager_steps(replicas):
+    states = []
+    for count in (None, replicas):
+        model = harness.build_in_scope(model_with(DECLARED["sum, assign_add"][1],
+                                                  aggregation="sum"), count)  # fmt: skip
+        model.run_eagerly = True
+        fit(model)
+        states.append(float(harness.global_value(model.layers[0].state)))
+    np.testing.assert_allclose(states[1], states[0], rtol=1e-5)
+
+
+def test_a_sum_that_is_computed_from_its_own_value_is_refused():
+    model = harness.build_in_scope(
+        model_with(lambda v, x: v.assign(0.9 * v + ops.sum(x)), aggregation="sum"), 2
+    )
+    with pytest.raises(ValueError, match=r"must be added to, but '.*state'.*assign_add"):
+        fit(model)
+
+
+def test_what_is_not_declared_is_told_once(caplog):
+    said = {}
+    writes = {
+        "from the batch": lambda v, x: v.assign(ops.maximum(v, ops.max(x))),
+        "the same on all": lambda v, x: v.assign_add(1.0),
+    }
+    for name, write in writes.items():
+        model = harness.build_in_scope(model_with(write), 2)
+        with caplog.at_level(logging.WARNING, "tfdp"):
+            caplog.clear()
+            fit(model)
+            fit(model)
+            said[name] = [r.getMessage() for r in caplog.records if "aggregation" in r.message]
+    assert len(said["from the batch"]) == 1
+    assert "state' in its call" in said["from the batch"][0]
+    assert "aggregation='mean'" in said["from the batch"][0]
+    assert said["the same on all"] == []
+
+
+def test_keras_own_layers_are_no_matter_of_it(caplog):
+    def build():
+        model = keras.Sequential(
+            [
+                keras.Input((5,)),
+                layers.BatchNormalization(),
+                layers.SpectralNormalization(layers.Dense(3)),
+                layers.Dropout(0.5),
+                layers.Dense(1),
+            ]
+        )
+        model.compile("sgd", "mse")
+        return model
+
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        fit(harness.build_in_scope(build, 2))
+    assert not [r for r in caplog.records if "aggregation" in r.message]
+
+
+class Metric(keras.metrics.Metric):
+    """Lets `write` do something with its one state and the errors."""
+
+    def __init__(self, write, name="mine", **options):
+        super().__init__(name=name)
+        self.write = write
+        self.state = self.add_variable((), "zeros", name="state", **options)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.write(self.state, ops.abs(y_true - y_pred))
+
+    def result(self):
+        return ops.convert_to_tensor(self.state)
+
+
+METRICS = {
+    "adds": ({}, lambda v, e: v.assign_add(ops.sum(e))),
+    "assigns its own and more": ({}, lambda v, e: v.assign(ops.sum(e) + v)),
+    "sets to zero and adds": ({}, lambda v, e: (v.assign(0.0), v.assign_add(ops.sum(e)))),
+    "assigns a mean": ({"aggregation": "mean"}, lambda v, e: v.assign(ops.mean(e))),
+    "a moving mean": (
+        {"aggregation": "mean"},
+        lambda v, e: v.assign(0.5 * v + 0.5 * ops.mean(e)),
+    ),
+}
+
+
+def test_metrics_that_add_or_declare_a_mean_are_one_devices(trains_as_one_device):
+    made = [lambda n=n, o=o, w=w: Metric(w, f"m{n}", **o) for n, (o, w) in
+            enumerate(METRICS.values())]  # fmt: skip
+    trains_as_one_device(model_with(lambda v, x: None, made), fit)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda v, e: v.assign(ops.maximum(v, ops.max(e))), id="a maximum"),
+        *(
+            pytest.param(write, id=name, marks=pytest.mark.exhaustive)
+            for name, write in {
+                "a mean": lambda v, e: v.assign(ops.mean(e)),
+                "a moving average": lambda v, e: v.assign(0.9 * v + ops.mean(e)),
+                "a constant": lambda v, e: v.assign(3.0),
+            }.items()
+        ),
+    ],
+)
+def test_a_metric_that_overwrites_a_state_that_is_summed_is_refused(write):
+    model = harness.build_in_scope(model_with(lambda v, x: None, [lambda: Metric(write)]), 2)
+    with pytest.raises(ValueError, match=r"must add to them, but '.*state' is written otherwise"):
+        fit(model)
+
+
+def keras_metrics():
+    """Every metric of Keras with a state of its own: the others are `Mean`s of a function."""
+    classes = {name: kind for name, kind in vars(keras.metrics).items() if inspect.isclass(kind)}
+    left_out = (keras.metrics.Mean, keras.metrics.Sum)
+    needed = {
+        "MeanIoU": {"num_classes": 2},
+        "OneHotMeanIoU": {"num_classes": 2},
+        "BinaryIoU": {},
+        "IoU": {"num_classes": 2, "target_class_ids": [0]},
+        "OneHotIoU": {"num_classes": 2, "target_class_ids": [0]},
+        "MeanRelativeError": {"normalizer": [1.0]},
+        "SensitivityAtSpecificity": {"specificity": 0.5},
+        "SpecificityAtSensitivity": {"sensitivity": 0.5},
+        "PrecisionAtRecall": {"recall": 0.5},
+        "RecallAtPrecision": {"precision": 0.5},
+    }
+    return [
+        kind(name=name, **needed.get(name, {}))
+        for name, kind in classes.items()
+        if not issubclass(kind, left_out) and kind is not keras.metrics.Metric
+    ]
+
+
+def test_no_metric_of_keras_is_refused(trains_as_one_device):
+    labels = (np.arange(14) % 2).astype("float32")[:, None]
+
+    def build():
+        model = keras.Sequential([keras.Input((5,)), layers.Dense(1, activation="sigmoid")])
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=keras_metrics())
+        return model
+
+    def evaluate(model):
+        return model.evaluate(X, labels, batch_size=4, verbose=0, return_dict=True)
+
+    trains_as_one_device(build, evaluate, seen_tolerance=1e-4)

@@ -1,0 +1,103 @@
+"""What `predict` gives: the replicas' outputs, joined along the axis of the examples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.keras_adapter.step import Step, current
+
+
+@contextlib.contextmanager
+def of_examples(model: keras.Model) -> Iterator[None]:
+    """Within it Keras makes a function for `predict` that refuses outputs of another first axis.
+
+    Such an output, a scalar or a kernel, time-major or of two rows an example, would come out in
+    another shape or order than from one device.
+    """
+    convert = model._autoconvert_optionals
+
+    def checked(step_function: Callable[..., Any]) -> Any:
+        return convert(_checked(model, step_function))
+
+    model.__dict__["_autoconvert_optionals"] = checked
+    try:
+        yield
+    finally:
+        del model.__dict__["_autoconvert_optionals"]
+
+
+def _checked(model: keras.Model, step_function: Callable[..., Any]) -> Callable[..., Any]:
+    @tf.autograph.experimental.do_not_convert
+    def run(data: Any) -> Any:
+        outputs = step_function(data)
+        step = current()
+        if step is None or step.num_replicas == 1:
+            return outputs
+        leaves = tf.nest.flatten(outputs)
+        inputs = [leaf for leaf in tf.nest.flatten(data) if _rank(leaf)]
+        if not inputs:
+            return outputs  # of elements that are no batches
+        declared = _declared(model, leaves)
+        joined = [
+            _with_rows(step, leaf, inputs[0], declared[index], index)
+            for index, leaf in enumerate(leaves)
+        ]
+        return tf.nest.pack_sequence_as(outputs, joined)
+
+    return run
+
+
+def _with_rows(step: Step, output: Any, batch: Any, varies: bool, index: int) -> Any:
+    """`output`, if it has a row for each of the share's examples."""
+    rows, examples = (leaf.shape[0] if _rank(leaf) else -1 for leaf in (output, batch))
+    # A length that is fixed where the share's is not is no number of examples, even where it fits.
+    fits = rows == examples if rows is not None else True
+    if not (varies and fits):
+        raise ValueError(_refusal(index, output.shape, examples))
+    if rows is not None:
+        return output
+    check = tf.debugging.assert_equal(
+        _num_rows(output), _num_rows(batch), _refusal(index, output.shape, examples)
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.nest.map_structure(tf.identity, output, expand_composites=True)
+
+
+def _declared(model: keras.Model, leaves: list[Any]) -> list[bool]:
+    """Of each output, whether the model's graph of layers leaves its first axis open."""
+    own_step = type(model).predict_step is keras.Model.predict_step
+    outputs = tf.nest.flatten(getattr(model, "outputs", None) or []) if own_step else []
+    inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])
+    fixed = any(len(each.shape) and each.shape[0] is not None for each in inputs)
+    if len(outputs) != len(leaves) or fixed:
+        return [True] * len(leaves)
+    return [bool(len(each.shape)) and each.shape[0] is None for each in outputs]
+
+
+def _refusal(index: int, shape: Any, examples: int | None) -> str:
+    share = "a share of any number of" if examples is None else f"{examples}"
+    return (
+        "Under several replicas the first axis of what `predict` gives must be that of the "
+        f"examples, along which the replicas' outputs are joined, but output {index} has the shape "
+        f"{shape} for {share} examples. Let the model give a row for each example: keras.ops."
+        "moveaxis brings another axis to the front, and several rows of one example go on a second "
+        "axis. What is no example's, read from the model, or from one built outside the scope."
+    )
+
+
+def _rank(leaf: Any) -> int:
+    shape = getattr(leaf, "shape", None)
+    return 0 if shape is None else (1 if shape.rank is None else shape.rank)
+
+
+def _num_rows(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, tf.int64)[0]
