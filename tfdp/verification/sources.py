@@ -78,4 +78,6 @@ def _is_users(file: str) -> bool:
 
 
 def _line(file: str, line: int) -> str:
+    if "ipykernel" in file or file.startswith("<ipython"):
+        return f"line {line} of a cell"
     return f"{os.path.basename(file)}:{line}"

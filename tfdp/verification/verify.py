@@ -53,7 +53,8 @@ def verify(
     raises what it finds), or on all ranks under `tfdp run`; then all ranks get the same report.
     Random states, Keras' counts of names and the dtype policy are afterwards what they were. Not
     verified is what `fit` is given beside its batches, such as callbacks, nor how a dataset makes
-    its batches. With `jit_compile=True` gradients cannot be read, and layers are compared without.
+    its batches. With `jit_compile=True`, Keras' default on one GPU, gradients cannot be read, and
+    layers are compared without.
 
     Cost: the program is built, traced and trained three times, once more with plain
     BatchNormalization or half precision, and up to five times more where something parts; every
@@ -79,7 +80,7 @@ def verify(
       ValueError: An argument is out of range; `build` does not compile, or returns another model
         the second time; there is one device only; a scope is open.
       TypeError: `batches` or what `build` returns is of the wrong kind.
-      ScopeError: `build` uses variables that were made before it was called.
+      ScopeError: `build` uses variables that were made before it was called, in no model.
 
     >>> import keras, numpy as np, tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
@@ -125,7 +126,6 @@ class _Verification:
             return self._unrepeatable(unsteady)
         plain = plain_normalization(self._reference.model)
         run = train(self._program, self._strategy, synchronized=bool(plain))
-        _check_same_model(self._reference, run)
         table = self._compared(run)
         found = self._apart(table)
         for move in _MOVES[1:]:
@@ -149,6 +149,7 @@ class _Verification:
     # ---- what differs
 
     def _compared(self, run: Run) -> compare.Table:
+        _check_same_model(self._reference, run)
         return self._of_all_ranks(compare.differences(self._reference.steps, run.steps))
 
     def _of_all_ranks(self, table: compare.Table) -> compare.Table:
@@ -214,7 +215,8 @@ class _Verification:
     ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
         """For each part its first difference, or the largest of those that agree."""
         noise = compare.of_controls(self._controls)
-        parted, agreeing = {}, {}
+        parted: dict[str, Difference] = {}
+        agreeing: dict[str, Difference] = {}
         by_size = sorted(found.items(), key=lambda item: (item[0][0], -item[1]))
         for (step, part, path), size in by_size:
             control = noise.get((part, path), 0.0)
@@ -335,11 +337,13 @@ def _device_of_reference(strategy: tf.distribute.Strategy) -> str | None:
 
 
 def _check_same_model(one: Run, other: Run) -> None:
-    if one.model is other.model:
-        raise ValueError(
-            "`build` must make a new model each time, but returned the same one twice. Make the "
-            "model within `build`."
-        )
+    before = {id(variable) for variable in one.model.variables}
+    for variable in other.model.variables:
+        if id(variable) in before:
+            raise ValueError(
+                "`build` must make a new model each time, and all that is in it, but the variable "
+                f"{variable.path!r} is the same one twice. Make its layer within `build`."
+            )
     parts = (readings.WEIGHTS, readings.STATE)
     shapes = [
         {key: copies[0].shape for key, copies in run.steps[-1].items() if key[0] in parts}
@@ -350,8 +354,8 @@ def _check_same_model(one: Run, other: Run) -> None:
         if first != second:
             raise ValueError(
                 f"`build` must make the same model each time, but its variable {path!r} has "
-                f"{_shape(first)} on one device and {_shape(second)} under the strategy. Let "
-                "nothing in `build` depend on earlier calls, or on the number of replicas."
+                f"{_shape(first)} the first time and {_shape(second)} another time. Let nothing in "
+                "`build` depend on earlier calls, or on the number of replicas."
             )
 
 
