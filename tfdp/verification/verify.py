@@ -94,8 +94,8 @@ def verify(
     >>> batches = [(np.random.rand(5, 4), np.random.rand(5, 1))]
     >>> report = tfdp.verify(build, batches, strategy=strategy).check()
     >>> tfdp.verify(lambda: build(Centered), batches, strategy=strategy)
-    On 2 replicas the program does not train as on one device: layer `own` ... parts first, in
-    step 1. ...
+    On 2 replicas the program does not train as on one device: layer `sequential/own` parts first,
+    in step 1. ...
     """
     _check_arguments(build, steps, tolerance)
     strategy = _local_strategy() if strategy is None else strategy
