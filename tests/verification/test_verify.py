@@ -4,6 +4,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from verification import faults, programs
 
 import tfdp
@@ -180,6 +181,8 @@ def test_a_layer_that_was_made_outside_is_refused():
 def test_arguments_out_of_range_are_refused():
     wrong(ValueError, "`steps`", steps=0)
     wrong(ValueError, "`tolerance`", tolerance=0.0)
+    with pytest.raises(TypeError, match="`strategy` must be"):
+        tfdp.verify(faults.dense, faults.batches(), strategy=tf.distribute.get_strategy())
     with pytest.raises(ValueError, match="two replicas at least"):
         verified(faults.dense, replicas=1)
     with harness.strategy(2).scope(), pytest.raises(ValueError, match="outside of any scope"):

@@ -19,7 +19,7 @@ def say(report):
 
 
 say(tfdp.verify(programs.dropping, faults.batches((7, 8, 1)), strategy=strategy)).check()
-say(tfdp.verify(programs.adam_before_normalization, faults.batches())).check()
+say(tfdp.verify(programs.accumulating, faults.batches())).check()
 for name in FAULTS:
     fault = faults.FAULTS[name]
     report = say(tfdp.verify(fault.build, faults.batches(), steps=2))
