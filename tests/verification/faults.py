@@ -103,7 +103,7 @@ class Seeing(keras.layers.Layer):
         )
 
     def call(self, x):
-        self.seen.assign(keras.ops.max(keras.ops.abs(x)))
+        self.seen.assign(keras.ops.mean(keras.ops.abs(x)))
         return x
 
 

@@ -3,14 +3,13 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from verification.faults import FEATURES, dense
+from verification.faults import FEATURES, batches, dense
 
 
-def adam_before_normalization():
+def adam_before_normalization(*layers):
     """The gradient of the bias is zero but for rounding, which Adam makes as large as its rate."""
-    return dense(
-        keras.layers.BatchNormalization(synchronized=True), optimizer=keras.optimizers.Adam(1e-2)
-    )
+    normalized = keras.layers.Dense(3), keras.layers.BatchNormalization(synchronized=True)
+    return dense(*layers, *normalized, optimizer=keras.optimizers.Adam(1e-2))
 
 
 def accumulating():
@@ -29,10 +28,17 @@ def half_precision():
 
 
 def scaled():
-    """The first step overflows on all replicas; at the next the scale has come down."""
+    """Skips a step in which an example overflows."""
     keras.config.set_dtype_policy("mixed_float16")
     sgd = keras.optimizers.SGD(0.1)
-    return dense(optimizer=keras.optimizers.LossScaleOptimizer(sgd, initial_scale=2.0**17))
+    return dense(optimizer=keras.optimizers.LossScaleOptimizer(sgd, initial_scale=2.0**10))
+
+
+def with_an_overflow():
+    """Batches for `scaled`."""
+    first, *others = batches()
+    first[1][0] = 1e6
+    return [first, *others]
 
 
 def compiled():
@@ -95,13 +101,73 @@ def adversaries():
     return model
 
 
+def root_of_mean(y_true, y_pred):
+    """No mean over examples, in a scalar."""
+    return keras.ops.sqrt(keras.ops.mean(keras.ops.square(y_true - y_pred)))
+
+
+def total(y_true, y_pred):
+    """A sum over examples, in a scalar."""
+    return keras.ops.sum(keras.ops.square(y_true - y_pred))
+
+
+class Last(keras.metrics.Metric):
+    """Assigns its state."""
+
+    def __init__(self):
+        super().__init__(name="last")
+        self.error = self.add_weight(name="error", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.error.assign(keras.ops.mean(keras.ops.abs(y_true - y_pred)))
+
+    def result(self):
+        return self.error
+
+
+class Codes(keras.layers.Layer):
+    """A vector quantizer whose codes are moving averages of what is assigned to them."""
+
+    def build(self, shape):
+        self.codes = self.add_weight(
+            name="codes", shape=(2, shape[-1]), initializer="random_normal", trainable=False
+        )
+
+    def call(self, x):
+        distances = keras.ops.sum(keras.ops.square(x[:, None] - self.codes), -1)
+        assigned = keras.ops.one_hot(keras.ops.argmin(distances, -1), 2)
+        counts = keras.ops.sum(assigned, 0)[:, None]
+        means = keras.ops.matmul(keras.ops.transpose(assigned), x) / keras.ops.maximum(counts, 1.0)
+        self.codes.assign(0.5 * self.codes + 0.5 * means)
+        return x + keras.ops.stop_gradient(keras.ops.matmul(assigned, self.codes) - x)
+
+
+class Penalty(keras.layers.Layer):
+    """Adds a sum over examples to the loss."""
+
+    def call(self, x):
+        self.add_loss(0.1 * keras.ops.sum(keras.ops.square(x)))
+        return x
+
+
+# What a library may find out, warn of or refuse; whatever it does, it is not silent.
+HARD = {
+    "the root of a mean": lambda: dense(loss=root_of_mean),
+    "a sum in a scalar": lambda: dense(loss=total),
+    "a metric that assigns": lambda: dense(metrics=[Last()]),
+    "a codebook": lambda: dense(Codes()),
+    "a sum in add_loss": lambda: dense(Penalty()),
+}
+
+
 def words():
     """Rows of an embedding: sparse gradients."""
     model = keras.Sequential(
         [
             keras.Input([3], dtype="int32"),
             keras.layers.Embedding(9, 2),
-            keras.layers.GRU(2, dropout=0.2),
+            keras.layers.Dropout(0.2),
+            keras.layers.Flatten(),
             keras.layers.Dense(1),
         ]
     )

@@ -22,11 +22,11 @@ def of_model(model: keras.Model) -> Readings:
     """Weights, layer state and optimizer state, now."""
     trained = {id(variable) for variable in model.trainable_variables}
     found: Readings = {}
-    for variable, path in _paths(model.variables):
+    for variable, path in paths(model.variables):
         part = WEIGHTS if id(variable) in trained else STATE
         found[part, path] = copies(variable)
     variables = [v for optimizer in optimizers(model) for v in optimizer.variables]
-    for variable, path in _paths(variables):
+    for variable, path in paths(variables):
         found[OPTIMIZER, path] = copies(variable)
     return found
 
@@ -72,7 +72,7 @@ def copies(variable: Any) -> list[np.ndarray]:
     return [np.asarray(part.numpy()) for part in parts]
 
 
-def _paths(variables: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+def paths(variables: Iterable[Any]) -> Iterator[tuple[Any, str]]:
     """Each variable with its path, numbered where several have the same."""
     seen: dict[str, int] = {}
     for variable in variables:

@@ -92,11 +92,10 @@ def of_part(first: Difference, model: keras.Model, replicas_differ: bool) -> tup
 
 def _of_start(first: Difference, model: keras.Model) -> tuple[str, str]:
     return f"{first.part} `{first.path}`", (
-        f"`build` ({sources.place(type(model)) or type(model).__name__}) makes another program "
-        "under the strategy: does it ask for the number of replicas, as in "
-        "`rate * strategy.num_replicas_in_sync`? The batch is the global one and needs no other "
-        "rate."
-    ).replace(f" ({type(model).__name__})", "")
+        "`build` makes another program under the strategy: does it ask for the number of replicas, "
+        "as in `rate * strategy.num_replicas_in_sync`? The batch is the global one and needs no "
+        "other rate."
+    )
 
 
 def _of_loss(first: Difference, model: keras.Model) -> tuple[str, str]:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 import os
-import pathlib
-import sysconfig
+import threading
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-_OURS = pathlib.Path(__file__).parent.parent
+from tfdp import errors
+
+# Frames of these are between a user's line and an operation.
 _LIBRARIES = tuple(
-    os.path.join(folder, "")
-    for folder in (
-        *(os.path.dirname(module.__file__) for module in (tf, keras)),
-        str(_OURS),
-        sysconfig.get_paths()["stdlib"],
-        sysconfig.get_paths()["purelib"],
-    )
-)
+    os.path.join(os.path.dirname(inspect.getfile(module)), "") for module in (tf, keras, errors)
+) + tuple(map(inspect.getfile, (contextlib, functools, threading)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +71,14 @@ def at(name: str, thing: Any) -> str:
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith(_LIBRARIES) and not file.startswith("<frozen")
+    return not file.startswith(_LIBRARIES) and (not file.startswith("<") or _is_cell(file))
+
+
+def _is_cell(file: str) -> bool:
+    return "ipykernel" in file or file.startswith("<ipython")
 
 
 def _line(file: str, line: int) -> str:
+    if _is_cell(file):
+        return f"line {line} of a cell"
     return f"{os.path.basename(file)}:{line}"

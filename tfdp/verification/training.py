@@ -140,12 +140,15 @@ def _move(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
     epsilons = _epsilons(model)
     offsets = {}
-    for variable in model.trainable_variables:
+    trained = {id(variable) for variable in model.trainable_variables}
+    for variable, path in readings.paths(model.variables):
+        if id(variable) not in trained:
+            continue
         before = np.asarray(variable.numpy(), np.float64)
         exponent = np.floor(np.log2(np.abs(before), where=before != 0, out=np.zeros_like(before)))
         unit = np.where(before == 0, 0.0, np.exp2(exponent) * epsilons[id(variable)])
         variable.assign(before + np.where(generator.random(before.shape) < 0.5, -unit, unit))
-        offsets[variable.path] = np.asarray(variable.numpy(), np.float64) - before
+        offsets[path] = np.asarray(variable.numpy(), np.float64) - before
     return offsets
 
 

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdp import cluster
 from tfdp.strategy.data_parallel import DataParallelStrategy
-from tfdp.strategy.input_batches import shares
-from tfdp.verification import compare, layers, readings, reasons
-from tfdp.verification.batches import Batches, rows
-from tfdp.verification.report import Difference, Report
-from tfdp.verification.training import Program, Run, plain_normalization, train
-
-# Where something parts, rounding gets more chances to explain it.
-_MOVES = (1, 2, 3)
-
-# What the first step cannot amplify: it begins with the same weights.
-_OF_FIRST_STEP = (readings.LOSS, readings.STATE, readings.GRADIENTS, readings.METRICS)
-
-_LAYERS = "layer output"
+from tfdp.verification.batches import Batches
+from tfdp.verification.comparison import Comparison
+from tfdp.verification.report import Report
+from tfdp.verification.training import Program
 
 
 def verify(
     build: Callable[[], keras.Model],
     batches: Any,
     steps: int = 3,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: DataParallelStrategy | None = None,
     tolerance: float = 1e-5,
 ) -> Report:
     """Trains a program on one device and under a strategy, and says what parts first, and where.
@@ -53,11 +41,13 @@ def verify(
     raises what it finds), or on all ranks under `tfdp run`; then all ranks get the same report.
     Random states, Keras' counts of names and the dtype policy are afterwards what they were. Not
     verified is what `fit` is given beside its batches, such as callbacks, nor how a dataset makes
-    its batches. With `jit_compile=True` gradients cannot be read, and layers are compared without.
+    its batches. With `jit_compile=True`, Keras' default on one GPU, gradients cannot be read, and
+    layers are compared without.
 
     Cost: the program is built, traced and trained three times, once more with plain
     BatchNormalization or half precision, and up to five times more where something parts; every
-    rank trains its own on one device.
+    rank trains its own on one device. All weights, gradients and slots of each step are kept in the
+    host's memory, those of one device and of one other run at a time.
 
     Args:
       build: Returns a compiled model, a new one each time, made from nothing that was made before.
@@ -78,8 +68,8 @@ def verify(
     Raises:
       ValueError: An argument is out of range; `build` does not compile, or returns another model
         the second time; there is one device only; a scope is open.
-      TypeError: `batches` or what `build` returns is of the wrong kind.
-      ScopeError: `build` uses variables that were made before it was called.
+      TypeError: `batches`, `strategy` or what `build` returns is of the wrong kind.
+      ScopeError: `build` uses variables that were made before it was called, in no model.
 
     >>> import keras, numpy as np, tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
@@ -93,199 +83,20 @@ def verify(
     >>> batches = [(np.random.rand(5, 4), np.random.rand(5, 1))]
     >>> report = tfdp.verify(build, batches, strategy=strategy).check()
     >>> tfdp.verify(lambda: build(Centered), batches, strategy=strategy)
-    On 2 replicas the program does not train as on one device: layer `own` ... parts first, in
-    step 1. ...
+    On 2 replicas the program does not train as on one device: layer `sequential/own` parts first,
+    in step 1. ...
     """
     _check_arguments(build, steps, tolerance)
     strategy = _local_strategy() if strategy is None else strategy
-    replicas = strategy.extended.num_replicas
-    if replicas < 2:
+    if not isinstance(strategy, DataParallelStrategy):
+        raise TypeError(
+            "`strategy` must be a `tfdp.DataParallelStrategy`, but received "
+            f"{type(strategy).__name__!r}. Leave it out, or make one."
+        )
+    if strategy.extended.num_replicas < 2:
         raise ValueError(_ONE_DEVICE)
     program = Program(build, Batches(batches, steps), _device_of_reference(strategy))
-    return _Verification(program, strategy, tolerance).report()
-
-
-class _Verification:
-    """The runs of one program, and what they show. All ranks see the same differences."""
-
-    def __init__(
-        self, program: Program, strategy: tf.distribute.Strategy, tolerance: float
-    ) -> None:
-        self._program, self._strategy, self._tolerance = program, strategy, tolerance
-        self._processes = strategy.extended.processes if strategy.extended.in_cluster else None
-        if self._processes is not None:
-            self._processes.compare("the batches of `tfdp.verify`", program.batches.described())
-        self._reference = train(program)
-        self._controls = [self._compared(train(program, move=_MOVES[0]))]
-
-    def report(self) -> Report:
-        """What is found."""
-        unsteady = self._unsteady()
-        if unsteady:
-            return self._unrepeatable(unsteady)
-        plain = plain_normalization(self._reference.model)
-        run = train(self._program, self._strategy, synchronized=bool(plain))
-        _check_same_model(self._reference, run)
-        table = self._compared(run)
-        found = self._apart(table)
-        for move in _MOVES[1:]:
-            if found and self._amplifies():
-                self._controls.append(self._compared(train(self._program, move=move)))
-                found = self._apart(table)
-        replicas_differ = self._replicas_differ(run)
-        if replicas_differ and not found:
-            found = {(len(run.steps) - 1, readings.WEIGHTS, "the replicas' copies"): np.inf}
-        parted, agreeing = self._listed(table, found)
-        cause = reason = ""
-        if parted:
-            parted, cause, reason = self._explained(parted, bool(plain), replicas_differ)
-        by_design = (self._of_normalization(plain),) if plain else ()
-        return self._report(parted, agreeing, by_design, cause, reason)
-
-    def _report(self, *found: Any) -> Report:
-        steps = len(self._program.batches.steps)
-        return Report(self._strategy.extended.num_replicas, steps, *found)
-
-    # ---- what differs
-
-    def _compared(self, run: Run) -> compare.Table:
-        return self._of_all_ranks(compare.differences(self._reference.steps, run.steps))
-
-    def _of_all_ranks(self, table: compare.Table) -> compare.Table:
-        if self._processes is None:
-            return table
-        payload = json.dumps([[*key, value] for key, value in table.items()]).encode()
-        posts = self._processes.board.all_gather("a table of `tfdp.verify`", payload=payload)
-        tables = [json.loads(post.payload) for post in posts]
-        return compare.merged({tuple(key): value for *key, value in rows} for rows in tables)
-
-    def _apart(self, table: compare.Table) -> compare.Table:
-        return compare.apart(table, self._controls, self._tolerance)
-
-    def _amplifies(self) -> bool:
-        """Whether rounding grows in this program: then its size is chance, and one control few."""
-        return max(self._controls[0].values(), default=0.0) > self._tolerance / 10
-
-    def _unsteady(self) -> compare.Table:
-        """What a second run of the same program changes before rounding can grow."""
-
-        def early(table: compare.Table) -> compare.Table:
-            return {
-                key: value
-                for key, value in table.items()
-                if value > self._tolerance
-                and (key[0] == 0 or (key[0] == 1 and key[1] in _OF_FIRST_STEP))
-            }
-
-        # The control is a second run; only where it differs there is a reason to look.
-        suspicious = early(self._controls[0])
-        return early(self._compared(train(self._program))) if suspicious else {}
-
-    def _unrepeatable(self, unsteady: compare.Table) -> Report:
-        parted, _ = self._listed(unsteady, unsteady)
-        at_start = parted[0].step == 0
-        return self._report(
-            parted,
-            (),
-            (),
-            "",
-            f"run twice from the same seeds, {parted[0].part} differ. "
-            + ("`build` draws" if at_start else "The program draws")
-            + " from a generator without a seed (such as `numpy.random.default_rng()`), asks a "
-            "clock, or keeps something from one call of `build` to the next. Give it a seed, and "
-            "make all anew in `build`.",
-        )
-
-    def _replicas_differ(self, run: Run) -> bool:
-        last = [
-            copies
-            for (part, _), copies in run.steps[-1].items()
-            if part in (readings.WEIGHTS, readings.STATE, readings.OPTIMIZER)
-        ]
-        local = range(max(map(len, last), default=1))
-        bits = {str(_checksum([each[min(i, len(each) - 1)] for each in last])) for i in local}
-        if self._processes is not None:
-            posts = self._processes.board.all_gather("the bits of `tfdp.verify`", sorted(bits))
-            bits = {text for post in posts for text in post.value}
-        return len(bits) > 1
-
-    def _listed(
-        self, table: compare.Table, found: compare.Table
-    ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
-        """For each part its first difference, or the largest of those that agree."""
-        noise = compare.of_controls(self._controls)
-        parted, agreeing = {}, {}
-        by_size = sorted(found.items(), key=lambda item: (item[0][0], -item[1]))
-        for (step, part, path), size in by_size:
-            control = noise.get((part, path), 0.0)
-            parted.setdefault(part, Difference(part, path, step, size, control))
-        for (step, part, path), size in sorted(table.items(), key=lambda item: -item[1]):
-            if part not in parted:
-                control = noise.get((part, path), 0.0)
-                agreeing.setdefault(part, Difference(part, path, step, size, control))
-        order = readings.PARTS.index
-        return (
-            tuple(sorted(parted.values(), key=lambda d: (d.step, order(d.part)))),
-            tuple(sorted(agreeing.values(), key=lambda d: order(d.part))),
-        )
-
-    # ---- why
-
-    def _explained(
-        self, parted: tuple[Difference, ...], synchronized: bool, replicas_differ: bool
-    ) -> tuple[tuple[Difference, ...], str, str]:
-        first = parted[0]
-        if first.step and first.part in (readings.LOSS, readings.STATE):
-            found = self._first_layer(first.step, synchronized)
-            if found is not None:
-                difference, traced = found
-                return (difference, *parted), *reasons.of_layer(traced)
-        return parted, *reasons.of_part(first, self._reference.model, replicas_differ)
-
-    def _first_layer(
-        self, step: int, synchronized: bool
-    ) -> tuple[Difference, reasons.Traced] | None:
-        """The first layer whose outputs part in a step: innermost, where layers hold others."""
-        program = self._program
-        reference = train(program, watch=step).calls
-        run = train(program, self._strategy, synchronized=synchronized, watch=step).calls
-        assert reference is not None and run is not None
-        examples = rows(program.batches.steps[step - 1])
-        expected = reference.by_rank().get(0, [])
-        controls = []
-        if self._amplifies():
-            control = train(program, move=_MOVES[0], watch=step).calls
-            assert control is not None
-            noise = layers.differences(expected, control.by_rank(), [(0, examples)])
-            controls.append(self._of_all_ranks(noise))
-        table = layers.differences(expected, run.by_rank(), self._bounds(examples))
-        found = compare.apart(self._of_all_ranks(table), controls, self._tolerance)
-        if not found:
-            return None
-        _, _, path = key = min(found)
-        by_rounding = compare.of_controls(controls).get(key[1:], 0.0)
-        traced = reasons.Traced(path, *reference.traced.get(path, (None, [])))
-        return Difference(_LAYERS, path, step, found[key], by_rounding), traced
-
-    def _bounds(self, examples: int) -> list[tuple[int, int]]:
-        sizes = shares(examples, self._strategy.extended.num_replicas)
-        ends = np.cumsum(sizes).tolist()
-        return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-
-    def _of_normalization(self, plain: Sequence[keras.layers.BatchNormalization]) -> str:
-        table = self._compared(train(self._program, self._strategy))
-        sizes = {
-            part: max((v for (_, p, _), v in table.items() if p == part), default=0.0)
-            for part in (readings.LOSS, readings.WEIGHTS, readings.STATE)
-        }
-        names = ", ".join(f"`{layer.path or layer.name}`" for layer in plain[:3])
-        names += f" and {len(plain) - 3} more" if len(plain) > 3 else ""
-        by_how_much = ", ".join(f"{part} by {size:.1e}" for part, size in sizes.items())
-        return (
-            f"plain BatchNormalization ({names}) normalizes each replica's share by itself. As it "
-            f"is, one device differs in {by_how_much}. The table is with `synchronized=True` in "
-            "its place, which gives one device's result."
-        )
+    return Comparison(program, strategy, tolerance).report()
 
 
 _ONE_DEVICE = (
@@ -332,35 +143,3 @@ def _device_of_reference(strategy: tf.distribute.Strategy) -> str | None:
     """The CPU, where the replicas are on it and TensorFlow would take a GPU."""
     on_cpu = all(":CPU:" in device for device in strategy.extended.worker_devices)
     return "CPU:0" if on_cpu and tf.config.list_logical_devices("GPU") else None
-
-
-def _check_same_model(one: Run, other: Run) -> None:
-    if one.model is other.model:
-        raise ValueError(
-            "`build` must make a new model each time, but returned the same one twice. Make the "
-            "model within `build`."
-        )
-    parts = (readings.WEIGHTS, readings.STATE)
-    shapes = [
-        {key: copies[0].shape for key, copies in run.steps[-1].items() if key[0] in parts}
-        for run in (one, other)
-    ]
-    for _, path in sorted({*shapes[0], *shapes[1]}):
-        first, second = ([s[p, path] for p in parts if (p, path) in s] for s in shapes)
-        if first != second:
-            raise ValueError(
-                f"`build` must make the same model each time, but its variable {path!r} has "
-                f"{_shape(first)} on one device and {_shape(second)} under the strategy. Let "
-                "nothing in `build` depend on earlier calls, or on the number of replicas."
-            )
-
-
-def _shape(found: Sequence[tuple[int, ...]]) -> str:
-    return f"shape {list(found[0])}" if found else "no place"
-
-
-def _checksum(arrays: Sequence[np.ndarray]) -> int:
-    checksum = 0
-    for array in arrays:
-        checksum = zlib.crc32(np.ascontiguousarray(array).tobytes(), checksum)
-    return checksum
