@@ -1,7 +1,5 @@
 """What a rank posts appears on all boards; waits end, one way or another."""
 
-import time
-
 import meeting
 import pytest
 
@@ -119,7 +117,5 @@ def test_a_check_can_end_a_wait():
 
     with meeting.boards(2) as (first, second):
         second.post("other")
-        began = time.monotonic()
         with pytest.raises(KeyError, match="in vain"):
             first.wait("never", [1], "what never comes", check=check)
-        assert time.monotonic() - began < 10

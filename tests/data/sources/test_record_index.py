@@ -5,7 +5,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -143,11 +142,12 @@ def test_long_payloads_are_stepped_over(tmp_path, monkeypatch):
     assert sum(read) <= 20 * 16 + 12
 
 
-def test_sixty_thousand_small_records_are_scanned_in_a_second(tmp_path):
-    path = write(tmp_path / "a", [bytes(400)] * 60_000)
-    begin = time.perf_counter()
-    assert len(scan(path)) == 60_000
-    assert time.perf_counter() - begin < 1
+def test_small_records_are_scanned_by_the_megabyte(tmp_path, monkeypatch):
+    path = write(tmp_path / "a", [bytes(400)] * 6_000)
+    reads, pread = [], os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: reads.append(given) or pread(*given))
+    assert len(scan(path)) == 6_000
+    assert len(reads) <= 3 + 6_000 * 416 / 2**20  # not 6,000
 
 
 def test_it_is_written_without_tensorflow(path):

@@ -26,7 +26,6 @@ class Trouble(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if not guilty or batch != 2:
             return
-        print(f"TROUBLE {time.time()}", flush=True)
         if how in ("killed", "killed in a ring"):
             os.kill(os.getpid(), signal.SIGKILL)
         if how in ("stopped", "stopped in a ring"):
@@ -96,8 +95,6 @@ def loop(strategy):
 
     for number in range(10):
         try:
-            if guilty and number == 2:
-                print(f"TROUBLE {time.time()}", flush=True)
             strategy.run(step, args=(number,))
         except ValueError as error:
             print(f"skipped: {error}", flush=True)
@@ -106,5 +103,5 @@ def loop(strategy):
 try:
     run()
 except BaseException as error:
-    print(f"GOT {time.time()} {type(error).__name__}: {error}".replace("\n", " "), flush=True)
+    print(f"GOT {type(error).__name__}: {error}".replace("\n", " "), flush=True)
     raise
