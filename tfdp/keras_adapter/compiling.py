@@ -15,9 +15,11 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import Layer, get_keras_mask, set_keras_mask
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.layers import mark_outputs
 from tfdp.keras_adapter.step import Phase, Step, current
 
 _MARK = "_tfdp_compiles_forward"
+_COMPILED = "its call was compiled"
 
 
 @contextlib.contextmanager
@@ -34,13 +36,17 @@ def forward_only(model: keras.Model) -> Iterator[None]:
 
 @hook(Layer, "__call__")
 def call(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -> Any:
-    """The model's call inside a replica, compiled where the model asks for it."""
-    if not self.__dict__.get(_MARK):
-        return original(self, *args, **kwargs)
+    """A call inside a replica: a model's is compiled where the model asks for it."""
     step = current()
-    if step is None or step.compiling or tf.executing_eagerly():
+    if step is None:
         return original(self, *args, **kwargs)
-    return _compiled(step, original, self, args, kwargs)
+    if self.__dict__.get(_MARK) and not step.compiling and not tf.executing_eagerly():
+        self.__dict__[_MARK] = _COMPILED
+        outputs = _compiled(step, original, self, args, kwargs)
+    else:
+        outputs = original(self, *args, **kwargs)
+    mark_outputs(step, (args, kwargs), outputs)
+    return outputs
 
 
 def _compiled(

@@ -23,6 +23,7 @@ from tfdp.keras_adapter._keras import (
     seed_generator,
 )
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Phase, Share, Unseeded, current, is_tfdp
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
@@ -40,11 +41,13 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
         return original(self, *args, **kwargs)
     with step.during(Phase.SEED):
         seed = original(self, *args, **kwargs)
-    if step.rank == 0 or step.phase is Phase.DRAW:
+    if step.phase is Phase.DRAW:
         return seed
+    if step.rank == 0:
+        return mark(seed, Mark.RANDOM)
     bits = 8 * seed.dtype.size
     offset = step.rank * _STRIDE % 2 ** (bits - 1)
-    return seed + tf.constant([offset, 0], seed.dtype)
+    return mark(seed + tf.constant([offset, 0], seed.dtype), Mark.RANDOM)
 
 
 @hook(seed_generator, "global_seed_generator")
@@ -226,4 +229,4 @@ def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     examples, first = tf.unstack(tf.convert_to_tensor(share.place))
     rows_per_example = sizes[0] // tf.maximum(examples, 1)
     first_row = tf.where(rows_per_example * examples == sizes[0], first * rows_per_example, 0)
-    return first_row * tf.reduce_prod(sizes[1:])
+    return mark(first_row * tf.reduce_prod(sizes[1:]), Mark.RANDOM)

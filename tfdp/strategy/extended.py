@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
 from tfdp.data import Pipeline
+from tfdp.keras_adapter.provenance import mark_global
 from tfdp.recording import Watch
 from tfdp.strategy import device_iterators, input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
@@ -114,13 +115,17 @@ class DataParallelExtended(MirroredExtended):
                     copies.append(next_creator(**kwargs))
             return copies
 
-        return create_mirrored_variable(
+        variable = create_mirrored_variable(
             self._container_strategy(),
             create_copies,
             variables.CLASS_MAPPING,
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
+        if isinstance(variable, variables.ReplicaMirroredVariable):
+            for copy in variable.values:
+                mark_global(copy.handle)
+        return variable
 
     # ---- running replicas
 
