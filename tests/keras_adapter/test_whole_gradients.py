@@ -145,6 +145,10 @@ def function_within(model, x, y):
     model.update([ops.clip(g, -0.05, 0.05) for g in gradients(x, y)])
 
 
+def plain_function_within(model, x, y):
+    model.update(tf.function(lambda x, y: gradients_of(model, x, y))(x, y))
+
+
 def by_hand(model, x, y):
     """The gradient of a linear model's mean square, without a tape."""
     error = tf.matmul(x, model.hidden.kernel)[:, :1] - y
@@ -392,6 +396,7 @@ WAITING = {
             )
         ]
     ),
+    "in a function": plain_function_within,
     "by hand": by_hand,
     "for each example": per_example_clipping,
 }
@@ -408,10 +413,11 @@ def logged(model, x, y):
     return {"norm": tf.linalg.global_norm(gradients)}
 
 
+@pytest.mark.parametrize("eagerly", [False, True], ids=["in a graph", "eagerly"])
 @pytest.mark.parametrize("step", [by_global_norm, by_value, logged])
-def test_accumulated_gradients_that_are_used_before_their_sum_are_refused(step, replicas):
+def test_accumulated_gradients_that_are_used_before_their_sum_are_refused(step, eagerly, replicas):
     with harness.strategy(replicas).scope():
         model = Stepping(step)
-        model.compile(accumulating()(), jit_compile=False)
+        model.compile(accumulating()(), jit_compile=False, run_eagerly=eagerly)
     with pytest.raises(tfdp.errors.GradientError, match="when its window closes"):
         model.fit(X, Y, batch_size=8, verbose=0)

@@ -93,7 +93,7 @@ def _is_linear(step: Step, layouts: Layouts, walk: Walk, tensor: Any) -> bool:
         if mark_of(place.tensor) is Mark.LOCAL:
             return True
         place, node = walk.made_by(place)
-        if node is None or place.frame is not None:
+        if node is None:
             return False
         operations.append(node.attributes)
         if node.type in _ADDITIONS:

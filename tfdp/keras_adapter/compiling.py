@@ -7,6 +7,7 @@ compiles that function's gradient as well. Losses, metrics and the optimizer sta
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from tfdp.keras_adapter.step import Phase, Step, current
 
 _MARK = "_tfdp_compiles_forward"
 _COMPILED = "its call was compiled"
+_ASKED = "_tfdp_was_asked_to_compile"
 
 
 @contextlib.contextmanager
@@ -32,6 +34,22 @@ def forward_only(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         model._jit_compile = jit_compile
+
+
+def note_asked(model: keras.Model, jit_compile: Any) -> None:
+    """Notes what `compile` was asked for."""
+    model.__dict__[_ASKED] = jit_compile is True
+
+
+def say_if_nothing_was_compiled(model: keras.Model) -> None:
+    """Logs once, after a step, that a model which was to be compiled was never called."""
+    if model.__dict__.pop(_ASKED, False) and model.__dict__.get(_MARK) is True:
+        logging.getLogger("tfdp").warning(
+            "`jit_compile=True` compiled nothing of %r: on CPU it compiles the model's call, and "
+            "this model's `train_step` never calls it. To compile a part of it, wrap that part in "
+            "`tf.function(jit_compile=True)`.",
+            model.name,
+        )
 
 
 @hook(Layer, "__call__")

@@ -25,7 +25,7 @@ from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layouts import MARK_OF
 from tfdp.keras_adapter.provenance import Mark, mark, mark_local
 from tfdp.keras_adapter.step import Phase, Share, Step, current
-from tfdp.keras_adapter.traced import Place, Walk
+from tfdp.keras_adapter.traced import Place, Walk, users
 from tfdp.keras_adapter.weighing import layouts_of, weighed
 
 _NO_GRADIENT = tf.UnconnectedGradients.NONE
@@ -60,9 +60,11 @@ def gradient(
     for index, (source, value) in enumerate(zip(flat, gradients, strict=True)):
         if value is None:
             continue
-        if _is_variable(source) or layouts.is_free(Place(source)):
+        if _is_variable(source):
             everywhere.append(index)
-        else:
+        elif isinstance(source, tf.Tensor) and layouts.is_free(Place(source)):
+            everywhere.append(index)
+        elif isinstance(source, tf.Tensor):
             _mark(value, MARK_OF.get(layouts.of(Place(source))))
     share = step.share
     assert share is not None
@@ -161,19 +163,17 @@ def innermost(optimizer: Any) -> list[Any]:
 def check_waiting(step: Step) -> None:
     """Raises GradientError if what waits to be summed was used for anything but an update.
 
-    Ends a step of Keras' trainer. It knows of graphs; eagerly see `arriving`.
+    Ends a step of Keras' trainer.
     """
     waiting, allowed = step.waiting, step.linear
     step.waiting, step.linear = [], []
     for value in waiting:
-        if not tf.is_symbolic_tensor(value):
-            continue
-        for user in value.consumers():
-            if not any(user is op for op in allowed):
+        for user in users(value):
+            if not any(user.attributes is op for op in allowed):
                 raise GradientError(
                     "A gradient that an optimizer accumulates is summed over replicas when its "
                     "window closes, and before that must be used for nothing else, but the step "
-                    f"gives it to `{user.type}` ({user.name}). Use the optimizer's own clipnorm, "
+                    f"gives it to `{user.type}`. Use the optimizer's own clipnorm, "
                     "global_clipnorm or clipvalue, or no gradient_accumulation_steps."
                 )
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.layouts import MARK_OF, Layout
+from tfdp.keras_adapter.layouts import MARK_OF
 from tfdp.keras_adapter.provenance import mark, mark_global, mark_of
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.traced import Place, Walk
@@ -32,8 +32,12 @@ def mark_outputs(step: Step, inputs: Any, outputs: Any) -> None:
     for value in tf.nest.flatten(outputs):
         if not isinstance(value, tf.Tensor) or not value.shape.rank or mark_of(value) is not None:
             continue
-        fits = length is None or value.shape[0] is None or value.shape[0] % max(length, 1) == 0
-        if fits and layouts.of(Place(value)) is not Layout.FREE:
+        first = value.shape[0]
+        if first is None or length is None:
+            gives_rows = first is None
+        else:
+            gives_rows = first % max(length, 1) == 0 and not layouts.is_free(Place(value))
+        if gives_rows:
             mark(value, MARK_OF[rows])
 
 

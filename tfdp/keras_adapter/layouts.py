@@ -186,9 +186,23 @@ class Layouts:
             shape = node.inputs[0]
         first = output.shape[0] if output.shape.rank else None
         if first is not None:
-            fits = self._rows is not None and first % max(self._rows, 1) == 0
-            return Layout.FITS if fits and is_random(node.type) else Layout.UNKNOWN
+            return self._of_length(first) if is_random(node.type) else Layout.UNKNOWN
         return Layout.ROWS if self._begins_with_count(shape) else Layout.UNKNOWN
+
+    def of_draw(self, shape: Any) -> Layout:
+        """Of random numbers of a shape, a tensor or a sequence of numbers and scalars."""
+        if not tf.is_tensor(shape) and not len(shape):
+            return Layout.UNKNOWN
+        first = tf.get_static_value(shape[0])
+        if first is not None:
+            return self._of_length(int(first))
+        if tf.is_tensor(shape):
+            return Layout.ROWS if self._begins_with_count(Place(shape)) else Layout.UNKNOWN
+        return Layout.ROWS if self.is_count(Place(shape[0])) else Layout.UNKNOWN
+
+    def _of_length(self, first: int) -> Layout:
+        fits = self._rows is not None and first % max(self._rows, 1) == 0
+        return Layout.FITS if fits else Layout.UNKNOWN
 
     def _begins_with_count(self, shape: Place) -> bool:
         _, node = self._walk.made_by(shape)

@@ -13,6 +13,7 @@ from tfdp.keras_adapter.traced import Place, Walk
 
 # Their outputs are the same wherever they run. `Shape` is, of what has a fixed shape.
 _ALIKE = ("Const", "CollectiveReduceV2", "CollectiveGatherV2", "CollectiveBcastRecvV2")
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 
@@ -42,8 +43,9 @@ _OF_MARKS = {
     Mark.LOCAL: Origin.LOCAL,
     Mark.RANDOM: Origin.RANDOM,
     Mark.ROWS: Origin.DATA,
-    Mark.FITS: Origin.DATA,
+    Mark.FITS: Origin.RANDOM,
     Mark.SPREAD: Origin.DATA,
+    Mark.STATE: Origin.DATA,
 }
 
 
@@ -79,6 +81,9 @@ def origins(values: Iterable[Any], apart: Iterable[Any] = (), walk: Walk | None 
             found |= Origin.DATA if id(place.tensor) in data else _OF_MARKS[known]
         elif node is None:
             found |= _from_outside(place)
+        elif node.type in _READS:
+            found |= _of_variable(walk, node.inputs[0], data)
+            ahead += node.inputs[1:]
         elif node.type in _ALIKE or _is_fixed_shape(node.type, node.inputs):
             continue
         elif is_random(node.type) and not node.type.startswith("Stateless"):
@@ -89,6 +94,13 @@ def origins(values: Iterable[Any], apart: Iterable[Any] = (), walk: Walk | None 
         else:
             ahead += node.inputs
     return found
+
+
+def _of_variable(walk: Walk, place: Place, data: set[int]) -> Origin:
+    """Of a variable: the same everywhere, but for those of which each replica has its own part."""
+    handle = walk.made_by(place)[0].tensor
+    alike = not tf.is_symbolic_tensor(handle) and id(handle) not in data
+    return Origin.ALIKE if alike and mark_of(handle) is not Mark.STATE else Origin.DATA
 
 
 def handles(variable: Any) -> list[Any]:

@@ -22,6 +22,7 @@ class Mark(enum.Enum):
       FITS: As ROWS, as far as its length, which is fixed, tells.
       SPREAD: It holds equally many numbers of each example, in any order.
       RANDOM: A random number, which replicas draw each for itself.
+      STATE: The handle of a variable of which each replica has a part of its own.
     """
 
     GLOBAL = enum.auto()
@@ -33,6 +34,7 @@ class Mark(enum.Enum):
     FITS = enum.auto()
     SPREAD = enum.auto()
     RANDOM = enum.auto()
+    STATE = enum.auto()
 
 
 def mark(value: Any, as_what: Mark) -> Any:

@@ -130,6 +130,14 @@ class Walk:
         return Place(graph.outputs[place.tensor.value_index], self._frames[key])
 
 
+def users(value: Any) -> list[Node]:
+    """The operations that were given `value`, in its own graph or, run eagerly, in the thread."""
+    if tf.is_symbolic_tensor(value):
+        return [Node(op.type, [], 0, op) for op in value.consumers()]
+    nodes = [node for _, node in (getattr(_thread, "nodes", None) or {}).values()]
+    return [node for node in nodes if any(given.tensor is value for given in node.inputs)]
+
+
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Remembers what runs eagerly within, in the calling thread, with all tensors."""

@@ -42,11 +42,14 @@ def make_function(
     def function(iterator: Any) -> Any:
         with explained(strategy):
             try:
-                return run(_cut(strategy, iterator))
+                result = run(_cut(strategy, iterator))
             except tf.errors.OutOfRangeError:
                 if counts:
                     self.optimizer.iterations.assign_add(1)
                 raise
+        if trains:
+            compiling.say_if_nothing_was_compiled(self)
+        return result
 
     function.recorder = recorder  # type: ignore[attr-defined]
     return function
@@ -97,6 +100,7 @@ def maybe_symbolic_build(
 def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """What `compile` makes from names is made in the model's scope."""
     strategy: Any = getattr(self, "_distribute_strategy", None)
+    compiling.note_asked(self, kwargs.get("jit_compile"))
     if not is_tfdp(strategy) or tf.distribute.has_strategy():
         return original(self, *args, **kwargs)
     with strategy.scope():
@@ -208,7 +212,7 @@ def _with_share(
             with step.sharing(share), metrics.results_over_replicas(model):
                 with remembers:
                     logs = step_function(data)
-                check_waiting(step)
+                    check_waiting(step)
                 logs = metrics.same_on_all(step, logs)
                 average_written(step)
         return logs

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.errors import GradientError
+from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.origins import Origin, origins
 from tfdp.keras_adapter.step import Share, Step
@@ -54,9 +55,11 @@ def weighed(
     flat = tf.nest.flatten(target)
     given = [None] * len(flat) if output_gradients is None else tf.nest.flatten(output_gradients)
     for value, upstream in zip(flat, given, strict=True):
-        if not isinstance(value, tf.Tensor):
-            value = tf.convert_to_tensor(value)
-        parts = _parts(step, value, variables)
+        if isinstance(value, (tf.Variable, tf.distribute.DistributedValues, Variable)):
+            assert step.share is not None
+            parts = [(value, step.share.fraction)]
+        else:
+            parts = _parts(step, tf.convert_to_tensor(value), variables)
         if len(parts) > 1 and upstream is not None and upstream.shape.rank != 0:
             raise _error(step, "a sum of terms that weigh differently, with output gradients")
         for part, weight in parts:

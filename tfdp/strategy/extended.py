@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
 from tfdp.data import Pipeline
-from tfdp.keras_adapter.provenance import mark_global
+from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.recording import Watch
 from tfdp.strategy import device_iterators, input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
@@ -122,9 +122,9 @@ class DataParallelExtended(MirroredExtended):
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
-        if isinstance(variable, variables.ReplicaMirroredVariable):
+        if isinstance(variable, variables.ReplicaSyncOnReadVariable):
             for copy in variable.values:
-                mark_global(copy.handle)
+                mark(copy.handle, Mark.STATE)
         return variable
 
     # ---- running replicas
