@@ -60,11 +60,10 @@ def gradient(
     for index, (source, value) in enumerate(zip(flat, gradients, strict=True)):
         if value is None:
             continue
-        if _is_variable(source):
+        tensor = isinstance(source, tf.Tensor)
+        if _is_variable(source) or (tensor and layouts.is_free(Place(source))):
             everywhere.append(index)
-        elif isinstance(source, tf.Tensor) and layouts.is_free(Place(source)):
-            everywhere.append(index)
-        elif isinstance(source, tf.Tensor):
+        elif tensor:
             _mark(value, MARK_OF.get(layouts.of(Place(source))))
     share = step.share
     assert share is not None
