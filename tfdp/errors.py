@@ -83,8 +83,8 @@ class GradientError(ValueError):
     Traceback (most recent call last):
         ...
     tfdp.errors.GradientError: ... What a step of your own differentiates must be a loss of Keras,
-    or a mean or a sum over the examples of the batch, but replica 0 found `Sqrt` of what was
-    reduced over the examples. ...
+    or a mean or a sum over the examples of the batch, but replica 0 found `Sqrt` of values in which
+    examples are mixed. ...
     """
 
     __init__ = Exception.__init__

@@ -265,6 +265,13 @@ def spread(model, x, y):
     return tf.reduce_mean(tf.square(values - tf.reduce_mean(values)))
 
 
+def against_each_other(model, x, y):
+    features = tf.math.l2_normalize(model.hidden(x), axis=1)
+    logits = tf.matmul(features, features, transpose_b=True)
+    labels = tf.range(tf.shape(x)[0])
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
 def printed(model, x, y):
     tf.print(model.distribute_strategy.num_replicas_in_sync, output_stream="file:///dev/null")
     return tf.reduce_mean(squares(model, x, y))
@@ -290,7 +297,9 @@ def fits_once(strategy, loss, after=lambda gradients: gradients, optimizer=None,
     return model
 
 
-@pytest.mark.parametrize("loss", [root, masked_by_hand, selected_by_hand, spread])
+@pytest.mark.parametrize(
+    "loss", [root, masked_by_hand, selected_by_hand, spread, against_each_other]
+)
 def test_a_target_of_no_known_reduction_is_refused_and_the_option_named(loss, replicas):
     with pytest.raises(tfdp.errors.GradientError, match="custom_loss") as raised:
         fits_once(harness.strategy(replicas), loss)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter.origins import Origin, is_random, origins
@@ -52,7 +53,7 @@ _ELEMENTWISE = """
 """.split()  # noqa: SIM905
 _REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm")
 # Of images and sequences: the first input has the examples first, the others have none.
-_OF_FIRST = ("Conv", "Depthwise", "MaxPool", "AvgPool", "BiasAdd", "Resize", "Pad", "MirrorPad")
+_OF_FIRST = ("Conv", "Depthwise", "MaxPool", "AvgPool", "BiasAdd", "Resize")
 
 
 class Layouts:
@@ -283,6 +284,35 @@ class Layouts:
         later = along is not None and int(along) > 0 and indices is Layout.FREE
         return params if later and params is not Layout.SPREAD else Layout.UNKNOWN
 
+    def _split(self, output: Any, node: Node) -> Layout:
+        return self._along(node.inputs[1], _static(node.inputs[0]))
+
+    def _splitv(self, output: Any, node: Node) -> Layout:
+        return self._along(node.inputs[0], _static(node.inputs[2]))
+
+    def _unpack(self, output: Any, node: Node) -> Layout:
+        return self._along(node.inputs[0], node.attribute("axis"))
+
+    def _cumsum(self, output: Any, node: Node) -> Layout:
+        return self._along(node.inputs[0], _static(node.inputs[1]))
+
+    def _topkv2(self, output: Any, node: Node) -> Layout:
+        return self._along(node.inputs[0], -1)
+
+    def _along(self, place: Place, axis: Any) -> Layout:
+        """Of what is done along one axis, which must not be the first."""
+        rank = place.tensor.shape.rank
+        if axis is None or not rank or int(np.reshape(axis, ())) % rank == 0:
+            return Layout.UNKNOWN
+        return self._first_axis(place)
+
+    def _pad(self, output: Any, node: Node) -> Layout:
+        added = _static(node.inputs[1])
+        none_before = added is not None and not added[0].any()
+        return self._first_axis(node.inputs[0]) if none_before else Layout.UNKNOWN
+
+    _padv2 = _mirrorpad = _pad
+
     def _resourcegather(self, output: Any, node: Node) -> Layout:
         return self.of(node.inputs[1])
 
@@ -321,8 +351,7 @@ class Layouts:
 
 def _static(place: Place) -> Any:
     """The value of a constant, a NumPy array; None where it is not known."""
-    value = tf.get_static_value(place.tensor)
-    return None if value is None else value
+    return tf.get_static_value(place.tensor)
 
 
 def _numbers_in_row(shape: tf.TensorShape) -> int | None:

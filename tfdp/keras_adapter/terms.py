@@ -123,7 +123,7 @@ class Terms:
             return self._product(node)
         if node.type in _DIVISIONS:
             return self._quotient(node)
-        raise UnknownTerm(f"`{node.type}` of what was reduced over the examples")
+        raise UnknownTerm(f"`{node.type}` of values in which examples are mixed")
 
     def _reduction(self, place: Place, node: Node) -> list[Term]:
         value = node.inputs[0]
@@ -163,7 +163,7 @@ class Terms:
         if over_rows and layouts == [Layout.ROWS] * 2:
             return [_term(place, Kind.SUM)]
         if Layout.FREE not in layouts:
-            raise UnknownTerm("`MatMul` of two values that depend on the examples")
+            raise UnknownTerm("`MatMul` of examples with each other")
         terms = self.of(node.inputs[0 if layouts[1] is Layout.FREE else 1])
         return [dataclasses.replace(term, factors=None) for term in terms]
 

@@ -88,9 +88,10 @@ def _parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, 
     finder = Terms(layouts_of(step, walk), walk, share.rows, step.num_replicas)
     try:
         terms = finder.of(Place(value))
-    except UnknownTerm as unknown:
+    except (UnknownTerm, RecursionError) as unknown:
         if share.custom_loss is None:
-            raise _error(step, str(unknown)) from None
+            too_long = isinstance(unknown, RecursionError)
+            raise _error(step, "too long a program" if too_long else str(unknown)) from None
         return [(value, share.fraction * (step.num_replicas if share.divides else 1))]
     weights = [_weight(step, share, term) for term in terms]
     if len(set(weights)) == 1:
