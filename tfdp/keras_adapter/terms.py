@@ -114,6 +114,8 @@ class Terms:
             terms = self.of(node.inputs[0])
             return [term.times(Factor(-1.0)) for term in terms] if node.type == "Neg" else terms
         if node.type in _MOVES:
+            if self._layouts.of(node.inputs[0]) is not Layout.UNKNOWN:
+                raise UnknownTerm(f"`{node.type}` of values of single examples")
             return [dataclasses.replace(term, factors=None) for term in self.of(node.inputs[0])]
         if node.type == "MatMul":
             return self._contraction(place, node)
