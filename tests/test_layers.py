@@ -47,6 +47,7 @@ PRIVATE = ("tensorflow.python", "keras.src")
 PRIVATE_IMPORTS_IN = {
     "tfdp/strategy/_tensorflow.py",
     "tfdp/keras_adapter/_keras.py",
+    "tfdp/keras_adapter/_tensorflow.py",
     "tfdp/collectives/_tensorflow.py",
     "tfdp/data/_tensorflow.py",
     "tfdp/determinism/_keras.py",

@@ -10,6 +10,7 @@ __all__ = [
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
     "CorruptRecordError",
+    "GradientError",
     "RankLostError",
     "RankMismatchError",
     "RecordIndexError",
@@ -62,6 +63,34 @@ class ScopeError(RuntimeError):
     """
 
     # See `CollectiveMismatchError`.
+    __init__ = Exception.__init__
+
+
+class GradientError(ValueError):
+    """A gradient in a step of one's own cannot be made that of the whole batch.
+
+    It is not known how what is differentiated depends on the examples, or what the step does with
+    gradients would make replicas part. The message names what was found and what to write instead.
+
+    >>> import keras, numpy, tensorflow as tf, tfdp
+    >>> class RootOfMean(keras.Sequential):
+    ...     def train_step(self, data):
+    ...         with tf.GradientTape() as tape:
+    ...             loss = tf.sqrt(tf.reduce_mean(self(data) ** 2))
+    ...         gradients = tape.gradient(loss, self.trainable_weights)
+    ...         self.optimizer.apply(gradients, self.trainable_weights)
+    ...         return {"loss": loss}
+    >>> with tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"]).scope():
+    ...     model = RootOfMean([keras.Input([2]), keras.layers.Dense(1)])
+    ...     model.compile("sgd")
+    >>> model.fit(numpy.ones([4, 2]), verbose=0)
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.GradientError: ... What a step of your own differentiates must be a loss of Keras,
+    or a mean or a sum over the examples of the batch, but replica 0 found `Sqrt` of values in which
+    examples are mixed. ...
+    """
+
     __init__ = Exception.__init__
 
 

@@ -1,4 +1,4 @@
-"""The hooks into Keras: what they wrap is what they were written for."""
+"""The hooks into Keras and TensorFlow: what they wrap is what they were written for."""
 
 import hashlib
 import inspect
@@ -15,8 +15,9 @@ HOOKS = {
     f"{hook.owner.__name__.split('.')[-1]}.{hook.name}": hook for hook in tfdp.keras_adapter.HOOKS
 }
 
-# The first digits of the SHA-256 of the source that each hook wraps, in Keras 3.15.1. Where one
-# differs, Keras has changed that function: read the change, mend the hook, then write the new one.
+# The first digits of the SHA-256 of the source that each hook wraps, in Keras 3.15.1 and TensorFlow
+# 2.21.0. Where one differs, that function has changed: read the change, mend the hook, then write
+# the new one.
 FINGERPRINTS = {
     "ArrayDataAdapter.get_tf_dataset": "2ab7c0854bf8",
     "BackupAndRestore._save_model": "5eb7b53ca13a",
@@ -27,10 +28,15 @@ FINGERPRINTS = {
     "CSVLogger.on_train_begin": "9e604039df27",
     "EpochIterator._enumerate_iterator": "376e3e16a928",
     "EpochIterator._interrupted_warning": "5ee6d254d8ac",
+    "GradientTape.batch_jacobian": "42f72669ad9a",
+    "GradientTape.gradient": "9b8697dadc28",
+    "GradientTape.jacobian": "f39ac00478b4",
     "Layer.__call__": "4fb7e42e4ffd",
     "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
     "Mean.update_state": "addc194e254f",
     "Model.export": "f11ed3b71eb3",
+    "ReplicaContext.all_gather": "98e28fe9d46b",
+    "ReplicaContextBase.all_reduce": "940f283294a1",
     "SeedGenerator.next": "d2174a08ab35",
     "Sum.update_state": "c378d5550155",
     "TFEpochIterator.__init__": "901af2700297",
@@ -52,6 +58,7 @@ FINGERPRINTS = {
     "Variable._initialize": "ab759c22f87f",
     "Variable.assign_add": "02093eccc2e3",
     "Variable.assign_sub": "d5f310723e8b",
+    "control_flow_ops.pfor": "68f38a8a3462",
     "legacy_h5_format.save_model_to_hdf5": "089058ee0d32",
     "loss.apply_mask": "61d8938cd866",
     "loss.reduce_values": "60b046214772",
@@ -65,6 +72,7 @@ FINGERPRINTS = {
     "saving_lib.save_model": "0b360baae417",
     "saving_lib.save_weights_only": "649839a5ed3a",
     "seed_generator.global_seed_generator": "4ec13060644e",
+    "tensorflow.vectorized_map": "c6e29983cef7",
     "trainer.reduce_per_replica": "2e7d54b1e6ed",
 }
 

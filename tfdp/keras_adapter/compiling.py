@@ -7,6 +7,7 @@ compiles that function's gradient as well. Losses, metrics and the optimizer sta
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,9 +16,12 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import Layer, get_keras_mask, set_keras_mask
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.layers import mark_outputs
 from tfdp.keras_adapter.step import Phase, Step, current
 
 _MARK = "_tfdp_compiles_forward"
+_COMPILED = "its call was compiled"
+_ASKED = "_tfdp_was_asked_to_compile"
 
 
 @contextlib.contextmanager
@@ -32,15 +36,35 @@ def forward_only(model: keras.Model) -> Iterator[None]:
         model._jit_compile = jit_compile
 
 
+def note_asked(model: keras.Model, jit_compile: Any) -> None:
+    """Notes what `compile` was asked for."""
+    model.__dict__[_ASKED] = jit_compile is True
+
+
+def say_if_nothing_was_compiled(model: keras.Model) -> None:
+    """Logs once, after a step, that a model which was to be compiled was never called."""
+    if model.__dict__.pop(_ASKED, False) and model.__dict__.get(_MARK) is True:
+        logging.getLogger("tfdp").warning(
+            "`jit_compile=True` compiled nothing of %r: on CPU it compiles the model's call, and "
+            "this model's `train_step` never calls it. To compile a part of it, wrap that part in "
+            "`tf.function(jit_compile=True)`.",
+            model.name,
+        )
+
+
 @hook(Layer, "__call__")
 def call(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -> Any:
-    """The model's call inside a replica, compiled where the model asks for it."""
-    if not self.__dict__.get(_MARK):
-        return original(self, *args, **kwargs)
+    """A call inside a replica: a model's is compiled where the model asks for it."""
     step = current()
-    if step is None or step.compiling or tf.executing_eagerly():
+    if step is None:
         return original(self, *args, **kwargs)
-    return _compiled(step, original, self, args, kwargs)
+    if self.__dict__.get(_MARK) and not step.compiling and not tf.executing_eagerly():
+        self.__dict__[_MARK] = _COMPILED
+        outputs = _compiled(step, original, self, args, kwargs)
+    else:
+        outputs = original(self, *args, **kwargs)
+    mark_outputs(step, (args, kwargs), outputs)
+    return outputs
 
 
 def _compiled(

@@ -46,30 +46,17 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
     if hasattr(optimizer, "optimizers"):
         return  # a MultiOptimizer: each of its own may have a rate that is right for it
     rate = scaled_rate(optimizer)
-    uses = strategy.uses_of_replica_count
-    if rate is None and (not uses.products or uses.unknown or _cannot_be_known(optimizer)):
-        return
-    batch = global_batch_size(arguments)
-    if batch is None:
+    batch = None if rate is None else global_batch_size(arguments)
+    if rate is None or batch is None:
         return
     accumulated = optimizer.gradient_accumulation_steps or 1
     now = batch * accumulated
-    if rate is not None and rate.batch != now:
+    if rate.batch != now:
         _warn_once(
-            strategy,
+            optimizer,
             f"The learning rate was scaled for a batch of {rate.batch}, but an update has {now} "
             f"examples ({_mix(batch, accumulated)}). Use `batch={now}` in "
             "`scale_learning_rate`, or another batch in `fit`.",
-        )
-    elif rate is None and batch in uses.products:
-        each = uses.products[batch]
-        _warn_once(
-            strategy,
-            f"The global batch is {batch}, {each} for each of {batch // each} replicas, but the "
-            "learning rate did not grow with it: N replicas train exactly as one device with the "
-            "global batch, for which a rate that was tuned with a smaller one is too low. Use "
-            f"`tfdp.optimizers.scale_learning_rate(rate, base_batch={each * accumulated}, "
-            f"batch={now})`, or `batch_size={each}`.",
         )
 
 
@@ -132,14 +119,6 @@ def _was_set_since(optimizer: Any) -> bool:
     )
 
 
-def _cannot_be_known(optimizer: Any) -> bool:
-    """Whether the rate may have grown: it is a function, or was set since."""
-    schedule = keras.optimizers.schedules.LearningRateSchedule
-    rate = optimizer._learning_rate
-    is_function = callable(rate) and not isinstance(rate, schedule)
-    return is_function or _was_set_since(optimizer)
-
-
 def _sets_rates(arguments: dict[str, Any]) -> bool:
     """Whether a callback sets the rate, which then is not the optimizer's own."""
     callbacks = arguments.get("callbacks") or []
@@ -155,7 +134,7 @@ def _mix(batch: int, accumulated: int) -> str:
     )
 
 
-def _warn_once(strategy: Any, text: str) -> None:
-    if text not in strategy.uses_of_replica_count.warned:
-        strategy.uses_of_replica_count.warned.add(text)
+def _warn_once(optimizer: Any, text: str) -> None:
+    if getattr(optimizer, "_tfdp_warned", None) != text:
+        optimizer._tfdp_warned = text
         logging.getLogger("tfdp").warning(text)

@@ -13,6 +13,8 @@ _MODULES = (
     "compiling",
     "feeding",
     "files",
+    "gradients",
+    "layers",
     "losses",
     "metrics",
     "moments",

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter._keras import TensorFlowTrainer, global_state, losses
+from tfdp.keras_adapter._keras import TensorFlowTrainer, losses
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.provenance import mark_global
+from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -106,16 +106,12 @@ def _global_value(
     """`value` forward; backward `scale` into `numerator`."""
     share = step.share
     assert share is not None
-    inside_a_layer = _inside_a_layer()
     value = tf.cast(value, numerator.dtype)
 
     def backward(upstream: tf.Tensor) -> tf.Tensor:
-        # Somebody multiplies by a factor later: `apply`, or `add_loss` inside a layer.
-        factor = scale
-        if share.scaled_at_apply:
-            factor = tf.math.divide_no_nan(scale, tf.cast(share.applied, scale.dtype))
-        elif inside_a_layer:
-            factor = tf.math.divide_no_nan(scale, tf.cast(share.fraction, scale.dtype))
+        # The replica's term of the global gradient is `scale` times that of the numerator. What is
+        # differentiated weighs the share's fraction (`weighing`), as for a mean: divide by it here.
+        factor = tf.math.divide_no_nan(scale, tf.cast(share.fraction, scale.dtype))
         return upstream * tf.cast(factor, upstream.dtype)
 
     @tf.custom_gradient
@@ -123,27 +119,24 @@ def _global_value(
         return tf.identity(value), backward
 
     result = attach(numerator)
-    return mark_global(result)
+    return mark(result, Mark.LOSS)
 
 
 def _raw(share: Share, value: tf.Tensor) -> tf.Tensor:
-    """A mean over this replica's examples: weighted by them backward, zero where there are none."""
-    factor = tf.constant(1.0) if share.scaled_at_apply else share.fraction
+    """A mean over this replica's examples; zero where there are none."""
 
     @tf.custom_gradient
-    def weigh(value: tf.Tensor) -> Any:
-        return share.select(value), lambda upstream: share.select(
-            upstream * tf.cast(factor, upstream.dtype)
-        )
+    def selected(value: tf.Tensor) -> Any:
+        return share.select(value), share.select
 
-    return weigh(value)
+    return mark(selected(value), Mark.MEAN)
 
 
 def _reduce_in_xla(
     step: Step, values: tf.Tensor, numerator: tf.Tensor, reduction: str, weighted: bool
 ) -> tf.Tensor:
-    # XLA has no collective on CPU. Inside a layer `add_loss` weights by examples, which is exact
-    # for a mean over all entries; a sum is divided by the weight that will be put on it.
+    # XLA has no collective on CPU. What is differentiated weighs the share's fraction, which is
+    # exact for a mean over all entries; a sum is divided by that weight.
     assert step.share is not None
     if weighted:
         _forbid_in_xla(step, "a loss with reduction 'mean_with_sample_weight'")
@@ -161,7 +154,3 @@ def _forbid_in_xla(step: Step, what: str) -> None:
             "replicas, and XLA has no collective there. Give the loss to `compile(loss=...)`, or "
             "use jit_compile=False."
         )
-
-
-def _inside_a_layer() -> bool:
-    return global_state.get_global_attribute("current_call_ctx") is not None

@@ -66,7 +66,7 @@ def masked_moments(
 
 
 def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
-    """The sums, with a gradient that knows whether gradients are weighted when they are applied."""
+    """The sums; the gradient of each is summed over replicas, too."""
     share = step.share
     if share is None:
         return step.meet(values)
@@ -75,12 +75,7 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
     def summed(*values: tf.Tensor) -> Any:
         def backward(*upstream: tf.Tensor) -> list[tf.Tensor]:
             own = [share.select(gradient) for gradient in upstream]
-            if not share.scaled_at_apply:
-                return step.sum(own)
-            # The gradient of sum_r f_r * loss_r, over the factor f_r that `apply` multiplies by.
-            factor = tf.cast(share.applied, upstream[0].dtype)
-            totals = step.sum([gradient * factor for gradient in own])
-            return [tf.math.divide_no_nan(total, factor) for total in totals]
+            return step.sum(own)
 
         return step.meet(values), backward
 

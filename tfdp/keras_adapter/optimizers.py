@@ -1,8 +1,8 @@
 """Optimizers: what one device does to the global batch's gradient, on every replica.
 
-The order within a step: weigh by examples, accumulate locally, sum over replicas when the window
-closes, unscale, decide whether all is finite, clip, decay, update, average. A replica's gradient is
-summed where Keras would clip it, or on entry where nothing accumulates.
+The order within a step: accumulate locally, sum over replicas when the window closes, unscale,
+decide whether all is finite, clip, decay, update, average. Where nothing accumulates, the tape has
+summed gradients already in a step of Keras' trainer; in a custom loop they are summed on entry.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
 from tfdp.keras_adapter import fitting, recorded
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
+from tfdp.keras_adapter.arriving import Arrived, arrived
+from tfdp.keras_adapter.gradients import innermost
 from tfdp.keras_adapter.hooks import hook, wrap
 from tfdp.keras_adapter.step import Phase, Step, current
 
@@ -35,7 +37,7 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
 def apply(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """`apply` in a replica: the outermost call weighs the gradients, and sums them if it can."""
+    """`apply` in a replica: the outermost call sums what is not summed, unless it accumulates."""
     step = current()
     if step is None or step.updating:
         return original(self, grads, *args, **kwargs)
@@ -136,52 +138,32 @@ def _outermost(
     step: Step, optimizer: BaseOptimizer, grads: list[Any], run: Callable[[list[Any]], Any]
 ) -> Any:
     _check_scope(step, optimizer)
-    if _accumulates(optimizer):
-        with step.during(Phase.LOCAL_UPDATE):
-            return run(_weighted(step, grads))
-    with step.during(Phase.UPDATE):
-        return run(_summed(step, grads, _weight(step)))
+    accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
+    in_trainer = step.share is not None and step.num_replicas > 1
+    found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
+    values = [one.value for one in found]
+    if not accumulates:
+        local = [index for index, one in enumerate(found) if one.local]
+        sums = _summed(step, [values[index] for index in local])
+        for index, total in zip(local, sums, strict=True):
+            values[index] = total
+    elif step.rank:
+        # Each replica accumulates its own: of what is the same on all, replica 0 alone has a share.
+        values = [v if one.local else _zeros(v) for one, v in zip(found, values, strict=True)]
+    with step.during(Phase.LOCAL_UPDATE if accumulates else Phase.UPDATE):
+        return run(values)
 
 
-def _weight(step: Step) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """What makes a replica's gradients such that their sum over replicas is the global batch's.
-
-    Keras' own `train_step` needs no factor: its losses have global denominators. In a user's, a raw
-    mean is multiplied by the replica's fraction of the examples; and by the number of replicas
-    where the step divides by it. In a custom loop, outside Keras' trainer, the user owns the
-    scaling. An empty replica's gradient may be NaN and is left out.
-    """
-    share = step.share
-    if share is None or step.num_replicas == 1:
-        return None
-    factor = share.applied if share.scaled_at_apply else None
-    return lambda tensor: share.scaled(tensor, factor)
+def _zeros(grad: Any) -> Any:
+    return None if grad is None else map_values(tf.zeros_like, grad)
 
 
-def _weighted(step: Step, grads: list[Any]) -> list[Any]:
-    weight = _weight(step)
-    if weight is None:
+def _summed(step: Step, grads: list[Any]) -> list[Any]:
+    if all(grad is None for grad in grads):
         return grads
-    return [None if grad is None else map_values(weight, grad) for grad in grads]
-
-
-def _summed(
-    step: Step, grads: list[Any], weight: Callable[[tf.Tensor], tf.Tensor] | None = None
-) -> list[Any]:
     with recorded.watching_buckets() as watch:
-        given = [grad for grad in grads if grad is not None]
-        summed = iter(step.sum_prepared(given, weight, watch))
+        summed = iter(step.sum_prepared([g for g in grads if g is not None], None, watch))
     return [None if grad is None else next(summed) for grad in grads]
-
-
-def _accumulates(optimizer: BaseOptimizer) -> bool:
-    return bool(optimizer.gradient_accumulation_steps) or any(map(_accumulates, _inner(optimizer)))
-
-
-def _inner(optimizer: BaseOptimizer) -> list[BaseOptimizer]:
-    """The optimizers that a MultiOptimizer or a LossScaleOptimizer wraps."""
-    wrapped = getattr(optimizer, "inner_optimizer", None)
-    return [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
 
 
 def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:
@@ -191,5 +173,6 @@ def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:
             f"{optimizer.name!r} was made outside it. Move its construction, or the call of "
             "`compile` that names it, into `with strategy.scope():`."
         )
-    for inner in _inner(optimizer):
-        _check_scope(step, inner)
+    for inner in innermost(optimizer):
+        if inner is not optimizer:
+            _check_scope(step, inner)

@@ -23,7 +23,11 @@ from tfdp.keras_adapter._keras import (
     seed_generator,
 )
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.layouts import MARK_OF
+from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Phase, Share, Unseeded, current, is_tfdp
+from tfdp.keras_adapter.traced import Walk
+from tfdp.keras_adapter.weighing import layouts_of
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -40,11 +44,13 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
         return original(self, *args, **kwargs)
     with step.during(Phase.SEED):
         seed = original(self, *args, **kwargs)
-    if step.rank == 0 or step.phase is Phase.DRAW:
+    if step.phase is Phase.DRAW:
         return seed
+    if step.rank == 0:
+        return mark(seed, Mark.RANDOM)
     bits = 8 * seed.dtype.size
     offset = step.rank * _STRIDE % 2 ** (bits - 1)
-    return seed + tf.constant([offset, 0], seed.dtype)
+    return mark(seed + tf.constant([offset, 0], seed.dtype), Mark.RANDOM)
 
 
 @hook(seed_generator, "global_seed_generator")
@@ -116,7 +122,7 @@ def uniform(
     place = _place(shape, seed)
     dtype = tf.as_dtype(dtype or keras.config.floatx())
     low, high = tf.cast(minval, dtype), tf.cast(maxval, dtype)
-    return philox.uniform(shape, *place, dtype) * (high - low) + low
+    return _noted(philox.uniform(shape, *place, dtype) * (high - low) + low, shape)
 
 
 @hook(random, "normal")
@@ -133,7 +139,8 @@ def normal(
         return original(shape, mean, stddev, dtype, seed)
     place = _place(shape, seed)
     dtype = tf.as_dtype(dtype or keras.config.floatx())
-    return philox.normal(shape, *place, dtype) * tf.cast(stddev, dtype) + tf.cast(mean, dtype)
+    drawn = philox.normal(shape, *place, dtype)
+    return _noted(drawn * tf.cast(stddev, dtype) + tf.cast(mean, dtype), shape)
 
 
 @hook(random, "randint")
@@ -150,7 +157,7 @@ def randint(
         return original(shape, minval, maxval, dtype, seed)
     place = _place(shape, seed)
     drawn = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
-    return tf.cast(philox.integers(shape, *place, drawn, minval, maxval), dtype)
+    return _noted(tf.cast(philox.integers(shape, *place, drawn, minval, maxval), dtype), shape)
 
 
 @hook(random, "dropout")
@@ -176,7 +183,15 @@ def dropout(
     def sample(shape: Any, dtype: Any) -> tf.Tensor:
         return philox.uniform(shape, *place, tf.as_dtype(dtype))
 
-    return tf.nn.experimental.general_dropout(inputs, rate, sample, noise_shape=shape)
+    kept = tf.nn.experimental.general_dropout(inputs, rate, sample, noise_shape=shape)
+    return _noted(kept, keras.ops.shape(inputs))
+
+
+def _noted(drawn: tf.Tensor, shape: Any) -> tf.Tensor:
+    """Notes on what was drawn for `shape` where the examples lie in it."""
+    step: Any = current()
+    layout = layouts_of(step, Walk()).of_draw(shape)
+    return mark(drawn, MARK_OF[layout]) if layout in MARK_OF else drawn
 
 
 def _of_whole_batch(shape: Any = ()) -> bool:
@@ -226,4 +241,4 @@ def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     examples, first = tf.unstack(tf.convert_to_tensor(share.place))
     rows_per_example = sizes[0] // tf.maximum(examples, 1)
     first_row = tf.where(rows_per_example * examples == sizes[0], first * rows_per_example, 0)
-    return first_row * tf.reduce_prod(sizes[1:])
+    return mark(first_row * tf.reduce_prod(sizes[1:]), Mark.RANDOM)

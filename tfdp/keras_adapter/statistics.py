@@ -23,6 +23,7 @@ import tensorflow as tf
 from tfdp.keras_adapter import writes
 from tfdp.keras_adapter._keras import KerasVariable, Variable
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.origins import Origin, origins
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 
 _DECLARED = ("sum", "mean")
@@ -47,6 +48,10 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if step is None:
         return original(self, value)
     if step.writes_alike:
+        with step.strategy.extended.identical_writes():
+            return original(self, value)
+    if self.trainable and not origins([value], step.written) & ~Origin.SUM:
+        # As where a step moves weights along a gradient and back.
         with step.strategy.extended.identical_writes():
             return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:

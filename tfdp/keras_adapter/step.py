@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -27,29 +27,34 @@ class Share:
         tensors of it.
       fraction: `examples` over those of the global batch, a floating scalar; 0 for an empty share.
         It is cast where it is used.
-      scaled_at_apply: Whether gradients are multiplied by `fraction` when they are applied, which
-        is how a raw mean in a user's `train_step` comes out right. Keras' own step multiplies each
-        term of the loss instead.
-      num_replicas: Number of replicas in sync.
       rows: `examples` where it is known while the step is traced.
-      user_divides: Whether the step has asked for the number of replicas, to divide by it.
+      custom_loss: What the user says that a step of one's own differentiates: see
+        `DataParallelStrategy`.
+      windows: Which gradients wait until an optimizer's window closes.
+      count_was_read: Whether the step has asked for the number of replicas.
     """
 
     examples: tf.Tensor
     place: tf.Variable
     fraction: tf.Tensor
-    scaled_at_apply: bool
-    num_replicas: int
     rows: int | None = None
-    user_divides: bool = False
+    custom_loss: str | None = None
+    windows: Windows | None = None
+    count_was_read: bool = False
 
     @property
-    def applied(self) -> tf.Tensor:
-        """What gradients are multiplied by when they are applied, where `scaled_at_apply`.
+    def divides(self) -> bool:
+        """Whether the user says that the step divides by the number of replicas."""
+        return self.custom_loss == "divided"
 
-        Asked for as late as can be: the step may ask for the number of replicas on its way.
-        """
-        return self.fraction * (self.num_replicas if self.user_divides else 1)
+    def check_rows(self, tensor: tf.Tensor) -> None:
+        """Makes sure, when the step runs, that `tensor` is as long as the share."""
+        tf.debugging.assert_equal(
+            tf.shape(tensor, tf.int64)[0],
+            tf.convert_to_tensor(self.place)[0],
+            "What a step of your own gives to a function and differentiates there must have the "
+            "examples of the batch on its first axis. Give `custom_loss` to the strategy.",
+        )
 
     def select(self, tensor: tf.Tensor) -> tf.Tensor:
         """`tensor`, or zeros where this replica has no examples (it may be NaN then)."""
@@ -64,6 +69,13 @@ class Share:
             ),
             lambda: tf.zeros_like(tensor),
         )
+
+
+class Windows(Protocol):
+    """Which gradients wait to be summed until an optimizer's window closes."""
+
+    def wait(self, variables: Sequence[Any]) -> bool:
+        """Whether those with respect to `variables` do."""
 
 
 @dataclasses.dataclass
@@ -85,6 +97,7 @@ class Phase(enum.Enum):
       COMPILED: A forward pass that XLA compiles.
       LOCAL_UPDATE: An optimizer that holds the replica's own gradients, for it may accumulate.
       UPDATE: An optimizer that holds gradients summed over replicas.
+      PER_EXAMPLE: A loop that is run for all examples or rows at once.
       RESULTS: Metrics' results, from variables that read as their sums over replicas.
       DRAW: A draw of random numbers for the whole batch.
       SEED: A random generator that moves on.
@@ -95,6 +108,7 @@ class Phase(enum.Enum):
     COMPILED = enum.auto()
     LOCAL_UPDATE = enum.auto()
     UPDATE = enum.auto()
+    PER_EXAMPLE = enum.auto()
     RESULTS = enum.auto()
     DRAW = enum.auto()
     SEED = enum.auto()
@@ -113,6 +127,8 @@ class Step:
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
       written: Keras variables that this replica wrote by itself, each once.
       differing: Those of them that other replicas may have written differently.
+      waiting: What was given out for gradients that wait to be summed.
+      linear: Operations that may use these: an optimizer undoes none of them.
     """
 
     context: tf.distribute.ReplicaContext
@@ -122,6 +138,8 @@ class Step:
     share: Share | None = None
     written: list[Any] = dataclasses.field(default_factory=list)
     differing: list[Any] = dataclasses.field(default_factory=list)
+    waiting: list[Any] = dataclasses.field(default_factory=list)
+    linear: list[Any] = dataclasses.field(default_factory=list)
 
     @property
     def num_replicas(self) -> int:
@@ -221,14 +239,10 @@ def entered(step: Step) -> Iterator[None]:
 
 
 def replica_count_was_read() -> None:
-    """Notes that a `train_step` asks for the number of replicas.
-
-    One that does scales its raw losses by it, as tf.distribute's guide says; one that does not was
-    written for one device. Either is right: see `optimizers._weight`.
-    """
+    """Notes that a step of Keras' trainer asks for the number of replicas: see `weighing`."""
     step = getattr(_thread, "step", None)
     if step is not None and step.share is not None and not step.writes_alike:
-        step.share.user_divides = True
+        step.share.count_was_read = True
 
 
 def at_least_float32(dtype: Any) -> tf.DType:

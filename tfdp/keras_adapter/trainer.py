@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,9 +15,12 @@ from tfdp.errors import ScopeError
 from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
+from tfdp.keras_adapter.gradients import Windows, check_waiting
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
 from tfdp.keras_adapter.step import Share, current, is_tfdp
+from tfdp.keras_adapter.traced import remembering
 
 
 @hook(TensorFlowTrainer, "_make_function")
@@ -38,11 +42,14 @@ def make_function(
     def function(iterator: Any) -> Any:
         with explained(strategy), cut.explained(strategy):
             try:
-                return run(_cut(strategy, iterator))
+                result = run(_cut(strategy, iterator))
             except tf.errors.OutOfRangeError:
                 if counts:
                     self.optimizer.iterations.assign_add(1)
                 raise
+        if trains:
+            compiling.say_if_nothing_was_compiled(self)
+        return result
 
     function.recorder = recorder  # type: ignore[attr-defined]
     return function
@@ -94,6 +101,7 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
     """What `compile` makes from names is made in the model's scope."""
     scopes.check_compiled_in_scope(self)
     strategy: Any = getattr(self, "_distribute_strategy", None)
+    compiling.note_asked(self, kwargs.get("jit_compile"))
     if not is_tfdp(strategy) or tf.distribute.has_strategy():
         return original(self, *args, **kwargs)
     with strategy.scope():
@@ -165,7 +173,8 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
 def _with_share(
     model: Any, step_function: Callable[..., Any], recorder: recording.Recorder | None
 ) -> Callable[..., Any]:
-    scaled_at_apply = _has_own_losses(model)
+    custom_loss = model.distribute_strategy.custom_loss
+    windows = Windows(model)
     place = _place_in_batch(model.distribute_strategy)
 
     @tf.autograph.experimental.do_not_convert
@@ -182,12 +191,18 @@ def _with_share(
                 examples,
                 place,
                 tf.math.divide_no_nan(examples, total),
-                scaled_at_apply,
-                step.num_replicas,
                 rows,
+                custom_loss,
+                windows,
             )
+            for leaf in tf.nest.flatten(data):
+                mark(leaf, Mark.ROWS)
+            remembers = remembering() if tf.executing_eagerly() else contextlib.nullcontext()
             with step.sharing(share), metrics.results_over_replicas(model):
-                logs = metrics.same_on_all(step, step_function(data))
+                with remembers:
+                    logs = step_function(data)
+                    check_waiting(step)
+                logs = metrics.same_on_all(step, logs)
                 warn_of_undeclared(step, model)
                 average_written(step)
         return logs
@@ -206,15 +221,6 @@ def _place_in_batch(strategy: Any) -> tf.Variable:
                 synchronization=tf.VariableSynchronization.ON_READ,
             )
     return kept["_tfdp_place_in_batch"]
-
-
-def _has_own_losses(model: Any) -> bool:
-    """Whether a step may hold losses that Keras does not know of."""
-    cls = type(model)
-    return any(
-        getattr(cls, name) is not getattr(keras.Model, name) or name in vars(model)
-        for name in ("train_step", "compute_loss", "_compute_loss")
-    )
 
 
 def _one_replica(spec: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +15,10 @@ from tfdp.strategy import auto_topology, input_batches
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.cluster_extended import ClusterExtended
 from tfdp.strategy.extended import DataParallelExtended
-from tfdp.strategy.replica_count import ReplicaCount, Uses
 from tfdp.topology import saving
 
 _LEAST_BUCKET_BYTES = 2**10
 _BUCKET_BYTES = 25 * 2**20
-
-# What these do with the number of replicas is no choice of the program's.
-_LIBRARIES = ("keras", "tensorflow", "tfdp")
 
 
 class DataParallelStrategy(tf.distribute.Strategy):
@@ -53,6 +48,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
         and so does what is reduced outside of graphs.
       bucket_bytes: Gradients up to half this size and below 2 MiB travel together, at most this
         many bytes at a time; at least 1024. None: 25 MiB, or what "auto" chooses.
+      custom_loss: What a `train_step` of one's own differentiates where the traced program does not
+        show it: "mean", means over the examples of each replica's share, as on one device;
+        "divided", such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.
+        None: such a step is refused. Losses of Keras, and means and sums over the batch that can
+        be seen, need none of these.
       timeout_seconds: In a cluster: how long a rank may be waited for in a collective. Then all
         ranks end with an error that names it. The latest strategy's holds for the whole process.
       startup_timeout_seconds: In a cluster: how long all ranks may take to come.
@@ -77,6 +77,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         topology: str | topologies.Topology = "native",
         bucket_bytes: int | None = None,
+        custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
         startup_timeout_seconds: float = 300.0,
     ) -> None:
@@ -84,6 +85,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
             raise ValueError(
                 f"`bucket_bytes` must be at least {_LEAST_BUCKET_BYTES}, but received "
                 f"{bucket_bytes}. Use bucket_bytes=25 * 2**20 for 25 MiB, or leave it out."
+            )
+        if custom_loss not in (None, "mean", "divided"):
+            raise ValueError(
+                '`custom_loss` must be "mean" or "divided", but received '
+                f"{custom_loss!r}. Leave it out unless an error asks for it."
             )
         for option, seconds in (
             ("timeout_seconds", timeout_seconds),
@@ -115,6 +121,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 {
                     "topology": repr(topology),
                     "bucket_bytes": bucket_bytes,
+                    "custom_loss": custom_loss,
                     "timeout_seconds": timeout_seconds,
                     "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
                 }
@@ -126,11 +133,12 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 strategy_number=number,
                 **options,
             )
-        self.uses_of_replica_count = Uses()
+        self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
             "topology": topology_option,
             "bucket_bytes": bucket_bytes,
+            "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,
             "startup_timeout_seconds": startup_timeout_seconds,
         }
@@ -201,9 +209,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def num_replicas_in_sync(self) -> int:
         """Number of replicas whose gradients are summed."""
         keras_adapter.replica_count_was_read()
-        count = super().num_replicas_in_sync
-        asking = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
-        return count if asking in _LIBRARIES else ReplicaCount(count, self.uses_of_replica_count)
+        return super().num_replicas_in_sync
 
     def scope(self) -> Any:
         """Within it, variables get a copy on every device. See `tf.distribute.Strategy.scope`.

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
 from tfdp.data import Pipeline
+from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.recording import Watch
 from tfdp.strategy import device_iterators, input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
@@ -118,13 +119,17 @@ class DataParallelExtended(MirroredExtended):
                     copies.append(next_creator(**kwargs))
             return copies
 
-        return create_mirrored_variable(
+        variable = create_mirrored_variable(
             self._container_strategy(),
             create_copies,
             variables.CLASS_MAPPING,
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
+        if isinstance(variable, variables.ReplicaSyncOnReadVariable):
+            for copy in variable.values:
+                mark(copy.handle, Mark.STATE)
+        return variable
 
     # ---- running replicas
 

@@ -1,0 +1,24 @@
+"""Every private TensorFlow name that the adapter uses, each with its reason.
+
+Tested with TensorFlow 2.21.0. `tests/keras_adapter/test_hooks.py` fails when one of them moves.
+"""
+
+# Whether a tape is watching what is done with gradients.
+from tensorflow.python.eager.record import could_possibly_record
+
+# The graph of a function that is being traced: it tells what it took from outside.
+from tensorflow.python.framework.func_graph import FuncGraph
+
+# What was computed eagerly is known only to those who listen.
+from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
+
+# What runs a function for all elements at once: `tf.vectorized_map`, and a tape's jacobians.
+from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
+
+__all__ = [
+    "FuncGraph",
+    "add_op_callback",
+    "could_possibly_record",
+    "parallel_for",
+    "remove_op_callback",
+]
