@@ -51,6 +51,8 @@ class Runs:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            # A shell in the background ignores it, and what it starts would, too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.launchers.append(launcher)
         return launcher

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tfdp.cluster import wire
+from tfdp.cluster.ranks import ranks_in_words
 from tfdp.errors import (
     LOST_RANK_MARK,
     CollectiveMismatchError,
@@ -28,6 +29,9 @@ from tfdp.errors import (
 
 # Numbers for collectives: above all that TensorFlow and single-process strategies count.
 _FIRST_NUMBER = 1 << 28
+
+# How long a rank that ends waits for the others to hear of it.
+_GOODBYE_SECONDS = 2.0
 
 _KINDS: dict[str, type[Exception]] = {
     cls.__name__: cls
@@ -88,6 +92,7 @@ class Board:
         self._listeners: list[Callable[[Exception], None]] = []
         self._closed = False
         self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._listening: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="tfdp-board", daemon=True).start()
         opened = asyncio.run_coroutine_threadsafe(self._open(connections), self._loop)
@@ -140,7 +145,7 @@ class Board:
                 if remaining <= 0:
                     raise CollectiveTimeoutError(
                         f"Rank {self.rank}: {what} must come from every rank within "
-                        f"{self.timeout_seconds:g} s, but {name(missing)} did not send it. "
+                        f"{self.timeout_seconds:g} s, but {ranks_in_words(missing)} did not send it. "
                         f"{self.describe(missing)} Let all ranks run the same script; "
                         "`timeout_seconds` allows more time."
                     )
@@ -335,14 +340,22 @@ class Board:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 22)
             self._writers[rank] = writer
-            self._loop.create_task(self._listen(rank, reader))
+            self._listening.add(self._loop.create_task(self._listen(rank, reader)))
 
     async def _drain(self) -> None:
+        """Ends the connections once the other sides have read the goodbye, and ended theirs.
+
+        Where one side closes while the other writes, the connection breaks there, and what was not
+        read yet is lost, the goodbye too.
+        """
         for writer in self._writers.values():
             with contextlib.suppress(OSError):
                 await writer.drain()
-                writer.close()
-                await writer.wait_closed()
+                writer.write_eof()
+        if self._listening:
+            await asyncio.wait(self._listening, timeout=_GOODBYE_SECONDS)
+        for writer in self._writers.values():
+            writer.close()
 
     async def _listen(self, rank: int, reader: asyncio.StreamReader) -> None:
         try:
@@ -351,6 +364,9 @@ class Board:
                 if self.rank == 0 and header["type"] not in ("number?",):
                     self._send(header, payload, but=rank)
                 self._received(header, payload)
+                if header["type"] == "bye" and int(header["from"]) == rank:
+                    self._writers[rank].close()
+                    return
         except (OSError, KeyError) as error:
             if rank not in self._ended and not self._closed:
                 await asyncio.sleep(0)
@@ -383,13 +399,3 @@ class Board:
             self._failed(self._lost(int(header["key"]), str(value)))
         elif kind == "fail":
             self._failed(_KINDS.get(header["kind"], RuntimeError)(value))
-
-
-def name(ranks: Iterable[int]) -> str:
-    """The ranks as words.
-
-    >>> name([1, 3])
-    'ranks 1, 3'
-    """
-    listed = list(ranks)
-    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tfdp.cluster.board import Board, name
+from tfdp.cluster.board import Board
+from tfdp.cluster.ranks import ranks_in_words
 from tfdp.errors import CollectiveTimeoutError
 
 
@@ -148,7 +149,7 @@ class Watchdog:
             or rank in ended
             or (signs[rank][1]["steps"], signs[rank][1]["begun"]) < (progress.steps, progress.begun)
         ]
-        missing = f"{name(behind)} did not take part" if behind else "it did not end"
+        missing = f"{ranks_in_words(behind)} did not take part" if behind else "it did not end"
         self._board.fail(
             CollectiveTimeoutError(
                 f"Rank {self._board.rank}: {progress.operation} of step {progress.steps} must "

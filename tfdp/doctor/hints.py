@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tfdp.cluster.board import name as ranks_in_words
+from tfdp.cluster.ranks import ranks_in_words
 from tfdp.doctor.facts import Facts
 
 # With what the tests of tfdp run.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tfdp.cluster.board import name as ranks_in_words
+from tfdp.cluster.ranks import ranks_in_words
 from tfdp.report.fields import LogError
 from tfdp.report.files import RankLog, read_rank
 from tfdp.report.records import Start, check_format
