@@ -145,8 +145,8 @@ class Board:
                 if remaining <= 0:
                     raise CollectiveTimeoutError(
                         f"Rank {self.rank}: {what} must come from every rank within "
-                        f"{self.timeout_seconds:g} s, but {ranks_in_words(missing)} did not send it. "
-                        f"{self.describe(missing)} Let all ranks run the same script; "
+                        f"{self.timeout_seconds:g} s, but {ranks_in_words(missing)} did not send "
+                        f"it. {self.describe(missing)} Let all ranks run the same script; "
                         "`timeout_seconds` allows more time."
                     )
                 self._changed.wait(min(remaining, 1.0))
@@ -343,11 +343,7 @@ class Board:
             self._listening.add(self._loop.create_task(self._listen(rank, reader)))
 
     async def _drain(self) -> None:
-        """Ends the connections once the other sides have read the goodbye, and ended theirs.
-
-        Where one side closes while the other writes, the connection breaks there, and what was not
-        read yet is lost, the goodbye too.
-        """
+        """Ends the connections once the others have read the goodbye: else their writes break."""
         for writer in self._writers.values():
             with contextlib.suppress(OSError):
                 await writer.drain()
