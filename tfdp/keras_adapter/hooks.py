@@ -18,6 +18,7 @@ _MODULES = (
     "moments",
     "optimizers",
     "randomness",
+    "stand_ins",
     "statistics",
     "trainer",
     "variables",

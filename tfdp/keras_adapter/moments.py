@@ -82,6 +82,6 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
             totals = step.sum([gradient * factor for gradient in own])
             return [tf.math.divide_no_nan(total, factor) for total in totals]
 
-        return step.meet(values), backward
+        return step.meet([share.counted(value) for value in values]), backward
 
     return list(summed(*values))

@@ -28,6 +28,10 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     kept_by_replicas = self.value.synchronization != tf.VariableSynchronization.ON_READ
     if kept_by_replicas and self.aggregation == "none":
         step.note_written(self)
+    if step.share is not None and step.share.may_be_empty:
+        # A stand-in leaves no state.
+        now = tf.convert_to_tensor(self.value)
+        value = tf.where(step.share.has_examples, tf.cast(value, now.dtype), now)
     return original(self, value)
 
 
@@ -53,7 +57,7 @@ def average_written(step: Step) -> None:
     def contribution(values: tf.Tensor) -> tf.Tensor:
         if share is None:
             return values / tf.cast(step.num_replicas, values.dtype)
-        # An empty share leaves NaN in its statistics: it is left out, not multiplied by zero.
+        # A share without examples is left out, not multiplied by zero: there may be NaN.
         return share.scaled(values, share.fraction)
 
     means = step.sum_prepared(own, contribution)

@@ -22,7 +22,8 @@ class Share:
 
     Attributes:
       examples: Number of examples on this replica, a floating scalar.
-      place: The number of examples on this replica, and on all earlier ones: a variable (2), int64,
+      place: The number of examples on this replica, of those on all earlier ones, and of the rows
+        that this one computes on, for without examples it has a stand-in: a variable (3), int64,
         the strategy's only one. A `tf.function` inside the step may outlive it, and so must hold no
         tensors of it.
       fraction: `examples` over those of the global batch, a floating scalar; 0 for an empty share.
@@ -31,7 +32,8 @@ class Share:
         is how a raw mean in a user's `train_step` comes out right. Keras' own step multiplies each
         term of the loss instead.
       num_replicas: Number of replicas in sync.
-      rows: `examples` where it is known while the step is traced.
+      rows: The number of rows where it is known while the step is traced.
+      may_be_empty: Whether this replica may be without examples, or another.
       user_divides: Whether the step has asked for the number of replicas, to divide by it.
     """
 
@@ -41,6 +43,7 @@ class Share:
     scaled_at_apply: bool
     num_replicas: int
     rows: int | None = None
+    may_be_empty: bool = True
     user_divides: bool = False
 
     @property
@@ -50,6 +53,17 @@ class Share:
         Asked for as late as can be: the step may ask for the number of replicas on its way.
         """
         return self.fraction * (self.num_replicas if self.user_divides else 1)
+
+    @property
+    def has_examples(self) -> tf.Tensor:
+        """Whether what this replica computes counts; in any graph within the step."""
+        return tf.convert_to_tensor(self.place)[0] > 0
+
+    def counted(self, tensor: Any) -> Any:
+        """A small `tensor`, or zeros where this replica has no examples."""
+        if not self.may_be_empty:
+            return tensor
+        return tf.where(self.has_examples, tensor, tf.zeros_like(tensor))
 
     def select(self, tensor: tf.Tensor) -> tf.Tensor:
         """`tensor`, or zeros where this replica has no examples (it may be NaN then)."""
@@ -109,6 +123,7 @@ class Step:
       unseeded: The generator of draws without a seed.
       phase: What the replica is doing; set by `during`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
+      summing: Inside `sum`, whose values are such that they can be summed.
       written: Keras variables that this replica wrote by itself, each once.
     """
 
@@ -117,6 +132,7 @@ class Step:
     unseeded: Unseeded
     phase: Phase = Phase.PROGRAM
     share: Share | None = None
+    summing: bool = False
     written: list[Any] = dataclasses.field(default_factory=list)
 
     @property
@@ -169,7 +185,13 @@ class Step:
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""
-        return list(self.context.all_reduce("SUM", list(values))) if values else []
+        if not values:
+            return []
+        outer, self.summing = self.summing, True
+        try:
+            return list(self.context.all_reduce("SUM", list(values)))
+        finally:
+            self.summing = outer
 
     def meet(self, values: Sequence[Any]) -> list[Any]:
         """As `sum`, where the step cannot go on without the sums: how long it waits is recorded."""

@@ -292,7 +292,7 @@ class DataParallelExtended(MirroredExtended):
         )
 
     def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
-        shares = pipeline.for_replicas(self._num_replicas_in_sync, self._ranks)
+        shares = pipeline.cuts(self._num_replicas_in_sync, self._ranks)
         return input_batches.without_autotuning(shares)
 
     @property
@@ -307,6 +307,10 @@ class DataParallelExtended(MirroredExtended):
         # An error on one device shall not be taken for the end, which others find after it.
         distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
         return distributed
+
+    def split_for_step(self, batch: Any) -> Any:
+        """A whole batch as Keras' step takes it on the replicas: a `Cut`."""
+        return input_batches.split_for_step(batch, self._container_strategy())
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return input_batches.divide(dataset, self._num_replicas_in_sync)
