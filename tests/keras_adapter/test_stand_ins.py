@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+import tfdp
+
 RNG = np.random.default_rng(2)
 IMAGES = RNG.normal(size=(9, 8, 8, 3)).astype("float32")
 LABELS = (np.arange(9) % 3).astype("int32")
@@ -157,3 +159,48 @@ def own():
 def test_a_stand_in_leaves_no_state_and_is_in_no_sum(trains_as_one_device):
     x, y = STEPS[:, 0], STEPS[:, 1]
     trains_as_one_device(own, lambda model: harness.fit_arrays(model, x, y, batch_size=4, epochs=3))
+
+
+X, Y = harness.regression_data(5)
+
+
+def stream():
+    return tfdp.data.pipeline(tf.data.Dataset.from_tensor_slices((X, Y)), 4, seed=1)
+
+
+# Of each the last batch, or every one, leaves replicas without examples.
+FEEDS = {
+    "batches of one": lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(1, True),
+    "a pipeline": lambda: tfdp.data.pipeline((X, Y), 4, seed=1),
+    "a pipeline that maps": lambda: tfdp.data.pipeline(
+        (X, Y), 4, seed=1, map_fn=lambda x, y: (x, y)
+    ),
+    "a stream": stream,
+}
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_shares_of_every_source_have_stand_ins(feed, trains_as_one_device):
+    def build():
+        model = keras.Sequential([keras.Input((5,)), Refusing(), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae"])
+        return model
+
+    trains_as_one_device(build, harness.fit_datasets(FEEDS[feed], infer=True))
+
+
+@harness.in_one_process
+@pytest.mark.parametrize("examples", [12, 9])
+def test_every_epoch_of_a_datasets_function_has_its_steps(examples):
+    x, y = harness.regression_data(examples)
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+
+    def of_a_function(model):
+        strategy = model.distribute_strategy
+        batches = strategy.distribute_datasets_from_function(lambda context: data.batch(3))
+        return model.fit(batches, epochs=3, verbose=0).history
+
+    one = harness.train(
+        harness.dense_model, lambda model: model.fit(data.batch(6), epochs=3, verbose=0).history
+    )
+    harness.assert_same_outcome(harness.train(harness.dense_model, of_a_function, 2), one)

@@ -290,7 +290,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         """The shares of some replicas, batch by batch and in them rank by rank.
 
         Args:
-          num_replicas: Of all processes; at most `global_batch_size`.
+          num_replicas: Of all processes.
           ranks: Whose shares are wanted.
 
         >>> import numpy as np, tfdp

@@ -53,7 +53,7 @@ def cut(
 
     Args:
       order: Indices of the examples that are left, shape (examples,).
-      global_batch_size: Examples of a batch, all replicas together; at least `num_replicas`.
+      global_batch_size: Examples of a batch, all replicas together.
       drop_remainder: Leaves a short last batch out.
       num_replicas: In all processes.
       ranks: Those whose shares are wanted.

@@ -106,7 +106,9 @@ def _alike(step: Step, total: tf.Tensor) -> tf.Tensor:
 
 def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:
     """The number of examples of a share, float64, and the number that tracing knows, if it does."""
-    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank)
+    first, *_ = [
+        leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank != 0
+    ]
     if isinstance(first, tf.RaggedTensor):
         rows = first.nrows()
     elif isinstance(first, tf.SparseTensor):

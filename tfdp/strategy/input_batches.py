@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 from typing import Any
 
 import tensorflow as tf
@@ -12,25 +14,24 @@ from tfdp.keras_adapter.cut import Cut, FullCut
 from tfdp.strategy._tensorflow import compute_batch_size
 
 
-def check_declared_size(dataset: Any, num_replicas: int) -> None:
-    """Raises ValueError if `dataset` declares batches of fewer examples than there are replicas."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return
-    if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
-        return
-    size = int(compute_batch_size(dataset))
-    if size > 0:
-        check_size(size, num_replicas)
-
-
-def check_size(size: int, num_replicas: int) -> None:
-    """Raises ValueError if a batch of `size` has fewer examples than there are replicas."""
-    if size < num_replicas:
-        raise ValueError(
-            "A global batch must hold an example for each replica, but the dataset's batch size is "
-            f"{size} and there are {num_replicas} replicas. Use a batch size of at least "
-            f"{num_replicas}, a multiple of it where you can, or fewer devices."
+@functools.cache
+def warn_if_small(size: int, num_replicas: int) -> None:
+    """Says once that a batch of `size` examples, if it is known, leaves replicas without work."""
+    if 0 < size < num_replicas:
+        logging.getLogger("tfdp").warning(
+            "A batch of %d examples leaves %d of %d replicas without work in each step. Use a "
+            "batch size of at least %d, a multiple of it where you can, or fewer devices.",
+            *(size, num_replicas - size, num_replicas, num_replicas),
         )
+
+
+def declared_size(dataset: Any) -> int:
+    """The number of examples of each global batch but a short last; -1 where it is not declared."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return -1
+    if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
+        return -1
+    return int(compute_batch_size(dataset))
 
 
 def shares(size: int, num_replicas: int) -> list[int]:
@@ -61,7 +62,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
     specs = tf.nest.flatten(dataset.element_spec)
-    if not any(map(_can_be_cut, specs)) or None in map(_rank, specs):
+    if not any(map(_can_be_cut, specs)):
         return None
     ranks = range(num_replicas) if ranks is None else ranks
 
@@ -89,6 +90,15 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
     if cardinality != tf.data.INFINITE_CARDINALITY:
         cardinality *= len(ranks)
     return divided.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def rounds(elements: int, num_replicas: int) -> int:
+    """How often replicas that get elements in turn get some; negative numbers are tf.data's own.
+
+    >>> rounds(5, 2), rounds(tf.data.UNKNOWN_CARDINALITY, 2)
+    (3, -2)
+    """
+    return elements if elements < 0 else -(-elements // num_replicas)
 
 
 def without_autotuning(dataset: Any) -> Any:
@@ -165,7 +175,7 @@ def are_even(share_spec: Any) -> bool:
     for spec in tf.nest.flatten(share_spec):
         spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
         if _can_be_cut(spec):
-            return spec.shape[0] is not None
+            return spec.shape.rank is not None and spec.shape[0] is not None
     return False
 
 
@@ -204,6 +214,8 @@ def _num_rows(leaf: Any) -> Any:
 
 
 def _with_static_rows(share: Any, batch: Any, num_replicas: int) -> Any:
+    if batch.shape.rank is None:
+        return share
     rows = batch.shape[0]
     if isinstance(share, tf.Tensor) and rows is not None and rows % num_replicas == 0:
         share.set_shape([rows // num_replicas, *share.shape[1:]])
@@ -214,5 +226,7 @@ def _rows(leaf: Any, start: int, end: int) -> Any:
     if isinstance(leaf, tf.SparseTensor):
         size = tf.concat([[end - start], leaf.dense_shape[1:]], axis=0)
         begin = tf.concat([[start], tf.zeros_like(leaf.dense_shape[1:])], axis=0)
-        return tf.sparse.slice(leaf, tf.cast(begin, tf.int64), tf.cast(size, tf.int64))
+        rows = tf.sparse.slice(leaf, tf.cast(begin, tf.int64), tf.cast(size, tf.int64))
+        rows.set_shape([None, *leaf.shape[1:]])
+        return rows
     return leaf[start:end]
