@@ -33,29 +33,6 @@ def test_impossible_devices_are_named(devices, words):
         assert word.lower() in str(raised.value).lower()
 
 
-def fit_arrays(model):
-    model.fit(*harness.regression_data(8), batch_size=2, verbose=0)
-
-
-def fit_dataset(model):
-    data = tf.data.Dataset.from_tensor_slices(harness.regression_data(8)).batch(2)
-    model.fit(data, verbose=0)
-
-
-def evaluate_arrays(model):
-    model.evaluate(*harness.regression_data(8), batch_size=2, verbose=0)
-
-
-@pytest.mark.parametrize("use", [fit_arrays, fit_dataset, evaluate_arrays])
-def test_a_declared_batch_smaller_than_the_replicas_is_refused(use):
-    model = harness.build_in_scope(harness.dense_model, 4)
-    with pytest.raises(ERRORS, match=r"(?i)batch") as raised:
-        use(model)
-    numbers = set(re.findall(r"\d+", str(raised.value)))
-    assert {"2", "4"} <= numbers, "The message must name the batch size and the replicas."
-    assert "replica" in str(raised.value)
-
-
 def test_a_model_built_outside_the_scope_is_refused():
     model = harness.build_in_scope(harness.dense_model)
     with pytest.raises(ERRORS, match=r"scope"), harness.strategy(2).scope():

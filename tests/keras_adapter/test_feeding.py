@@ -303,12 +303,6 @@ def test_the_batch_of_a_pipeline_is_known_to_the_warning_of_the_rate(replicas, c
         assert "scaled for a batch of 16, but an update has 8" in caplog.text
 
 
-def test_a_batch_smaller_than_the_replicas_is_refused():
-    strategy = harness.strategy(2)
-    with pytest.raises(ValueError, match="must hold an example for each replica"):
-        strategy.experimental_distribute_dataset(pipeline(size=1))
-
-
 @harness.in_one_process
 @pytest.mark.parametrize("steps", [None, 3])
 def test_under_a_stock_strategy_each_example_is_trained_once_an_epoch(steps):

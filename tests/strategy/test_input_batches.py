@@ -165,26 +165,38 @@ def test_an_infinite_shuffled_dataset_can_be_taken_from():
     assert sorted(seen[:10]) == list(range(10))
 
 
-@pytest.mark.parametrize(("batch", "replicas"), [(1, 2), (3, 4)])
-def test_a_declared_batch_with_too_few_examples_is_refused_with_the_arithmetic(batch, replicas):
-    words = f"batch size is {batch} and there are {replicas} replicas"
-    with pytest.raises(ValueError, match=words):
-        input_batches.check_declared_size(tf.data.Dataset.range(9).batch(batch), replicas)
+def test_a_batch_with_too_few_examples_is_said_once_with_the_arithmetic(caplog):
+    for _ in range(2):
+        size = input_batches.declared_size(tf.data.Dataset.range(9).batch(3, drop_remainder=True))
+        input_batches.warn_if_small(size, 7)
+    assert caplog.text.count("3 examples leaves 4 of 7 replicas without work") == 1
 
 
-def test_what_declares_no_batch_size_is_not_refused():
-    for dataset in (
-        tf.data.Dataset.range(9).batch(4),
-        harness.batches_of([1, 1], np.arange(2)),
-        "no dataset at all",
-    ):
-        input_batches.check_declared_size(dataset, 4)
+def test_what_declares_no_batch_size_is_not_spoken_of(caplog):
+    for dataset in (harness.batches_of([1, 1], np.arange(2)), "no dataset at all"):
+        input_batches.warn_if_small(input_batches.declared_size(dataset), 7)
+    input_batches.warn_if_small(input_batches.declared_size(tf.data.Dataset.range(9).batch(7)), 7)
+    assert not caplog.text
+
+
+def test_sparse_batches_keep_what_is_known_of_their_shape():
+    batches = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(np.eye(3))).batch(3)
+    spec = harness.strategy(2).experimental_distribute_dataset(batches).element_spec
+    assert [value.shape.as_list() for value in spec._value_specs] == [[None, 3]] * 2
 
 
 def test_a_dataset_of_single_examples_is_refused():
     for dataset in (tf.data.Dataset.range(4), tf.data.Dataset.from_tensor_slices(["a", "b"])):
         with pytest.raises((IndexError, ValueError)):
             harness.strategy(2).experimental_distribute_dataset(dataset)
+
+
+@pytest.mark.parametrize(("examples", "rounds"), [(12, 2), (9, 2), (3, 1)])
+def test_elements_of_a_function_are_counted_in_rounds(examples, rounds):
+    distributed = harness.strategy(2).distribute_datasets_from_function(
+        lambda context: tf.data.Dataset.range(examples).batch(3)
+    )
+    assert int(distributed.cardinality) == rounds == len(list(distributed))
 
 
 # ---- autotuning

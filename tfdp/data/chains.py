@@ -77,6 +77,9 @@ def indexed_shares(
 ) -> tf.data.Dataset:
     """The shares of `ranks`, batch by batch and rank by rank, of one epoch or of all to come.
 
+    Of several replicas each comes with its place in the batch, as `plan.Shares` says it; one that
+    is empty holds a stand-in, an example of its batch.
+
     1. When an iterator reaches an epoch: its order, and from it the rows of indices (`plan.cut`).
     2. Rows are read in parallel; or examples, where each is decoded by itself.
     3. `map_fn`, in parallel, of single examples, which then are batched.
@@ -106,33 +109,44 @@ def indexed_shares(
     ) -> tuple[np.ndarray, np.ndarray, np.int64]:
         order = epoch_order(length, seed, int(epoch), shuffle)[int(position) :]
         shares = plan.cut(order, batch_size, drop_remainder, num_replicas, ranks)
-        return shares.rows.astype(np.int64), shares.sizes, np.int64(epoch_key(seed, int(epoch)))
+        return shares.rows.astype(np.int64), shares.places, np.int64(epoch_key(seed, int(epoch)))
 
     def epoch_rows(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
-        rows, sizes, key = tf.numpy_function(plan_epoch, [epoch, position], [tf.int64] * 3)
+        rows, places, key = tf.numpy_function(plan_epoch, [epoch, position], [tf.int64] * 3)
         rows.set_shape([None, width])
-        sizes.set_shape([None])
-        keys = tf.fill(tf.shape(sizes), tf.reshape(key, []))
-        return tf.data.Dataset.from_tensor_slices((rows, sizes, keys))
+        places.set_shape([None, 4])
+        keys = tf.fill(tf.shape(places)[:1], tf.reshape(key, []))
+        return tf.data.Dataset.from_tensor_slices((rows, places, keys))
 
     rows = each_epoch(begin, endless, epoch_rows)
     if source.vectorized and options.map_fn is None:
-        if is_full:
-            return _parallel(rows, lambda row, size, key: source.rows(row), parallel_calls)
-        return _parallel(rows, lambda row, size, key: source.rows(row[:size]), parallel_calls)
+
+        def read(row: tf.Tensor, place: tf.Tensor, key: tf.Tensor) -> Any:
+            share = source.rows(row if is_full else _filled(row, place))
+            return share if num_replicas == 1 else (share, place)
+
+        return _parallel(rows, read, parallel_calls)
     function = _checked_function(source, options)
     if num_replicas == 1 and not endless:
         # The last batch is what is left: nothing need fill its row.
-        rows = rows.map(lambda row, size, key: (row[:size], size, key))
+        rows = rows.map(lambda row, place, key: (_filled(row, place), place, key))
         examples = _mapped(source, rows, function, parallel_calls, with_numbers=False)
         return examples.batch(width, drop_remainder)
     mapped = _mapped(source, rows, function, parallel_calls, with_numbers=True)
     shares = mapped.batch(width, drop_remainder=True)
-    if is_full:
-        return shares.map(lambda numbers, share: share)
-    return shares.map(
-        lambda numbers, share: tf.nest.map_structure(lambda leaf: leaf[: numbers[0, 1]], share)
-    )
+
+    def with_place(numbers: tf.Tensor, share: Any) -> Any:
+        place = numbers[0, 2:]
+        if not is_full:
+            share = tf.nest.map_structure(lambda leaf: _filled(leaf, place), share)
+        return share if num_replicas == 1 else (share, place)
+
+    return shares.map(with_place)
+
+
+def _filled(rows: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+    """Those of `rows` that are the share's; one, a stand-in, where it has none."""
+    return rows[: tf.maximum(place[1], 1)]
 
 
 def _mapped(
@@ -145,7 +159,7 @@ def _mapped(
     """The mapped examples of all rows, one by one; each as (its `_numbers`, the example) if so."""
 
     def map_one(numbers: tf.Tensor, *example: Any) -> Any:
-        index, _, key = tf.unstack(numbers)  # one op
+        index, key, *_ = tf.unstack(numbers)  # one op
         read = example[0] if example else source.row(index)
         mapped = function(index, key, read)
         return (numbers, mapped) if with_numbers else mapped
@@ -153,7 +167,7 @@ def _mapped(
     if source.vectorized:
         rows = _parallel(
             rows,
-            lambda row, size, key: (_numbers(row, size, key), source.rows(row)),
+            lambda row, place, key: (_numbers(row, place, key), source.rows(row)),
             parallel_calls,
         )
     else:
@@ -161,13 +175,13 @@ def _mapped(
     return _parallel(rows.unbatch(), map_one, parallel_calls)
 
 
-def _numbers(row: tf.Tensor, size: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Index, size of the share and key of the epoch for each index of a row, shape (width, 3).
+def _numbers(row: tf.Tensor, place: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Index, key of the epoch and place of the share for each index of a row, shape (width, 6).
 
     Together, since each tensor costs tf.data a microsecond an example.
     """
-    same = tf.fill(tf.shape(row), size), tf.fill(tf.shape(row), key)
-    return tf.stack([row, *same], axis=1)
+    same = tf.concat([[key], place], 0)
+    return tf.concat([row[:, None], tf.tile(same[None], [tf.shape(row)[0], 1])], 1)
 
 
 def _checked_function(source: AbstractIndexedSource, options: PipelineOptions) -> ExampleFunction:

@@ -290,13 +290,35 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         """The shares of some replicas, batch by batch and in them rank by rank.
 
         Args:
-          num_replicas: Of all processes; at most `global_batch_size`.
+          num_replicas: Of all processes.
           ranks: Whose shares are wanted.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(6), 3, seed=1, shuffle=False)
         >>> [share.numpy().tolist() for share in batches.for_replicas(2, range(2))]
         [[0, 1], [2], [3, 4], [5]]
+        """
+        shares = self.cuts(num_replicas, ranks)
+        if num_replicas == 1:
+            return shares
+
+        def without_stand_in(share: Any, place: tf.Tensor) -> Any:
+            return tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
+
+        return shares.map(without_stand_in)
+
+    def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
+        """As `for_replicas`; of several replicas each share with its place in the batch.
+
+        A share without examples holds a stand-in. A place is the rank, the number of the share's
+        examples, of those before it and of the batch's, int64 (4).
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(4), 3, seed=1, shuffle=False)
+        >>> for share, place in batches.cuts(2, range(1, 2)):
+        ...     print(share.numpy().tolist(), place.numpy().tolist())
+        [2] [1, 1, 2, 3]
+        [3] [1, 0, 1, 1]
         """
         wanted = (num_replicas, ranks)
         if wanted not in self._shares:

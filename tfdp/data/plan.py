@@ -14,11 +14,17 @@ class Shares:
     Attributes:
       rows: Indices of examples, shape (batches * ranks, the most examples of a share). What is
         beyond a share's size repeats one of the batch's.
-      sizes: How many of each row count, int64, shape (batches * ranks,).
+      places: For each row the rank, how many of the row count, how many of the batch come before
+        those, and how many the batch has: int64, shape (batches * ranks, 4).
     """
 
     rows: np.ndarray
-    sizes: np.ndarray
+    places: np.ndarray
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many of each row count, shape (batches * ranks,)."""
+        return self.places[:, 1]
 
 
 def num_batches(length: int, global_batch_size: int, drop_remainder: bool) -> int:
@@ -47,7 +53,7 @@ def cut(
 
     Args:
       order: Indices of the examples that are left, shape (examples,).
-      global_batch_size: Examples of a batch, all replicas together; at least `num_replicas`.
+      global_batch_size: Examples of a batch, all replicas together.
       drop_remainder: Leaves a short last batch out.
       num_replicas: In all processes.
       ranks: Those whose shares are wanted.
@@ -59,21 +65,21 @@ def cut(
     [[2, 3], [6, 7], [9]]
     """
     whole, rest = divmod(len(order), global_batch_size)
-    rows, sizes = _cut_equal(
+    rows, places = _cut_equal(
         order[: whole * global_batch_size].reshape(whole, global_batch_size), num_replicas, ranks
     )
     if rest and not drop_remainder:
-        last, last_sizes = _cut_equal(order[-rest:].reshape(1, rest), num_replicas, ranks)
+        last, last_places = _cut_equal(order[-rest:].reshape(1, rest), num_replicas, ranks)
         missing = -(-global_batch_size // num_replicas) - last.shape[1]
         last = np.pad(last, ((0, 0), (0, missing)), mode="edge")
-        rows, sizes = np.concatenate([rows, last]), np.concatenate([sizes, last_sizes])
-    return Shares(rows, sizes)
+        rows, places = np.concatenate([rows, last]), np.concatenate([places, last_places])
+    return Shares(rows, places)
 
 
 def _cut_equal(
     batches: np.ndarray, num_replicas: int, ranks: range
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and sizes of batches of one size, shape (batches, size)."""
+    """Rows and places of batches of one size, shape (batches, size)."""
     size = batches.shape[1]
     least, rest = divmod(size, num_replicas)
     rank = np.arange(ranks.start, ranks.stop)
@@ -83,4 +89,5 @@ def _cut_equal(
     # Beyond a share's end its columns may lie beyond the batch's: then the last is repeated.
     columns = np.minimum(starts[:, None] + np.arange(width), size - 1)
     rows = batches[:, columns].reshape(-1, width)
-    return rows, np.tile(sizes, len(batches)).astype(np.int64)
+    places = np.stack([rank, sizes, starts, np.full_like(rank, size)], axis=1)
+    return rows, np.tile(places, (len(batches), 1)).astype(np.int64)

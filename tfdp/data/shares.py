@@ -25,7 +25,7 @@ def make_shares(
     endless: bool,
     share_fn: Callable[..., Any] | None,
 ) -> tf.data.Dataset:
-    """The shares, batch by batch and in them rank by rank.
+    """The shares, batch by batch and in them rank by rank; of several replicas with their places.
 
     Args:
       source: Of the examples.
@@ -49,14 +49,28 @@ def make_shares(
         shares = stream_shares(
             source, options, begin, learn, has_nothing_after, num_replicas, ranks, endless
         )
-    mapped = tf.nest.map_structure(_of_example, shares.element_spec)
+    share_spec = shares.element_spec if num_replicas == 1 else shares.element_spec[0]
+    mapped = tf.nest.map_structure(_of_example, share_spec)
     if share_fn is not None:
-        shares = shares.map(share_fn, tf.data.AUTOTUNE, deterministic=True)
+        shares = shares.map(
+            share_fn if num_replicas == 1 else _of_share(share_fn),
+            tf.data.AUTOTUNE,
+            deterministic=True,
+        )
     if options.prefetch != "auto":
         ready = options.prefetch * len(ranks)
     else:
         _, ready = _limits(options, memory.example_bytes(mapped), width)
     return tuned(shares if ready == 0 else shares.prefetch(ready), options)
+
+
+def _of_share(share_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`share_fn` of a share that comes with its place."""
+
+    def function(share: Any, place: tf.Tensor) -> Any:
+        return (share_fn(*share) if isinstance(share, tuple) else share_fn(share)), place
+
+    return function
 
 
 def tuned(dataset: tf.data.Dataset, options: PipelineOptions) -> tf.data.Dataset:

@@ -73,9 +73,9 @@ def stream_shares(
         batches = rows.batch(options.global_batch_size, options.drop_remainder)
         shares = _cut(batches, num_replicas, ranks)
         if options.map_fn is None:
-            return shares.map(lambda _, share: share)
+            return shares.map(lambda _, share, place: (share, place))
         return shares.map(
-            lambda indices, share: _map_share(function, indices, key, share),
+            lambda indices, share, place: (_map_share(function, indices, key, share), place),
             num_parallel_calls=2,  # each is parallel within
             deterministic=True,
         )
@@ -136,14 +136,14 @@ def _counted(
 
 
 def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.Dataset:
-    """Each batch's shares of `ranks`, in order."""
+    """Each batch's shares of `ranks`, in order, with their places."""
 
     def shares(*batch: Any) -> tf.data.Dataset:
         size = tf.shape(batch[0], tf.int64)[0]
 
         def share(rank: tf.Tensor) -> Any:
-            start, end = share_bounds(size, num_replicas, rank)
-            return tf.nest.map_structure(lambda leaf: leaf[start:end], batch)
+            place, start, end = share_place(size, num_replicas, rank)
+            return *tf.nest.map_structure(lambda leaf: leaf[start:end], batch), place
 
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(share)
 
@@ -169,21 +169,39 @@ def share_bounds(
     return start, start + least + tf.cast(rank < rest, tf.int64)
 
 
+def share_place(
+    size: tf.Tensor, num_replicas: int, rank: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """A share's place in its batch, and the rows to take: of an empty one a stand-in, the first.
+
+    Args:
+      size: Of the batch, int64.
+      num_replicas: In all processes.
+      rank: int64.
+
+    Returns:
+      The place as `plan.Shares` says it, int64 (4); the first row, and that after the last.
+
+    >>> share_place(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
+    [1, 0, 1, 1]
+    """
+    start, end = share_bounds(size, num_replicas, rank)
+    place = tf.stack([rank, end - start, start, size])
+    is_empty = start == end
+    first = tf.constant(0, tf.int64)
+    return (
+        place,
+        tf.where(is_empty, first, start),
+        tf.where(is_empty, tf.minimum(size, 1), end),
+    )
+
+
 def _map_share(function: Any, indices: tf.Tensor, key: tf.Tensor, share: Any) -> Any:
-    """`function` of each row of a share, in parallel, batched again; the share may be empty."""
+    """`function` of each row of a share, in parallel, batched again."""
     size = tf.shape(indices, tf.int64)[0]
     mapped = tf.data.Dataset.from_tensor_slices((indices, share)).map(
         lambda index, example: function(index, key, example),
         num_parallel_calls=os.cpu_count(),
         deterministic=True,
     )
-    batch = mapped.batch(tf.maximum(size, 1))
-    return tf.cond(
-        size > 0,
-        lambda: batch.get_single_element(),
-        lambda: tf.nest.map_structure(_no_rows, mapped.element_spec),
-    )
-
-
-def _no_rows(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([0, *(dim or 0 for dim in spec.shape)], spec.dtype)
+    return mapped.batch(size).get_single_element()

@@ -50,7 +50,7 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     feeding.arrange(name, bound.arguments)
-    with feeding.explained(bound.arguments):
+    with feeding.explained(bound.arguments), feeding.during(name, model):
         return _run_arranged(name, original, model, bound)
 
 

@@ -21,7 +21,8 @@ class Cut(NamedTuple):
     """What iterators of shares give to a step of Keras' trainer, for each replica.
 
     Attributes:
-      rows: The replica's examples, as the model's step takes them.
+      rows: The replica's examples, as the model's step takes them; a stand-in, another's example,
+        where it has none.
       place: Where they are in the batch, int64 (4): the replica's rank, the number of its examples,
         of those before them, and of those in the batch.
     """
@@ -30,7 +31,11 @@ class Cut(NamedTuple):
     place: tf.Tensor
 
 
-def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, int | None]:
+class FullCut(Cut):
+    """Of a replica that surely has examples, as have all others."""
+
+
+def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, int | None]:
     """Where a replica's examples are in the batch.
 
     Args:
@@ -38,8 +43,8 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, int |
       data: A `Cut`, or a share of which nothing more is known: then the replicas are asked.
 
     Returns:
-      The number of the share's examples, of those before them and of the batch's, float64; and that
-      of the share again where tracing knows it.
+      The number of the share's examples, of those before them, of the batch's, and of the share's
+      rows, with a stand-in, float64; and this last again where tracing knows it.
 
     Raises:
       tf.errors.InvalidArgumentError: In the step, where the ranks' batches are not of one size.
@@ -50,12 +55,13 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, int |
         (counts,) = step.meet(
             [tf.one_hot(step.rank, step.num_replicas, examples, dtype=tf.float64)]
         )
-        return examples, tf.reduce_sum(counts[: step.rank]), tf.reduce_sum(counts), rows
-    _, rows = _num_examples(data.rows)
+        before, total = tf.reduce_sum(counts[: step.rank]), tf.reduce_sum(counts)
+        return examples, before, total, examples, rows
+    computed, rows = _num_examples(data.rows)
     _, examples, before, total = tf.unstack(tf.cast(data.place, tf.float64))
     if step.strategy.extended.in_cluster:
         total = _alike(step, total)
-    return examples, before, total, rows
+    return examples, before, total, computed, rows
 
 
 @contextlib.contextmanager
@@ -100,7 +106,9 @@ def _alike(step: Step, total: tf.Tensor) -> tf.Tensor:
 
 def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:
     """The number of examples of a share, float64, and the number that tracing knows, if it does."""
-    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank)
+    first, *_ = [
+        leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank != 0
+    ]
     if isinstance(first, tf.RaggedTensor):
         rows = first.nrows()
     elif isinstance(first, tf.SparseTensor):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,9 +16,17 @@ import keras
 import tensorflow as tf
 
 from tfdp.callbacks import InputMonitor, Telemetry
-from tfdp.keras_adapter._keras import EpochIterator, TFEpochIterator, make_class_weight_map_fn
+from tfdp.keras_adapter._keras import (
+    EpochIterator,
+    TensorFlowTrainer,
+    TFEpochIterator,
+    make_class_weight_map_fn,
+)
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
+
+# Whether it is `predict`, and Keras' own function of it, that makes an iterator.
+_PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
 
 # What Keras has where there is none.
 _DEFAULT = tf.distribute.get_strategy()
@@ -114,6 +123,18 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
+def during(method: str, model: Any) -> Iterator[None]:
+    """Within it `method` of the model makes its iterators."""
+    own = getattr(type(model), "make_predict_function", None)
+    predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
+    token = _PREDICTING.set(predicts)
+    try:
+        yield
+    finally:
+        _PREDICTING.reset(token)
+
+
+@contextlib.contextmanager
 def explained(arguments: dict[str, Any]) -> Iterator[None]:
     """Raises what the feeds among the arguments make of an error that may come from them."""
     try:
@@ -160,7 +181,26 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         # It shuffles by itself; Keras would warn of its own default.
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
+    self._tfdp_gives_cuts = _PREDICTING.get()
     original(self, **kwargs)
+
+
+@hook(TFEpochIterator, "_get_iterator")
+def get_iterator(original: Callable[..., Any], self: Any) -> Any:
+    """`predict` takes batches by itself, before its function does: with what is known of them."""
+    dataset = original(self)
+    return _Cuts(dataset) if self._tfdp_gives_cuts else dataset
+
+
+class _Cuts:
+    """A distributed dataset whose iterators give `Cut`s where they can."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Any:
+        iterator = iter(self._dataset)
+        return getattr(iterator, "cuts", iterator)
 
 
 @hook(EpochIterator, "_enumerate_iterator")

@@ -21,6 +21,7 @@ _MODULES = (
     "optimizers",
     "randomness",
     "scopes",
+    "stand_ins",
     "statistics",
     "trainer",
     "variables",

@@ -96,6 +96,8 @@ def aggregate_additional_loss(
 
 def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
     packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
+    assert step.share is not None
+    packed = step.share.counted(packed)
     (summed,) = step.meet([packed])
     return tf.unstack(summed, num=len(values))
 

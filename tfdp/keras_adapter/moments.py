@@ -77,6 +77,6 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
             own = [share.select(gradient) for gradient in upstream]
             return step.sum(own)
 
-        return step.meet(values), backward
+        return step.meet([share.counted(value) for value in values]), backward
 
     return list(summed(*values))

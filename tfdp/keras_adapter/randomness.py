@@ -238,7 +238,7 @@ def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     if sizes is not None and share.rows is None and tf.get_static_value(sizes[0]) is not None:
         return tf.constant(0, tf.int64)  # The share's length is not known before it comes.
     sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
-    examples, first = tf.unstack(tf.convert_to_tensor(share.place))
-    rows_per_example = sizes[0] // tf.maximum(examples, 1)
-    first_row = tf.where(rows_per_example * examples == sizes[0], first * rows_per_example, 0)
+    _, first, rows = tf.unstack(tf.convert_to_tensor(share.place))
+    rows_per_example = sizes[0] // tf.maximum(rows, 1)
+    first_row = tf.where(rows_per_example * rows == sizes[0], first * rows_per_example, 0)
     return mark(first_row * tf.reduce_prod(sizes[1:]), Mark.RANDOM)

@@ -55,15 +55,23 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         with step.strategy.extended.identical_writes():
             return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
-        return original(self, _state_of_metric(step, self, value))
+        return original(self, _unless_stand_in(step, self, _state_of_metric(step, self, value)))
     if self.aggregation == "none":
         step.note_written(self, may_differ=_is_symbolic(value) and writes.may_differ(value))
-        return original(self, value)
+        return original(self, _unless_stand_in(step, self, value))
     if self.aggregation not in _DECLARED or step.share is None:
-        return original(self, value)
+        return original(self, _unless_stand_in(step, self, value))
     together = _together_absolute(step, self, value)
     with step.strategy.extended.identical_writes():
         return original(self, together)
+
+
+def _unless_stand_in(step: Step, variable: Variable, value: Any) -> Any:
+    """`value`, or where a stand-in made it the variable's own: a stand-in leaves no state."""
+    if step.share is None or not step.share.may_be_empty:
+        return value
+    now = tf.convert_to_tensor(variable.value)
+    return tf.where(step.share.has_examples, tf.cast(value, now.dtype), now)
 
 
 def average_written(step: Step) -> None:

@@ -22,12 +22,14 @@ class Share:
 
     Attributes:
       examples: Number of examples on this replica, a floating scalar.
-      place: The number of examples on this replica, and on all earlier ones: a variable (2), int64,
+      place: The number of examples on this replica, of those on all earlier ones, and of the rows
+        that this one computes on, for without examples it has a stand-in: a variable (3), int64,
         the strategy's only one. A `tf.function` inside the step may outlive it, and so must hold no
         tensors of it.
       fraction: `examples` over those of the global batch, a floating scalar; 0 for an empty share.
         It is cast where it is used.
-      rows: `examples` where it is known while the step is traced.
+      rows: The number of rows where it is known while the step is traced.
+      may_be_empty: Whether this replica may be without examples, or another.
       custom_loss: What the user says that a step of one's own differentiates: see
         `DataParallelStrategy`.
       windows: Which gradients wait until an optimizer's window closes.
@@ -38,6 +40,7 @@ class Share:
     place: tf.Variable
     fraction: tf.Tensor
     rows: int | None = None
+    may_be_empty: bool = True
     custom_loss: str | None = None
     windows: Windows | None = None
     count_was_read: bool = False
@@ -51,10 +54,21 @@ class Share:
         """Makes sure, when the step runs, that `tensor` is as long as the share."""
         tf.debugging.assert_equal(
             tf.shape(tensor, tf.int64)[0],
-            tf.convert_to_tensor(self.place)[0],
+            tf.convert_to_tensor(self.place)[2],
             "What a step of your own gives to a function and differentiates there must have the "
             "examples of the batch on its first axis. Give `custom_loss` to the strategy.",
         )
+
+    @property
+    def has_examples(self) -> tf.Tensor:
+        """Whether what this replica computes counts; in any graph within the step."""
+        return tf.convert_to_tensor(self.place)[0] > 0
+
+    def counted(self, tensor: Any) -> Any:
+        """A small `tensor`, or zeros where this replica has no examples."""
+        if not self.may_be_empty:
+            return tensor
+        return tf.where(self.has_examples, tensor, tf.zeros_like(tensor))
 
     def select(self, tensor: tf.Tensor) -> tf.Tensor:
         """`tensor`, or zeros where this replica has no examples (it may be NaN then)."""
@@ -125,6 +139,7 @@ class Step:
       unseeded: The generator of draws without a seed.
       phase: What the replica is doing; set by `during`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
+      summing: Inside `sum`, whose values are such that they can be summed.
       written: Keras variables that this replica wrote by itself, each once.
       differing: Those of them that other replicas may have written differently.
       waiting: What was given out for gradients that wait to be summed.
@@ -136,6 +151,7 @@ class Step:
     unseeded: Unseeded
     phase: Phase = Phase.PROGRAM
     share: Share | None = None
+    summing: bool = False
     written: list[Any] = dataclasses.field(default_factory=list)
     differing: list[Any] = dataclasses.field(default_factory=list)
     waiting: list[Any] = dataclasses.field(default_factory=list)
@@ -193,7 +209,13 @@ class Step:
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""
-        return list(self.context.all_reduce("SUM", list(values))) if values else []
+        if not values:
+            return []
+        outer, self.summing = self.summing, True
+        try:
+            return list(self.context.all_reduce("SUM", list(values)))
+        finally:
+            self.summing = outer
 
     def meet(self, values: Sequence[Any]) -> list[Any]:
         """As `sum`, where the step cannot go on without the sums: how long it waits is recorded."""

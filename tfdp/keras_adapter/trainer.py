@@ -183,15 +183,19 @@ def _with_share(
         if step is None:
             return step_function(data)
         with recorded.step(recorder, step.rank, model, data):
-            examples, before, total, rows = cut.place(step, data)
+            examples, before, total, computed, rows = cut.place(step, data)
+            certain = isinstance(data, cut.FullCut) or step.num_replicas == 1
             data = data.rows if isinstance(data, cut.Cut) else data
             recorded.examples(total)
-            place.assign(tf.cast(tf.stack([examples, before]), tf.int64), read_value=False)
+            place.assign(
+                tf.cast(tf.stack([examples, before, computed]), tf.int64), read_value=False
+            )
             share = Share(
                 examples,
                 place,
                 tf.math.divide_no_nan(examples, total),
                 rows,
+                not certain,
                 custom_loss,
                 windows,
             )
@@ -216,7 +220,7 @@ def _place_in_batch(strategy: Any) -> tf.Variable:
     if "_tfdp_place_in_batch" not in kept:
         with strategy.scope():
             kept["_tfdp_place_in_batch"] = tf.Variable(
-                tf.zeros(2, tf.int64),
+                tf.zeros(3, tf.int64),
                 trainable=False,
                 synchronization=tf.VariableSynchronization.ON_READ,
             )
@@ -236,9 +240,10 @@ def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
     def shares() -> Iterator[Any]:
         for batch in iterator:
             leaves = tf.nest.flatten(batch)
-            if any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
+            distributed = any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves)
+            if distributed or isinstance(batch, cut.Cut):
                 yield batch
             else:
-                yield strategy.split(batch)
+                yield strategy.extended.split_for_step(batch)
 
     return shares()

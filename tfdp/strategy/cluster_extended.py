@@ -292,7 +292,7 @@ class ClusterExtended(DataParallelExtended):
             return super()._experimental_distribute_dataset(dataset, options)
         if isinstance(dataset, Pipeline):
             return self._distribute_pipeline(dataset, options)
-        input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
+        input_batches.warn_if_small(input_batches.declared_size(dataset), self.num_replicas)
         divided = self._divided(dataset)
         if divided is not None:
             return self._distribute(divided, dataset, options)
@@ -308,7 +308,8 @@ class ClusterExtended(DataParallelExtended):
             options=options,
         )
         self._end_together(dataset)
-        distributed._cardinality = dataset.cardinality().numpy()
+        elements = dataset.cardinality().numpy()
+        distributed._cardinality = input_batches.rounds(elements, self.num_replicas)
         # The last round may not reach every rank.
         distributed._enable_get_next_as_optional = True
         return distributed
@@ -359,13 +360,17 @@ class ClusterExtended(DataParallelExtended):
         return range(self.first_rank, self.first_rank + len(self.worker_devices))
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        return get_distributed_datasets_from_function(
+        distributed = get_distributed_datasets_from_function(
             lambda context: input_batches.without_autotuning(dataset_fn(context)),
             self._input_workers_with_options(options),
             [self._make_input_context()],
             self._container_strategy(),
             options,
         )
+        # Other ranks may have more: all go on until no rank has any.
+        if distributed._cardinality != tf.data.INFINITE_CARDINALITY:
+            distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
+        return distributed
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         contexts = [

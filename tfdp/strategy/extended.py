@@ -284,7 +284,7 @@ class DataParallelExtended(MirroredExtended):
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if isinstance(dataset, Pipeline):
             return self._distribute_pipeline(dataset, options)
-        input_batches.check_declared_size(dataset, self._num_replicas_in_sync)
+        input_batches.warn_if_small(input_batches.declared_size(dataset), self.num_replicas)
         divided = self._divided(dataset)
         if divided is None:
             dataset = input_batches.without_autotuning(dataset)
@@ -292,9 +292,8 @@ class DataParallelExtended(MirroredExtended):
         return self._distribute(divided, dataset, options)
 
     def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
-        input_batches.check_size(
-            pipeline.pipeline_options.global_batch_size, self._num_replicas_in_sync
-        )
+        size = pipeline.pipeline_options.global_batch_size
+        input_batches.warn_if_small(size, self.num_replicas)
         shares = self._shares(pipeline)
         return pipelines.distribute(
             pipeline,
@@ -305,7 +304,7 @@ class DataParallelExtended(MirroredExtended):
         )
 
     def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
-        shares = pipeline.for_replicas(self._num_replicas_in_sync, self._ranks)
+        shares = pipeline.cuts(self._num_replicas_in_sync, self._ranks)
         return input_batches.without_autotuning(shares)
 
     @property
@@ -319,7 +318,12 @@ class DataParallelExtended(MirroredExtended):
         )
         # An error on one device shall not be taken for the end, which others find after it.
         distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
+        distributed._cardinality = input_batches.rounds(distributed.cardinality, self.num_replicas)
         return distributed
+
+    def split_for_step(self, batch: Any) -> Any:
+        """A whole batch as Keras' step takes it on the replicas: a `Cut`."""
+        return input_batches.split_for_step(batch, self._container_strategy())
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return input_batches.divide(dataset, self._num_replicas_in_sync)

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.streams import share_bounds
+from tfdp.data.streams import share_place
+from tfdp.keras_adapter.cut import Cut, FullCut
 from tfdp.strategy._tensorflow import compute_batch_size
 
 
-def check_declared_size(dataset: Any, num_replicas: int) -> None:
-    """Raises ValueError if `dataset` declares batches of fewer examples than there are replicas."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return
-    if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
-        return
-    size = int(compute_batch_size(dataset))
-    if size > 0:
-        check_size(size, num_replicas)
-
-
-def check_size(size: int, num_replicas: int) -> None:
-    """Raises ValueError if a batch of `size` has fewer examples than there are replicas."""
-    if size < num_replicas:
-        raise ValueError(
-            "A global batch must hold an example for each replica, but the dataset's batch size is "
-            f"{size} and there are {num_replicas} replicas. Use a batch size of at least "
-            f"{num_replicas}, a multiple of it where you can, or fewer devices."
+@functools.cache
+def warn_if_small(size: int, num_replicas: int) -> None:
+    """Says once that a batch of `size` examples, if it is known, leaves replicas without work."""
+    if 0 < size < num_replicas:
+        logging.getLogger("tfdp").warning(
+            "A batch of %d examples leaves %d of %d replicas without work in each step. Use a "
+            "batch size of at least %d, a multiple of it where you can, or fewer devices.",
+            *(size, num_replicas - size, num_replicas, num_replicas),
         )
+
+
+def declared_size(dataset: Any) -> int:
+    """The number of examples of each global batch but a short last; -1 where it is not declared."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return -1
+    if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
+        return -1
+    return int(compute_batch_size(dataset))
 
 
 def shares(size: int, num_replicas: int) -> list[int]:
@@ -45,8 +47,8 @@ def shares(size: int, num_replicas: int) -> list[int]:
 def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.data.Dataset | None:
     """`dataset` with each global batch cut into the shares of `num_replicas`, in order.
 
-    What has no axis to cut along goes to every replica. A share may be empty: TensorFlow's own
-    rebatching would fill it from the next batch.
+    What has no axis to cut along goes to every replica. A share without examples holds a stand-in,
+    the batch's first row: TensorFlow's own rebatching would fill it from the next batch.
 
     Args:
       dataset: Of global batches.
@@ -60,7 +62,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
     specs = tf.nest.flatten(dataset.element_spec)
-    if not any(map(_can_be_cut, specs)) or None in map(_rank, specs):
+    if not any(map(_can_be_cut, specs)):
         return None
     ranks = range(num_replicas) if ranks is None else ranks
 
@@ -70,14 +72,13 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
         size = _num_rows(next(leaf for leaf in leaves if _can_be_cut(leaf)))
 
         def one_share(rank: tf.Tensor) -> Any:
-            start, end = share_bounds(size, num_replicas, rank)
+            place, start, end = share_place(size, num_replicas, rank)
             shares = [
                 _with_static_rows(_rows(leaf, start, end), leaf, num_replicas)
                 if _can_be_cut(leaf)
                 else leaf
                 for leaf in leaves
             ]
-            place = tf.stack([rank, end - start, start, size])
             return tf.nest.pack_sequence_as(dataset.element_spec, shares), place
 
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(one_share)
@@ -89,6 +90,15 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
     if cardinality != tf.data.INFINITE_CARDINALITY:
         cardinality *= len(ranks)
     return divided.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def rounds(elements: int, num_replicas: int) -> int:
+    """How often replicas that get elements in turn get some; negative numbers are tf.data's own.
+
+    >>> rounds(5, 2), rounds(tf.data.UNKNOWN_CARDINALITY, 2)
+    (3, -2)
+    """
+    return elements if elements < 0 else -(-elements // num_replicas)
 
 
 def without_autotuning(dataset: Any) -> Any:
@@ -105,17 +115,18 @@ def without_autotuning(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
+def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False) -> Any:
     """Cuts one global batch into the replicas' shares, in order.
 
     Args:
       batch: A nest of arrays or tensors with the examples along axis 0; None stays None.
       strategy: Whose replicas get them.
+      stand_ins: Gives a replica without examples the batch's first row.
 
     Returns:
       The nest with a `tf.distribute.DistributedValues` in place of each tensor.
     """
-    num_replicas = strategy.num_replicas_in_sync
+    num_replicas = strategy.extended.num_replicas
 
     def cut(leaf: Any) -> Any:
         if leaf is None:
@@ -126,15 +137,60 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
             return leaf
         sizes = shares(int(_num_rows(leaf)), num_replicas)
         ends = list(itertools.accumulate(sizes))
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: _rows(
-                leaf,
-                ends[context.replica_id_in_sync_group] - sizes[context.replica_id_in_sync_group],
-                ends[context.replica_id_in_sync_group],
-            )
-        )
+
+        def of_replica(context: Any) -> Any:
+            rank = context.replica_id_in_sync_group
+            if stand_ins and not sizes[rank]:
+                return _rows(leaf, 0, 1)
+            return _rows(leaf, ends[rank] - sizes[rank], ends[rank])
+
+        return strategy.experimental_distribute_values_from_function(of_replica)
 
     return tf.nest.map_structure(cut, batch)
+
+
+def split_for_step(batch: Any, strategy: tf.distribute.Strategy) -> Cut:
+    """As `split`, for a step of Keras' trainer."""
+    num_replicas = strategy.extended.num_replicas
+    given = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    size = int(_num_rows(given[0])) if hasattr(given[0], "shape") else len(given[0])
+    sizes = shares(size, num_replicas)
+
+    def place(context: Any) -> tf.Tensor:
+        rank = context.replica_id_in_sync_group
+        return tf.constant([rank, sizes[rank], sum(sizes[:rank]), size], tf.int64)
+
+    kind = FullCut if size >= num_replicas else Cut
+    places: Any = tf.constant([0, size, 0, size], tf.int64)
+    if num_replicas > 1:
+        places = strategy.experimental_distribute_values_from_function(place)
+    return kind(split(batch, strategy, stand_ins=True), places)
+
+
+def are_even(share_spec: Any) -> bool:
+    """Whether every replica surely has examples, by the spec of a share, or of all of them.
+
+    Their number is declared only where the batch divides evenly.
+    """
+    for spec in tf.nest.flatten(share_spec):
+        spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
+        if _can_be_cut(spec):
+            return spec.shape.rank is not None and spec.shape[0] is not None
+    return False
+
+
+def whole_place(rows: Any) -> Any:
+    """The place of a batch that one replica has by itself; or its spec, of those of its rows."""
+    leaf = next(leaf for leaf in tf.nest.flatten(rows) if _can_be_cut(leaf))
+    if isinstance(leaf, tf.TypeSpec):
+        return tf.TensorSpec([4], tf.int64)
+    size = _num_rows(leaf)
+    return tf.stack([tf.zeros_like(size), size, tf.zeros_like(size), size])
+
+
+def first_rows(leaf: Any, number: tf.Tensor) -> Any:
+    """So many rows of what a batch is cut into."""
+    return _rows(leaf, tf.zeros_like(number), number) if _can_be_cut(leaf) else leaf
 
 
 def _can_be_cut(leaf: Any) -> bool:
@@ -158,6 +214,8 @@ def _num_rows(leaf: Any) -> Any:
 
 
 def _with_static_rows(share: Any, batch: Any, num_replicas: int) -> Any:
+    if batch.shape.rank is None:
+        return share
     rows = batch.shape[0]
     if isinstance(share, tf.Tensor) and rows is not None and rows % num_replicas == 0:
         share.set_shape([rows // num_replicas, *share.shape[1:]])
@@ -168,5 +226,7 @@ def _rows(leaf: Any, start: int, end: int) -> Any:
     if isinstance(leaf, tf.SparseTensor):
         size = tf.concat([[end - start], leaf.dense_shape[1:]], axis=0)
         begin = tf.concat([[start], tf.zeros_like(leaf.dense_shape[1:])], axis=0)
-        return tf.sparse.slice(leaf, tf.cast(begin, tf.int64), tf.cast(size, tf.int64))
+        rows = tf.sparse.slice(leaf, tf.cast(begin, tf.int64), tf.cast(size, tf.int64))
+        rows.set_shape([None, *leaf.shape[1:]])
+        return rows
     return leaf[start:end]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from tfdp.data import Pipeline
 from tfdp.data.counting import Clock, Counter, explained
+from tfdp.keras_adapter import cut
+from tfdp.strategy import input_batches
 from tfdp.strategy.share_iterators import (
     ShareDataset,
     ShareDatasetSpec,
@@ -31,7 +34,7 @@ def distribute(
       pipeline: What is distributed.
       input_workers: TensorFlow's description of where it is read.
       strategy: Whose replicas get the shares.
-      shares: Those of the process' own replicas, in turn.
+      shares: Those of the process' own replicas, in turn, as `Pipeline.cuts` gives them.
       options: `tf.distribute.InputOptions` or None.
     """
     counter = pipeline.batch_counter
@@ -54,6 +57,10 @@ class DistributedPipeline(ShareDataset):
         iterator = super().__iter__()
         iterator.counter = self.counter
         return iterator
+
+    def _share_spec(self, spec: Any) -> Any:
+        several = self._strategy.extended.num_replicas > 1
+        return spec[0][0] if several else spec[0]
 
     @property
     def _iterator_class(self) -> type[ShareIterator]:
@@ -83,13 +90,17 @@ class PipelineIterator(ShareIterator):
         with explained(self.counter), Clock() as clock:
             yield lambda elements: clock.take(elements[0][1])
 
-    def _check(self, elements: Sequence[Any]) -> tf.Tensor:
-        return tf.constant(True)
+    def _cut_of(self, element: Any) -> cut.Cut:
+        share, _ = element
+        if self._strategy.extended.num_replicas > 1:
+            kind = cut.FullCut if input_batches.are_even(self._element_spec[0][0]) else cut.Cut
+            return kind(*share)
+        return cut.FullCut(share, input_batches.whole_place(share))
 
-    @property
+    @functools.cached_property
     def cuts(self) -> ShareIterator:
-        """Itself: what it gives does not say where it was cut."""
-        return self
+        """The same, giving a `Cut` for each share."""
+        return PipelineCutIterator.over(self)
 
     @property
     def _spec_class(self) -> type[ShareIteratorSpec]:
@@ -103,3 +114,23 @@ class PipelineIteratorSpec(ShareIteratorSpec):
     def value_type(self) -> type[ShareIterator]:
         """The class."""
         return PipelineIterator
+
+
+class PipelineCutIterator(PipelineIterator):
+    """Gives each replica its `Cut`."""
+
+    def _given(self, share: cut.Cut) -> cut.Cut:
+        return share
+
+    @property
+    def _spec_class(self) -> type[ShareIteratorSpec]:
+        return PipelineCutIteratorSpec
+
+
+class PipelineCutIteratorSpec(ShareIteratorSpec):
+    """What a traced function knows of such an iterator."""
+
+    @property
+    def value_type(self) -> type[ShareIterator]:
+        """The class."""
+        return PipelineCutIterator

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.keras_adapter import cut
+from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import (
     DistributedDataset,
     DistributedDatasetSpec,
@@ -30,7 +31,10 @@ _BROKEN = (
 
 
 class ShareDataset(DistributedDataset):
-    """Of elements (a replica's share, its `Cut.place`); its iterators give the shares."""
+    """Of elements (a replica's share, its `Cut.place`); its iterators give the shares.
+
+    In an element a share without examples holds a stand-in, a row of the batch.
+    """
 
     def __iter__(self) -> ShareIterator:
         return self._iterator_class.over(super().__iter__())
@@ -42,7 +46,10 @@ class ShareDataset(DistributedDataset):
     @property
     def element_spec(self) -> Any:
         """Of the shares."""
-        return self._element_spec[0]
+        return self._share_spec(self._element_spec)
+
+    def _share_spec(self, spec: Any) -> Any:
+        return spec[0]
 
     @property
     def _spec_class(self) -> type[ShareDatasetSpec]:
@@ -141,8 +148,8 @@ class ShareIterator(DistributedIterator):
 
     @property
     def element_spec(self) -> Any:
-        """Of the shares."""
-        return self._given(self._element_spec)
+        """Of what is given."""
+        return self._given(self._cut_of(self._element_spec))
 
     @property
     def _type_spec(self) -> ShareIteratorSpec:
@@ -160,9 +167,13 @@ class ShareIterator(DistributedIterator):
     def _spec_class(self) -> type[ShareIteratorSpec]:
         return ShareIteratorSpec
 
-    def _given(self, element: Any) -> Any:
-        """What is given of an element."""
-        return element[0]
+    def _given(self, share: cut.Cut) -> Any:
+        """What is given of a share, or of its spec: of one without examples no row."""
+        if isinstance(share, cut.FullCut) or not tf.is_tensor(share.place):
+            return share.rows
+        return tf.nest.map_structure(
+            lambda leaf: input_batches.first_rows(leaf, share.place[1]), share.rows
+        )
 
     def _watching(self) -> contextlib.AbstractContextManager[Callable[[Sequence[Any]], None]]:
         """Around what fetches a batch: gives what is to be told of its elements."""
@@ -191,7 +202,7 @@ class ShareIterator(DistributedIterator):
     def _regrouped(self, elements: Sequence[Any]) -> Any:
         extended = self._strategy.extended
         return regroup(
-            [self._given(element) for element in elements],
+            [self._given(self._cut_of(element)) for element in elements],
             always_wrap=extended.in_cluster or len(elements) > 1,
         )
 
@@ -216,22 +227,24 @@ class ShareIterator(DistributedIterator):
 
     def _check(self, elements: Sequence[Any]) -> tf.Tensor:
         """Raises where the elements are not the shares of one batch."""
-        places = [tf.identity(self._place(element)) for element in elements]
+        places = [tf.identity(self._cut_of(element).place) for element in elements]
         first = self._strategy.extended.first_rank
         with tf.device("CPU:0"):
             ranks = tf.stack([place[0] for place in places])
             right = tf.reduce_all(ranks == tf.range(first, first + len(places), dtype=tf.int64))
             return _asserted(right, [_BROKEN], right)
 
-    def _place(self, element: Any) -> tf.Tensor:
-        return element[1]
+    def _cut_of(self, element: Any) -> cut.Cut:
+        """An element, or its spec, as a `Cut`."""
+        kind = cut.FullCut if input_batches.are_even(self._element_spec[0]) else cut.Cut
+        return kind(*element)
 
 
 class CutIterator(ShareIterator):
     """Gives each replica its `Cut`."""
 
-    def _given(self, element: Any) -> cut.Cut:
-        return cut.Cut(*element)
+    def _given(self, share: cut.Cut) -> cut.Cut:
+        return share
 
     @property
     def _spec_class(self) -> type[ShareIteratorSpec]:

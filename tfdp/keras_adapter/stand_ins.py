@@ -1,0 +1,104 @@
+"""A replica without examples computes on another's, a stand-in, of which nothing is left.
+
+Losses, moments and gradients leave it out by `Share.counted` and `Share.scaled`, variables in
+`statistics`; here is what the program itself gathers and sums, and what `predict` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import TensorFlowTrainer
+from tfdp.keras_adapter.cut import Cut, FullCut
+from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.step import Phase, Share, current
+
+_CONTEXT, _CONTEXT_THAT_GATHERS = (
+    next(c for c in tf.distribute.ReplicaContext.__mro__ if name in vars(c))
+    for name in ("all_reduce", "all_gather")
+)
+
+
+@hook(TensorFlowTrainer, "_autoconvert_optionals")
+def autoconvert_optionals(
+    original: Callable[..., Any], self: TensorFlowTrainer, step_func: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function of `predict` gets the rows of a `Cut`, and gives none for a stand-in."""
+    converted = original(self, step_func)
+
+    def without_stand_in(data: Any) -> Any:
+        if not isinstance(data, Cut) or current() is None:
+            return converted(data)
+        outputs = converted(data.rows)
+        if isinstance(data, FullCut):
+            return outputs
+        has_examples = data.place[1] > 0
+        return tf.nest.map_structure(lambda leaf: _rows_if(has_examples, leaf), outputs)
+
+    return without_stand_in
+
+
+@hook(_CONTEXT, "all_reduce")
+def all_reduce(
+    original: Callable[..., Any], self: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The program's sum: a stand-in adds nothing to it."""
+    share = _share_of_program()
+    if share is not None:
+        value = tf.nest.map_structure(share.counted, value, expand_composites=True)
+    return original(self, reduce_op, value, *args, **kwargs)
+
+
+@hook(_CONTEXT_THAT_GATHERS, "all_gather")
+def all_gather(
+    original: Callable[..., Any], self: Any, value: Any, axis: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """What the program gathers: a stand-in adds no row to it."""
+    share = _share_of_program()
+    if share is None or isinstance(self, _Plain):
+        return original(self, value, axis, *args, **kwargs)
+    value = tf.nest.map_structure(lambda leaf: _cut_off(share, leaf, axis), value)
+    # Its gradient gathers the lengths, of which none must be left out.
+    return original(_Plain(self, original), value, axis, *args, **kwargs)
+
+
+class _Plain:
+    """A replica's context, whose `all_gather` is TensorFlow's."""
+
+    def __init__(self, context: Any, all_gather: Callable[..., Any]) -> None:
+        self._context = context
+        self._all_gather = all_gather
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def all_gather(self, value: Any, axis: Any, options: Any = None) -> Any:
+        """TensorFlow's."""
+        return self._all_gather(self._context, value, axis, options)
+
+
+def _share_of_program() -> Share | None:
+    """The share, if it may be empty and the program is what computes now."""
+    step = current()
+    if step is None or step.share is None or step.summing or step.phase is not Phase.PROGRAM:
+        return None
+    return step.share if step.share.may_be_empty and step.num_replicas > 1 else None
+
+
+def _rows_if(has_examples: tf.Tensor, leaf: Any) -> Any:
+    """The rows of what `predict` computed, or none of them."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf[: tf.where(has_examples, leaf.nrows(), 0)]
+    if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
+        return leaf
+    return leaf[: tf.where(has_examples, tf.shape(leaf, tf.int64)[0], 0)]
+
+
+def _cut_off(share: Share, leaf: Any, axis: Any) -> tf.Tensor:
+    leaf = tf.convert_to_tensor(leaf)
+    sizes = tf.shape(leaf)
+    counts = tf.one_hot(axis, tf.rank(leaf), False, True) | share.has_examples
+    return tf.slice(leaf, tf.zeros_like(sizes), tf.where(counts, sizes, 0))
