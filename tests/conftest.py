@@ -42,12 +42,17 @@ def replicas(request):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Checks the rule of `tiers`, and puts first what starts processes.
+    """Checks the rule of `tiers`, marks what trains, and puts first what starts processes.
 
-    Workers take the tests from both ends: while one waits for processes, the other trains, and no
-    two wait for TensorFlow's start at once.
+    To train on replicas takes seconds: `make check` has the telling tests alone. Workers take the
+    tests from both ends: while one waits for processes, the other trains, and no two wait for
+    TensorFlow's start at once.
     """
     config.stash[tiers.FAULTS] = tiers.without_a_fast_case(items)
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "replicas" in fixtures and item.get_closest_marker("telling") is None:
+            item.add_marker(pytest.mark.slow)
     if ONLY_FIRST_CASES:
         kept = [item for item in items if item.get_closest_marker(tiers.MARKER) is None]
         first = {(item.path, item.originalname): item for item in reversed(kept)}

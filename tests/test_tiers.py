@@ -1,6 +1,8 @@
 """`make test` keeps a case of every mechanism; what it leaves out is a variant."""
 
 import pathlib
+import subprocess
+import sys
 import types
 
 import pytest
@@ -54,3 +56,23 @@ def test_what_is_named_must_not_be_exhaustive_itself():
 
 def test_a_file_that_was_not_collected_is_taken_to_hold_what_is_named():
     assert tiers.without_a_fast_case([item("test_x", of=("c/test_d.py::test_y",))]) == []
+
+
+PURE = ("topology", "launch", "report", "test_bucketing.py", "data/test_plan.py")
+
+
+def test_tests_of_pure_functions_do_not_import_tensorflow():
+    program = (
+        "import sys, pytest; code = pytest.main(sys.argv[1:]); "
+        "sys.exit(code or ('tensorflow' in sys.modules and 'TensorFlow was imported'))"
+    )
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider"]
+    files = [str(tiers.TESTS / name) for name in PURE]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *options, *files],
+        cwd=tiers.TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]

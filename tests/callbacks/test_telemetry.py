@@ -15,7 +15,7 @@ from tfdp.topology.costs import cost
 
 PARTS = ("input", "compute", "meeting", "communication")
 
-pytestmark = harness.in_one_process
+pytestmark = [pytest.mark.slow, harness.in_one_process]
 
 
 def lines(folder, kind="step", rank=0):

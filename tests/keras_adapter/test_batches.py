@@ -46,7 +46,6 @@ def test_a_dropped_remainder_trains_as_on_one_device(trains_as_one_device):
     trains_as_one_device(harness.dense_model, harness.fit_datasets(make, infer=True))
 
 
-@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("batch_size", [4, 8])
 def test_predict_returns_every_row_in_order(batch_size, replicas):
     def build():
@@ -136,10 +135,12 @@ def masking_layer():
 
 
 @pytest.mark.parametrize(
-    "layers", [embedding_mask, pytest.param(masking_layer, marks=pytest.mark.exhaustive)]
-)
-@pytest.mark.parametrize(
-    "weights", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["plain", "weighted"]
+    ("layers", "weights"),
+    [
+        (embedding_mask, False),
+        pytest.param(masking_layer, True, marks=pytest.mark.exhaustive),
+    ],
+    ids=["of an embedding", "of a layer, weighted"],
 )
 def test_masks_count_as_on_one_device(layers, weights, trains_as_one_device):
     ids, targets = sequences()

@@ -77,12 +77,14 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
 
 
 @pytest.mark.telling
-@harness.on_three_and_four_replicas
 @pytest.mark.parametrize(
-    "bad", [np.inf, pytest.param(np.nan, marks=pytest.mark.exhaustive)], ids=["inf", "nan"]
+    ("case", "bad", "replicas"),
+    [
+        ("SGD", np.inf, harness.REPLICAS),
+        pytest.param("Adam", np.nan, harness.CLUSTER_REPLICAS or 4, marks=pytest.mark.exhaustive),
+    ],
 )
-@each_inner
-def test_an_overflow_on_any_one_replica_makes_all_skip(bad, case, trains_as_one_device):
+def test_an_overflow_on_any_one_replica_makes_all_skip(case, bad, trains_as_one_device):
     # Good and bad batches take turns; the bad example falls to each of 2, 3 or 4 replicas.
     batch_size, places = 12, [0, 4, 6, 9]
     x, y = harness.regression_data(2 * len(places) * batch_size)

@@ -87,7 +87,6 @@ def test_uneven_batches_give_one_devices_logs(trains_as_one_device):
     trains_as_one_device(classifier(CHOSEN), use)
 
 
-@harness.on_three_and_four_replicas
 def test_an_auc_is_that_of_all_examples(replicas):
     """An independent oracle, so that a fault shared by both sides would show."""
     from sklearn.metrics import roc_auc_score

@@ -109,7 +109,6 @@ def first_layer_model(**options):
     return model
 
 
-@harness.on_three_and_four_replicas
 @pytest.mark.parametrize(
     ("mean", "examples"),
     [
@@ -137,7 +136,6 @@ def test_synchronized_moments_are_those_of_the_global_batch(mean, examples, repl
 
 
 @harness.in_one_process
-@harness.on_three_and_four_replicas
 @even_and_uneven
 def test_plain_statistics_are_the_weighted_mean_of_the_replicas(sizes, replicas):
     x, y = data(sum(sizes), mean=3.0)

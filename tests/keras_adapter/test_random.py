@@ -360,7 +360,6 @@ def dropout_model():
     return model
 
 
-@harness.on_three_and_four_replicas
 def test_training_with_dropout_is_reproducible_from_the_seed(replicas):
     def train(seed):
         def build():

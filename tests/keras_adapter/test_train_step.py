@@ -141,7 +141,6 @@ class Adversaries(keras.Model):
 
 
 @pytest.mark.telling
-@harness.on_three_and_four_replicas
 def test_two_optimizers_in_one_step_train_as_on_one_device(trains_as_one_device):
     noise, _ = harness.regression_data(sum(UNEVEN))
     real = np.random.default_rng(1).normal(2.0, 1.0, (len(noise), 3)).astype("float32")

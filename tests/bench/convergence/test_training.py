@@ -7,6 +7,8 @@ from tfdp.bench.convergence.runs import Run
 from tfdp.bench.convergence.splits import CONTEXT, Splits
 from tfdp.bench.convergence.training import epoch_orders, train
 
+pytestmark = pytest.mark.slow
+
 RUN = Run("mlp", "lamb", 16, 0.01, 0, epochs=2, replicas=2, micro_batch=8)
 
 
