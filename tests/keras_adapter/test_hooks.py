@@ -27,6 +27,7 @@ FINGERPRINTS = {
     "CSVLogger.on_train_begin": "9e604039df27",
     "EpochIterator._enumerate_iterator": "376e3e16a928",
     "EpochIterator._interrupted_warning": "5ee6d254d8ac",
+    "Equalization._custom_histogram_fixed_width": "260b58eed6cd",
     "Layer.__call__": "4fb7e42e4ffd",
     "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
     "Mean.update_state": "addc194e254f",

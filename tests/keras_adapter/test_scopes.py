@@ -8,7 +8,7 @@ from keras import layers
 
 import tfdp
 
-pytestmark = [pytest.mark.slow, harness.in_one_process]
+pytestmark = pytest.mark.slow
 
 X, Y = harness.regression_data(14)
 

@@ -13,6 +13,7 @@ _MODULES = (
     "compiling",
     "feeding",
     "files",
+    "images",
     "losses",
     "metrics",
     "moments",
