@@ -19,6 +19,7 @@ ELSEWHERE = {
     "test_fitting",
     "test_hooks",
     "test_philox",
+    "test_scopes",
 }
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
+pytestmark = pytest.mark.slow
+
 X, Y = harness.regression_data(14)
 
 
@@ -55,6 +57,7 @@ DECLARED = {
 }
 
 
+@pytest.mark.telling
 def test_what_is_declared_gives_one_devices_state(trains_as_one_device):
     def build():
         written = [Writes(write, aggregation=declared) for declared, write in DECLARED.values()]
@@ -88,6 +91,7 @@ def test_a_sum_that_is_computed_from_its_own_value_is_refused():
         fit(model)
 
 
+@harness.in_one_process
 def test_what_is_not_declared_is_told_once(caplog):
     said = {}
     writes = {
@@ -107,6 +111,7 @@ def test_what_is_not_declared_is_told_once(caplog):
     assert said["the same on all"] == []
 
 
+@harness.in_one_process
 def test_keras_own_layers_are_no_matter_of_it(caplog):
     def build():
         model = keras.Sequential(

@@ -31,6 +31,7 @@ FINGERPRINTS = {
     "GradientTape.batch_jacobian": "42f72669ad9a",
     "GradientTape.gradient": "9b8697dadc28",
     "GradientTape.jacobian": "f39ac00478b4",
+    "Equalization._custom_histogram_fixed_width": "260b58eed6cd",
     "Layer.__call__": "4fb7e42e4ffd",
     "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
     "Mean.update_state": "addc194e254f",

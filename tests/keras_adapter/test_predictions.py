@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+pytestmark = pytest.mark.slow
+
 X, _ = harness.regression_data(14)
 
 
@@ -71,6 +73,7 @@ OF_EXAMPLES = {
 }
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize("data", [as_arrays, as_dataset])
 def test_outputs_of_the_examples_are_one_devices(data, replicas):
     for function in OF_EXAMPLES.values():

@@ -8,6 +8,8 @@ from keras import layers
 
 import tfdp
 
+pytestmark = pytest.mark.slow
+
 X, Y = harness.regression_data(14)
 
 

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from keras import optimizers
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(21, 12)) * (RNG.random((21, 12)) < 0.3)
 Y = X.sum(1, keepdims=True) + 0.5
@@ -27,6 +29,7 @@ def fit(model):
     return model.fit(data, epochs=2, verbose=0).history
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "case",
     [

@@ -88,7 +88,9 @@ def test_values_of_different_ranks_cannot_be_gathered(strategy, board, graph):
     def gather():
         return strategy.gather(harness.per_replica(strategy, parts), 0)
 
-    with pytest.raises((ValueError, tfdp.errors.CollectiveMismatchError), match=r"axes|\[1, 1\]"):
+    with pytest.raises(
+        (ValueError, tfdp.errors.CollectiveMismatchError), match=r"axes|\[None, 1\]"
+    ):
         (tf.function(gather) if graph else gather)()
 
 
@@ -222,7 +224,16 @@ DIFFERENT_MODELS = {
 }
 
 
-@pytest.mark.parametrize("option", DIFFERENT_MODELS)
+@pytest.mark.parametrize(
+    "option",
+    [
+        "dtype",
+        *(
+            pytest.param(o, marks=pytest.mark.exhaustive)
+            for o in ("activation", "kernel_regularizer")
+        ),
+    ],
+)
 def test_layers_that_differ_in_what_no_variable_shows_are_named(option, strategy, board):
     x, y = harness.regression_data(8)
     name, both = next(iter(DIFFERENT_MODELS[option].items()))

@@ -71,7 +71,9 @@ def test_the_error_of_a_rank_reaches_the_others():
     ("how", "error"),
     [
         ("goes on from an error", "a mistake in a callback"),
-        ("goes on from an error in a loop", "a mistake in a step"),
+        pytest.param(
+            "goes on from an error in a loop", "a mistake in a step", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_a_rank_that_alone_catches_an_error_and_goes_on_is_named(how, error):

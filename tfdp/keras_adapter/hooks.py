@@ -14,6 +14,7 @@ _MODULES = (
     "feeding",
     "files",
     "gradients",
+    "images",
     "layers",
     "losses",
     "metrics",
