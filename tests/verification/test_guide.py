@@ -9,7 +9,7 @@ import pytest
 
 GUIDE = pathlib.Path(__file__).parents[2] / "docs/limits/README.md"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 def test_the_example_raises_what_the_guide_shows(tmp_path):

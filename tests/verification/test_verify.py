@@ -13,6 +13,9 @@ from tfdp.verification import sources
 from tfdp.verification.batches import Batches
 
 
+pytestmark = pytest.mark.slow
+
+
 def verified(build, batches=None, replicas=2, **options):
     batches = faults.batches() if batches is None else batches
     return tfdp.verify(build, batches, strategy=harness.strategy(replicas), **options)
@@ -103,16 +106,17 @@ def test_sparse_gradients_weights_of_examples_and_metrics_are_compared():
     assert parts == {"loss", "layer state", "gradients", "optimizer state", "weights", "metrics"}
 
 
-def test_plain_normalization_is_listed_apart_and_hides_no_fault():
+def test_plain_normalization_is_listed_apart():
     report = verified(lambda: faults.dense(keras.layers.BatchNormalization())).check()
     (text,) = report.by_design
     assert "plain BatchNormalization (`batch_normalization`)" in text
     assert "synchronized=True" in text and text in repr(report).replace("\n", " ")
-    report = verified(
-        lambda: faults.dense(
-            keras.layers.BatchNormalization(), faults.Drawing(name="own"), loss=faults.contrastive
-        )
-    )
+
+
+@pytest.mark.exhaustive
+def test_plain_normalization_hides_no_fault():
+    layers = keras.layers.BatchNormalization, lambda: faults.Drawing(name="own")
+    report = verified(lambda: faults.dense(*(layer() for layer in layers)))
     assert "`own`" in report.cause and report.by_design
 
 
