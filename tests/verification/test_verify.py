@@ -12,7 +12,6 @@ from tfdp.errors import VerificationError
 from tfdp.verification import sources
 from tfdp.verification.batches import Batches
 
-
 pytestmark = pytest.mark.slow
 
 
