@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import Layer, get_keras_mask, set_keras_mask
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Step, current
+from tfdp.keras_adapter.step import Phase, Step, current
 
 _MARK = "_tfdp_compiles_forward"
 
@@ -51,7 +51,7 @@ def _compiled(
 
     @tf.function(jit_compile=True, autograph=False)
     def forward() -> Any:
-        with step.having(compiling=True):
+        with step.during(Phase.COMPILED):
             outputs = original(model, *args, **kwargs)
         flat = tf.nest.flatten(outputs)
         outputs_are.append(outputs)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import TensorFlowTrainer, global_state, losses
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.provenance import mark_global
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -122,8 +123,7 @@ def _global_value(
         return tf.identity(value), backward
 
     result = attach(numerator)
-    step.global_values[id(result)] = result
-    return result
+    return mark_global(result)
 
 
 def _raw(share: Share, value: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
+from tfdp.keras_adapter.provenance import is_global, mark_global
+from tfdp.keras_adapter.step import Phase, Share, Step, at_least_float32, current
 
 _INSIDE = "_tfdp_replicas_inside"
 
@@ -21,7 +22,7 @@ _INSIDE = "_tfdp_replicas_inside"
 def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
     """All metrics' results, from one all-reduce of all their variables."""
     step = current()
-    if step is None or step.share is None or step.in_result:
+    if step is None or step.share is None or step.phase is Phase.RESULTS:
         return original(self)
     variables = [variable for metric in self.metrics for variable in metric.variables]
     return _result(step, variables, lambda: original(self))
@@ -85,7 +86,7 @@ def same_on_all(step: Step, logs: Any) -> Any:
     examples; of integers, strings and what has no fixed shape, replica 0's are shown.
     """
     leaves = tf.nest.flatten(logs)
-    own = [index for index, leaf in enumerate(leaves) if _is_local_number(step, leaf)]
+    own = [index for index, leaf in enumerate(leaves) if _is_local_number(leaf)]
     share = step.share
     assert share is not None
     numbers = [tf.cast(leaves[index], at_least_float32(leaves[index].dtype)) for index in own]
@@ -104,10 +105,10 @@ def _rank(values: Any) -> int | None:
     return values.shape.rank if tf.is_tensor(values) else np.ndim(values)
 
 
-def _is_local_number(step: Step, leaf: Any) -> bool:
+def _is_local_number(leaf: Any) -> bool:
     if not tf.is_tensor(leaf) or not isinstance(leaf, tf.Tensor):
         return False
-    if id(leaf) in step.global_values:
+    if is_global(leaf):
         return False
     return leaf.dtype.is_floating and leaf.shape.is_fully_defined()
 
@@ -115,7 +116,7 @@ def _is_local_number(step: Step, leaf: Any) -> bool:
 def _shadow(metric: keras.Metric, result: Callable[..., Any]) -> Callable[[], Any]:
     def over_replicas() -> Any:
         step = current()
-        if step is None or step.in_result:
+        if step is None or step.phase is Phase.RESULTS:
             return result(metric)
         return _result(step, metric.variables, lambda: result(metric))
 
@@ -125,10 +126,10 @@ def _shadow(metric: keras.Metric, result: Callable[..., Any]) -> Callable[[], An
 def _result(step: Step, variables: list[Any], compute: Callable[[], Any]) -> Any:
     values = _read_over_replicas(step, variables)
     mapping = list(zip(variables, values, strict=True))
-    with step.having(in_result=True), StatelessScope(state_mapping=mapping):
+    with step.during(Phase.RESULTS), StatelessScope(state_mapping=mapping):
         result = compute()
     for leaf in tf.nest.flatten(result):
-        step.global_values[id(leaf)] = leaf
+        mark_global(leaf)
     return result
 
 

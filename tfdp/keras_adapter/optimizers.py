@@ -17,7 +17,7 @@ from tfdp.errors import ScopeError
 from tfdp.keras_adapter import fitting, recorded
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
 from tfdp.keras_adapter.hooks import hook, wrap
-from tfdp.keras_adapter.step import Step, current
+from tfdp.keras_adapter.step import Phase, Step, current
 
 
 @hook(TFOptimizer, "__init__")
@@ -37,7 +37,7 @@ def apply(
 ) -> Any:
     """`apply` in a replica: the outermost call weighs the gradients, and sums them if it can."""
     step = current()
-    if step is None or step.optimizing:
+    if step is None or step.updating:
         return original(self, grads, *args, **kwargs)
     return _outermost(step, self, list(grads), lambda grads: original(self, grads, *args, **kwargs))
 
@@ -51,7 +51,7 @@ def apply_gradients(
 ) -> Any:
     """`apply_gradients` in a replica, as `apply`."""
     step = current()
-    if step is None or step.optimizing:
+    if step is None or step.updating:
         return original(self, grads_and_vars, *args, **kwargs)
     pairs = list(grads_and_vars)
     return _outermost(
@@ -69,11 +69,12 @@ def clip_gradients(
 ) -> Any:
     """Runs once per closed window, before clipping: the sum over replicas is made here."""
     step = current()
-    if step is None or not step.optimizing:
+    if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
-    grads = list(grads) if step.reduced else _summed(step, list(grads))
+    summed = step.phase is Phase.UPDATE
+    grads = list(grads) if summed else _summed(step, list(grads))
     recorded.gradient_norm(grads)
-    with step.having(reduced=True):
+    with step.during(Phase.UPDATE):
         return original(self, grads, *args, **kwargs)
 
 
@@ -90,7 +91,7 @@ def all_reduce_sum_gradients(
 ) -> Any:
     """Keras' own place for the sum comes after clipping: too late."""
     step = current()
-    if step is None or not step.optimizing:
+    if step is None or not step.updating:
         return original(self, grads_and_vars)
     return list(grads_and_vars)
 
@@ -109,7 +110,7 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     """All replicas take the same branch: gradients are summed, or each replica has a vote."""
     step = current()
     finite = original(self, grads)
-    if step is None or not step.optimizing or step.reduced:
+    if step is None or step.phase is not Phase.LOCAL_UPDATE:
         return finite
     (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
     return against < 0.5
@@ -136,9 +137,9 @@ def _outermost(
 ) -> Any:
     _check_scope(step, optimizer)
     if _accumulates(optimizer):
-        with step.having(optimizing=True):
+        with step.during(Phase.LOCAL_UPDATE):
             return run(_weighted(step, grads))
-    with step.having(optimizing=True, reduced=True):
+    with step.during(Phase.UPDATE):
         return run(_summed(step, grads, _weight(step)))
 
 

@@ -23,7 +23,7 @@ from tfdp.keras_adapter._keras import (
     seed_generator,
 )
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import Share, Unseeded, current, is_tfdp
+from tfdp.keras_adapter.step import Phase, Share, Unseeded, current, is_tfdp
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -36,11 +36,11 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
     That of an optimizer, and of a draw for the whole batch, is the same everywhere.
     """
     step = current()
-    if step is None or step.optimizing:
+    if step is None or step.updating:
         return original(self, *args, **kwargs)
-    with step.having(optimizing=True):  # The generator's own state is the same everywhere.
+    with step.during(Phase.SEED):
         seed = original(self, *args, **kwargs)
-    if step.rank == 0 or step.drawing:
+    if step.rank == 0 or step.phase is Phase.DRAW:
         return seed
     bits = 8 * seed.dtype.size
     offset = step.rank * _STRIDE % 2 ** (bits - 1)
@@ -186,7 +186,7 @@ def _of_whole_batch(shape: Any = ()) -> bool:
     where the examples seem to be on another axis than 0, as in (steps, examples, features).
     """
     step = current()
-    if step is None or step.share is None or step.optimizing or step.num_replicas == 1:
+    if step is None or step.share is None or step.updating or step.num_replicas == 1:
         return False
     sizes, rows = _sizes(shape), step.share.rows
     if sizes is None or len(sizes) == 0:
@@ -205,7 +205,7 @@ def _sizes(shape: Any) -> Any:
 def _place(shape: Any, seed: Any, of_examples: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
     """Where a replica's draw begins in one device's: the seed, the numbers before."""
     step: Any = current()
-    with step.having(drawing=True):
+    with step.during(Phase.DRAW):
         seed = cast_seed(draw_seed(seed))
     return seed, _numbers_before(step.share, shape) if of_examples else tf.constant(0, tf.int64)
 

@@ -22,21 +22,21 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     step = current()
     if step is None:
         return original(self, value)
-    if step.optimizing:
+    if step.writes_alike:
         with step.strategy.extended.identical_writes():
             return original(self, value)
     kept_by_replicas = self.value.synchronization != tf.VariableSynchronization.ON_READ
     if kept_by_replicas and self.aggregation == "none":
-        step.written[id(self)] = self
+        step.note_written(self)
     return original(self, value)
 
 
 def average_written(step: Step) -> None:
-    """Ends the step: what the replica wrote by itself becomes one value for all."""
+    """Makes what the replica wrote by itself one value for all: the last thing in a step."""
     if not step.written or step.num_replicas == 1:
         return
     extended = step.strategy.extended
-    for variable in step.written.values():
+    for variable in step.written:
         if not variable.value.dtype.is_floating:
             # A count or a flag has no mean: replica 0's holds.
             first = extended.broadcast_from_first(
@@ -44,8 +44,8 @@ def average_written(step: Step) -> None:
             )
             with extended.identical_writes():
                 variable.value.assign(first, read_value=False)
-    variables = [v for v in step.written.values() if v.value.dtype.is_floating]
-    share = step.last_share
+    variables = [v for v in step.written if v.value.dtype.is_floating]
+    share = step.share
     own = [
         tf.cast(tf.convert_to_tensor(v.value), at_least_float32(v.value.dtype)) for v in variables
     ]
@@ -60,3 +60,4 @@ def average_written(step: Step) -> None:
     with extended.identical_writes():
         for variable, mean in zip(variables, means, strict=True):
             variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
+    step.written.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -76,6 +77,28 @@ class Unseeded:
     generator: Any = None
 
 
+class Phase(enum.Enum):
+    """What a replica is doing, as far as hooks act on it. Phases nest; the innermost counts.
+
+    Attributes:
+      PROGRAM: The program's own code, and Keras' around it.
+      COMPILED: A forward pass that XLA compiles.
+      LOCAL_UPDATE: An optimizer that holds the replica's own gradients, for it may accumulate.
+      UPDATE: An optimizer that holds gradients summed over replicas.
+      RESULTS: Metrics' results, from variables that read as their sums over replicas.
+      DRAW: A draw of random numbers for the whole batch.
+      SEED: A random generator that moves on.
+    """
+
+    PROGRAM = enum.auto()
+    COMPILED = enum.auto()
+    LOCAL_UPDATE = enum.auto()
+    UPDATE = enum.auto()
+    RESULTS = enum.auto()
+    DRAW = enum.auto()
+    SEED = enum.auto()
+
+
 @dataclasses.dataclass
 class Step:
     """One replica function while it is traced, or run eagerly.
@@ -84,29 +107,17 @@ class Step:
       context: The replica's context.
       rank: The replica's.
       unseeded: The generator of draws without a seed.
-      share: Set inside a step of Keras' trainer.
-      last_share: That of the last such step in the replica function.
-      optimizing: Inside an optimizer, whose writes are the same on all replicas.
-      drawing: Inside a draw of random numbers for the whole batch.
-      reduced: The gradients that the optimizer holds are summed over replicas.
-      in_result: Metrics' variables read as their sums over replicas.
-      compiling: Inside a forward pass that XLA compiles.
-      written: Keras variables that this replica wrote by itself, by id.
-      global_values: Tensors that are already the same on all replicas, by id.
+      phase: What the replica is doing; set by `during`.
+      share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
+      written: Keras variables that this replica wrote by itself, each once.
     """
 
     context: tf.distribute.ReplicaContext
     rank: int
     unseeded: Unseeded
+    phase: Phase = Phase.PROGRAM
     share: Share | None = None
-    last_share: Share | None = None
-    optimizing: bool = False
-    drawing: bool = False
-    reduced: bool = False
-    in_result: bool = False
-    compiling: bool = False
-    written: dict[int, Any] = dataclasses.field(default_factory=dict)
-    global_values: dict[int, Any] = dataclasses.field(default_factory=dict)
+    written: list[Any] = dataclasses.field(default_factory=list)
 
     @property
     def num_replicas(self) -> int:
@@ -118,17 +129,43 @@ class Step:
         """The strategy whose replica this is."""
         return self.context.strategy
 
+    @property
+    def compiling(self) -> bool:
+        """Whether XLA compiles what is traced now."""
+        return self.phase is Phase.COMPILED
+
+    @property
+    def updating(self) -> bool:
+        """Whether an optimizer is at work."""
+        return self.phase in (Phase.LOCAL_UPDATE, Phase.UPDATE)
+
+    @property
+    def writes_alike(self) -> bool:
+        """Whether what is written now has the same value on all replicas."""
+        return self.updating or self.phase is Phase.SEED
+
     @contextlib.contextmanager
-    def having(self, **values: Any) -> Iterator[None]:
-        """Sets attributes for a while."""
-        outer = {name: getattr(self, name) for name in values}
-        for name, value in values.items():
-            setattr(self, name, value)
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Makes `phase` what the replica is doing."""
+        outer, self.phase = self.phase, phase
         try:
             yield
         finally:
-            for name, value in outer.items():
-                setattr(self, name, value)
+            self.phase = outer
+
+    @contextlib.contextmanager
+    def sharing(self, share: Share) -> Iterator[None]:
+        """Makes `share` the replica's part of the batch."""
+        outer, self.share = self.share, share
+        try:
+            yield
+        finally:
+            self.share = outer
+
+    def note_written(self, variable: Any) -> None:
+        """Notes that this replica wrote `variable` by itself: see `statistics`."""
+        if not any(known is variable for known in self.written):
+            self.written.append(variable)
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""
@@ -184,7 +221,7 @@ def replica_count_was_read() -> None:
     written for one device. Either is right: see `optimizers._weight`.
     """
     step = getattr(_thread, "step", None)
-    if step is not None and step.share is not None and not step.optimizing:
+    if step is not None and step.share is not None and not step.writes_alike:
         step.share.user_divides = True
 
 

@@ -15,6 +15,7 @@ from tfdp.keras_adapter import compiling, metrics, recorded
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Share, current, is_tfdp
 
 
@@ -196,9 +197,9 @@ def _with_share(
                 step.num_replicas,
                 rows,
             )
-            with step.having(share=share), metrics.results_over_replicas(model):
+            with step.sharing(share), metrics.results_over_replicas(model):
                 logs = metrics.same_on_all(step, step_function(data))
-        step.last_share = share
+                average_written(step)
         return logs
 
     return run
