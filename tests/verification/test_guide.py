@@ -9,7 +9,10 @@ import pytest
 
 GUIDE = pathlib.Path(__file__).parents[2] / "docs/limits/README.md"
 
-pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.exhaustive("verification/test_verify.py::test_a_planted_fault_is_found_and_named"),
+]
 
 
 def test_the_example_raises_what_the_guide_shows(tmp_path):
