@@ -8,6 +8,8 @@ from verification import faults, programs
 from tfdp.verification.batches import Batches
 from tfdp.verification.training import Program, train
 
+pytestmark = pytest.mark.slow
+
 
 def program(build, **options):
     return Program(build, Batches(faults.batches(), 1), **options)
