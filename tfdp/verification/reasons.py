@@ -23,13 +23,16 @@ _BY_OPERATION = (
         "batch",
     ),
     (
-        ("Random", "Truncated", "Multinomial", "Parameterized", "Stateful", "Rng"),
+        (
+            *("Random", "Truncated", "Multinomial", "Parameterized", "Rng"),
+            *("StatefulUniform", "StatefulStandard", "StatefulTruncated", "StatefulRandom"),
+        ),
         "it draws from `tf.random`",
         ", where each replica draws for itself; `keras.random` with a `keras.random.SeedGenerator` "
         "draws for each example what one device draws",
     ),
     (
-        ("Stateless",),
+        ("StatelessRandom", "StatelessTruncated", "StatelessMultinomial", "StatelessShuffle"),
         "it draws random numbers",
         ", and each replica draws for itself what is not drawn for the examples of the batch along "
         "the first axis",
