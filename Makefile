@@ -5,8 +5,8 @@ VENV ?= .venv
 WORKERS ?= 2
 PIP_FLAGS ?= --quiet --disable-pip-version-check --no-warn-script-location
 DEMO_FLAGS ?=
-# Stealing keeps all workers busy to the end: the tests that train are long, and lie together.
-PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
+# Stealing keeps all workers busy to the end. The slowest tests are named after every run.
+PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal --durations 30 --durations-min 1
 
 # TensorFlow's default number of inter-op threads can starve its iterators on two cores.
 export TF_NUM_INTEROP_THREADS ?= 8
@@ -18,7 +18,7 @@ DEV_SETUP := $(VENV)/setup-dev.stamp
 SETUP_FILES := setup.cfg pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs check tutorials lint types layers fast format clean
+.PHONY: help demo test test-all docs check tutorials lint types layers fast format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -26,14 +26,17 @@ help: ## List the targets
 demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the curves
 	@$(BIN)/tfdp demo $(DEMO_FLAGS)
 
-test: $(DEV_SETUP) ## Run the whole suite and the docstrings' examples
+test: $(DEV_SETUP) ## Run every mechanism in one variant, and the docstrings' examples
+	@$(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp tests
+
+test-all: $(DEV_SETUP) ## Run every test: all variants, the notebooks, the long cluster runs
 	@$(BIN)/python $(PYTEST) --doctest-modules tfdp tests
 
 docs: $(DEV_SETUP) ## Build the reference and the guides, in build/docs
 	@$(BIN)/python -m sphinx -q -W --keep-going -E -d build/doctrees docs build/docs
 	@echo "Open build/docs/index.html"
 
-check: lint types layers fast ## Lint, types, import layers and the fast tests
+check: lint types fast ## Lint, types, import layers and the fast tests
 
 tutorials: $(DEV_SETUP) ## Run every notebook, each in a kernel of its own
 	@$(BIN)/python -m pytest -q tests/tutorials
@@ -49,7 +52,7 @@ layers: $(DEV_SETUP) ## The import layers, module sizes and docstrings
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
 fast: $(DEV_SETUP) ## The fast tests
-	@$(BIN)/python $(PYTEST) -m "not slow and not multiprocess" tests
+	@$(BIN)/python $(PYTEST) -m "not slow and not multiprocess and not exhaustive" tests
 
 format: $(DEV_SETUP) ## Format the code, mend what ruff can mend, take outputs out of notebooks
 	@$(BIN)/ruff check --quiet --fix-only .

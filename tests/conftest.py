@@ -1,8 +1,12 @@
-"""Four logical CPU devices for every test, and the fixtures of the promise."""
+"""Which tests run and in which order, and the fixtures of the promise.
+
+TensorFlow is imported by the tests that use it: those of pure functions start without it.
+"""
 
 import itertools
 import os
 import pathlib
+import sys
 
 # TensorFlow reads these when it is imported. Its default number of inter-op threads can starve
 # iterators on two cores; a test never needs a GPU.
@@ -10,26 +14,18 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-import harness
-import keras
 import pytest
-import tensorflow as tf
-
-LOGICAL_DEVICES = 4
+import tiers
+from replica_counts import CLUSTER_REPLICAS, ONLY_FIRST_CASES, REPLICAS, count_id
 
 # Run by tests in processes of their own; `--doctest-modules` would import them here.
 collect_ignore_glob = ["*/scripts/*"]
 
-if harness.CLUSTER_REPLICAS:
+
+if CLUSTER_REPLICAS:
+    import harness
+
     harness.strategy(None)  # before TensorFlow is used
-else:
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
-    )
-
-
-if harness.CLUSTER_REPLICAS:
 
     @pytest.fixture
     def tmp_path(tmp_path):
@@ -38,35 +34,37 @@ if harness.CLUSTER_REPLICAS:
         return pathlib.Path(board.from_first("a test's folder", str(tmp_path)).value)
 
 
-@pytest.fixture(params=[harness.REPLICAS], ids=harness.count_id)
+@pytest.fixture(params=[REPLICAS], ids=count_id)
 def replicas(request):
     """The number of replicas. A test may choose its own."""
     return request.param
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what shows no more than others do.
+    """Checks the rule of `tiers`, marks what trains, and puts first what starts processes.
 
-    That is on four replicas what is slow besides, for three show as much; and across processes,
-    where only the first case of each test is asked for, the others: they differ in what each
-    process does by itself.
+    To train on replicas takes seconds: `make check` has the telling tests alone. Workers take the
+    tests from both ends: while one waits for processes, the other trains, and no two wait for
+    TensorFlow's start at once.
     """
-    seen = set()
+    config.stash[tiers.FAULTS] = tiers.without_a_fast_case(items)
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "replicas" in fixtures and item.get_closest_marker("telling") is None:
+            item.add_marker(pytest.mark.slow)
+    if ONLY_FIRST_CASES:
+        kept = [item for item in items if item.get_closest_marker(tiers.MARKER) is None]
+        first = {(item.path, item.originalname): item for item in reversed(kept)}
+        items[:] = [item for item in kept if item in first.values()]
+    if not CLUSTER_REPLICAS:
+        items.sort(key=lambda item: item.get_closest_marker("multiprocess") is None)
 
-    def superfluous(item):
-        if harness.ONLY_FIRST_CASES:
-            test = (item.path, item.originalname)
-            seen_before = test in seen
-            seen.add(test)
-            return seen_before
-        given = getattr(item, "callspec", None)
-        on_four = given is not None and given.params.get("replicas") == 4
-        return on_four and len(list(item.iter_markers("slow"))) > 1
 
-    left_out = [item for item in items if superfluous(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+def pytest_collection_finish():
+    """Gives TensorFlow its devices before anything runs on it."""
+    if "tensorflow" in sys.modules:
+        import harness  # noqa: F401
 
 
 _references = {}
@@ -80,9 +78,12 @@ def trains_as_one_device(request, replicas):
     """
     ordinals = itertools.count()
     test = request.node.nodeid.split("[")[0]
-    case = request.node.callspec.id.replace(harness.count_id(replicas), "")
+    case = request.node.callspec.id.replace(count_id(replicas), "")
 
-    def check(build, use=harness.fit_arrays, **tolerances):
+    def check(build, use=None, **tolerances):
+        import harness
+
+        use = use or harness.fit_arrays
         key = (test, case, next(ordinals))
         if key not in _references:
             _references[key] = harness.trained_once(build, use)
@@ -97,5 +98,9 @@ def trains_as_one_device(request, replicas):
 def fresh_keras_session():
     """Undoes what a test sets globally: dtype policy, names, learning phase."""
     yield
+    if "keras" not in sys.modules:
+        return
+    import keras
+
     keras.config.set_dtype_policy("float32")
     keras.utils.clear_session(free_memory=False)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import pickle
 from typing import Any
@@ -11,28 +10,22 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from replica_counts import CLUSTER_REPLICAS, REPLICAS, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
+LOGICAL_DEVICES = 4
 
-# Set by `tests/keras_adapter/test_across_processes.py`: the promise's tests run in every process of
-# a cluster, all with the same strategy.
-CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
-ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
-
-# An odd number shares nearly every batch unevenly. Two are what the processes have.
-REPLICAS = CLUSTER_REPLICAS or 3
-
-
-def count_id(replicas):
-    """What names a number of replicas in a test's id."""
-    return f"{replicas}-replicas"
-
+if not CLUSTER_REPLICAS:
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
+    )
 
 # For the tests where the number itself matters: an even one, too, and more empty shares.
 on_three_and_four_replicas = pytest.mark.parametrize(
     "replicas",
-    [REPLICAS, *([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.slow)])],
+    [REPLICAS, *([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.exhaustive)])],
     ids=count_id,
 )
 

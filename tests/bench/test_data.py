@@ -15,6 +15,8 @@ from tfdp.bench.data import cases, files, measure, run
 from tfdp.bench.data.options import DataOptions
 from tfdp.bench.datasets import ImageData
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 24
 
 

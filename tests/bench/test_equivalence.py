@@ -18,7 +18,7 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "equivalence_cases.py"
 NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_the_command_shows_what_each_cases_own_process_measured")
 def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=500

@@ -97,7 +97,10 @@ def test_the_random_batch_fits_the_model(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", ["tfdp", "stock", "one_device"])
+@pytest.mark.parametrize(
+    "side",
+    ["tfdp", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("stock", "one_device"))],
+)
 def test_a_worker_reports_what_it_timed(side):
     words = f"--side {side} --model mlp --replicas 2 --batch 2 --steps 3".split()
     measured = run_for_json("tfdp.bench.fit_worker", words, timeout_seconds=300)

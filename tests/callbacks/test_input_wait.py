@@ -12,6 +12,8 @@ import tensorflow as tf
 import tfdp
 from tfdp.callbacks import InputMonitor
 
+pytestmark = pytest.mark.slow
+
 
 def data(seconds=0.0, size=4):
     x, y = harness.regression_data(16)

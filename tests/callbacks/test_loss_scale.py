@@ -9,7 +9,7 @@ from keras import optimizers
 
 import tfdp
 
-pytestmark = harness.in_one_process
+pytestmark = [pytest.mark.slow, harness.in_one_process]
 
 
 def fit_with(optimizer, data=None, steps_per_execution=1, **options):

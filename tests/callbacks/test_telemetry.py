@@ -15,7 +15,7 @@ from tfdp.topology.costs import cost
 
 PARTS = ("input", "compute", "meeting", "communication")
 
-pytestmark = harness.in_one_process
+pytestmark = [pytest.mark.slow, harness.in_one_process]
 
 
 def lines(folder, kind="step", rank=0):
@@ -136,7 +136,7 @@ def test_rows_that_occur_twice_are_one_row_of_the_norm(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "topology", ["native", "ring", "tree", pytest.param("direct", marks=pytest.mark.slow)]
+    "topology", ["native", "ring", "tree", pytest.param("direct", marks=pytest.mark.exhaustive)]
 )
 def test_bytes_are_those_of_the_schedule(tmp_path, topology):
     strategy = harness.strategy(3, topology=topology)

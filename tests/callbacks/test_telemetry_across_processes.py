@@ -30,7 +30,7 @@ def lines(folder, rank, kind):
     return [record for record in records if record["kind"] == kind]
 
 
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_the_rank_that_is_late_is_named_by_all(tmp_path, late):
     ended = run(tmp_path, late)
     assert ended.returncode == 0, ended.stdout + ended.stderr

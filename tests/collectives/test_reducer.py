@@ -63,7 +63,7 @@ def assert_sums(results, values, tolerance):
 
 @pytest.mark.parametrize("bucket_bytes", [1, 50, 700, 2**40])
 @pytest.mark.parametrize(
-    "replicas", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4))]
+    "replicas", [3, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (2, 4))]
 )
 def test_buckets_of_every_size_give_the_same_sums_with_the_same_bits_on_all_replicas(
     replicas, bucket_bytes, make_reducer, on_replicas

@@ -54,9 +54,18 @@ def tenfold(example):
     return example * 10
 
 
+@pytest.mark.slow
 @every_kind
-@pytest.mark.parametrize("map_fn", [None, tenfold])
-@pytest.mark.parametrize(("size", "drop_remainder"), [(8, True), (9, False), (30, False)])
+@pytest.mark.parametrize(
+    ("map_fn", "size", "drop_remainder"),
+    [
+        (tenfold, 9, False),
+        *(
+            pytest.param(map_fn, size, drop_remainder, marks=pytest.mark.exhaustive)
+            for map_fn, size, drop_remainder in [(None, 8, True), (None, 30, False)]
+        ),
+    ],
+)
 def test_batches_are_the_same_for_any_number_of_replicas_and_processes(
     make, map_fn, size, drop_remainder
 ):

@@ -25,7 +25,7 @@ def ended(group, seconds):
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("data/test_guide.py::test_the_guide_s_program_runs")
 @pytest.mark.multiprocess
 @pytest.mark.timeout(200)
 def test_the_example_trains_and_ends_its_servers():

@@ -22,7 +22,7 @@ def test_the_exit_code_says_whether_the_weights_agree(absolute, code):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_the_demo_s_replicas_train_like_one_device(tmp_path, replicas):
     curves = tmp_path / "curves.png"
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}

@@ -1,10 +1,13 @@
 """The demo's training on one device."""
 
 import numpy as np
+import pytest
 
 from tfdp.bench.datasets import ImageData
 from tfdp.demo.plot import plot_curves
 from tfdp.demo.train import build_model, steps_per_epoch, train
+
+pytestmark = pytest.mark.slow
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

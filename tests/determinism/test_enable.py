@@ -52,7 +52,7 @@ def test_two_replicas_of_one_process_leave_the_same_bits_in_every_run(tmp_path):
     assert first != other
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_two_replicas_of_one_process_leave_the_same_bits_in_every_run")
 @pytest.mark.multiprocess
 def test_two_processes_leave_the_same_bits_in_every_run(tmp_path):
     first, again = trained(tmp_path, 1, CLUSTER), trained(tmp_path, 1, CLUSTER)
@@ -101,7 +101,7 @@ def test_a_topology_is_not_measured_anew_in_every_run(tmp_path, monkeypatch):
     assert decided.endswith(" True")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("strategy/test_cluster.py::test_processes_of_tfdp_run_are_one_strategy")
 @pytest.mark.multiprocess
 def test_ranks_with_different_seeds_are_named():
     said = run(["-c", IMPORTS + ANOTHER_SEED], launch=CLUSTER)

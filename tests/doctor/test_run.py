@@ -57,6 +57,7 @@ def test_a_refusal_says_what_to_do(capsys, words, remedy):
     assert remedy in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_one_process_is_examined_alone():
     done = examined(DOCTOR)
     assert done.returncode == 0, done.stderr
@@ -68,6 +69,7 @@ def test_one_process_is_examined_alone():
         assert "All checks passed; 1 to improve." in done.stdout
 
 
+@pytest.mark.slow
 def test_the_devices_of_one_process_reduce_too():
     done = examined(DOCTOR, TFDP_DEVICES_PER_PROCESS="3", TF_NUM_INTEROP_THREADS="8")
     assert done.returncode == 0, done.stderr
@@ -85,6 +87,7 @@ def test_a_malformed_cluster_is_named_without_a_traceback():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named():
     done = examined([*DOCTOR, "--timeout", "2"], TF_CONFIG=tf_config(0))
     assert done.returncode == 1
@@ -94,6 +97,7 @@ def test_a_rank_that_does_not_come_is_named():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_malformed_number_of_devices_is_named():
     done = examined(DOCTOR, TFDP_DEVICES_PER_PROCESS="two")
     assert done.returncode == 1
@@ -102,7 +106,7 @@ def test_a_malformed_number_of_devices_is_named():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_rank_0_prints_a_line_for_each_rank(devices):
     options = ["--devices-per-process", str(devices)]
     done = examined([*LAUNCHER, *options, "--", *DOCTOR])
@@ -133,6 +137,9 @@ def test_a_sum_that_is_wrong_on_one_rank_fails_the_examination(tmp_path):
     assert "must give every rank the sum, but rank 1 got another" in done.stderr
 
 
+@pytest.mark.exhaustive(
+    "strategy/test_cluster_failures.py::test_a_killed_rank_is_named_on_every_other_rank_within_30_s"
+)
 @pytest.mark.multiprocess
 def test_a_rank_that_is_killed_during_the_checks_is_named(tmp_path):
     script = tmp_path / "doctor.py"

@@ -36,7 +36,7 @@ OPTIMIZERS = {
         optimizers.OptimizerMap(sgd(), {".*kernel": optimizers.Adam(0.02)})
     ),
 }
-FAST = {"Adam", "global_clipnorm", "a loss scale"}
+FAST = {"global_clipnorm", "a loss scale"}
 
 
 def traced_fit(make_data, **fit):
@@ -57,7 +57,7 @@ def five_batches_the_last_partial():
 
 @pytest.mark.parametrize(
     "case",
-    [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in OPTIMIZERS],
+    [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in OPTIMIZERS],
 )
 def test_windows_run_over_epoch_ends_as_on_one_device(case, trains_as_one_device):
     # 15 steps make three whole windows and an open one; none ends with its epoch.
@@ -79,7 +79,7 @@ def test_uneven_and_empty_shares_count_in_a_window(trains_as_one_device):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, pytest.param({"clipnorm": 0.05}, marks=pytest.mark.slow)],
+    [{}, pytest.param({"clipnorm": 0.05}, marks=pytest.mark.exhaustive)],
     ids=["plain", "clipnorm"],
 )
 def test_sparse_gradients_accumulate_as_on_one_device(options, trains_as_one_device):
@@ -105,7 +105,10 @@ def test_sparse_gradients_accumulate_as_on_one_device(options, trains_as_one_dev
     trains_as_one_device(build, traced_fit(data, epochs=2))
 
 
-@pytest.mark.parametrize("bad", [np.inf, np.nan], ids=["inf", "nan"])
+@pytest.mark.telling
+@pytest.mark.parametrize(
+    "bad", [np.inf, pytest.param(np.nan, marks=pytest.mark.exhaustive)], ids=["inf", "nan"]
+)
 def test_an_overflow_within_a_window_leaves_one_devices_trace(bad, trains_as_one_device):
     x, y = harness.regression_data(64)
     y = y.copy()

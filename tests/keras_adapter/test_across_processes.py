@@ -22,21 +22,25 @@ ELSEWHERE = {
 }
 
 
-# Starting TensorFlow takes seconds: modules share their processes.
-GROUPS = 3
-
-
 def modules():
     """The promise's test modules."""
     return [path for path in sorted(FOLDER.glob("test_*.py")) if path.stem not in ELSEWHERE]
 
 
-def passes(files, processes, devices, **environ):
-    """Runs the fast tests of `files` in a cluster; every rank must pass every one."""
+def passes(files, processes, devices, chosen, **environ):
+    """Runs the `chosen` tests of `files` in a cluster; every rank must pass every one.
+
+    Args:
+      files: Test modules.
+      processes: Number of ranks.
+      devices: Replicas of each rank.
+      chosen: An expression of markers.
+      **environ: Environment variables.
+    """
     command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
     command += ["--devices-per-process", str(devices), "--timeout", "580", "--"]
     command += [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
-    command += ["-q", "-W", "ignore", "--maxfail=1", "-m", "not slow", *map(str, files)]
+    command += ["-q", "-W", "ignore", "--maxfail=1", "-m", chosen, *map(str, files)]
     ended = subprocess.run(
         command,
         env={**os.environ, **environ, "TFDP_TESTS_CLUSTER_REPLICAS": str(processes * devices)},
@@ -56,11 +60,23 @@ def passes(files, processes, devices, **environ):
         assert " failed" not in summary
 
 
+FIRST_CASES = {"TFDP_TESTS_ONLY_FIRST_CASES": "1"}
+
+
+@pytest.mark.timeout(620)
+def test_in_two_processes_the_telling_tests_pass():
+    passes(modules(), 2, 1, "telling", **FIRST_CASES)
+
+
+# Starting TensorFlow takes seconds: modules share their processes.
+GROUPS = 2
+
+
+@pytest.mark.exhaustive("test_in_two_processes_the_telling_tests_pass")
 @pytest.mark.timeout(620)
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_two_processes_train_as_one_device(group):
-    files = modules()[group::GROUPS]
-    passes(files, processes=2, devices=1, TFDP_TESTS_ONLY_FIRST_CASES="1")
+def test_in_two_processes_all_tests_pass(group):
+    passes(modules()[group::GROUPS], 2, 1, "not exhaustive and not telling", **FIRST_CASES)
 
 
 # Uneven and empty shares on an odd number of ranks and on several devices each; an overflow that
@@ -71,8 +87,9 @@ SOME = {
 }
 
 
+@pytest.mark.exhaustive("test_in_two_processes_the_telling_tests_pass")
 @pytest.mark.timeout(620)
 @pytest.mark.parametrize(("processes", "devices"), SOME)
-def test_more_processes_and_devices_train_as_one_device(processes, devices):
+def test_in_more_processes_of_more_devices_some_tests_pass(processes, devices):
     files = [FOLDER / f"{name}.py" for name in SOME[processes, devices]]
-    passes(files, processes, devices)
+    passes(files, processes, devices, "not exhaustive")

@@ -9,10 +9,11 @@ import tensorflow as tf
 SIZES = [[3, 8, 1, 5], [1, 6, 2], [8, 8, 7]]
 
 
+@pytest.mark.telling
 @harness.on_three_and_four_replicas
 @pytest.mark.parametrize(
     "sizes",
-    [SIZES[0], *(pytest.param(s, marks=pytest.mark.slow) for s in SIZES[1:])],
+    [SIZES[0], *(pytest.param(s, marks=pytest.mark.exhaustive) for s in SIZES[1:])],
     ids=lambda sizes: "-".join(map(str, sizes)),
 )
 def test_batches_of_any_sizes_train_as_on_one_device(sizes, trains_as_one_device):
@@ -35,7 +36,7 @@ def test_a_partial_last_batch_of_arrays_trains_as_on_one_device(trains_as_one_de
     trains_as_one_device(harness.dense_model, use)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_partial_last_batch_of_arrays_trains_as_on_one_device")
 def test_a_dropped_remainder_trains_as_on_one_device(trains_as_one_device):
     data = harness.regression_data(22)
 
@@ -45,7 +46,6 @@ def test_a_dropped_remainder_trains_as_on_one_device(trains_as_one_device):
     trains_as_one_device(harness.dense_model, harness.fit_datasets(make, infer=True))
 
 
-@harness.on_three_and_four_replicas
 @pytest.mark.parametrize("batch_size", [4, 8])
 def test_predict_returns_every_row_in_order(batch_size, replicas):
     def build():
@@ -70,7 +70,7 @@ def weighted(kind, y):
 
 
 @pytest.mark.parametrize(
-    "kind", ["random", pytest.param("zero on a replica", marks=pytest.mark.slow)]
+    "kind", ["random", pytest.param("zero on a replica", marks=pytest.mark.exhaustive)]
 )
 def test_sample_weights_count_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(17)
@@ -135,10 +135,12 @@ def masking_layer():
 
 
 @pytest.mark.parametrize(
-    "layers", [embedding_mask, pytest.param(masking_layer, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "weights", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "weighted"]
+    ("layers", "weights"),
+    [
+        (embedding_mask, False),
+        pytest.param(masking_layer, True, marks=pytest.mark.exhaustive),
+    ],
+    ids=["of an embedding", "of a layer, weighted"],
 )
 def test_masks_count_as_on_one_device(layers, weights, trains_as_one_device):
     ids, targets = sequences()

@@ -64,6 +64,7 @@ def test_a_plateau_reduces_the_learning_rate_as_on_one_device(trains_as_one_devi
     assert len(set(outcome.seen["rates"])) > 1, "No plateau; the comparison says nothing."
 
 
+@pytest.mark.telling
 def test_the_best_checkpoints_are_one_devices(trains_as_one_device, tmp_path_factory):
     def use(model):
         folder = harness.new_folder(tmp_path_factory, "checkpoints", model)
@@ -79,7 +80,7 @@ def test_the_best_checkpoints_are_one_devices(trains_as_one_device, tmp_path_fac
     assert 1 <= len(outcome.seen["names"]) < 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_plateau_reduces_the_learning_rate_as_on_one_device")
 def test_a_learning_rate_scheduler_acts_as_on_one_device(trains_as_one_device):
     def use(model):
         halve = callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
@@ -89,7 +90,7 @@ def test_a_learning_rate_scheduler_acts_as_on_one_device(trains_as_one_device):
     np.testing.assert_allclose(outcome.seen["learning_rate"], [0.15, 0.075, 0.0375], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_early_stopping_stops_and_restores_as_on_one_device")
 def test_terminating_on_nan_stops_as_on_one_device(trains_as_one_device):
     targets = Y.copy()
     targets[9] = np.nan  # in the second batch, on one replica

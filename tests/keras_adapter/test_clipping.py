@@ -7,7 +7,12 @@ import pytest
 from keras import optimizers
 
 # Each threshold lies below what the first gradients reach.
-CLIPS = [{"clipnorm": 0.3}, {"global_clipnorm": 0.3}, {"clipvalue": 0.1}]
+CLIPS = [{"global_clipnorm": 0.3}, {"clipnorm": 0.3}, {"clipvalue": 0.1}]
+each_clip = pytest.mark.parametrize(
+    "clip",
+    [CLIPS[0], *(pytest.param(clip, marks=pytest.mark.exhaustive) for clip in CLIPS[1:])],
+    ids=lambda clip: next(iter(clip)),
+)
 
 
 def sgd(**clip):
@@ -34,15 +39,15 @@ def embedding_model(**clip):
     return model
 
 
-@harness.on_three_and_four_replicas
-@pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: next(iter(clip)))
+@pytest.mark.telling
 @pytest.mark.parametrize(
-    "wrapper",
+    ("clip", "wrapper"),
     [
-        "plainly",
-        pytest.param("under a loss scale", marks=pytest.mark.slow),
-        pytest.param("with a loss scale factor", marks=pytest.mark.slow),
+        (CLIPS[0], "plainly"),
+        pytest.param(CLIPS[1], "under a loss scale", marks=pytest.mark.exhaustive),
+        pytest.param(CLIPS[2], "with a loss scale factor", marks=pytest.mark.exhaustive),
     ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_clipping_acts_on_the_reduced_gradient(clip, wrapper, trains_as_one_device):
     _, clipped = trains_as_one_device(lambda: harness.dense_model(WRAPPERS[wrapper](**clip)))
@@ -52,7 +57,7 @@ def test_clipping_acts_on_the_reduced_gradient(clip, wrapper, trains_as_one_devi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: next(iter(clip)))
+@each_clip
 def test_clipping_acts_on_the_reduced_sparse_gradient(clip, trains_as_one_device):
     ids = np.random.default_rng(0).integers(0, 6, (24, 4)).astype("int32")
     targets = ids.sum(1, keepdims=True).astype("float32")

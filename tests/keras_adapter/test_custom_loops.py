@@ -25,7 +25,7 @@ OPTIMIZERS = {
         sgd(global_clipnorm=0.3), initial_scale=64.0, dynamic_growth_steps=2
     ),
 }
-FAST = {"global_clipnorm", "a loss scale"}
+FAST = {"a loss scale"}
 
 
 def loop(model, x, y, epochs=2, build_lazily=False):
@@ -62,8 +62,9 @@ def loop(model, x, y, epochs=2, build_lazily=False):
     return {"losses": losses, "mean": float(tracker.result())}
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
-    "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in OPTIMIZERS]
+    "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in OPTIMIZERS]
 )
 def test_a_custom_loop_trains_as_on_one_device(case, trains_as_one_device):
     x, y = harness.regression_data(22)  # the last batch is short

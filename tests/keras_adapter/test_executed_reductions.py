@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tfdp.collectives import Communicator
 
+pytestmark = pytest.mark.slow
+
 PARAMETERS = 6 * 50 + 50 + 50 * 2 + 2
 MICRO_BATCH_SCALARS = 8
 

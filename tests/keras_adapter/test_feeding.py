@@ -76,9 +76,13 @@ CASES = {
     "initial_epoch": ({"initial_epoch": 1}, [5, 5]),
     "initial_epoch with steps": ({"initial_epoch": 2, "steps_per_epoch": 4}, [4]),
 }
+FAST = {"a restart in the middle of an epoch", "steps_per_epoch beyond an epoch", "initial_epoch"}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.telling
+@pytest.mark.parametrize(
+    "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in CASES]
+)
 def test_fit_trains_as_on_one_device(case, trains_as_one_device):
     options, steps = CASES[case]
     one, _ = trains_as_one_device(harness.dense_model, fitted(pipeline, **options))
@@ -86,7 +90,13 @@ def test_fit_trains_as_on_one_device(case, trains_as_one_device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [unknown_length, lambda: pipeline(drop_remainder=True)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        unknown_length,
+        pytest.param(lambda: pipeline(drop_remainder=True), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_other_kinds_of_pipelines_train_as_on_one_device(make, trains_as_one_device):
     def use(model):
         with warnings.catch_warnings():

@@ -174,7 +174,7 @@ def with_overflows(model, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("steps", [1, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_loss_scale_and_skipped_steps_are_in_the_logs(steps, replicas):
     model = harness.build_in_scope(scaling_model, replicas)
     model.steps_per_execution = steps
@@ -183,7 +183,7 @@ def test_loss_scale_and_skipped_steps_are_in_the_logs(steps, replicas):
     assert history["loss_scale"] == [64.0, 16.0, 4.0]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_loss_scale_and_skipped_steps_are_in_the_logs")
 def test_the_logs_are_those_of_one_device_with_the_callback(replicas):
     model = harness.build_in_scope(scaling_model)
     expected = with_overflows(model)  # the harness adds the callback

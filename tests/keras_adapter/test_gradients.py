@@ -20,8 +20,9 @@ def token_data(examples=21, steps=4):
     return ids, ids.sum(1, keepdims=True).astype("float32") / 5
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
-    "name", ["Adam", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SGD", "momentum"))]
+    "name", ["Adam", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("SGD", "momentum"))]
 )
 def test_sparse_gradients_train_as_on_one_device(name, trains_as_one_device):
     def build():
@@ -82,7 +83,7 @@ def test_variables_without_a_gradient_stay_as_they_are(trains_as_one_device):
     assert np.any(outcome.weights[2] != before[2])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_variables_without_a_gradient_stay_as_they_are")
 def test_frozen_layers_stay_as_they_are(trains_as_one_device):
     def build():
         model = harness.dense_model()
@@ -138,7 +139,8 @@ FAST = {"kernel regularizer", "activity regularizer", "add_loss of both"}
 
 
 @pytest.mark.parametrize(
-    "kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.slow) for k in EXTRA_LOSSES]
+    "kind",
+    [k if k in FAST else pytest.param(k, marks=pytest.mark.exhaustive) for k in EXTRA_LOSSES],
 )
 def test_added_losses_count_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(17)
@@ -154,7 +156,7 @@ def test_added_losses_count_as_on_one_device(kind, trains_as_one_device):
     assert all(0 < loss < np.inf for loss in history), "one device must not diverge"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("keras_adapter/test_batches.py::test_masks_count_as_on_one_device")
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
 def test_a_masked_recurrent_layer_trains_as_on_one_device(layer, trains_as_one_device):
     ids, targets = token_data()

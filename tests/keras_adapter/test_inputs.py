@@ -62,15 +62,14 @@ FEEDS = {
         "x": X, "y": Y, "batch_size": 8, "shuffle": False, "validation_split": 0.3,
     },
 }  # fmt: skip
-FAST = {"shuffled arrays", "a shuffled dataset", "a finite generator", "a validation split"}
 
 
-@pytest.mark.parametrize(
-    "feed", [f if f in FAST else pytest.param(f, marks=pytest.mark.slow) for f in FEEDS]
-)
-def test_every_feed_trains_as_on_one_device(feed, trains_as_one_device):
+@pytest.mark.telling
+def test_every_feed_trains_as_on_one_device(trains_as_one_device):
+    """One model trains on each in turn: what one feed does to it shows there, and in the next."""
+
     def use(model):
-        return model.fit(verbose=0, **FEEDS[feed]()).history
+        return {name: model.fit(verbose=0, **make()).history for name, make in FEEDS.items()}
 
     trains_as_one_device(harness.dense_model, use)
 
@@ -80,22 +79,24 @@ def ends_late():
     time.sleep(0.3)  # What needs no batch has been done by then: on one device the step is counted.
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "make_optimizer",
+    ("make_optimizer", "steps"),
     [
-        lambda: keras.optimizers.Adam(0.01),
+        (lambda: keras.optimizers.Adam(0.01), 1),
         *(
-            pytest.param(make, marks=pytest.mark.slow)
-            for make in (
-                lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)),
-                lambda: keras.optimizers.SGD(
-                    keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)
+            pytest.param(make, steps, marks=pytest.mark.exhaustive)
+            for make, steps in (
+                (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01)), 1),
+                (
+                    lambda: keras.optimizers.SGD(
+                        keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5)
+                    ),
+                    3,
                 ),
             )
         ),
     ],
-    ids=["Adam", "loss scale", "schedule"],
+    ids=["Adam", "loss scale", "schedule, 3 steps an execution"],
 )
 def test_the_step_that_finds_no_batch_left_counts_as_on_one_device(
     make_optimizer, steps, trains_as_one_device
@@ -113,7 +114,9 @@ def test_the_step_that_finds_no_batch_left_counts_as_on_one_device(
     trains_as_one_device(build, use)
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    "method", ["fit", "predict", pytest.param("evaluate", marks=pytest.mark.exhaustive)]
+)
 def test_no_element_is_drawn_only_to_learn_its_shape(method, replicas):
     drawn = []
 
@@ -146,39 +149,37 @@ def test_a_finite_generator_loses_no_batch(replicas):
     assert drawn == SIZES
 
 
-def of_a_dict():
-    inputs = {"a": keras.Input((5,), name="a"), "b": keras.Input((2,), name="b", dtype="int32")}
-    hidden = layers.Concatenate()([inputs["a"], layers.Rescaling(0.1)(inputs["b"])])
-    data = {"a": X, "b": np.arange(58, dtype="int32").reshape(29, 2)}
-    return keras.Model(inputs, layers.Dense(1)(hidden)), data
-
-
-def of_strings():
-    words = np.array([["red"], ["green"], ["blue"], ["pink"]])[np.arange(29) % 4]
+def of_every_dtype():
+    """Floats, integers, strings, text, booleans and bytes side by side, each through its layer."""
+    inputs = {
+        "floats": keras.Input((5,), name="floats"),
+        "integers": keras.Input((2,), name="integers", dtype="int32"),
+        "words": keras.Input((1,), name="words", dtype="string"),
+        "text": keras.Input((1,), name="text", dtype="string"),
+        "flags": keras.Input((5,), name="flags", dtype="bool"),
+        "bytes": keras.Input((5,), name="bytes", dtype="uint8"),
+    }
     lookup = layers.StringLookup(vocabulary=["red", "green", "blue"])
-    inputs = keras.Input((1,), dtype="string")
-    hidden = layers.Flatten()(layers.Embedding(4, 3)(lookup(inputs)))
-    return keras.Model(inputs, layers.Dense(1)(hidden)), tf.constant(words)
-
-
-def of_text():
-    text = np.array([["a b c"], ["b"], ["c c a b a"], ["x"]])[np.arange(29) % 4]
     vectorize = layers.TextVectorization(vocabulary=["a", "b", "c"], output_sequence_length=4)
-    inputs = keras.Input((1,), dtype="string")
-    hidden = layers.Flatten()(layers.Embedding(5, 3)(vectorize(inputs)))
-    return keras.Model(inputs, layers.Dense(1)(hidden)), tf.constant(text)
-
-
-def of_bools():
-    inputs = keras.Input((5,), dtype="bool")
-    hidden = layers.Lambda(lambda flags: keras.ops.cast(flags, "float32"))(inputs)
-    return keras.Model(inputs, layers.Dense(1)(hidden)), X > 0
-
-
-def of_bytes():
-    inputs = keras.Input((5,), dtype="uint8")
-    hidden = layers.Rescaling(1 / 255)(inputs)
-    return keras.Model(inputs, layers.Dense(1)(hidden)), np.uint8(np.abs(X) * 40)
+    hidden = [
+        inputs["floats"],
+        layers.Rescaling(0.1)(inputs["integers"]),
+        layers.Flatten()(layers.Embedding(4, 3)(lookup(inputs["words"]))),
+        layers.Flatten()(layers.Embedding(5, 3)(vectorize(inputs["text"]))),
+        layers.Lambda(lambda flags: keras.ops.cast(flags, "float32"))(inputs["flags"]),
+        layers.Rescaling(1 / 255)(inputs["bytes"]),
+    ]
+    words = np.array([["red"], ["green"], ["blue"], ["pink"]])[np.arange(29) % 4]
+    text = np.array([["a b c"], ["b"], ["c c a b a"], ["x"]])[np.arange(29) % 4]
+    data = {
+        "floats": X,
+        "integers": np.arange(58, dtype="int32").reshape(29, 2),
+        "words": tf.constant(words),
+        "text": tf.constant(text),
+        "flags": X > 0,
+        "bytes": np.uint8(np.abs(X) * 40),
+    }
+    return keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(hidden))), data
 
 
 def of_ragged():
@@ -194,17 +195,11 @@ def of_ragged():
     return MeanOfRows(), tf.RaggedTensor.from_row_lengths(np.resize(X, lengths.sum()), lengths)
 
 
-KINDS = [of_a_dict, of_strings, of_text, of_bools, of_bytes, of_ragged]
-FAST_KINDS = {of_a_dict, of_strings, of_ragged}
-
-
-@pytest.mark.parametrize(
-    "kind", [k if k in FAST_KINDS else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", [of_every_dtype, of_ragged])
 def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device):
     def build():
         model, _ = kind()
-        model.compile(keras.optimizers.SGD(0.1), loss="mse")
+        model.compile(keras.optimizers.SGD(0.02), loss="mse")
         return model
 
     def use(model):
@@ -217,7 +212,9 @@ def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device)
 
 
 @harness.on_three_and_four_replicas
-@pytest.mark.parametrize("sizes", [[8, 3, 1, 5], pytest.param([1, 8], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sizes", [[8, 3, 1, 5], pytest.param([1, 8], marks=pytest.mark.exhaustive)]
+)
 def test_single_batches_of_any_size_give_one_devices_logs(sizes, trains_as_one_device):
     def use(model):
         seen = []
@@ -234,7 +231,9 @@ def test_single_batches_of_any_size_give_one_devices_logs(sizes, trains_as_one_d
     trains_as_one_device(harness.dense_model, use)
 
 
-@pytest.mark.parametrize("steps", [2, pytest.param(3, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize(
+    "steps", [2, *(pytest.param(s, marks=pytest.mark.exhaustive) for s in (3, 7))]
+)
 def test_steps_per_execution_need_not_divide_the_epoch(steps, trains_as_one_device):
     x, y = harness.regression_data(53)  # seven batches, the last one partial
 

@@ -39,8 +39,9 @@ MODELS = {
 }
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
-    "kind", [k if k == "plain" else pytest.param(k, marks=pytest.mark.slow) for k in MODELS]
+    "kind", [k if k == "plain" else pytest.param(k, marks=pytest.mark.exhaustive) for k in MODELS]
 )
 def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(21)
@@ -77,7 +78,7 @@ def test_a_compiled_step_counts_masks_as_on_one_device(trains_as_one_device):
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, ids, targets))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_compiled_step_trains_as_on_one_device")
 def test_a_compiled_step_takes_batches_of_any_size(trains_as_one_device):
     sizes = [3, 8, 1, 5]
     arrays = harness.regression_data(sum(sizes))

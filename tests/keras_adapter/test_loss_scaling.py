@@ -11,6 +11,9 @@ INNER = {
     "SGD": lambda: optimizers.SGD(0.1, momentum=0.9),
     "Adam": lambda: optimizers.Adam(0.05, global_clipnorm=0.5),
 }
+each_inner = pytest.mark.parametrize(
+    "case", ["SGD", pytest.param("Adam", marks=pytest.mark.exhaustive)]
+)
 
 
 def record_scale(model, scales):
@@ -23,7 +26,11 @@ def record_scale(model, scales):
 
 
 @pytest.mark.parametrize(
-    ("policy", "tolerance"), [("mixed_float16", 5e-3), ("mixed_bfloat16", 4e-2)]
+    ("policy", "tolerance"),
+    [
+        ("mixed_float16", 5e-3),
+        pytest.param("mixed_bfloat16", 4e-2, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_mixed_policy_trains_as_on_one_device(policy, tolerance, trains_as_one_device):
     def build():
@@ -39,7 +46,7 @@ def test_a_mixed_policy_trains_as_on_one_device(policy, tolerance, trains_as_one
     assert all(w.dtype == np.float32 for w in outcome.weights)
 
 
-@pytest.mark.parametrize("case", INNER)
+@each_inner
 def test_a_dynamic_loss_scale_grows_as_on_one_device(case, trains_as_one_device):
     def build():
         return harness.dense_model(
@@ -59,7 +66,7 @@ def test_a_dynamic_loss_scale_grows_as_on_one_device(case, trains_as_one_device)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", INNER)
+@each_inner
 def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device):
     def build():
         optimizer = INNER[case]()
@@ -69,10 +76,15 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
     trains_as_one_device(build)
 
 
-@harness.on_three_and_four_replicas
-@pytest.mark.parametrize("bad", [np.inf, np.nan], ids=["inf", "nan"])
-@pytest.mark.parametrize("case", ["SGD", pytest.param("Adam", marks=pytest.mark.slow)])
-def test_an_overflow_on_any_one_replica_makes_all_skip(bad, case, trains_as_one_device):
+@pytest.mark.telling
+@pytest.mark.parametrize(
+    ("case", "bad", "replicas"),
+    [
+        ("SGD", np.inf, harness.REPLICAS),
+        pytest.param("Adam", np.nan, harness.CLUSTER_REPLICAS or 4, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_an_overflow_on_any_one_replica_makes_all_skip(case, bad, trains_as_one_device):
     # Good and bad batches take turns; the bad example falls to each of 2, 3 or 4 replicas.
     batch_size, places = 12, [0, 4, 6, 9]
     x, y = harness.regression_data(2 * len(places) * batch_size)

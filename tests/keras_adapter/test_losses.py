@@ -52,8 +52,9 @@ def uneven_fit(*arrays):
     return harness.fit_datasets(lambda: harness.batches_of(SIZES, *arrays), infer=True)
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
-    "weights", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "weighted"]
+    "weights", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["plain", "weighted"]
 )
 @pytest.mark.parametrize(
     "reduction",
@@ -61,7 +62,7 @@ def uneven_fit(*arrays):
         "sum",
         "mean_with_sample_weight",
         *(
-            pytest.param(r, marks=pytest.mark.slow)
+            pytest.param(r, marks=pytest.mark.exhaustive)
             for r in REDUCTIONS
             if r not in ("sum", "mean_with_sample_weight")
         ),
@@ -81,7 +82,7 @@ def test_every_reduction_is_over_the_global_batch(reduction, weights, trains_as_
 
 
 @pytest.mark.parametrize(
-    "kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.slow) for k in LOSSES]
+    "kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.exhaustive) for k in LOSSES]
 )
 def test_a_loss_of_any_form_is_the_global_batchs(kind, trains_as_one_device):
     made = LOSSES[kind]
@@ -130,7 +131,7 @@ def float64():
     [
         "sum_over_batch_size",
         *(
-            pytest.param(k, marks=pytest.mark.slow)
+            pytest.param(k, marks=pytest.mark.exhaustive)
             for k in ("sum", "mean_with_sample_weight", "masked")
         ),
     ],

@@ -66,27 +66,27 @@ def fit_and_evaluate(model):
     }
 
 
+@pytest.mark.telling
 def test_logs_of_batches_and_epochs_are_one_devices(trains_as_one_device):
     outcome, _ = trains_as_one_device(classifier(CHOSEN), fit_and_evaluate)
     auc = [logs["auc"] for logs in outcome.seen["batch logs"]]
     assert len(set(auc)) > 1, "The metric never changed; the comparison says nothing."
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_logs_of_batches_and_epochs_are_one_devices")
 @pytest.mark.parametrize("steps", [2, 3])
 def test_they_are_so_with_several_steps_an_execution(steps, trains_as_one_device):
     build = classifier(CHOSEN, steps_per_execution=steps)
     trains_as_one_device(build, fit_and_evaluate)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_logs_of_batches_and_epochs_are_one_devices")
 def test_uneven_batches_give_one_devices_logs(trains_as_one_device):
     x, y = labels(17)
     use = harness.fit_datasets(lambda: harness.batches_of([3, 8, 1, 5], x, y), infer=True)
     trains_as_one_device(classifier(CHOSEN), use)
 
 
-@harness.on_three_and_four_replicas
 def test_an_auc_is_that_of_all_examples(replicas):
     """An independent oracle, so that a fault shared by both sides would show."""
     from sklearn.metrics import roc_auc_score

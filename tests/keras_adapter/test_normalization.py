@@ -8,6 +8,9 @@ import tensorflow as tf
 from keras import layers
 
 UNEVEN = [3, 8, 1, 5]
+even_and_uneven = pytest.mark.parametrize(
+    "sizes", [pytest.param([8, 8], marks=pytest.mark.exhaustive), UNEVEN], ids=["even", "uneven"]
+)
 
 
 def data(examples, mean=0.0, features=5, seed=0):
@@ -35,15 +38,16 @@ def normalized_model(make_layer, optimizer=None, **hidden):
     return model
 
 
+@pytest.mark.telling
 @harness.on_three_and_four_replicas
-@pytest.mark.parametrize("sizes", [[8, 8, 8], UNEVEN], ids=["even", "uneven"])
+@even_and_uneven
 def test_synchronized_trains_as_plain_on_one_device(sizes, trains_as_one_device):
     arrays = data(sum(sizes))
     use = harness.fit_datasets(lambda: harness.batches_of(sizes, *arrays), infer=True)
     trains_as_one_device(lambda: normalized_model(synchronized), use)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_synchronized_trains_as_plain_on_one_device")
 def test_synchronized_accumulates_and_clips_as_on_one_device(trains_as_one_device):
     def build():
         optimizer = keras.optimizers.Adam(0.02, global_clipnorm=0.3, gradient_accumulation_steps=3)
@@ -52,7 +56,7 @@ def test_synchronized_accumulates_and_clips_as_on_one_device(trains_as_one_devic
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, *data(21)))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_synchronized_trains_as_plain_on_one_device")
 def test_synchronized_normalizes_images_as_on_one_device(trains_as_one_device):
     rng = np.random.default_rng(0)
     x = rng.normal(2.0, 3.0, size=(13, 4, 4, 3)).astype("float32")
@@ -105,9 +109,14 @@ def first_layer_model(**options):
     return model
 
 
-@harness.on_three_and_four_replicas
-@pytest.mark.parametrize("examples", [8, 7, 1])
-@pytest.mark.parametrize("mean", [0.0, 1e4])
+@pytest.mark.parametrize(
+    ("mean", "examples"),
+    [
+        (1e4, 7),
+        (1e4, 1),
+        *(pytest.param(mean, n, marks=pytest.mark.exhaustive) for mean, n in [(0.0, 7), (0.0, 8)]),
+    ],
+)
 def test_synchronized_moments_are_those_of_the_global_batch(mean, examples, replicas):
     x, y = data(examples, mean)
 
@@ -127,8 +136,7 @@ def test_synchronized_moments_are_those_of_the_global_batch(mean, examples, repl
 
 
 @harness.in_one_process
-@harness.on_three_and_four_replicas
-@pytest.mark.parametrize("sizes", [[8, 8], UNEVEN], ids=["even", "uneven"])
+@even_and_uneven
 def test_plain_statistics_are_the_weighted_mean_of_the_replicas(sizes, replicas):
     x, y = data(sum(sizes), mean=3.0)
     model = harness.build_in_scope(lambda: first_layer_model(momentum=0.9), replicas)
@@ -153,7 +161,7 @@ def test_plain_statistics_are_the_weighted_mean_of_the_replicas(sizes, replicas)
     harness.assert_replicas_identical(model)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_plain_statistics_are_the_weighted_mean_of_the_replicas")
 def test_plain_statistics_stay_identical_over_many_steps(replicas):
     def train(model):
         trace = harness.Trace()  # asserts after every step
@@ -195,7 +203,7 @@ def test_a_layers_own_statistics_are_one_devices(trains_as_one_device):
     assert max(int(w) for w in outcome.weights if w.dtype == np.int32) >= 4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_layers_own_statistics_are_one_devices")
 def test_a_spectral_norm_is_one_devices(trains_as_one_device):
     def build():
         model = keras.Sequential(

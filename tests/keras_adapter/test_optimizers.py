@@ -64,7 +64,7 @@ OPTIMIZERS = {
     "ScheduleFreeAdamW": lambda: optimizers.ScheduleFreeAdamW(0.02),
 }
 
-FAST = {"Adam", "LAMB", "LossScaleOptimizer", "MultiOptimizer", "Muon", "SGD"}
+FAST = {"Adam", "MultiOptimizer", "Muon"}
 
 # What every optimizer can be asked for.
 OPTIONS = {
@@ -78,6 +78,12 @@ OPTIONS = {
     "a user's own optimizer with options": lambda: Damped(
         weight_decay=0.1, global_clipnorm=0.5, use_ema=True, ema_overwrite_frequency=3
     ),
+}
+
+FAST_OPTIONS = {
+    "a schedule without a configuration",
+    "an average that overwrites",
+    "a user's own optimizer with options",
 }
 
 # What a large batch is trained with, all at once.
@@ -103,7 +109,9 @@ LAYERWISE_OPTIONS = {
         "trust_ratio_bounds": (0.0, 0.75),
     },
 }
-layerwise = pytest.mark.parametrize("name", ["LAMB", pytest.param("LARS", marks=pytest.mark.slow)])
+layerwise = pytest.mark.parametrize(
+    "name", ["LAMB", pytest.param("LARS", marks=pytest.mark.exhaustive)]
+)
 
 
 def test_every_public_optimizer_has_a_row():
@@ -118,7 +126,7 @@ def test_every_public_optimizer_has_a_row():
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in OPTIMIZERS],
+    [n if n in FAST else pytest.param(n, marks=pytest.mark.exhaustive) for n in OPTIMIZERS],
 )
 def test_every_optimizer_trains_as_on_one_device(name, trains_as_one_device):
     outcome, _ = trains_as_one_device(lambda: harness.dense_model(OPTIMIZERS[name]()))
@@ -127,12 +135,14 @@ def test_every_optimizer_trains_as_on_one_device(name, trains_as_one_device):
     assert moved > 1e-2, "The optimizer hardly moved; the comparison says nothing."
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+    "option",
+    [o if o in FAST_OPTIONS else pytest.param(o, marks=pytest.mark.exhaustive) for o in OPTIONS],
+)
 def test_an_optimizers_options_work_as_on_one_device(option, trains_as_one_device):
     trains_as_one_device(lambda: harness.dense_model(OPTIONS[option]()))
 
 
-@harness.on_three_and_four_replicas
 def test_constraints_are_kept_as_on_one_device(trains_as_one_device):
     def build():
         model = harness.dense_model(optimizers.SGD(0.3))
@@ -149,9 +159,13 @@ def test_constraints_are_kept_as_on_one_device(trains_as_one_device):
 # ---- LARS and LAMB: their norms are of whole variables, and of whole gradients ----
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "option",
-    [o if "windows" in o else pytest.param(o, marks=pytest.mark.slow) for o in LAYERWISE_OPTIONS],
+    [
+        o if "windows" in o else pytest.param(o, marks=pytest.mark.exhaustive)
+        for o in LAYERWISE_OPTIONS
+    ],
 )
 @layerwise
 def test_a_layerwise_optimizers_options_work_as_on_one_device(name, option, trains_as_one_device):
@@ -166,7 +180,7 @@ def test_a_layerwise_optimizers_options_work_as_on_one_device(name, option, trai
 
 
 @pytest.mark.parametrize(
-    ("name", "bad"), [("LAMB", np.inf), pytest.param("LARS", np.nan, marks=pytest.mark.slow)]
+    ("name", "bad"), [("LAMB", np.inf), pytest.param("LARS", np.nan, marks=pytest.mark.exhaustive)]
 )
 def test_an_overflow_on_one_replica_leaves_a_layerwise_optimizer_as_on_one_device(
     name, bad, trains_as_one_device
@@ -200,13 +214,12 @@ def test_an_overflow_on_one_replica_leaves_a_layerwise_optimizer_as_on_one_devic
 
 
 @pytest.mark.parametrize(
-    ("policy", "tolerance"),
+    ("name", "policy", "tolerance"),
     [
-        ("mixed_float16", 5e-3),
-        pytest.param("mixed_bfloat16", 4e-2, marks=pytest.mark.slow),
+        ("LAMB", "mixed_float16", 5e-3),
+        pytest.param("LARS", "mixed_bfloat16", 4e-2, marks=pytest.mark.exhaustive),
     ],
 )
-@layerwise
 def test_a_layerwise_optimizer_trains_mixed_precision_as_on_one_device(
     name, policy, tolerance, trains_as_one_device
 ):
@@ -231,7 +244,9 @@ def test_a_layerwise_optimizer_trains_mixed_precision_as_on_one_device(
     assert all(array.dtype == np.float32 for array in arrays)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive(
+    "keras_adapter/test_gradients.py::test_sparse_gradients_train_as_on_one_device"
+)
 @layerwise
 def test_a_layerwise_optimizer_takes_sparse_gradients_as_on_one_device(name, trains_as_one_device):
     rng = np.random.default_rng(0)

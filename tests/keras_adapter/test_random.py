@@ -43,7 +43,7 @@ def draws(make_layer, replicas, times=2):
 @pytest.mark.parametrize(
     "name",
     [
-        n if n == "Dropout with a seed" else pytest.param(n, marks=pytest.mark.slow)
+        n if n == "Dropout with a seed" else pytest.param(n, marks=pytest.mark.exhaustive)
         for n in RANDOM_LAYERS
     ],
 )
@@ -148,9 +148,10 @@ def fit_uneven(model):
     return model.fit(dataset, epochs=2, verbose=0).history
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     "name",
-    [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in OF_SEQUENCES],
+    [n if n in FAST else pytest.param(n, marks=pytest.mark.exhaustive) for n in OF_SEQUENCES],
 )
 def test_a_random_layer_trains_as_on_one_device(name, trains_as_one_device):
     trains_as_one_device(model_with(OF_SEQUENCES[name]), fit_uneven)
@@ -165,7 +166,9 @@ class Transposed(layers.Dropout):
 
 
 @harness.in_one_process
-@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    "run_eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["graph", "eager"]
+)
 @pytest.mark.parametrize("make_layer", [layers.Dropout, Transposed])
 def test_what_one_replica_drops_is_not_what_another_drops(make_layer, run_eagerly, replicas):
     """The numbers are those of the whole batch, or each replica's own, but not the same ones."""
@@ -191,7 +194,7 @@ def test_what_one_replica_drops_is_not_what_another_drops(make_layer, run_eagerl
     assert len(set(dropped)) == replicas
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_random_layer_trains_as_on_one_device")
 @pytest.mark.parametrize(
     "options",
     [{"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 2}],
@@ -201,7 +204,7 @@ def test_dropout_is_one_devices_however_the_step_runs(options, trains_as_one_dev
     trains_as_one_device(model_with(OF_SEQUENCES["Dropout"], **options))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_random_layer_trains_as_on_one_device")
 def test_the_layers_that_augment_draw_one_devices_numbers(trains_as_one_device):
     images = np.random.default_rng(0).uniform(size=(21, 6, 6, 1)).astype("float32")
     targets = images[:, 0, 0]
@@ -246,7 +249,7 @@ class Kept(layers.Layer):
 
 
 @pytest.mark.parametrize(
-    "run_eagerly", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["graph", "eager"]
+    "run_eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["graph", "eager"]
 )
 def test_a_function_inside_a_layer_draws_in_steps_that_are_traced_later(
     run_eagerly, trains_as_one_device
@@ -335,7 +338,7 @@ def test_the_generator_of_unseeded_draws_goes_on_under_another_strategy(replicas
     np.testing.assert_array_equal(train_and_draw(replicas, other.scope()), alone)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_random_layer_trains_as_on_one_device")
 def test_dropout_in_mixed_precision_is_one_devices(trains_as_one_device):
     def build():
         keras.config.set_dtype_policy("mixed_float16")
@@ -357,7 +360,6 @@ def dropout_model():
     return model
 
 
-@harness.on_three_and_four_replicas
 def test_training_with_dropout_is_reproducible_from_the_seed(replicas):
     def train(seed):
         def build():

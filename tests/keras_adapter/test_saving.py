@@ -62,8 +62,8 @@ def interrupted(case, path, first, second):
 
 # An open window is what depends on the number of replicas.
 MOVES = [
-    ("an open window", 3, 3),
     ("an open window", 3, 2),
+    ("an open window", 3, 3),
     ("an open window", 2, 4),
     ("an open window", 4, None),
     ("an open window", None, 2),
@@ -75,16 +75,17 @@ MOVES = [
 ]
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
     ("case", "first", "second"),
-    [*MOVES[:2], *(pytest.param(*move, marks=pytest.mark.slow) for move in MOVES[2:])],
+    [MOVES[0], *(pytest.param(*move, marks=pytest.mark.exhaustive) for move in MOVES[1:])],
 )
 def test_a_saved_model_goes_on_where_it_stopped(case, first, second, tmp_path):
     outcome = interrupted(case, tmp_path / "model.keras", first, second)
     harness.assert_same_outcome(outcome, uninterrupted(case))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_saved_model_goes_on_where_it_stopped")
 def test_weights_alone_move_between_scopes(tmp_path, replicas):
     path = tmp_path / "model.weights.h5"
     source = harness.build_in_scope(harness.dense_model, replicas)

@@ -26,8 +26,10 @@ def build():
     return model
 
 
+@pytest.mark.telling
 @pytest.mark.parametrize(
-    "choice", [pytest.param(c, marks=[] if c == "ring" else pytest.mark.slow) for c in CHOICES]
+    "choice",
+    [pytest.param(c, marks=[] if c == "ring" else pytest.mark.exhaustive) for c in CHOICES],
 )
 def test_every_topology_trains_as_one_device(choice, replicas, monkeypatch):
     made = harness.strategy

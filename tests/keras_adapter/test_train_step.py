@@ -78,11 +78,11 @@ STEPS = {
     "with raw logs": functools.partial(OwnStep, raw_logs=True),
     "with the compiled loss": OwnStepOfKerasLosses,
 }
-SLOW = {"with a loss scale", "with raw logs"}
+VARIANTS = {"with a loss scale"}
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.slow) if k in SLOW else k for k in STEPS]
+    "kind", [pytest.param(k, marks=pytest.mark.exhaustive) if k in VARIANTS else k for k in STEPS]
 )
 def test_an_own_train_step_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(sum(UNEVEN))
@@ -140,7 +140,7 @@ class Adversaries(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
-@harness.on_three_and_four_replicas
+@pytest.mark.telling
 def test_two_optimizers_in_one_step_train_as_on_one_device(trains_as_one_device):
     noise, _ = harness.regression_data(sum(UNEVEN))
     real = np.random.default_rng(1).normal(2.0, 1.0, (len(noise), 3)).astype("float32")
@@ -187,7 +187,7 @@ def test_what_is_built_lazily_trains_as_on_one_device(step, trains_as_one_device
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, x, y))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_what_is_built_lazily_trains_as_on_one_device")
 def test_a_lazy_sequential_model_trains_as_on_one_device(trains_as_one_device):
     def build():
         model = keras.Sequential([layers.Dense(4, activation="tanh"), layers.Dense(1)])

@@ -107,7 +107,7 @@ def test_the_batch_script_gives_every_task_its_cores(tmp_path):
     assert called.endswith(" python -u train.py --epochs 3\n")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("demo/test_processes.py::test_processes_train_like_one_device")
 @pytest.mark.multiprocess
 def test_the_example_trains_alike_in_one_process_and_in_several(runs):
     shutil.copy(FOLDER / "train.py", runs.folder)

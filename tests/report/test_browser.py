@@ -12,6 +12,17 @@ from tfdp import cli
 pytestmark = pytest.mark.slow
 
 PHONE, DESK = 360, 1280
+light_and_dark = pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (DESK, "light"),
+        (PHONE, "dark"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.exhaustive)
+            for pair in [(DESK, "dark"), (PHONE, "light")]
+        ),
+    ],
+)
 BLANK = "<!doctype html><title>blank</title><link rel=icon href='data:,'>"
 
 
@@ -63,8 +74,7 @@ def check_fits(browser, width):
     assert browser.overflow() <= 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [DESK, PHONE])
+@light_and_dark
 def test_the_page_is_drawn_in_silence(browser, page, blank, width, scheme):
     browser.show(page, width, scheme=scheme)
     browser.open_details()
@@ -72,7 +82,9 @@ def test_the_page_is_drawn_in_silence(browser, page, blank, width, scheme):
     check_not_blank(browser, page, blank, width)
 
 
-@pytest.mark.parametrize("width", [320, PHONE, 768, DESK])
+@pytest.mark.parametrize(
+    "width", [PHONE, *(pytest.param(w, marks=pytest.mark.exhaustive) for w in (320, 768, DESK))]
+)
 def test_nothing_is_wider_than_the_window_but_tables_that_scroll_by_themselves(
     browser, page, width
 ):
@@ -82,8 +94,7 @@ def test_nothing_is_wider_than_the_window_but_tables_that_scroll_by_themselves(
     check_fits(browser, width)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [DESK, PHONE])
+@light_and_dark
 def test_all_text_can_be_read(browser, page, width, scheme):
     browser.show(page, width, scheme=scheme)
     browser.open_details()

@@ -66,16 +66,16 @@ def ways(strategy, fn):
     } | {"_": (decorated := tf.function(fn))}
 
 
-SLOW_WAYS = [pytest.param(name, marks=pytest.mark.slow) for name in ("function", "nested")]
+OTHER_WAYS = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("function", "nested")]
 
 
-@pytest.fixture(params=["eager", "graph", *SLOW_WAYS])
+@pytest.fixture(params=["eager", "graph", *OTHER_WAYS])
 def way(request):
     """Returns a function (strategy, replica function, arguments) -> result, in one of four ways."""
     return lambda strategy, fn, *args: ways(strategy, fn)[request.param](*args)
 
 
-@pytest.fixture(params=["graph", *SLOW_WAYS])
+@pytest.fixture(params=["graph", *OTHER_WAYS])
 def way_in_graph(request):
     """As `way`, without eager execution."""
     return lambda strategy, fn, *args: ways(strategy, fn)[request.param](*args)

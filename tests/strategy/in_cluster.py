@@ -101,7 +101,13 @@ def test_replicas_sum_tensors_and_slices(strategy, graph):
         np.testing.assert_array_equal(value, [[0, 0], [expected] * 2, [0, 0]])
 
 
-@pytest.mark.parametrize("name", sorted({*tfdp.topology.names()} - {"native"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "ring" else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in sorted({*tfdp.topology.names()} - {"native"})
+    ],
+)
 def test_every_topology_sums_every_dtype_and_gives_the_same_bits(name, board):
     strategy = harness.strategy(None, topology=name)
     count = strategy.num_replicas_in_sync
@@ -292,6 +298,7 @@ def test_rank_0_writes_files_and_all_decide_alike(strategy, board, tmp_path, cap
                harness.is_accumulator(old))  # fmt: skip
 
 
+@pytest.mark.exhaustive("test_a_backup_that_only_rank_0_sees_is_restored_on_all")
 def test_a_backup_larger_than_a_message_is_restored(strategy, board, tmp_path):
     def fit(epochs):
         harness.start_over()
@@ -324,18 +331,16 @@ def test_one_rank_that_saves_alone_is_named_at_the_deadline(strategy, board, tmp
     assert (tmp_path / "together.keras").exists()
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "uint32", "uint64", "bfloat16"])
-def test_predictions_of_any_number_come_to_all_ranks(strategy, dtype):
-    def build():
-        inputs = keras.Input((2,))
-        return keras.Model(inputs, keras.layers.Lambda(lambda x: tf.cast(x, dtype))(inputs))
-
+def test_predictions_of_any_number_come_to_all_ranks(strategy):
+    dtypes = ["bool", "int8", "uint16", "uint32", "uint64", "bfloat16"]
     with strategy.scope():
-        model = build()
+        inputs = keras.Input((2,))
+        cast = {d: keras.layers.Lambda(lambda x, d=d: tf.cast(x, d))(inputs) for d in dtypes}
+        model = keras.Model(inputs, cast)
     x = np.arange(14, dtype="float32").reshape(7, 2)
-    result = model.predict(x, batch_size=4, verbose=0)
-    np.testing.assert_array_equal(np.asarray(result, "float32"), x.astype(bool) if dtype == "bool"
-                                  else x)  # fmt: skip
+    for dtype, seen in model.predict(x, batch_size=4, verbose=0).items():
+        assert seen.dtype == dtype
+        np.testing.assert_array_equal(seen.astype("float32"), x.astype(dtype).astype("float32"))
 
 
 def test_random_numbers_of_tensorflow_differ_between_all_replicas(strategy, board):

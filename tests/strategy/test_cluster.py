@@ -30,20 +30,32 @@ def every_rank_passes(launch, replicas, processes, *options, **environ):
     assert ended.stdout.count(" passed") == processes
 
 
+def tfdp_run(processes, devices):
+    """What starts a cluster."""
+    launch = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
+    return [*launch, "--devices-per-process", str(devices), "--timeout", "280", "--"]
+
+
+def test_processes_of_tfdp_run_are_one_strategy():
+    every_rank_passes(tfdp_run(3, 1), 3, 3, "-m", "not exhaustive")
+
+
 # Of several devices in each process: numbering, sums, shares, draws. What only processes agree on
 # is the same.
 DEVICES = "numbered or reduce or gather or sum or shares or turn or all_replicas or of_rank_0"
 
 
-@pytest.mark.parametrize(
-    ("processes", "devices", "options"), [(3, 1, []), (2, 2, ["-k", DEVICES])], ids=["3x1", "2x2"]
-)
-def test_processes_of_tfdp_run_are_one_strategy(processes, devices, options):
-    launch = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
-    launch += ["--devices-per-process", str(devices), "--timeout", "280", "--"]
-    every_rank_passes(launch, processes * devices, processes, *options)
+@pytest.mark.exhaustive("test_processes_of_tfdp_run_are_one_strategy")
+def test_processes_of_several_devices_are_one_strategy():
+    every_rank_passes(tfdp_run(2, 2), 4, 2, "-m", "not exhaustive", "-k", DEVICES)
 
 
+@pytest.mark.exhaustive("test_processes_of_tfdp_run_are_one_strategy")
+def test_what_is_exhaustive_holds_in_processes_too():
+    every_rank_passes(tfdp_run(3, 1), 3, 3, "-m", "exhaustive")
+
+
+@pytest.mark.exhaustive("cluster/test_mpi.py::test_a_real_mpirun_starts_one_cluster")
 def test_processes_of_mpirun_are_one_strategy():
     beside = str(pathlib.Path(sys.executable).parent)
     mpirun = shutil.which("mpirun", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
@@ -52,4 +64,4 @@ def test_processes_of_mpirun_are_one_strategy():
     threads = {"TF_NUM_INTEROP_THREADS": "8"}
     # The launcher decides who is which rank; what the ranks then do, it does not know of.
     about = "numbered or resolver or random_states or reduce or gather or writes_files"
-    every_rank_passes([mpirun, "-n", "2"], 2, 2, "-k", about, **threads)
+    every_rank_passes([mpirun, "-n", "2"], 2, 2, "-m", "not exhaustive", "-k", about, **threads)

@@ -32,7 +32,7 @@ def run(how, ranks=2):
     return texts, delays, output
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_killed_rank_is_named_on_every_other_rank_within_30_s(ranks):
     texts, delays, output = run("killed", ranks)
     assert sorted(texts) == [rank for rank in range(ranks) if rank != 1]
@@ -49,6 +49,7 @@ def test_a_stopped_rank_is_named_with_operation_and_step():
     assert delays[0] < 30
 
 
+@pytest.mark.exhaustive("test_a_killed_rank_is_named_on_every_other_rank_within_30_s")
 def test_a_killed_rank_of_a_ring_is_named_on_the_others():
     texts, delays, output = run("killed in a ring", ranks=3)
     assert sorted(texts) == [0, 2], output
@@ -57,6 +58,7 @@ def test_a_killed_rank_of_a_ring_is_named_on_the_others():
         assert delays[rank] < 30
 
 
+@pytest.mark.exhaustive("test_a_stopped_rank_is_named_with_operation_and_step")
 def test_a_stopped_rank_of_a_ring_is_named_with_the_operation():
     texts, delays, output = run("stopped in a ring")
     assert re.search(r"all_reduce in 2 exchanges .* but rank 1 did not", texts[0]), output
@@ -84,6 +86,7 @@ def test_a_rank_that_ends_early_is_named():
     assert delays[0] < 30
 
 
+@pytest.mark.exhaustive("test_a_rank_that_ends_early_is_named")
 def test_a_rank_that_never_trains_is_named():
     texts, _, _ = run("absent")
     assert "lost rank 1: it has ended" in texts[0]
@@ -93,8 +96,14 @@ def test_a_rank_that_never_trains_is_named():
     ("how", "error", "both", "named"),
     [
         ("shape", "RankMismatchError", "shape", ["[3, 5]", "[3, 4]", "kernel"]),
-        ("devices", "ClusterError", "number of devices", ["rank 0 has 1", "has 2"]),
-        ("versions", "ClusterError", "same versions", ["tfdp", "9.9"]),
+        pytest.param(
+            *("devices", "ClusterError", "number of devices", ["rank 0 has 1", "has 2"]),
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            *("versions", "ClusterError", "same versions", ["tfdp", "9.9"]),
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_what_must_be_alike_is_named_with_both_values(how, error, both, named):

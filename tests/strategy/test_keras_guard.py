@@ -81,13 +81,13 @@ def _sources(module):
 
 
 MODULES = {file: _import(file) for file in FILES}
-SLOW = {"SwapEMAWeightsTest"}
+VARIANTS = {"SwapEMAWeightsTest"}
 CASES = [
     pytest.param(
         cls,
         name,
         id=f"{cls.__name__}.{name}",
-        marks=[pytest.mark.slow] if cls.__name__ in SLOW else [],
+        marks=[pytest.mark.exhaustive] if cls.__name__ in VARIANTS else [],
     )
     for module in MODULES.values()
     for cls, name, _ in _sources(module)

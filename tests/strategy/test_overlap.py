@@ -30,7 +30,10 @@ def events(folder):
 @harness.in_one_process
 @pytest.mark.parametrize(
     ("rule", "op"),
-    [(topology.Native(), "CollectiveReduceV2"), (topology.Ring(), "CollectiveBcastSendV2")],
+    [
+        (topology.Native(), "CollectiveReduceV2"),
+        pytest.param(topology.Ring(), "CollectiveBcastSendV2", marks=pytest.mark.exhaustive),
+    ],
     ids=str,
 )
 def test_the_last_layers_gradients_travel_during_the_backward_pass(rule, op, tmp_path):

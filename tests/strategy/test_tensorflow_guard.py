@@ -222,7 +222,7 @@ def _cases(select):
             body,
             mode,
             id=f"{base}.{body}-{mode}",
-            marks=[pytest.mark.slow] if mode == SESSION else [],
+            marks=[pytest.mark.exhaustive] if mode == SESSION else [],
         )
         for (base, body), row in ROWS.items()
         for mode in select(row)

@@ -48,7 +48,7 @@ def written(strategy, method, value_of_rank, execute, dtype="float32", **options
     "method",
     [
         "assign",
-        *(pytest.param(f"assign_{kind}", marks=pytest.mark.slow) for kind in ("add", "sub")),
+        *(pytest.param(f"assign_{kind}", marks=pytest.mark.exhaustive) for kind in ("add", "sub")),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
@@ -264,7 +264,7 @@ def test_a_write_outside_reaches_every_replica_as_it_is(aggregation, execute):
     [
         "scatter_add",
         *(
-            pytest.param(f"scatter_{kind}", marks=pytest.mark.slow)
+            pytest.param(f"scatter_{kind}", marks=pytest.mark.exhaustive)
             for kind in ("update", "sub", "mul", "div", "min", "max")
         ),
     ],

@@ -3,13 +3,16 @@
 import os
 
 import pytest
-from tutorials.notebooks import FOLDER, NOTEBOOKS, ROOT, cells, each_notebook
+from tutorials.notebooks import FOLDER, NOTEBOOKS, ROOT, cells
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+
+# The first a newcomer runs; the others use what it does, on more data.
+FAST = NOTEBOOKS[:1]
 
 # What a cell may take here. No time is asserted: on a free machine a whole notebook takes less.
 CELL_SECONDS = 240
@@ -42,7 +45,8 @@ def users():
     for name, (call, hide, fix) in DATA.items():
         for path in NOTEBOOKS:
             if any(call in source for source in cells(path, "code").values()):
-                yield pytest.param(path, hide, fix, id=f"{name}-{path.stem}")
+                marks = [] if name == "digits" else [pytest.mark.exhaustive]
+                yield pytest.param(path, hide, fix, id=f"{name}-{path.stem}", marks=marks)
                 break
 
 
@@ -75,7 +79,11 @@ def files(folder):
 
 
 @pytest.mark.timeout(1200)
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    [p if p in FAST else pytest.param(p, marks=pytest.mark.exhaustive) for p in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_each_runs_from_a_clean_kernel_draws_and_leaves_nothing_behind(run, path):
     before = files(FOLDER)
     try:

@@ -80,7 +80,9 @@ def test_a_stream_on_loopback_is_measured():
     [
         (("auto",), []),
         pytest.param(
-            ("ring", "auto", "stock"), ["--hosts", "2", "--order", "1,0"], marks=needs_hosts
+            ("ring", "auto", "stock"),
+            ["--hosts", "2", "--order", "1,0"],
+            marks=[needs_hosts, pytest.mark.exhaustive],
         ),
     ],
     ids=["processes", "hosts"],

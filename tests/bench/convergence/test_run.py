@@ -176,7 +176,7 @@ def ends(pid, timeout_seconds=60):
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_sweep_runs_to_its_end_and_is_then_only_shown")
 @pytest.mark.multiprocess
 @pytest.mark.skipif(not DEBIAN_FASHION_MNIST.is_dir(), reason="needs dataset-fashion-mnist")
 def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path):

@@ -7,6 +7,8 @@ from tfdp.bench.convergence.runs import Run
 from tfdp.bench.convergence.splits import CONTEXT, Splits
 from tfdp.bench.convergence.training import epoch_orders, train
 
+pytestmark = pytest.mark.slow
+
 RUN = Run("mlp", "lamb", 16, 0.01, 0, epochs=2, replicas=2, micro_batch=8)
 
 
@@ -25,7 +27,12 @@ def splits(task):
 
 
 @pytest.mark.parametrize(
-    ("task", "optimizer"), [("mlp", "lamb"), ("cnn", "lars"), ("transformer", "adam")]
+    ("task", "optimizer"),
+    [
+        ("mlp", "lamb"),
+        pytest.param("cnn", "lars", marks=pytest.mark.exhaustive),
+        pytest.param("transformer", "adam", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_run_has_its_epochs_updates_and_accuracies(task, optimizer):
     run = Run(task, optimizer, 16, 0.01, 0, epochs=2, replicas=2, micro_batch=8)

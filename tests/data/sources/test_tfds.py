@@ -226,6 +226,9 @@ def test_the_fingerprint_tells_splits_apart(builder):
     assert all("tiny/1.0.0" in text and builder.data_dir not in text for text in prints)
 
 
+@pytest.mark.exhaustive(
+    "data/sources/test_arrays.py::test_the_fingerprint_is_that_of_every_process"
+)
 @pytest.mark.multiprocess
 def test_the_fingerprint_is_that_of_every_process(builder):
     program = (

@@ -1,0 +1,59 @@
+"""The rule by which `make test` leaves tests out; `make test-all` runs every one.
+
+A test is *exhaustive* where it shows a variant of a mechanism that `make test` already shows in one
+variant. Of a test with cases that is any case beyond those that `make test` keeps; nothing more is
+said of it. A whole test says which other test shows its mechanism:
+
+    @pytest.mark.exhaustive("test_clipping_acts_on_the_reduced_gradient")
+    @pytest.mark.exhaustive("strategy/test_cluster.py::test_ranks_are_one_strategy")
+
+the second where that is in another file, below `tests/`. What is named must not be exhaustive.
+"""
+
+import pathlib
+
+import pytest
+
+TESTS = pathlib.Path(__file__).parent
+MARKER = "exhaustive"
+
+# Where `conftest.py` keeps what `without_a_fast_case` says of the collected tests.
+FAULTS = pytest.StashKey[list[str]]()
+
+
+def without_a_fast_case(items):
+    """Describes each exhaustive test that breaks the rule.
+
+    Args:
+      items: All collected tests, those included that will be deselected. A test that is named but
+        whose file was not collected is taken to be there.
+
+    Returns:
+      A sentence for each test function that is at fault.
+    """
+    kept = {_function(item) for item in items if item.get_closest_marker(MARKER) is None}
+    files = {file for file, _ in map(_function, items)}
+    faults = {}
+    for item in items:
+        function = _function(item)
+        if item.get_closest_marker(MARKER) is None or function in kept:
+            continue
+        named = [name for marker in item.iter_markers(MARKER) for name in marker.args]
+        shown_by = [_resolved(name, function[0]) for name in named]
+        if not shown_by:
+            faults[function] = "keeps no case, and names no test that shows its mechanism"
+        for other in shown_by:
+            if other[0] in files and other not in kept:
+                faults[function] = f"names {other[1]!r} of {other[0]}, which is not in `make test`"
+    return [f"{file}::{name} {fault}." for (file, name), fault in faults.items()]
+
+
+def _function(item):
+    path = pathlib.Path(item.path)
+    file = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else str(path)
+    return file, getattr(item, "originalname", None) or item.name
+
+
+def _resolved(name, file):
+    other, _, test = name.rpartition("::")
+    return other or file, test
