@@ -11,6 +11,8 @@ from keras import layers, ops, optimizers
 
 import tfdp
 
+pytestmark = pytest.mark.slow
+
 UNEVEN = [8, 3, 1, 5]
 X, Y = harness.regression_data(sum(UNEVEN))
 REAL = np.random.default_rng(1).normal(2.0, 1.0, (len(X), 3)).astype("float32")
@@ -169,7 +171,13 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+VARIANTS = {"sparse, clipped by hand", "noise as long as the batch"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.exhaustive) if n in VARIANTS else n for n in PROGRAMS],
+)
 def test_a_program_trains_as_on_one_device(name, trains_as_one_device):
     model, second = PROGRAMS[name]
 
@@ -207,8 +215,12 @@ def scaling(**options):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [several, scaling, lambda: scaling(gradient_accumulation_steps=2)],
-    ids=["several in one", "a loss scale", "a loss scale and accumulation"],
+    [
+        several,
+        lambda: scaling(gradient_accumulation_steps=2),
+        pytest.param(scaling, marks=pytest.mark.exhaustive),
+    ],
+    ids=["several in one", "a loss scale and accumulation", "a loss scale"],
 )
 def test_an_optimizer_around_others_trains_as_on_one_device(optimizer, trains_as_one_device):
     trains_as_one_device(
