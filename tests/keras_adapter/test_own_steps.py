@@ -278,11 +278,12 @@ def test_a_tape_inside_a_model_that_is_compiled(takes, replicas, trains_as_one_d
             self.built = True
 
         def call(self, x):
-            source = x if takes == "slopes of inputs" else self.layer.kernel
+            source = x if takes == "slopes of inputs" else self.layer.bias
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 value = self.layer(x)
-            return value + 0.1 * tf.reduce_sum(tape.gradient(value, source))
+            slopes = tape.gradient(value, source)
+            return value + 0.1 * tf.reduce_sum(slopes * tf.ones_like(x[:, :1]), 1, keepdims=True)
 
     def build():
         model = Inside()
@@ -292,6 +293,8 @@ def test_a_tape_inside_a_model_that_is_compiled(takes, replicas, trains_as_one_d
     if takes == "slopes of weights":
         with pytest.raises(tfdp.errors.GradientError, match="jit_compile"):
             harness.fit_arrays(harness.build_in_scope(build, replicas), X, Y)
+    else:
+        trains_as_one_device(build, lambda model: harness.fit_arrays(model, X, Y))
 
 
 @pytest.mark.parametrize("calls", [True, False])
