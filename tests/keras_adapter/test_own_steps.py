@@ -11,6 +11,8 @@ from keras import layers, ops, optimizers
 
 import tfdp
 
+pytestmark = pytest.mark.slow
+
 UNEVEN = [8, 3, 1, 5]
 X, Y = harness.regression_data(sum(UNEVEN))
 REAL = np.random.default_rng(1).normal(2.0, 1.0, (len(X), 3)).astype("float32")
@@ -169,7 +171,13 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+VARIANTS = {"sparse, clipped by hand", "noise as long as the batch"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.exhaustive) if n in VARIANTS else n for n in PROGRAMS],
+)
 def test_a_program_trains_as_on_one_device(name, trains_as_one_device):
     model, second = PROGRAMS[name]
 
@@ -207,8 +215,12 @@ def scaling(**options):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [several, scaling, lambda: scaling(gradient_accumulation_steps=2)],
-    ids=["several in one", "a loss scale", "a loss scale and accumulation"],
+    [
+        several,
+        lambda: scaling(gradient_accumulation_steps=2),
+        pytest.param(scaling, marks=pytest.mark.exhaustive),
+    ],
+    ids=["several in one", "a loss scale and accumulation", "a loss scale"],
 )
 def test_an_optimizer_around_others_trains_as_on_one_device(optimizer, trains_as_one_device):
     trains_as_one_device(
@@ -266,11 +278,12 @@ def test_a_tape_inside_a_model_that_is_compiled(takes, replicas, trains_as_one_d
             self.built = True
 
         def call(self, x):
-            source = x if takes == "slopes of inputs" else self.layer.kernel
+            source = x if takes == "slopes of inputs" else self.layer.bias
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 value = self.layer(x)
-            return value + 0.1 * tf.reduce_sum(tape.gradient(value, source))
+            slopes = tape.gradient(value, source)
+            return value + 0.1 * tf.reduce_sum(slopes * tf.ones_like(x[:, :1]), 1, keepdims=True)
 
     def build():
         model = Inside()
@@ -280,6 +293,8 @@ def test_a_tape_inside_a_model_that_is_compiled(takes, replicas, trains_as_one_d
     if takes == "slopes of weights":
         with pytest.raises(tfdp.errors.GradientError, match="jit_compile"):
             harness.fit_arrays(harness.build_in_scope(build, replicas), X, Y)
+    else:
+        trains_as_one_device(build, lambda model: harness.fit_arrays(model, X, Y))
 
 
 @pytest.mark.parametrize("calls", [True, False])

@@ -14,6 +14,13 @@ UNEVEN = [8, 3, 1, 5]
 X, Y = harness.regression_data(sum(UNEVEN))
 
 
+def cases(table, telling):
+    """Names of cases: `make check` runs the first telling one, `make test` all that are telling."""
+    slow, variant = pytest.mark.slow, [pytest.mark.slow, pytest.mark.exhaustive]
+    marks = {telling[0]: (), **dict.fromkeys(telling[1:], slow)}
+    return [pytest.param(name, marks=marks.get(name, variant)) for name in table]
+
+
 class Stepping(keras.Model):
     """A model whose `train_step` is a function that the test gives."""
 
@@ -199,7 +206,10 @@ AFTERWARDS = {
 }
 
 
-@pytest.mark.parametrize("name", AFTERWARDS)
+TELLING = ["by_global_norm", "sharpness_aware", "second_order", "function_within"]
+
+
+@pytest.mark.parametrize("name", cases(AFTERWARDS, [*TELLING, "per_example_clipping"]))
 def test_what_is_done_with_gradients_means_what_it_means_on_one_device(name, trains_as_one_device):
     trains(trains_as_one_device, AFTERWARDS[name])
 
@@ -234,7 +244,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", cases(TARGETS, ["weighted terms", "values per example"]))
 def test_a_target_whose_reduction_can_be_seen_weighs_as_on_one_device(name, trains_as_one_device):
     def step(model, x, y):
         with tf.GradientTape() as tape:
@@ -297,16 +307,19 @@ def fits_once(strategy, loss, after=lambda gradients: gradients, optimizer=None,
     return model
 
 
-@pytest.mark.parametrize(
-    "loss", [root, masked_by_hand, selected_by_hand, spread, against_each_other]
-)
-def test_a_target_of_no_known_reduction_is_refused_and_the_option_named(loss, replicas):
+UNKNOWN = {f.__name__: f for f in (root, masked_by_hand, selected_by_hand, spread)}
+UNKNOWN["against_each_other"] = against_each_other
+
+
+@pytest.mark.parametrize("name", cases(UNKNOWN, ["root", "against_each_other"]))
+def test_a_target_of_no_known_reduction_is_refused_and_the_option_named(name, replicas):
     with pytest.raises(tfdp.errors.GradientError, match="custom_loss") as raised:
-        fits_once(harness.strategy(replicas), loss)
+        fits_once(harness.strategy(replicas), UNKNOWN[name])
     assert "Keras" in str(raised.value)
 
 
-@pytest.mark.parametrize("said", ["mean", "divided"])
+@pytest.mark.slow
+@pytest.mark.parametrize("said", ["divided", pytest.param("mean", marks=pytest.mark.exhaustive)])
 def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
     """On even shares the loss of one device is the mean of the shares' roots."""
     sizes = [replicas * 2] * 2
@@ -323,6 +336,7 @@ def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
     harness.assert_close_arrays(harness.weights(model), harness.weights(expected), 1e-5, "weights")
 
 
+@pytest.mark.slow
 def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, trains_as_one_device):
     with pytest.raises(tfdp.errors.GradientError, match='"mean" if the step') as raised:
         fits_once(harness.strategy(replicas), printed)
@@ -355,6 +369,7 @@ def noisy(draw):
     return lambda gradients: [g + 0.1 * draw(tf.shape(g)) for g in gradients]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [tf.random.normal, lambda shape: keras.random.normal([*map(int, tf.get_static_value(shape))])],
@@ -368,6 +383,7 @@ def test_noise_on_gradients_is_the_same_on_all_replicas(draw, replicas):
     assert (harness.weights(model)[0] != harness.weights(quiet)[0]).all()
 
 
+@pytest.mark.slow
 def test_keras_noise_on_gradients_is_that_of_one_device(trains_as_one_device):
     def step(model, x, y):
         noise = noisy(lambda shape: keras.random.normal(tf.get_static_value(shape).tolist()))
@@ -411,7 +427,8 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases(WAITING, ["untouched", "two tapes"]))
 def test_accumulated_gradients_are_those_of_one_device(name, trains_as_one_device):
     trains(trains_as_one_device, WAITING[name], accumulating(global_clipnorm=0.2))
 
@@ -422,11 +439,15 @@ def logged(model, x, y):
     return {"norm": tf.linalg.global_norm(gradients)}
 
 
+EARLY = {f.__name__: f for f in (logged, by_global_norm, by_value)}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("eagerly", [False, True], ids=["in a graph", "eagerly"])
-@pytest.mark.parametrize("step", [by_global_norm, by_value, logged])
-def test_accumulated_gradients_that_are_used_before_their_sum_are_refused(step, eagerly, replicas):
+@pytest.mark.parametrize("name", cases(EARLY, ["logged"]))
+def test_accumulated_gradients_that_are_used_before_their_sum_are_refused(name, eagerly, replicas):
     with harness.strategy(replicas).scope():
-        model = Stepping(step)
+        model = Stepping(EARLY[name])
         model.compile(accumulating()(), jit_compile=False, run_eagerly=eagerly)
     with pytest.raises(tfdp.errors.GradientError, match="when its window closes"):
         model.fit(X, Y, batch_size=8, verbose=0)
