@@ -90,7 +90,9 @@ tfdp.DataParallelStrategy()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive(
+    "strategy/test_auto_topology.py::test_a_file_keeps_the_decision_and_gives_it_back"
+)
 @pytest.mark.multiprocess
 def test_a_topology_is_not_measured_anew_in_every_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -68,7 +68,7 @@ def test_one_process_is_examined_alone():
         assert "All checks passed; 1 to improve." in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_one_process_is_examined_alone")
 def test_the_devices_of_one_process_reduce_too():
     done = examined(DOCTOR, TFDP_DEVICES_PER_PROCESS="3", TF_NUM_INTEROP_THREADS="8")
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_a_rank_that_does_not_come_is_named():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_malformed_cluster_is_named_without_a_traceback")
 def test_a_malformed_number_of_devices_is_named():
     done = examined(DOCTOR, TFDP_DEVICES_PER_PROCESS="two")
     assert done.returncode == 1

@@ -64,7 +64,7 @@ OPTIMIZERS = {
     "ScheduleFreeAdamW": lambda: optimizers.ScheduleFreeAdamW(0.02),
 }
 
-FAST = {"Adam", "MultiOptimizer", "Muon"}
+FAST = {"Adam", "MultiOptimizer"}
 
 # What every optimizer can be asked for.
 OPTIONS = {

@@ -53,6 +53,7 @@ def test_a_stopped_rank_of_a_ring_is_named_with_the_operation():
     assert re.search(r"all_reduce in 2 exchanges .* but rank 1 did not", texts[0]), output
 
 
+@pytest.mark.exhaustive("test_a_stopped_rank_is_named_with_operation_and_step")
 def test_a_rank_that_sleeps_too_long_is_named_and_ends_too():
     texts, _ = run("sleeps")
     assert "rank 1 did not take part" in texts[0]

@@ -3,16 +3,13 @@
 import os
 
 import pytest
-from tutorials.notebooks import FOLDER, NOTEBOOKS, ROOT, cells
+from tutorials.notebooks import FOLDER, NOTEBOOKS, ROOT, cells, each_notebook
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
-
-# The first a newcomer runs; the others use what it does, on more data.
-FAST = NOTEBOOKS[:1]
 
 # What a cell may take here. No time is asserted: on a free machine a whole notebook takes less.
 CELL_SECONDS = 240
@@ -79,11 +76,8 @@ def files(folder):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "path",
-    [p if p in FAST else pytest.param(p, marks=pytest.mark.exhaustive) for p in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.exhaustive("demo/test_run.py::test_the_demo_s_replicas_train_like_one_device")
+@each_notebook
 def test_each_runs_from_a_clean_kernel_draws_and_leaves_nothing_behind(run, path):
     before = files(FOLDER)
     try:
