@@ -18,7 +18,9 @@ ELSEWHERE = {
     "test_executed_reductions",
     "test_fitting",
     "test_hooks",
+    "test_layouts",
     "test_philox",
+    "test_provenance",
 }
 
 
