@@ -18,8 +18,10 @@ ELSEWHERE = {
     "test_executed_reductions",
     "test_fitting",
     "test_hooks",
+    "test_layouts",
     "test_philox",
     "test_scopes",
+    "test_provenance",
 }
 
 

@@ -15,10 +15,9 @@ X, Y = harness.regression_data(sum(UNEVEN))
 
 
 def cases(table, telling):
-    """Names of cases: `make check` runs the first telling one, `make test` all that are telling."""
-    slow, variant = pytest.mark.slow, [pytest.mark.slow, pytest.mark.exhaustive]
-    marks = {telling[0]: (), **dict.fromkeys(telling[1:], slow)}
-    return [pytest.param(name, marks=marks.get(name, variant)) for name in table]
+    """Names of cases: `make test` runs those that are telling, and no other."""
+    variants = [name for name in table if name not in telling]
+    return [*telling, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in variants)]
 
 
 class Stepping(keras.Model):
@@ -206,10 +205,16 @@ AFTERWARDS = {
 }
 
 
-TELLING = ["by_global_norm", "sharpness_aware", "second_order", "function_within"]
+TELLING = ["sharpness_aware", "second_order", "function_within", "per_example_clipping"]
 
 
-@pytest.mark.parametrize("name", cases(AFTERWARDS, [*TELLING, "per_example_clipping"]))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("by_global_norm", marks=pytest.mark.telling),
+        *cases([n for n in AFTERWARDS if n != "by_global_norm"], TELLING),
+    ],
+)
 def test_what_is_done_with_gradients_means_what_it_means_on_one_device(name, trains_as_one_device):
     trains(trains_as_one_device, AFTERWARDS[name])
 
@@ -318,7 +323,6 @@ def test_a_target_of_no_known_reduction_is_refused_and_the_option_named(name, re
     assert "Keras" in str(raised.value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("said", ["divided", pytest.param("mean", marks=pytest.mark.exhaustive)])
 def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
     """On even shares the loss of one device is the mean of the shares' roots."""
@@ -336,7 +340,6 @@ def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
     harness.assert_close_arrays(harness.weights(model), harness.weights(expected), 1e-5, "weights")
 
 
-@pytest.mark.slow
 def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, trains_as_one_device):
     with pytest.raises(tfdp.errors.GradientError, match='"mean" if the step') as raised:
         fits_once(harness.strategy(replicas), printed)
@@ -369,7 +372,6 @@ def noisy(draw):
     return lambda gradients: [g + 0.1 * draw(tf.shape(g)) for g in gradients]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [tf.random.normal, lambda shape: keras.random.normal([*map(int, tf.get_static_value(shape))])],
@@ -383,7 +385,6 @@ def test_noise_on_gradients_is_the_same_on_all_replicas(draw, replicas):
     assert (harness.weights(model)[0] != harness.weights(quiet)[0]).all()
 
 
-@pytest.mark.slow
 def test_keras_noise_on_gradients_is_that_of_one_device(trains_as_one_device):
     def step(model, x, y):
         noise = noisy(lambda shape: keras.random.normal(tf.get_static_value(shape).tolist()))
@@ -427,7 +428,6 @@ WAITING = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", cases(WAITING, ["untouched", "two tapes"]))
 def test_accumulated_gradients_are_those_of_one_device(name, trains_as_one_device):
     trains(trains_as_one_device, WAITING[name], accumulating(global_clipnorm=0.2))
@@ -442,7 +442,6 @@ def logged(model, x, y):
 EARLY = {f.__name__: f for f in (logged, by_global_norm, by_value)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("eagerly", [False, True], ids=["in a graph", "eagerly"])
 @pytest.mark.parametrize("name", cases(EARLY, ["logged"]))
 def test_accumulated_gradients_that_are_used_before_their_sum_are_refused(name, eagerly, replicas):

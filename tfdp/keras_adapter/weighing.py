@@ -127,7 +127,9 @@ def _weight(step: Step, share: Share, term: Term) -> float:
 
 
 def _number(share: Share, weight: float) -> tf.Tensor:
-    return tf.ones_like(share.fraction) if weight == 0.0 else share.fraction * weight
+    if weight == 0.0:
+        return tf.cast(share.examples > 0, share.fraction.dtype)
+    return share.fraction * weight
 
 
 def _depends(factors: Sequence[Any], variables: Sequence[Any]) -> bool:
@@ -138,7 +140,8 @@ def _depends(factors: Sequence[Any], variables: Sequence[Any]) -> bool:
 def _error(step: Step, found: str) -> GradientError:
     return GradientError(
         "What a step of your own differentiates must be a loss of Keras, or a mean or a sum over "
-        f"the examples of the batch, but replica {step.rank} found {found}. Use such a mean, or "
-        f'say what it is in {_OPTION}: "mean" takes it for a mean over the examples of each '
+        f"the examples of the batch, but replica {step.rank} found {found}. Use such a mean, bring "
+        "the whole batch together with `tf.distribute.get_replica_context().all_gather`, or say "
+        f'what it is in {_OPTION}: "mean" takes it for a mean over the examples of each '
         'replica, "divided" for such a mean divided by the number of replicas.'
     )
