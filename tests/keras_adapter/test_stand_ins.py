@@ -164,6 +164,12 @@ def test_a_stand_in_leaves_no_state_and_is_in_no_sum(trains_as_one_device):
 X, Y = harness.regression_data(5)
 
 
+def refusing():
+    model = keras.Sequential([keras.Input((5,)), Refusing(), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae"])
+    return model
+
+
 def stream():
     return tfdp.data.pipeline(tf.data.Dataset.from_tensor_slices((X, Y)), 4, seed=1)
 
@@ -181,12 +187,7 @@ FEEDS = {
 
 @pytest.mark.parametrize("feed", FEEDS)
 def test_shares_of_every_source_have_stand_ins(feed, trains_as_one_device):
-    def build():
-        model = keras.Sequential([keras.Input((5,)), Refusing(), layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae"])
-        return model
-
-    trains_as_one_device(build, harness.fit_datasets(FEEDS[feed], infer=True))
+    trains_as_one_device(refusing, harness.fit_datasets(FEEDS[feed], infer=True))
 
 
 @harness.in_one_process
@@ -198,9 +199,12 @@ def test_every_epoch_of_a_datasets_function_has_its_steps(examples):
     def of_a_function(model):
         strategy = model.distribute_strategy
         batches = strategy.distribute_datasets_from_function(lambda context: data.batch(3))
-        return model.fit(batches, epochs=3, verbose=0).history
+        return used(model, batches)
 
-    one = harness.train(
-        harness.dense_model, lambda model: model.fit(data.batch(6), epochs=3, verbose=0).history
-    )
-    harness.assert_same_outcome(harness.train(harness.dense_model, of_a_function, 2), one)
+    def used(model, batches):
+        seen = {"fit": model.fit(batches, epochs=3, verbose=0).history}
+        seen["evaluate"] = model.evaluate(batches, verbose=0, return_dict=True)
+        return seen | {"predict": model.predict(batches, verbose=0)}
+
+    one = harness.train(refusing, lambda model: used(model, data.batch(6)))
+    harness.assert_same_outcome(harness.train(refusing, of_a_function, 2), one)

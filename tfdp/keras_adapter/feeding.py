@@ -189,18 +189,21 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
 def get_iterator(original: Callable[..., Any], self: Any) -> Any:
     """`predict` takes batches by itself, before its function does: with what is known of them."""
     dataset = original(self)
-    return _Cuts(dataset) if self._tfdp_gives_cuts else dataset
+    strategy = self._distribute_strategy
+    if not self._tfdp_gives_cuts or not is_tfdp(strategy):
+        return dataset
+    return _Cuts(dataset, strategy)
 
 
 class _Cuts:
     """A distributed dataset whose iterators give `Cut`s where they can."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, strategy: Any) -> None:
         self._dataset = dataset
+        self._strategy = strategy
 
     def __iter__(self) -> Any:
-        iterator = iter(self._dataset)
-        return getattr(iterator, "cuts", iterator)
+        return self._strategy.extended.cuts(iter(self._dataset))
 
 
 @hook(EpochIterator, "_enumerate_iterator")

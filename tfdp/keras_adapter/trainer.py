@@ -235,7 +235,7 @@ def _one_replica(spec: Any) -> Any:
 def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
     """Whole batches, as `train_on_batch` gives them, become one share per replica."""
     if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-        return getattr(iterator, "cuts", iterator)
+        return strategy.extended.cuts(iterator)
 
     def shares() -> Iterator[Any]:
         for batch in iterator:

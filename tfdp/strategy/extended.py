@@ -19,6 +19,7 @@ from tfdp.recording import Watch
 from tfdp.strategy import device_iterators, input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
+    DistributedIterator,
     Function,
     GraphOrParentsInXlaContext,
     Mirrored,
@@ -30,6 +31,7 @@ from tfdp.strategy._tensorflow import (
     tf_convert,
 )
 from tfdp.strategy.share_iterators import ShareDataset
+from tfdp.strategy.turn_iterators import TurnIterator
 from tfdp.topology import Topology
 
 
@@ -320,6 +322,16 @@ class DataParallelExtended(MirroredExtended):
         distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
         distributed._cardinality = input_batches.rounds(distributed.cardinality, self.num_replicas)
         return distributed
+
+    def cuts(self, iterator: Any) -> Any:
+        """The iterator as Keras' step takes it: giving `Cut`s, where there are several replicas."""
+        known = getattr(iterator, "cuts", None)
+        if known is not None or self.num_replicas == 1:
+            return iterator if known is None else known
+        if not isinstance(iterator, DistributedIterator):
+            return iterator
+        iterator.cuts = TurnIterator.over(iterator)
+        return iterator.cuts
 
     def split_for_step(self, batch: Any) -> Any:
         """A whole batch as Keras' step takes it on the replicas: a `Cut`."""

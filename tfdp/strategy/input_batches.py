@@ -181,11 +181,36 @@ def are_even(share_spec: Any) -> bool:
 
 def whole_place(rows: Any) -> Any:
     """The place of a batch that one replica has by itself; or its spec, of those of its rows."""
-    leaf = next(leaf for leaf in tf.nest.flatten(rows) if _can_be_cut(leaf))
-    if isinstance(leaf, tf.TypeSpec):
+    if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(rows)):
         return tf.TensorSpec([4], tf.int64)
-    size = _num_rows(leaf)
+    size = num_rows(rows)
     return tf.stack([tf.zeros_like(size), size, tf.zeros_like(size), size])
+
+
+def num_rows(element: Any) -> tf.Tensor:
+    """The number of examples of a batch, or a share, int64."""
+    return _num_rows(next(leaf for leaf in tf.nest.flatten(element) if _can_be_cut(leaf)))
+
+
+def one_row(spec: Any) -> Any:
+    """A row of zeros, or an empty one, for what has `spec`: where there is no example at all."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        flat = tf.zeros(
+            [0, *(size or 1 for size in spec.shape[1 + spec.ragged_rank :])], spec.dtype
+        )
+        value: Any = tf.RaggedTensor.from_row_splits(
+            flat, tf.zeros([2 if spec.ragged_rank == 1 else 1], spec.row_splits_dtype)
+        )
+        for depth in range(1, spec.ragged_rank):
+            last = depth == spec.ragged_rank - 1
+            value = tf.RaggedTensor.from_row_splits(
+                value, tf.zeros([2 if last else 1], spec.row_splits_dtype)
+            )
+        return value
+    shape = [1, *(size or 1 for size in spec.shape[1:])] if spec.shape.rank else []
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
+    return tf.zeros(shape, spec.dtype)
 
 
 def first_rows(leaf: Any, number: tf.Tensor) -> Any:

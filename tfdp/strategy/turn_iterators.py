@@ -1,0 +1,123 @@
+"""Elements that the replicas get in turn, as a datasets' function makes them: shares of one batch.
+
+How many examples each has is counted when they are taken. At the end of the data some replicas may
+get none; each then has a stand-in, as in `share_iterators`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter import cut
+from tfdp.strategy import input_batches
+from tfdp.strategy._tensorflow import DistributedIterator
+from tfdp.strategy.share_iterators import ShareIterator, ShareIteratorSpec
+
+
+class TurnIterator(ShareIterator):
+    """Gives each replica its `Cut` of the next round; what it is `over` gives the elements."""
+
+    def get_next(self, name: str | None = None) -> Any:
+        """The shares of the next round.
+
+        Raises:
+          tf.errors.OutOfRangeError: No replica has an element left.
+          tf.errors.OpError: Whatever went wrong in a dataset.
+        """
+        optionals = self._worker.get_next_as_optional_list()
+        places, some = self._places(optionals)
+        with tf.control_dependencies([tf.cond(some, lambda: tf.constant(True), self._end)]):
+            elements = self._elements(optionals, places)
+        return self._regrouped(elements)
+
+    def get_next_as_optional(self) -> Any:
+        """The elements of the next round as TensorFlow gives them, or none."""
+        return DistributedIterator.get_next_as_optional(self)
+
+    @property
+    def element_spec(self) -> Any:
+        """Of the elements."""
+        return DistributedIterator.element_spec.fget(self)
+
+    @property
+    def cuts(self) -> ShareIterator:
+        """Itself."""
+        return self
+
+    @property
+    def _spec_class(self) -> type[ShareIteratorSpec]:
+        return TurnIteratorSpec
+
+    def _given(self, share: cut.Cut) -> cut.Cut:
+        return share
+
+    def _cut_of(self, element: Any) -> cut.Cut:
+        return cut.Cut(*element)
+
+    def _places(self, optionals: Sequence[Any]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Each replica's `Cut.place` in the round, and whether there is any example."""
+        extended = self._strategy.extended
+        counts = [
+            tf.cond(
+                optional.has_value(),
+                lambda optional=optional: input_batches.num_rows(optional.get_value()),
+                lambda: tf.constant(0, tf.int64),
+            )
+            for optional in optionals
+        ]
+        before, total = tf.constant(0, tf.int64), tf.add_n(counts)
+        if extended.in_cluster:
+            on_ranks = extended.of_all_processes(total)
+            before = tf.reduce_sum(on_ranks[: self._strategy.rank])
+            total = tf.reduce_sum(on_ranks)
+        places = []
+        for rank, count in enumerate(counts, start=extended.first_rank):
+            places.append(tf.stack([tf.constant(rank, tf.int64), count, before, total]))
+            before += count
+        return places, total > 0
+
+    def _elements(self, optionals: Sequence[Any], places: list[tf.Tensor]) -> list[Any]:
+        """For each replica its element, or a stand-in, and the place."""
+        first = optionals[0]  # It has an element if any other has, for they get them in turn.
+
+        def nothing() -> Any:
+            return tf.nest.map_structure(input_batches.one_row, first.element_spec)
+
+        def of_first() -> Any:
+            row = tf.constant(1, tf.int64)
+            return tf.nest.map_structure(
+                lambda leaf: input_batches.first_rows(leaf, row), first.get_value()
+            )
+
+        def stand_in() -> Any:
+            return tf.cond(first.has_value(), of_first, nothing)
+
+        elements = []
+        devices = self._strategy.extended.worker_devices
+        for device, optional, place in zip(devices, optionals, places, strict=True):
+            with tf.device(device):
+                element = tf.cond(
+                    optional.has_value(),
+                    optional.get_value,
+                    nothing if optional is first else stand_in,
+                )
+                elements.append((element, place))
+        return elements
+
+    def _end(self) -> tf.Tensor:
+        with tf.control_dependencies(
+            tf.nest.flatten(self._worker.get_next_as_list(), expand_composites=True)
+        ):
+            return tf.constant(True)
+
+
+class TurnIteratorSpec(ShareIteratorSpec):
+    """What a traced function knows of such an iterator."""
+
+    @property
+    def value_type(self) -> type[ShareIterator]:
+        """The class."""
+        return TurnIterator
