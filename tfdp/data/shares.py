@@ -97,3 +97,8 @@ def _of_example(spec: Any) -> Any:
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec(spec.shape[1:], spec.dtype)
     return spec
+
+
+def without_stand_in(share: Any, place: tf.Tensor) -> Any:
+    """The examples of a share: none where it has a stand-in."""
+    return tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
