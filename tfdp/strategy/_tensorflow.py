@@ -23,7 +23,7 @@ from tensorflow.python.distribute.distribute_utils import (
     regroup,
 )
 
-# An iterator over the replicas' shares, which the one of pipelines extends, and what makes it.
+# An iterator over the replicas' shares, which those of `share_iterators` extend, and what makes it.
 from tensorflow.python.distribute.input_lib import (
     DistributedDataset,
     DistributedDatasetSpec,
