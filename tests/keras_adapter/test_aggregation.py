@@ -7,6 +7,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 pytestmark = pytest.mark.slow
@@ -45,6 +46,11 @@ def fit(model):
     return model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history
 
 
+def over_replicas(value):
+    context = tf.distribute.get_replica_context()  # None while Keras builds the layer in the scope
+    return value if context is None else context.all_reduce("SUM", value)
+
+
 DECLARED = {
     "sum, assign_add": ("sum", lambda v, x: v.assign_add(ops.sum(x))),
     "sum, assign_sub": ("sum", lambda v, x: v.assign_sub(ops.sum(x * x))),
@@ -54,6 +60,10 @@ DECLARED = {
     "mean, moving average": ("mean", lambda v, x: v.assign(0.9 * v + 0.1 * ops.mean(x))),
     "mean, assign_add": ("mean", lambda v, x: v.assign_add(ops.mean(x))),
     "the same on all": ("only_first_replica", lambda v, x: v.assign_add(2.0)),
+    "a moving average of a sum": (
+        "only_first_replica",
+        lambda v, x: v.assign(0.9 * v + 0.1 * over_replicas(ops.sum(x))),
+    ),
 }
 
 
@@ -83,11 +93,18 @@ def test_what_is_declared_holds_in_eager_steps(replicas):
     np.testing.assert_allclose(states[1], states[0], rtol=1e-5)
 
 
-def test_a_sum_that_is_computed_from_its_own_value_is_refused():
-    model = harness.build_in_scope(
-        model_with(lambda v, x: v.assign(0.9 * v + ops.sum(x)), aggregation="sum"), 2
-    )
-    with pytest.raises(ValueError, match=r"must be added to, but '.*state'.*assign_add"):
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda v, x: v.assign_add(0.1 * (ops.sum(x) - v)), id="assign_add"),
+        pytest.param(
+            lambda v, x: v.assign(0.9 * v + ops.sum(x)), id="assign", marks=pytest.mark.exhaustive
+        ),
+    ],
+)
+def test_a_sum_that_is_computed_from_its_own_value_is_refused(write):
+    model = harness.build_in_scope(model_with(write, aggregation="sum"), 2)
+    with pytest.raises(ValueError, match=r"computed from the variable's own.*all_reduce"):
         fit(model)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter._keras import BaseOptimizer
+from tfdp.keras_adapter._keras import BaseOptimizer, KerasVariable
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
 
@@ -70,12 +70,16 @@ def check_compiled_in_scope(model: Any) -> None:
 def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None:
     """Raises ScopeError if `owner` has a variable that was made outside the scope."""
     for variable in variables:
-        if getattr(variable.value, "distribute_strategy", None) is not strategy:
+        # An optimizer takes variables of TensorFlow, too.
+        of_keras = isinstance(variable, KerasVariable)
+        made = variable.value if of_keras else variable
+        if getattr(made, "distribute_strategy", None) is not strategy:
+            name = variable.path if of_keras else variable.name
             raise ScopeError(
-                f"{owner} must be made in the scope of the strategy, but its variable "
-                f"{variable.path!r} was made outside it. Move its construction into `with "
-                "strategy.scope():`, and the call that builds its layers: the first call of a "
-                "model or layer makes the variables. `fit` needs no call before it."
+                f"{owner} must be made in the scope of the strategy, but its variable {name!r} was "
+                "made outside it. Move its construction into `with strategy.scope():`, and the "
+                "call that builds its layers: the first call of a model or layer makes the "
+                "variables. `fit` needs no call before it."
             )
 
 

@@ -28,6 +28,8 @@ from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 
 _DECLARED = ("sum", "mean")
 
+_CONTEXT = "where `context = tf.distribute.get_replica_context()` is not None"
+
 
 @hook(KerasVariable, "assign_add")
 def assign_add(original: Callable[..., Any], self: Variable, value: Any) -> Any:
@@ -143,6 +145,9 @@ def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
     ):
         return original(variable, value)
     value = tf.cast(tf.convert_to_tensor(value), variable.value.dtype)
+    own_terms = variable.aggregation == "sum" and step.share is not None
+    if own_terms and _is_symbolic(value) and writes.depends_on(variable.value.handle, value):
+        raise _no_term_of_a_sum(variable)
     together = _together(step, variable, value)
     with step.during(Phase.WRITE):
         return original(variable, together)
@@ -164,13 +169,19 @@ def _together_absolute(step: Step, variable: Variable, value: tf.Tensor) -> tf.T
     if not _is_symbolic(value) or not writes.depends_on(handle, value):
         return _together(step, variable, value)
     if not writes.adds_to(handle, value):
-        raise ValueError(
-            f"A variable with aggregation='sum' must be added to, but {variable.path!r} is written "
-            "with a value that is computed from its own, and what replicas write would be summed. "
-            "Use `assign_add`, or aggregation='mean' for a mean over the batch's examples."
-        )
+        raise _no_term_of_a_sum(variable)
     before = tf.convert_to_tensor(variable.value)
     return before + _together(step, variable, tf.cast(value, before.dtype) - before)
+
+
+def _no_term_of_a_sum(variable: Variable) -> ValueError:
+    return ValueError(
+        f"What is written into {variable.path!r}, with aggregation='sum', must be this replica's "
+        "term of a sum, added with `assign_add`, but it is computed from the variable's own value, "
+        "which would be summed too. For a moving average of a mean use aggregation='mean'; of a "
+        f"sum, take that over the replicas first, `x = context.all_reduce('SUM', x)`, {_CONTEXT}, "
+        "and use aggregation='only_first_replica'."
+    )
 
 
 def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
@@ -188,9 +199,8 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
         "The replicas' states of a metric are summed, so that `update_state` must add to them, but "
         f"{variable.path!r} is written otherwise. Use `assign_add` for what adds up over examples. "
         "For a mean over the batch's examples make the state with `self.add_variable(..., "
-        "aggregation='mean')`; for anything else compute it from the whole batch, "
-        "`tf.distribute.get_replica_context().all_gather(x, axis=0)`, with "
-        "aggregation='only_first_replica'."
+        "aggregation='mean')`; for anything else compute it from the whole batch, `x = "
+        f"context.all_gather(x, axis=0)`, {_CONTEXT}, with aggregation='only_first_replica'."
     )
 
 
