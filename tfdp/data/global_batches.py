@@ -16,7 +16,7 @@ from tfdp.data.length import checked_length, empty
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_order
 from tfdp.data.progress import Progress
-from tfdp.data.shares import make_shares, tuned, without_stand_in
+from tfdp.data.shares import make_shares, tuned, without_stand_ins
 from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
 
@@ -299,12 +299,10 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         [[0, 1], [2], [3, 4], [5]]
         """
         shares = self.cuts(num_replicas, ranks)
-        return shares if num_replicas == 1 else shares.map(without_stand_in)
+        return shares if num_replicas == 1 else without_stand_ins(shares)
 
     def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
-        """As `for_replicas`; of several replicas each share with its place in the batch.
-
-        A share without examples holds a stand-in. Places are those of `keras_adapter.cut.Cut`.
+        """As `for_replicas`; of several replicas with places (see `plan.Shares`) and stand-ins.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(4), 3, seed=1, shuffle=False)

@@ -73,6 +73,13 @@ def _of_share(share_fn: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def without_stand_ins(cuts: tf.data.Dataset) -> tf.data.Dataset:
+    """Shares as they are, of shares that come with their places and hold stand-ins."""
+    return cuts.map(
+        lambda share, place: tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
+    )
+
+
 def tuned(dataset: tf.data.Dataset, options: PipelineOptions) -> tf.data.Dataset:
     """`dataset` with tf.data's options as the pipeline needs them."""
     chosen = tf.data.Options()
@@ -97,8 +104,3 @@ def _of_example(spec: Any) -> Any:
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
         return tf.TensorSpec(spec.shape[1:], spec.dtype)
     return spec
-
-
-def without_stand_in(share: Any, place: tf.Tensor) -> Any:
-    """The examples of a share: none where it has a stand-in."""
-    return tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
