@@ -104,6 +104,7 @@ def test_a_malformed_number_of_devices_is_named():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.exhaustive("test_a_sum_that_is_wrong_on_one_rank_fails_the_examination")
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_rank_0_prints_a_line_for_each_rank(devices):

@@ -62,7 +62,6 @@ def loop(model, x, y, epochs=2, build_lazily=False):
     return {"losses": losses, "mean": float(tracker.result())}
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize(
     "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in OPTIMIZERS]
 )

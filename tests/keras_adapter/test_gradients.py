@@ -20,7 +20,6 @@ def token_data(examples=21, steps=4):
     return ids, ids.sum(1, keepdims=True).astype("float32") / 5
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize(
     "name", ["Adam", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("SGD", "momentum"))]
 )

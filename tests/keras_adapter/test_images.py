@@ -28,7 +28,6 @@ def losses(model):
     return fitted.history
 
 
-@pytest.mark.telling
 def test_images_are_equalized_by_the_histogram_of_the_whole_batch(trains_as_one_device):
     def build():
         inputs = keras.Input((6, 6, 3))

@@ -204,7 +204,6 @@ def of_ragged():
     return MeanOfRows(), tf.RaggedTensor.from_row_lengths(np.resize(X, lengths.sum()), lengths)
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize("kind", [of_every_dtype, of_ragged])
 def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device):
     def build():

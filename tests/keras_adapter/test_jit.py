@@ -39,7 +39,6 @@ MODELS = {
 }
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize(
     "kind", [k if k == "plain" else pytest.param(k, marks=pytest.mark.exhaustive) for k in MODELS]
 )

@@ -159,7 +159,6 @@ def test_constraints_are_kept_as_on_one_device(trains_as_one_device):
 # ---- LARS and LAMB: their norms are of whole variables, and of whole gradients ----
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize(
     "option",
     [

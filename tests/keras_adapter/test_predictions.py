@@ -73,7 +73,6 @@ OF_EXAMPLES = {
 }
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize("data", [as_arrays, as_dataset])
 def test_outputs_of_the_examples_are_one_devices(data, replicas):
     for function in OF_EXAMPLES.values():

@@ -29,7 +29,6 @@ def fit(model):
     return model.fit(data, epochs=2, verbose=0).history
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize(
     "case",
     [

@@ -26,7 +26,6 @@ def build():
     return model
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize(
     "choice",
     [pytest.param(c, marks=[] if c == "ring" else pytest.mark.exhaustive) for c in CHOICES],

@@ -96,6 +96,7 @@ def test_a_rank_that_never_trains_is_named():
     assert "lost rank 1: it has ended" in texts[0]
 
 
+@pytest.mark.exhaustive("strategy/test_cluster.py::test_processes_of_tfdp_run_are_one_strategy")
 @pytest.mark.parametrize(
     ("how", "error", "both", "named"),
     [
