@@ -51,6 +51,7 @@ def test_the_rank_that_is_late_is_named_by_all(tmp_path, late):
     assert (tmp_path / "manifest.json").exists()
 
 
+@pytest.mark.exhaustive("test_the_rank_that_is_late_is_named_by_all")
 def test_ranks_of_which_only_one_has_telemetry_are_told_so(tmp_path):
     ended = run(tmp_path, -1, TELEMETRY_ON="1")
     assert ended.returncode != 0

@@ -51,6 +51,7 @@ def test_a_callback_reads_variables_as_on_one_device(trains_as_one_device):
     assert [step[1] for step in outcome.seen] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.exhaustive("test_early_stopping_stops_and_restores_as_on_one_device")
 def test_a_plateau_reduces_the_learning_rate_as_on_one_device(trains_as_one_device):
     def use(model):
         rates = []
@@ -80,7 +81,7 @@ def test_the_best_checkpoints_are_one_devices(trains_as_one_device, tmp_path_fac
     assert 1 <= len(outcome.seen["names"]) < 5
 
 
-@pytest.mark.exhaustive("test_a_plateau_reduces_the_learning_rate_as_on_one_device")
+@pytest.mark.exhaustive("test_early_stopping_stops_and_restores_as_on_one_device")
 def test_a_learning_rate_scheduler_acts_as_on_one_device(trains_as_one_device):
     def use(model):
         halve = callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)

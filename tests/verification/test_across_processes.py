@@ -11,6 +11,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 SCRIPT = pathlib.Path(__file__).parent / "scripts/in_cluster.py"
 
 
+@pytest.mark.exhaustive(
+    "verification/test_verify.py::test_a_right_program_passes_on_uneven_batches"
+)
 @pytest.mark.timeout(320)
 def test_all_ranks_get_the_same_report():
     command = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--timeout", "300"]
