@@ -21,7 +21,7 @@ SETUP_FILES := setup.cfg pyproject.toml
 .PHONY: help demo test test-all docs check tutorials lint types layers fast format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the curves
 	@$(BIN)/tfdp demo $(DEMO_FLAGS)

@@ -1,7 +1,7 @@
 """Makes Keras' trainer, losses, optimizers, metrics and layers right under many replicas.
 
-Each hook wraps one Keras function and does nothing unless a replica of a tfdp strategy is running;
-those of `feeding`, for pipelines, work without a strategy too. The strategy uses `install`,
+Each hook wraps one function of Keras or TensorFlow, and changes nothing but under a strategy of
+tfdp; those of `feeding`, for pipelines, work without a strategy too. The strategy uses `install`,
 `around_replicas`, `replica_count_was_read` and `cut`; pipelines use `install` and `AbstractFeed`.
 """
 

@@ -64,6 +64,15 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Te
     return examples, before, total, computed, rows
 
 
+def rows_of(leaf: Any) -> Any:
+    """The number of rows of a tensor, dense, ragged or sparse, or an array; int64."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, tf.int64)[0]
+
+
 @contextlib.contextmanager
 def explained(strategy: Any) -> Iterator[None]:
     """Raises RankMismatchError, naming the ranks, where a graph finds that their data differ."""
@@ -109,10 +118,4 @@ def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:
     first, *_ = [
         leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank != 0
     ]
-    if isinstance(first, tf.RaggedTensor):
-        rows = first.nrows()
-    elif isinstance(first, tf.SparseTensor):
-        rows = first.dense_shape[0]
-    else:
-        rows = tf.shape(first)[0]
-    return tf.cast(rows, tf.float64), first.shape[0]
+    return tf.cast(rows_of(first), tf.float64), first.shape[0]

@@ -1,4 +1,4 @@
-"""How a Keras function is wrapped, and the list of those that are."""
+"""How a function of Keras or TensorFlow is wrapped, and the list of those that are."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _MODULES = (
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """A Keras function and what stands in its place.
+    """A function of Keras or TensorFlow and what stands in its place.
 
     Attributes:
       owner: The class or module that holds it.
       name: Its name there.
-      original: Keras' function.
+      original: The function as it was when the hook was registered.
       wrapper: Called as `wrapper(original, *args, **kwargs)`.
     """
 
@@ -52,7 +52,8 @@ HOOKS: list[Hook] = []
 def hook(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function to be called in place of `owner.name`.
 
-    It receives Keras' function first. Nothing changes before `install`.
+    It receives the wrapped function first. Nothing changes before `install`. Of several hooks of
+    one function the last registered is the outermost.
     """
 
     def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:

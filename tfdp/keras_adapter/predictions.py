@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.keras_adapter.cut import rows_of
 from tfdp.keras_adapter.step import Step, current
 
 
@@ -62,7 +63,7 @@ def _with_rows(step: Step, output: Any, batch: Any, varies: bool, index: int) ->
     if rows is not None:
         return output
     check = tf.debugging.assert_equal(
-        _num_rows(output), _num_rows(batch), _refusal(index, output.shape, examples)
+        rows_of(output), rows_of(batch), _refusal(index, output.shape, examples)
     )
     with tf.control_dependencies([] if check is None else [check]):
         return tf.nest.map_structure(tf.identity, output, expand_composites=True)
@@ -93,11 +94,3 @@ def _refusal(index: int, shape: Any, examples: int | None) -> str:
 def _rank(leaf: Any) -> int:
     shape = getattr(leaf, "shape", None)
     return 0 if shape is None else (1 if shape.rank is None else shape.rank)
-
-
-def _num_rows(leaf: Any) -> tf.Tensor:
-    if isinstance(leaf, tf.RaggedTensor):
-        return tf.cast(leaf.nrows(), tf.int64)
-    if isinstance(leaf, tf.SparseTensor):
-        return leaf.dense_shape[0]
-    return tf.shape(leaf, tf.int64)[0]

@@ -207,7 +207,7 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
 def _weighted(step: Step, values: tf.Tensor) -> tf.Tensor:
     if step.share is None:
         return values / tf.cast(step.num_replicas, values.dtype)
-    # An empty share leaves NaN in its statistics: it is left out, not multiplied by zero.
+    # What a stand-in gives may be NaN: it is left out, not multiplied by zero.
     return step.share.scaled(values, step.share.fraction)
 
 

@@ -26,8 +26,8 @@ class Share:
         that this one computes on, for without examples it has a stand-in: a variable (3), int64,
         the strategy's only one. A `tf.function` inside the step may outlive it, and so must hold no
         tensors of it.
-      fraction: `examples` over those of the global batch, a floating scalar; 0 for an empty share.
-        It is cast where it is used.
+      fraction: `examples` over those of the global batch, a floating scalar; 0 without examples. It
+        is cast where it is used.
       rows: The number of rows where it is known while the step is traced.
       may_be_empty: Whether this replica may be without examples, or another.
       custom_loss: What the user says that a step of one's own differentiates: see
@@ -71,7 +71,7 @@ class Share:
         return tf.where(self.has_examples, tensor, tf.zeros_like(tensor))
 
     def select(self, tensor: tf.Tensor) -> tf.Tensor:
-        """`tensor`, or zeros where this replica has no examples (it may be NaN then)."""
+        """`tensor`, or zeros where a stand-in made it, which may be NaN then."""
         return self.scaled(tensor, None)
 
     def scaled(self, tensor: tf.Tensor, factor: tf.Tensor | None) -> tf.Tensor:
@@ -143,7 +143,7 @@ class Step:
       written: Keras variables that this replica wrote by itself, each once.
       differing: Those of them that other replicas may have written differently.
       waiting: What was given out for gradients that wait to be summed.
-      linear: Operations that may use these: an optimizer undoes none of them.
+      linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
     """
 
     context: tf.distribute.ReplicaContext

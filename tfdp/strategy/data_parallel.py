@@ -28,8 +28,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
     `experimental_distribute_dataset` and the others behave as tf.distribute documents. Variables
     made in its scope have a copy on every device, bit for bit the same after each step.
 
-    Each step sends the gradients' bytes 2(n-1)/n times per replica (most topologies), once per
-    optimizer and accumulation window, and a few scalars per batch and loss.
+    Each step sends the gradients' bytes 2(n-1)/n times per replica (most topologies), once for each
+    call of a tape's `gradient`, or accumulation window, and a few scalars per batch and loss. In a
+    loop of one's own it sends them when an optimizer is given them.
 
     In a cluster each process runs the same script and makes the same strategy; its replicas are
     the devices of all processes. The cluster is read from `cluster_resolver`, `TF_CONFIG`, MPI's or

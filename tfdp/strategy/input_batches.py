@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.data.streams import share_place
-from tfdp.keras_adapter.cut import Cut, FullCut
+from tfdp.keras_adapter.cut import Cut, FullCut, rows_of
 from tfdp.strategy._tensorflow import compute_batch_size
 
 
@@ -69,7 +69,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
     def cut(*batch: Any) -> tf.data.Dataset:
         batch = batch[0] if len(batch) == 1 else batch
         leaves = tf.nest.flatten(batch)
-        size = _num_rows(next(leaf for leaf in leaves if _can_be_cut(leaf)))
+        size = rows_of(next(leaf for leaf in leaves if _can_be_cut(leaf)))
 
         def one_share(rank: tf.Tensor) -> Any:
             place, start, end = share_place(size, num_replicas, rank)
@@ -135,7 +135,7 @@ def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False)
             leaf = tf.convert_to_tensor(leaf)
         if num_replicas == 1:
             return leaf
-        sizes = shares(int(_num_rows(leaf)), num_replicas)
+        sizes = shares(int(rows_of(leaf)), num_replicas)
         ends = list(itertools.accumulate(sizes))
 
         def of_replica(context: Any) -> Any:
@@ -153,7 +153,7 @@ def split_for_step(batch: Any, strategy: tf.distribute.Strategy) -> Cut:
     """As `split`, for a step of Keras' trainer."""
     num_replicas = strategy.extended.num_replicas
     given = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-    size = int(_num_rows(given[0])) if hasattr(given[0], "shape") else len(given[0])
+    size = int(rows_of(given[0])) if hasattr(given[0], "shape") else len(given[0])
     sizes = shares(size, num_replicas)
 
     def place(context: Any) -> tf.Tensor:
@@ -189,7 +189,7 @@ def whole_place(rows: Any) -> Any:
 
 def num_rows(element: Any) -> tf.Tensor:
     """The number of examples of a batch, or a share, int64."""
-    return _num_rows(next(leaf for leaf in tf.nest.flatten(element) if _can_be_cut(leaf)))
+    return rows_of(next(leaf for leaf in tf.nest.flatten(element) if _can_be_cut(leaf)))
 
 
 def one_row(spec: Any) -> Any:
@@ -228,14 +228,6 @@ def _rank(leaf: Any) -> int | None:
     """The rank, None where it is unknown, and -1 of what has none, such as an optional."""
     shape = getattr(leaf, "shape", None)
     return -1 if shape is None else shape.rank
-
-
-def _num_rows(leaf: Any) -> Any:
-    if isinstance(leaf, tf.RaggedTensor):
-        return tf.cast(leaf.nrows(), tf.int64)
-    if isinstance(leaf, tf.SparseTensor):
-        return leaf.dense_shape[0]
-    return tf.shape(leaf, tf.int64)[0]
 
 
 def _with_static_rows(share: Any, batch: Any, num_replicas: int) -> Any:

@@ -116,7 +116,7 @@ def differences(
             if number >= len(calls) or calls[number].path != expected.path:
                 return table
             if first == end:
-                continue  # a replica without examples computes on none, or on a stand-in
+                continue  # a replica without examples computes on a stand-in
             for actual, wanted in zip(calls[number].outputs, expected.outputs, strict=False):
                 own = _rows(wanted, first, end, examples)
                 if own is not None and own.shape == actual.shape:

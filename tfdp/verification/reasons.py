@@ -115,8 +115,9 @@ def _of_state(first: Difference, model: keras.Model) -> tuple[str, str]:
     owner = _owner(first.path, model)
     return f"layer state `{first.path}`{_in(owner)}", (
         "a replica writes it from its own examples, and what is kept is replica 0's, or a mean "
-        "weighted by examples. A maximum, a count or a sum over the batch is neither: write what "
-        f"is of the whole batch. {_LIMITS}"
+        "weighted by examples. A maximum, a count or a sum over the batch is neither: declare what "
+        "is added as `add_weight(aggregation='sum')`, or write what is of the whole batch. "
+        f"{_LIMITS}"
     )
 
 
@@ -156,7 +157,7 @@ def _of_metrics(first: Difference, model: keras.Model) -> tuple[str, str]:
     return f"metric {sources.at(first.path, metric) if metric else f'`{first.path}`'}", (
         f"weights agree and {what} does not. The variables of a metric are added up over "
         "replicas: it must add what belongs to its examples to them, not assign, nor count calls; "
-        f"`add_weight(aggregation=...)` says otherwise. {_LIMITS}"
+        f"`add_variable(..., aggregation=...)` says otherwise. {_LIMITS}"
     )
 
 
