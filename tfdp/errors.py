@@ -86,7 +86,7 @@ class GradientError(ValueError):
     >>> model.fit(numpy.ones([4, 2]), verbose=0)
     Traceback (most recent call last):
         ...
-    tfdp.errors.GradientError: ... What a step of your own differentiates must be a loss of Keras,
+    tfdp.errors.GradientError: ...What a step of your own differentiates must be a loss of Keras,
     or a mean or a sum over the examples of the batch, but replica 0 found `Sqrt` of values in which
     examples are mixed. ...
     """

@@ -7,7 +7,7 @@ import pytest
 from keras import optimizers
 
 import tfdp
-from tfdp.keras_adapter import across_processes
+from tfdp.keras_adapter import likeness
 from tfdp.manifest.configuration import configuration
 
 pytestmark = harness.in_one_process
@@ -101,7 +101,7 @@ def test_a_schedule_that_holds_itself_ends():
 
 def test_ranks_compare_what_can_be_had():
     def described(schedule):
-        return across_processes.described(harness.dense_model(optimizers.SGD(schedule)))
+        return likeness.of_model(harness.dense_model(optimizers.SGD(schedule)))
 
     harness.start_over()
     first = described(Bare(0.5, warmup=object()))

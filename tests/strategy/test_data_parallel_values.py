@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.strategy import input_batches
+
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
@@ -70,10 +72,16 @@ def test_a_loop_over_a_distributed_dataset_can_be_in_a_graph():
     assert epoch().numpy() == epoch().numpy() == 78.0
 
 
-def test_a_dataset_whose_batches_cannot_feed_every_replica_is_refused():
+def test_a_dataset_whose_batches_leave_replicas_without_work_is_warned_of(caplog):
+    input_batches.warn_if_small.cache_clear()
     strategy = harness.strategy(4)
-    with pytest.raises(ValueError, match="batch size is 3 and there are 4 replicas"):
-        strategy.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(3))
+    with caplog.at_level("WARNING", logger="tfdp"):
+        batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(3))
+    assert "A batch of 3 examples leaves 1 of 4 replicas without work" in caplog.text
+    shares = [strategy.experimental_local_results(batch) for batch in batches]
+    assert [[v.numpy().tolist() for v in share] for share in shares] == [
+        [[n], [n + 1], [n + 2], []] for n in range(0, 12, 3)
+    ]
 
 
 def test_datasets_from_a_function_give_each_replica_whole_elements():

@@ -57,7 +57,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         with step.strategy.extended.identical_writes():
             return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
-        return original(self, _unless_stand_in(step, self, _state_of_metric(step, self, value)))
+        return original(self, _state_of_metric(step, self, value))
     if self.aggregation == "none":
         step.note_written(self, may_differ=_is_symbolic(value) and writes.may_differ(value))
         return original(self, _unless_stand_in(step, self, value))
@@ -135,13 +135,12 @@ def _warn_once(step: Step, layer: Any, variable: Variable) -> None:
 
 def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
     step = current()
-    on_read = variable.value.synchronization == tf.VariableSynchronization.ON_READ
     if (
         step is None
         or step.writes_alike
         or step.num_replicas == 1
-        or on_read
         or variable.aggregation not in _DECLARED
+        or variable.value.synchronization == tf.VariableSynchronization.ON_READ
     ):
         return original(variable, value)
     value = tf.cast(tf.convert_to_tensor(value), variable.value.dtype)
@@ -189,12 +188,12 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
         return value
     if variable.aggregation == "mean":
         return _together(step, variable, tf.cast(value, variable.value.dtype))
-    if variable.aggregation != "sum" or not _is_symbolic(value):
-        return value
     constant = tf.get_static_value(value)
-    is_zero = constant is not None and not constant.any()
-    if is_zero or writes.adds_to(variable.value.handle, value):
-        return value
+    if constant is not None and not constant.any():
+        return value  # The sum is set to zero: by all replicas, those without examples, too.
+    symbolic_sum = variable.aggregation == "sum" and _is_symbolic(value)
+    if not symbolic_sum or writes.adds_to(variable.value.handle, value):
+        return _unless_stand_in(step, variable, value)
     raise ValueError(
         "The replicas' states of a metric are summed, so that `update_state` must add to them, but "
         f"{variable.path!r} is written otherwise. Use `assign_add` for what adds up over examples. "
