@@ -23,6 +23,12 @@ rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 """
 
 
+def _heed_signals():
+    """What a shell in the background, or nohup, ignores, all that it starts ignores too."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Runs:
     """Starts launchers in a folder. Each process below carries a mark of the test's own."""
 
@@ -51,8 +57,7 @@ class Runs:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            # A shell in the background ignores it, and what it starts would, too.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=_heed_signals,
         )
         self.launchers.append(launcher)
         return launcher
