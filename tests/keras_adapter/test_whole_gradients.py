@@ -360,6 +360,17 @@ def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, train
         harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
 
 
+def test_where_a_mean_is_said_no_factor_counts_as_a_division(replicas):
+    """The factor is the inverse of the number of replicas by chance."""
+
+    def fraction(model, x, y):
+        return printed(model, x, y) * (1 / replicas)
+
+    expected = harness.weights(fits_once(None, fraction))
+    model = fits_once(harness.strategy(replicas, custom_loss="mean"), fraction)
+    harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
+
+
 def test_an_option_of_another_name_is_refused(replicas):
     with pytest.raises(ValueError, match="but received 'sum'"):
         harness.strategy(replicas, custom_loss="sum")

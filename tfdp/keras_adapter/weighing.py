@@ -112,10 +112,10 @@ def _weight(step: Step, share: Share, term: Term) -> float:
     """A term's weight, over the share's fraction; 0 for a weight of 1."""
     if term.kind is Kind.SUM:
         return 0.0
-    divided = term.divided and (share.divides or share.count_was_read)
+    unsaid = share.custom_loss is None and share.count_was_read
+    divided = term.divided and (share.divides or unsaid)
     if term.kind is not Kind.LOSS and share.divides:
         divided = True
-    unsaid = share.custom_loss is None and share.count_was_read
     if unsaid and term.kind is Kind.MEAN and not divided:
         raise GradientError(
             "The step asks for `num_replicas_in_sync`, but what it differentiates is not seen to "
