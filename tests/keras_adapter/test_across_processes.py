@@ -71,22 +71,28 @@ def test_in_two_processes_the_telling_tests_pass():
     passes(modules(), 2, 1, "telling", **FIRST_CASES)
 
 
-# Starting TensorFlow takes seconds: modules share their processes.
-GROUPS = 2
+# Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
+# or leaves files to rank 0, draws, gathers. The others compute with sums, which the telling tests
+# show.
+ABOUT_PROCESSES = {
+    *("test_callbacks", "test_corners", "test_custom_loops", "test_data_errors", "test_feeding"),
+    *("test_inputs", "test_metrics", "test_predictions", "test_random", "test_saving"),
+    *("test_sparse_inputs", "test_stand_ins"),
+}
 
 
 @pytest.mark.exhaustive("test_in_two_processes_the_telling_tests_pass")
 @pytest.mark.timeout(620)
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_in_two_processes_all_tests_pass(group):
-    passes(modules()[group::GROUPS], 2, 1, "not exhaustive and not telling", **FIRST_CASES)
+def test_in_two_processes_all_tests_pass_that_are_about_processes():
+    files = [path for path in modules() if path.stem in ABOUT_PROCESSES]
+    assert len(files) == len(ABOUT_PROCESSES)
+    passes(files, 2, 1, "not exhaustive and not telling", **FIRST_CASES)
 
 
-# Uneven and empty shares on an odd number of ranks and on several devices each; an overflow that
-# one of several other ranks sees; a window's sum over devices and processes.
+# Uneven and empty shares on an odd number of ranks; a window's sum over devices and processes.
 SOME = {
-    (3, 1): ["test_batches", "test_loss_scaling"],
-    (2, 2): ["test_accumulation", "test_batches"],
+    (3, 1): ["test_batches"],
+    (2, 2): ["test_accumulation"],
 }
 
 
