@@ -59,7 +59,7 @@ def of_few(x, y):
     return use
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive("test_convolutions_of_fewer_images_than_replicas")
 def test_single_batches_of_fewer_images_than_replicas(trains_as_one_device):
     def use(model):
         return {
