@@ -100,6 +100,7 @@ def test_weights_alone_move_between_scopes(tmp_path, replicas):
 
 
 @pytest.mark.slow
+@harness.in_one_process
 def test_a_checkpoint_holds_one_copy_of_every_variable(tmp_path, replicas):
     model = harness.build_in_scope(harness.dense_model, replicas)
     fit(model)
