@@ -1,10 +1,13 @@
 """Run by `test_across_processes.py` on every rank: what `verify` says must be the same on all."""
 
+import pathlib
 import sys
 
 import tfdp
 
 strategy = tfdp.DataParallelStrategy(timeout_seconds=60)  # before TensorFlow is used
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))  # the folder of the tests
 
 from verification import faults, programs  # noqa: E402
 
