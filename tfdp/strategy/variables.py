@@ -20,55 +20,42 @@ _thread = threading.local()
 
 
 @contextlib.contextmanager
-def identical_writes() -> Iterator[None]:
+def _having(name: str, value: Any) -> Iterator[None]:
+    """Sets an attribute of the calling thread for a while."""
+    outer = getattr(_thread, name, None)
+    setattr(_thread, name, value)
+    try:
+        yield
+    finally:
+        setattr(_thread, name, outer)
+
+
+def identical_writes() -> contextlib.AbstractContextManager[None]:
     """Within it every replica writes the same values: nothing is sent to make sure."""
-    outer = getattr(_thread, "identical", False)
-    _thread.identical = True
-    try:
-        yield
-    finally:
-        _thread.identical = outer
+    return _having("identical", True)
 
 
-@contextlib.contextmanager
-def summed_on_read() -> Iterator[None]:
+def summed_on_read() -> contextlib.AbstractContextManager[None]:
     """Variables made within it hold one share per replica; outside a replica their sum is read."""
-    outer = getattr(_thread, "summed", False)
-    _thread.summed = True
-    try:
-        yield
-    finally:
-        _thread.summed = outer
+    return _having("summed", True)
 
 
-@contextlib.contextmanager
-def read_once(values: dict[int, tf.Tensor]) -> Iterator[None]:
+def read_once(values: dict[int, tf.Tensor]) -> contextlib.AbstractContextManager[None]:
     """Within it variables that replicas hold shares of, by id, read as these values."""
-    outer = getattr(_thread, "read", {})
-    _thread.read = outer | values
-    try:
-        yield
-    finally:
-        _thread.read = outer
+    return _having("read", (getattr(_thread, "read", None) or {}) | values)
 
 
-@contextlib.contextmanager
-def made_alone() -> Iterator[None]:
+def made_alone() -> contextlib.AbstractContextManager[None]:
     """Within it this process makes variables for itself: it asks no other rank for their values.
 
     Keras makes some while it writes a file, which one rank does for all.
     """
-    outer = getattr(_thread, "alone", False)
-    _thread.alone = True
-    try:
-        yield
-    finally:
-        _thread.alone = outer
+    return _having("alone", True)
 
 
 def is_made_alone() -> bool:
     """Whether the calling thread is within `made_alone`."""
-    return getattr(_thread, "alone", False)
+    return bool(getattr(_thread, "alone", None))
 
 
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +154,7 @@ class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
     """A variable of which each replica holds a share; outside replicas it is aggregated."""
 
     def _get_cross_replica(self) -> Any:
-        known = getattr(_thread, "read", {}).get(id(self))
+        known = (getattr(_thread, "read", None) or {}).get(id(self))
         return super()._get_cross_replica() if known is None else known
 
 
