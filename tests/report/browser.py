@@ -70,6 +70,9 @@ class Browser:
 
     def show(self, path, width, height=900, scheme="light"):
         """Loads a page in a window of that width; empties the logs first."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        self.driver.get("about:blank")  # the same page again could be looked at before it is whole
         for log in ("browser", "performance"):
             self.driver.get_log(log)
         self._command(
@@ -80,6 +83,8 @@ class Browser:
         self._command("Emulation.setEmulatedMedia", {"features": features})
         self.driver.get(path.as_uri())
         self._uri = path.as_uri()
+        loaded = "return document.readyState == 'complete' && location.href == arguments[0]"
+        WebDriverWait(self.driver, 60).until(lambda d: d.execute_script(loaded, self._uri))
         return self
 
     def run(self, script):
