@@ -126,6 +126,7 @@ def test_nothing_on_the_network_is_needed_to_read_the_pages(built, pages):
     assert not [where for where in loaded if re.match(r"(https?:)?//", where[1])]
 
 
+@pytest.mark.exhaustive("test_every_public_name_has_an_entry_on_the_page_of_its_package")
 def test_a_reference_to_nothing_is_an_error_that_names_it(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()

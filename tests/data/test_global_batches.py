@@ -83,7 +83,9 @@ def test_batches_are_the_same_for_any_number_of_replicas_and_processes(
 
 
 @every_kind
-@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize(
+    "replicas", [3, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 2))]
+)
 def test_every_example_comes_exactly_once_an_epoch(make, replicas):
     pipeline = make(IDS, global_batch_size=6, seed=0)
     of_ranks = [flat(shares(pipeline, replicas, range(r, r + 1))) for r in range(replicas)]
@@ -128,8 +130,16 @@ def test_without_shuffling_the_order_is_the_source_s(make):
 
 
 @every_kind
-@pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("taken", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("drop_remainder", "taken"),
+    [
+        (False, 2),
+        *(
+            pytest.param(drop, taken, marks=pytest.mark.exhaustive)
+            for drop, taken in [(False, 1), (False, 3), (True, 1), (True, 2), (True, 3)]
+        ),
+    ],
+)
 def test_an_iterator_goes_on_where_the_last_one_was_left(make, drop_remainder, taken):
     options = {"global_batch_size": 5, "seed": 1, "drop_remainder": drop_remainder}
     expected = [epoch(make(IDS, **options))]

@@ -21,8 +21,8 @@ def test_the_exit_code_says_whether_the_weights_agree(absolute, code):
     assert ("This is a bug in tfdp" in text.getvalue()) == (code == 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive("demo/test_processes.py::test_processes_train_like_one_device")
+@pytest.mark.parametrize("replicas", [2, 3])
 def test_the_demo_s_replicas_train_like_one_device(tmp_path, replicas):
     curves = tmp_path / "curves.png"
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}

@@ -65,7 +65,6 @@ def test_a_plateau_reduces_the_learning_rate_as_on_one_device(trains_as_one_devi
     assert len(set(outcome.seen["rates"])) > 1, "No plateau; the comparison says nothing."
 
 
-@pytest.mark.telling
 def test_the_best_checkpoints_are_one_devices(trains_as_one_device, tmp_path_factory):
     def use(model):
         folder = harness.new_folder(tmp_path_factory, "checkpoints", model)

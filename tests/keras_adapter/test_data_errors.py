@@ -201,7 +201,7 @@ def test_an_iterator_that_raised_an_error_gives_no_shares_of_two_batches(in_grap
 
 
 @harness.in_one_process
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [2, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_data_that_end_end_as_on_one_device(steps, trains_as_one_device):
     def use(model):
         data = tf.data.Dataset.from_generator(

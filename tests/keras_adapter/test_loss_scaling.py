@@ -76,7 +76,6 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
     trains_as_one_device(build)
 
 
-@pytest.mark.telling
 @pytest.mark.parametrize(
     ("case", "bad", "replicas"),
     [

@@ -81,7 +81,6 @@ OPTIONS = {
 }
 
 FAST_OPTIONS = {
-    "a schedule without a configuration",
     "an average that overwrites",
     "a user's own optimizer with options",
 }

@@ -295,7 +295,7 @@ def test_a_tape_inside_a_model_that_is_compiled(takes, replicas, trains_as_one_d
         trains_as_one_device(build, lambda model: harness.fit_arrays(model, X, Y))
 
 
-@pytest.mark.parametrize("calls", [True, False])
+@pytest.mark.parametrize("calls", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_a_model_that_never_calls_itself_is_said_not_to_be_compiled(calls, replicas, caplog):
     class Parts(Scaled):
         def train_step(self, data):

@@ -118,7 +118,7 @@ OF_SEQUENCES = {
     "integers, without a seed": Chosen,
 }
 
-FAST = {"Dropout", "GaussianNoise", "integers, without a seed"}
+FAST = {"Dropout", "integers, without a seed"}
 
 
 def model_with(make_layer, **compile_options):

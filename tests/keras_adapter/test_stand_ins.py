@@ -85,6 +85,7 @@ def ctc():
     return model
 
 
+@pytest.mark.exhaustive("test_convolutions_of_fewer_images_than_replicas")
 def test_a_loss_that_cannot_do_without_examples(trains_as_one_device):
     y = np.array([[1, 2], [1, 0], [2, 1], [1, 1], [2, 0]], "int32")
     trains_as_one_device(ctc, of_few(STEPS, y))
@@ -104,6 +105,7 @@ def spectrogram():
     return model
 
 
+@pytest.mark.exhaustive("test_convolutions_of_fewer_images_than_replicas")
 def test_a_spectrogram_of_fewer_sounds_than_replicas(trains_as_one_device):
     trains_as_one_device(spectrogram, of_few(SOUNDS, SOUNDS[:, :3]))
 
@@ -183,15 +185,19 @@ FEEDS = {
     ),
     "a stream": stream,
 }
+FAST = {"batches of one", "a pipeline that maps"}
 
 
-@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize(
+    "feed",
+    [f if f in FAST else pytest.param(f, marks=pytest.mark.exhaustive) for f in FEEDS],
+)
 def test_shares_of_every_source_have_stand_ins(feed, trains_as_one_device):
     trains_as_one_device(refusing, harness.fit_datasets(FEEDS[feed], infer=True))
 
 
 @harness.in_one_process
-@pytest.mark.parametrize("examples", [12, 9])
+@pytest.mark.parametrize("examples", [9, pytest.param(12, marks=pytest.mark.exhaustive)])
 def test_every_epoch_of_a_datasets_function_has_its_steps(examples):
     x, y = harness.regression_data(examples)
     data = tf.data.Dataset.from_tensor_slices((x, y))

@@ -78,7 +78,7 @@ STEPS = {
     "with raw logs": functools.partial(OwnStep, raw_logs=True),
     "with the compiled loss": OwnStepOfKerasLosses,
 }
-VARIANTS = {"with a loss scale"}
+VARIANTS = {"plain", "with a loss scale"}
 
 
 @pytest.mark.parametrize(

@@ -385,7 +385,13 @@ def noisy(draw):
 
 @pytest.mark.parametrize(
     "draw",
-    [tf.random.normal, lambda shape: keras.random.normal([*map(int, tf.get_static_value(shape))])],
+    [
+        tf.random.normal,
+        pytest.param(
+            lambda shape: keras.random.normal([*map(int, tf.get_static_value(shape))]),
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
     ids=["TensorFlow's", "Keras'"],
 )
 def test_noise_on_gradients_is_the_same_on_all_replicas(draw, replicas):

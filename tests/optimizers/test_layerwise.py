@@ -23,7 +23,14 @@ def slots_of(optimizer):
 
 
 @every_optimizer
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "mixed_float16",
+        "bfloat16",
+        *(pytest.param(p, marks=pytest.mark.exhaustive) for p in ("mixed_bfloat16", "float16")),
+    ],
+)
 def test_slots_are_float32_and_training_works_under_every_policy(make, policy):
     keras.utils.set_random_seed(harness.SEED)
     keras.config.set_dtype_policy(policy)

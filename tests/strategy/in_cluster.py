@@ -567,13 +567,24 @@ def of_unknown_length(board, odd_sizes, sizes=(8, 8, 8)):
     return dataset.filter(lambda *batch: True)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+FEWER = {
+    "batches": ((8, 8), "the data of rank {last} ended"),
+    "examples": ((8, 6, 8), "8 on rank 0, .*6 on rank {last}"),
+}
+
+
 @pytest.mark.parametrize(
-    ("odd_sizes", "words"),
-    [((8, 8), "the data of rank {last} ended"), ((8, 6, 8), "8 on rank 0, .*6 on rank {last}")],
-    ids=["fewer batches", "fewer examples"],
+    ("fewer", "steps"),
+    [
+        *[("batches", 2), ("examples", 1)],
+        *(
+            pytest.param(*pair, marks=pytest.mark.exhaustive)
+            for pair in [("batches", 1), ("examples", 2)]
+        ),
+    ],
 )
-def test_a_rank_that_gets_less_than_its_share_is_named(strategy, board, odd_sizes, words, steps):
+def test_a_rank_that_gets_less_than_its_share_is_named(strategy, board, fewer, steps):
+    odd_sizes, words = FEWER[fewer]
     with strategy.scope():
         model = harness.dense_model(steps_per_execution=steps)
     words = words.format(last=board.world_size - 1).replace("0, .*", "0, (.*, )?")

@@ -84,6 +84,7 @@ def test_a_rank_that_alone_catches_an_error_and_goes_on_is_named(how, error):
     assert f"ValueError: {error}, alone" in texts[0], output
 
 
+@pytest.mark.exhaustive("test_a_killed_rank_is_named_on_every_other_rank")
 def test_a_rank_that_ends_early_is_named():
     texts, _ = run("exits")
     assert "rank 1 did not take part" in texts[0] or "lost rank 1" in texts[0]
