@@ -231,8 +231,12 @@ class Layouts:
         before, after = node.inputs[0].tensor.shape, output.shape
         if layout in (Layout.FREE, Layout.UNKNOWN, Layout.SPREAD):
             return layout
-        sizes = [_numbers_in_row(shape) for shape in (before, after)]
-        return layout if None not in sizes and sizes[0] == sizes[1] else Layout.SPREAD
+        if after.rank and before[0] is not None and before[0] == after[0]:
+            return layout
+        old, new = (_numbers_in_row(shape) for shape in (before, after))
+        # Several rows for each example, one after the other, where it has so many of them.
+        several = old is not None and new and old % new == 0
+        return layout if several else Layout.SPREAD
 
     def _transpose(self, output: Any, node: Node) -> Layout:
         order, layout = _static(node.inputs[1]), self.of(node.inputs[0])
@@ -266,11 +270,17 @@ class Layouts:
 
     def _stridedslice(self, output: Any, node: Node) -> Layout:
         """Of slices that take the whole first axis, as `x[:, 0]` and `x[..., 0]` do."""
-        masks = ("shrink_axis_mask", "new_axis_mask", "begin_mask", "end_mask", "ellipsis_mask")
-        shrink, new, begin, end, ellipsis = (node.attribute(name) & 1 for name in masks)
-        whole = (begin and end and not shrink and not new) or ellipsis
-        layout = self._first_axis(node.inputs[0])
-        return layout if whole and output.shape.rank != 0 else Layout.UNKNOWN
+        names = ("shrink_axis_mask", "new_axis_mask", "begin_mask", "end_mask", "ellipsis_mask")
+        masks = [node.attribute(name) for name in names]
+        shrink, new, begin, end, ellipsis = (mask & 1 for mask in masks)
+        strides, rank = _static(node.inputs[3]), node.inputs[0].tensor.shape.rank
+        if strides is None or rank is None:
+            return Layout.UNKNOWN
+        sliced = len(strides) - 1 - (masks[1] % 2 ** len(strides)).bit_count()
+        whole = begin and end and strides[0] == 1 and not shrink and not new
+        if not (sliced < rank if ellipsis else whole):
+            return Layout.UNKNOWN
+        return self._first_axis(node.inputs[0])
 
     def _gatherv2(self, output: Any, node: Node) -> Layout:
         params, indices, axis = (self.of(place) for place in node.inputs)
