@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter.origins import Origin, is_random, origins
-from tfdp.keras_adapter.provenance import Mark, mark_of
+from tfdp.keras_adapter.provenance import Mark, claim_of, mark_of
 from tfdp.keras_adapter.traced import Node, Place, Walk
 
 
@@ -62,14 +62,15 @@ class Layouts:
     Args:
       walk: Reads the program.
       rows: The number of the replica's examples, where tracing knows it.
-      check_rows: Called with an argument of a function inside the step, whose caller cannot be
-        seen: must make sure, when the step runs, that its first axis is as long as the share.
+      check_rows: Called once with each two tensors that are taken to have as long first axes: must
+        make sure that they do when the step runs. None in place of the second is the share.
     """
 
     def __init__(
-        self, walk: Walk, rows: int | None, check_rows: Callable[[Any], None] | None = None
+        self, walk: Walk, rows: int | None, check_rows: Callable[[Any, Any], None] | None = None
     ) -> None:
         self._walk, self._rows, self._check_rows = walk, rows, check_rows
+        self._checked: list[tuple[Any, Any]] = []
         self._known: dict[tuple[int, int], Layout] = {}
         self._alive: list[Place] = []
 
@@ -113,10 +114,12 @@ class Layouts:
         return False
 
     def _find(self, place: Place) -> Layout:
-        node = None
+        node, asked = None, place
         if mark_of(place.tensor) is None:
             place, node = self._walk.made_by(place)
         known = mark_of(place.tensor)
+        if known is Mark.CLAIMED:
+            return self._of_claim(place, asked)
         if known is not None and known in _MARKED:
             return _MARKED[known]
         if known is not None:
@@ -133,12 +136,35 @@ class Layouts:
         if self.is_free(place):
             return Layout.FREE
         tensor = place.tensor
-        if not tf.is_symbolic_tensor(tensor) or not tensor.shape.rank or self._check_rows is None:
+        if not tf.is_symbolic_tensor(tensor) or not tensor.shape.rank:
             return Layout.UNKNOWN
         if tensor.dtype == tf.resource or tensor.shape[0] not in (None, self._rows):
             return Layout.UNKNOWN
-        self._check_rows(tensor)
-        return Layout.ROWS
+        return Layout.ROWS if self._is_as_long(tensor, None) else Layout.UNKNOWN
+
+    def _of_claim(self, place: Place, asked: Place) -> Layout:
+        claim = claim_of(place.tensor)
+        if place.frame is None:
+            surely = all([self._is_as_long(*pair) for pair in claim.lengths])
+            return claim.layout if surely else Layout.UNKNOWN
+        # In a function that was called nothing can be checked any more, but what it was given can.
+        given = [
+            like is None and self.of(Place(tensor, place.frame)) is Layout.ROWS
+            for tensor, like in claim.lengths
+        ]
+        if all(given):
+            return claim.layout
+        checked = asked.frame is None and self._is_as_long(asked.tensor, None)
+        return Layout.ROWS if checked else Layout.UNKNOWN
+
+    def _is_as_long(self, tensor: Any, like: Any) -> bool:
+        """Has a length checked; False where nobody can."""
+        if self._check_rows is None:
+            return False
+        if not any(tensor is one and like is other for one, other in self._checked):
+            self._checked.append((tensor, like))
+            self._check_rows(tensor, like)
+        return True
 
     def _rule(self, node: Node) -> Callable[[Any, Node], Layout] | None:
         if node.type in _ELEMENTWISE:
@@ -305,6 +331,10 @@ class Layouts:
 
     def _cumsum(self, output: Any, node: Node) -> Layout:
         return self._along(node.inputs[0], _static(node.inputs[1]))
+
+    def _reversev2(self, output: Any, node: Node) -> Layout:
+        axes = _static(node.inputs[1])
+        return self._along(node.inputs[0], axes if np.size(axes) == 1 else None)
 
     def _topkv2(self, output: Any, node: Node) -> Layout:
         return self._along(node.inputs[0], -1)

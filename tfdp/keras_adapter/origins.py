@@ -45,6 +45,7 @@ _OF_MARKS = {
     Mark.ROWS: Origin.DATA,
     Mark.FITS: Origin.RANDOM,
     Mark.SPREAD: Origin.DATA,
+    Mark.CLAIMED: Origin.DATA,
     Mark.STATE: Origin.DATA,
 }
 

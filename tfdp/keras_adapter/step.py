@@ -50,13 +50,15 @@ class Share:
         """Whether the user says that the step divides by the number of replicas."""
         return self.custom_loss == "divided"
 
-    def check_rows(self, tensor: tf.Tensor) -> None:
-        """Makes sure, when the step runs, that `tensor` is as long as the share."""
+    def check_rows(self, tensor: tf.Tensor, like: tf.Tensor | None) -> None:
+        """Makes sure, when the step runs, that `tensor` is as long as `like`, or as the share."""
         tf.debugging.assert_equal(
             tf.shape(tensor, tf.int64)[0],
-            tf.convert_to_tensor(self.place)[2],
-            "What a step of your own gives to a function and differentiates there must have the "
-            "examples of the batch on its first axis. Give `custom_loss` to the strategy.",
+            tf.convert_to_tensor(self.place)[2] if like is None else tf.shape(like, tf.int64)[0],
+            "What a step of your own differentiates must be computed from all examples of the "
+            "batch, but a function was given, or a layer gave, fewer or more rows. Bring those of "
+            "the whole batch together first, `tf.distribute.get_replica_context().all_gather("
+            "rows, axis=0)`, or give `custom_loss` to the strategy.",
         )
 
     @property
