@@ -81,8 +81,11 @@ KEEPS = {
 
 @pytest.mark.parametrize(
     "name",
-    [n if n == "a loop over rows" else pytest.param(n, marks=pytest.mark.exhaustive) for n in KEEPS],
-)  # fmt: skip
+    [
+        n if n == "a loop over rows" else pytest.param(n, marks=pytest.mark.exhaustive)
+        for n in KEEPS
+    ],
+)
 def test_rows_for_rows_train_as_on_one_device(name, trains_as_one_device):
     function, reduce = KEEPS[name]
     trains_as_one_device(model_of(function, reduce=reduce), fit)

@@ -29,10 +29,12 @@ _KEEPS_ROWS = (
 class Claims:
     """Finds layouts, and notes them on tensors with the lengths that they depend on."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, walk: Walk | None = None) -> None:
         assert step.share is not None
         self.lengths: list[tuple[Any, Any]] = []
-        self.layouts = Layouts(Walk(), step.share.rows, lambda *pair: self.lengths.append(pair))
+        self.layouts = Layouts(
+            walk or Walk(), step.share.rows, lambda *pair: self.lengths.append(pair)
+        )
 
     def note(self, value: Any, layout: Layout) -> None:
         """Notes on a tensor how it holds the examples."""

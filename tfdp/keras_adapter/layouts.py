@@ -38,7 +38,7 @@ MARK_OF = {layout: mark for mark, layout in _MARKED.items()}
 
 # Each element of the output comes from the elements at its place, or from those along other axes
 # than the first.
-_ELEMENTWISE = """
+ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Cast Ceil
     CheckNumerics ClipByValue Cos Cosh DebugGradientIdentity Digamma Div DivNoNan Elu
     EnsureShape Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual
@@ -145,7 +145,7 @@ class Layouts:
     def _of_claim(self, place: Place, asked: Place) -> Layout:
         claim = claim_of(place.tensor)
         if place.frame is None:
-            surely = all([self._is_as_long(*pair) for pair in claim.lengths])
+            surely = all(self._is_as_long(*pair) for pair in claim.lengths)
             return claim.layout if surely else Layout.UNKNOWN
         # In a function that was called nothing can be checked any more, but what it was given can.
         given = [
@@ -167,7 +167,7 @@ class Layouts:
         return True
 
     def _rule(self, node: Node) -> Callable[[Any, Node], Layout] | None:
-        if node.type in _ELEMENTWISE:
+        if node.type in ELEMENTWISE:
             return self._elementwise
         if node.type in _REDUCTIONS or node.type in ("ArgMax", "ArgMin"):
             return self._reduced
@@ -213,32 +213,19 @@ class Layouts:
             shape = node.inputs[0]
         first = output.shape[0] if output.shape.rank else None
         if first is not None:
-            return self._of_length(first) if is_random(node.type) else Layout.UNKNOWN
-        return Layout.ROWS if self._begins_with_count(shape) else Layout.UNKNOWN
+            fits = self._rows is not None and first % max(self._rows, 1) == 0
+            return Layout.FITS if fits and is_random(node.type) else Layout.UNKNOWN
+        return Layout.ROWS if self.begins_with_count(shape) else Layout.UNKNOWN
 
-    def of_draw(self, shape: Any) -> Layout:
-        """Of random numbers of a shape, a tensor or a sequence of numbers and scalars."""
-        if not tf.is_tensor(shape) and not len(shape):
-            return Layout.UNKNOWN
-        first = tf.get_static_value(shape[0])
-        if first is not None:
-            return self._of_length(int(first))
-        if tf.is_tensor(shape):
-            return Layout.ROWS if self._begins_with_count(Place(shape)) else Layout.UNKNOWN
-        return Layout.ROWS if self.is_count(Place(shape[0])) else Layout.UNKNOWN
-
-    def _of_length(self, first: int) -> Layout:
-        fits = self._rows is not None and first % max(self._rows, 1) == 0
-        return Layout.FITS if fits else Layout.UNKNOWN
-
-    def _begins_with_count(self, shape: Place) -> bool:
+    def begins_with_count(self, shape: Place) -> bool:
+        """Whether the first number of a vector is a count: see `is_count`."""
         _, node = self._walk.made_by(shape)
         if node is None:
             return False
         if node.type in ("Pack", "ConcatV2"):
-            return self.is_count(node.inputs[0]) or self._begins_with_count(node.inputs[0])
+            return self.is_count(node.inputs[0]) or self.begins_with_count(node.inputs[0])
         if node.type in ("Cast", "Identity"):
-            return self._begins_with_count(node.inputs[0])
+            return self.begins_with_count(node.inputs[0])
         if node.type == "StridedSlice":
             return self.is_count(shape)
         return node.type == "Shape" and self.of(node.inputs[0]) is Layout.ROWS

@@ -145,6 +145,7 @@ class Step:
       written: Keras variables that this replica wrote by itself, each once.
       differing: Those of them that other replicas may have written differently.
       waiting: What was given out for gradients that wait to be summed.
+      draws: Random numbers of which it is to be seen for whom they are: see `draws`.
       linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
     """
 
@@ -157,6 +158,7 @@ class Step:
     written: list[Any] = dataclasses.field(default_factory=list)
     differing: list[Any] = dataclasses.field(default_factory=list)
     waiting: list[Any] = dataclasses.field(default_factory=list)
+    draws: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
 
     @property
