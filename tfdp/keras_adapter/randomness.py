@@ -118,10 +118,10 @@ def uniform(
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
 
-    def draw(*place: tf.Tensor) -> tf.Tensor:
+    def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
         kind = tf.as_dtype(dtype or keras.config.floatx())
         low, high = tf.cast(minval, kind), tf.cast(maxval, kind)
-        return philox.uniform(shape, *place, kind) * (high - low) + low
+        return philox.uniform(shape, seed, skipped, kind) * (high - low) + low
 
     return _drawn(shape, seed, draw, lambda: original(shape, minval, maxval, dtype, seed))
 
@@ -137,9 +137,11 @@ def normal(
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
 
-    def draw(*place: tf.Tensor) -> tf.Tensor:
+    def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
         kind = tf.as_dtype(dtype or keras.config.floatx())
-        return philox.normal(shape, *place, kind) * tf.cast(stddev, kind) + tf.cast(mean, kind)
+        return philox.normal(shape, seed, skipped, kind) * tf.cast(stddev, kind) + tf.cast(
+            mean, kind
+        )
 
     return _drawn(shape, seed, draw, lambda: original(shape, mean, stddev, dtype, seed))
 
@@ -155,9 +157,9 @@ def randint(
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
 
-    def draw(*place: tf.Tensor) -> tf.Tensor:
+    def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
         kind = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
-        return tf.cast(philox.integers(shape, *place, kind, minval, maxval), dtype)
+        return tf.cast(philox.integers(shape, seed, skipped, kind, minval, maxval), dtype)
 
     return _drawn(shape, seed, draw, lambda: original(shape, minval, maxval, dtype, seed))
 
@@ -182,10 +184,12 @@ def dropout(
     claims = Claims(step)
     layout = of_inputs = claims.layouts.of(Place(inputs))
     first = tf.get_static_value(shape[0]) if len(shape) == len(inputs.shape) else 1
-    if first is not None and (first != inputs.shape[0] or step.share.rows is None):
-        layout = Layout.FREE  # one noise for all examples, or none of them in the inputs
-    if layout is not Layout.FREE and draws.is_later(step.share.rows, shape):
+    if first is not None and first != inputs.shape[0]:
+        layout = Layout.FREE  # one noise for all examples
+    elif layout is not Layout.FREE and draws.is_later(step.share.rows, shape):
         return original(inputs, rate, noise_shape, seed)
+    elif first is not None and step.share.rows is None:
+        layout = Layout.FREE
     place = _place(step, shape, seed, layout)
 
     def sample(shape: Any, dtype: Any) -> tf.Tensor:

@@ -156,7 +156,7 @@ def remembering() -> Iterator[None]:
         given = [Place(value) for value in inputs]
         pairs = iter(attributes or ())
         named = {_text(name): value for name, value in zip(pairs, pairs, strict=False)}
-        for index, value in enumerate(outputs):
+        for index, value in enumerate(outputs or ()):  # none of a placeholder
             nodes[id(value)] = (value, Node(_text(kind), given, index, named))
 
     add_op_callback(note)
