@@ -43,6 +43,10 @@ LAYOUTS = {
     "twice": (lambda x: tf.concat([x, x], axis=0), Layout.ROWS),
     "split": (lambda x: tf.split(x, 3, axis=1)[1], Layout.ROWS),
     "two rows for each": (lambda x: tf.reshape(tf.tile(x, [1, 2]), [-1, 3]), Layout.ROWS),
+    "two rows merged again": (
+        lambda x: tf.reshape(tf.reshape(x, [-1, 1]), [tf.shape(x)[0], 3]),
+        Layout.ROWS,
+    ),
     "examples in one row": (lambda x: tf.reshape(x, [-1, 6]), Layout.SPREAD),
     "some examples": (lambda x: x[1:], Layout.UNKNOWN),
     "every second example": (lambda x: x[::2], Layout.UNKNOWN),
@@ -67,11 +71,18 @@ def test_where_the_examples_lie_is_read_from_the_trace(name):
     assert traced(expression, lambda place, walk, layouts: layouts.of(place)) is expected
 
 
-def test_noise_that_is_as_long_as_the_share_fits():
-    def noise(x):
-        return tf.random.normal([4, 2])
-
-    assert traced(noise, lambda place, walk, layouts: layouts.of(place), rows=2) is Layout.FITS
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (lambda x: tf.random.normal([4, 2]), Layout.FITS),
+        (lambda x: x * tf.random.normal([2, 3]), Layout.ROWS),
+        (lambda x: tf.reshape(tf.reshape(x, [-1, 1]), [-1, 3]), Layout.ROWS),
+    ],
+    ids=["noise", "noise on examples", "rows merged again"],
+)
+def test_a_length_that_is_fixed_fits_the_share(expression, expected):
+    found = traced(expression, lambda place, walk, layouts: layouts.of(place), rows=2)
+    assert found is expected
 
 
 TERMS = {

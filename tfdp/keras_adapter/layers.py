@@ -14,15 +14,14 @@ from tfdp.keras_adapter.provenance import Claim, mark, mark_claimed, mark_global
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.traced import Place, Walk
 
-# They give a row for each that they are given, which their graph does not show.
-_KEEPS_ROWS = (
-    keras.layers.BatchNormalization,
-    keras.layers.LSTM,
-    keras.layers.GRU,
-    keras.layers.SimpleRNN,
-    keras.layers.ConvLSTM1D,
-    keras.layers.ConvLSTM2D,
-    keras.layers.ConvLSTM3D,
+# Keras' layers give a row for each that they are given, but for these, which run what users wrote.
+_OF_USERS = (
+    keras.Model,
+    keras.layers.Lambda,
+    keras.layers.TFSMLayer,
+    keras.layers.JaxLayer,
+    keras.layers.FlaxLayer,
+    keras.layers.TorchModuleWrapper,
 )
 
 
@@ -63,7 +62,8 @@ def mark_outputs(step: Step, layer: Any, inputs: Any, outputs: Any) -> None:
             continue
         layout = claims.layouts.of(Place(value))
         if like is not None and layout in (Layout.UNKNOWN, Layout.SPREAD):
-            keeps_rows = type(layer) in _KEEPS_ROWS
+            of_keras = type(layer).__module__.partition(".")[0] == "keras"
+            keeps_rows = of_keras and not isinstance(layer, _OF_USERS)
             layout = _as_rows(claims, value, like, keeps_rows) or layout
         claims.note(value, layout)
 

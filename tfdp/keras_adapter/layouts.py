@@ -192,7 +192,8 @@ class Layouts:
         others = [p for p, la in zip(node.inputs, layouts, strict=True) if la is Layout.FREE]
         if any((p.tensor.shape.rank or 0) > max(rank or 0 for rank in ranks) for p in others):
             return Layout.SPREAD
-        return worst
+        confirmed = worst is Layout.FITS and Layout.ROWS in layouts
+        return Layout.ROWS if confirmed else worst
 
     def _reduced(self, output: Any, node: Node) -> Layout:
         layout, rank = self.of(node.inputs[0]), node.inputs[0].tensor.shape.rank
@@ -244,7 +245,9 @@ class Layouts:
         before, after = node.inputs[0].tensor.shape, output.shape
         if layout in (Layout.FREE, Layout.UNKNOWN, Layout.SPREAD):
             return layout
-        if after.rank and before[0] is not None and before[0] == after[0]:
+        if self._rows and after.rank and after[0] is not None and after[0] % self._rows == 0:
+            return layout
+        if self.begins_with_count(node.inputs[1]):
             return layout
         old, new = (_numbers_in_row(shape) for shape in (before, after))
         # Several rows for each example, one after the other, where it has so many of them.
