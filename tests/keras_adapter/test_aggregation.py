@@ -23,9 +23,8 @@ class Writes(layers.Layer):
         self.write, self.options = write, options
 
     def build(self, shape):
-        self.state = self.add_weight(
-            shape=(), initializer="ones", trainable=False, name="state", **self.options
-        )
+        options = {"shape": (), "initializer": "ones", **self.options}
+        self.state = self.add_weight(trainable=False, name="state", **options)
 
     def call(self, x):
         self.write(self.state, x)
@@ -56,6 +55,10 @@ DECLARED = {
     "sum, assign_sub": ("sum", lambda v, x: v.assign_sub(ops.sum(x * x))),
     "sum, assign of its own and more": ("sum", lambda v, x: v.assign(ops.sum(x) + v)),
     "sum, assign": ("sum", lambda v, x: v.assign(ops.sum(x))),
+    "sum, in a function": (
+        "sum",
+        lambda v, x: tf.function(lambda more: v.assign_add(more))(ops.sum(x)),
+    ),
     "mean, assign": ("mean", lambda v, x: v.assign(ops.mean(x))),
     "mean, moving average": ("mean", lambda v, x: v.assign(0.9 * v + 0.1 * ops.mean(x))),
     "mean, assign_add": ("mean", lambda v, x: v.assign_add(ops.mean(x))),
@@ -93,17 +96,37 @@ def test_what_is_declared_holds_in_eager_steps(replicas):
     np.testing.assert_allclose(states[1], states[0], rtol=1e-5)
 
 
+def moved(v, x):
+    return 0.1 * (ops.sum(x) - v)
+
+
+FROM_ITS_OWN_VALUE = {
+    "assign_add": lambda v, x: v.assign_add(moved(v, x)),
+    "assign": lambda v, x: v.assign(0.9 * v + ops.sum(x)),
+    "in a function": lambda v, x: v.assign_add(tf.function(lambda: moved(v, x))()),
+    "in a branch": lambda v, x: v.assign_add(
+        tf.cond(ops.sum(x) > 0.0, lambda: moved(v, x), lambda: ops.sum(x) * tf.ones(2))
+    ),
+    "of some entries": lambda v, x: v.assign_add(moved(tf.gather(v.value, [1, 0]), x)),
+    "written in a function": lambda v, x: tf.function(v.assign_add)(moved(v, x)),
+    "written in a branch": lambda v, x: written_in_a_branch(v, moved(v, x)),
+}
+
+
+def written_in_a_branch(v, more):
+    tf.cond(ops.sum(more) > 0.0, lambda: [v.assign_add(more), 1.0][1], lambda: 1.0)
+
+
 @pytest.mark.parametrize(
-    "write",
+    "name",
     [
-        pytest.param(lambda v, x: v.assign_add(0.1 * (ops.sum(x) - v)), id="assign_add"),
-        pytest.param(
-            lambda v, x: v.assign(0.9 * v + ops.sum(x)), id="assign", marks=pytest.mark.exhaustive
-        ),
+        n if n in ("assign_add", "in a function") else pytest.param(n, marks=pytest.mark.exhaustive)
+        for n in FROM_ITS_OWN_VALUE
     ],
 )
-def test_a_sum_that_is_computed_from_its_own_value_is_refused(write):
-    model = harness.build_in_scope(model_with(write, aggregation="sum"), 2)
+def test_a_sum_that_is_computed_from_its_own_value_is_refused(name):
+    build = model_with(FROM_ITS_OWN_VALUE[name], aggregation="sum", shape=(2,))
+    model = harness.build_in_scope(build, 2)
     with pytest.raises(ValueError, match=r"computed from the variable's own.*all_reduce"):
         fit(model)
 

@@ -1,5 +1,6 @@
 """Where examples lie in tensors, and what a target is the sum of, read from a trace."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
@@ -9,7 +10,7 @@ from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.terms import Kind, Terms, UnknownTerm
 from tfdp.keras_adapter.traced import Place, Walk
 
-KERNEL = tf.ones([3, 2])
+KERNEL = np.ones([3, 2], "float32")
 
 
 def traced(expression, find, rows=None):
@@ -35,13 +36,23 @@ LAYOUTS = {
     "with each other": (lambda x: x @ tf.transpose(x), Layout.UNKNOWN),
     "einsum": (lambda x: tf.einsum("bi,ij->bj", x, KERNEL), Layout.ROWS),
     "einsum over examples": (lambda x: tf.einsum("bi,bj->ij", x, x), Layout.UNKNOWN),
-    "flat": (lambda x: tf.reshape(x, [-1]), Layout.SPREAD),
+    "flat": (lambda x: tf.reshape(x, [-1]), Layout.ROWS),
     "a column": (lambda x: tf.reshape(x[:, 0], [-1, 1]), Layout.ROWS),
     "transposed": (tf.transpose, Layout.SPREAD),
     "stacked": (lambda x: tf.stack([x, x], axis=1), Layout.ROWS),
     "twice": (lambda x: tf.concat([x, x], axis=0), Layout.ROWS),
     "split": (lambda x: tf.split(x, 3, axis=1)[1], Layout.ROWS),
+    "two rows for each": (lambda x: tf.reshape(tf.tile(x, [1, 2]), [-1, 3]), Layout.ROWS),
+    "two rows merged again": (
+        lambda x: tf.reshape(tf.reshape(x, [-1, 1]), [tf.shape(x)[0], 3]),
+        Layout.ROWS,
+    ),
+    "examples in one row": (lambda x: tf.reshape(x, [-1, 6]), Layout.SPREAD),
     "some examples": (lambda x: x[1:], Layout.UNKNOWN),
+    "every second example": (lambda x: x[::2], Layout.UNKNOWN),
+    "some features": (lambda x: x[..., :2], Layout.ROWS),
+    "a new last axis": (lambda x: x[:, 0][..., tf.newaxis], Layout.ROWS),
+    "some of a value each": (lambda x: x[:, 0][..., :3], Layout.UNKNOWN),
     "the positive ones": (lambda x: tf.boolean_mask(x, x[:, 0] > 0), Layout.UNKNOWN),
     "looked up": (lambda x: tf.gather(KERNEL, tf.cast(x[:, 0], tf.int32)), Layout.ROWS),
     "as many ones": (lambda x: tf.ones([tf.shape(x)[0], 2]), Layout.ROWS),
@@ -60,11 +71,18 @@ def test_where_the_examples_lie_is_read_from_the_trace(name):
     assert traced(expression, lambda place, walk, layouts: layouts.of(place)) is expected
 
 
-def test_noise_that_is_as_long_as_the_share_fits():
-    def noise(x):
-        return tf.random.normal([4, 2])
-
-    assert traced(noise, lambda place, walk, layouts: layouts.of(place), rows=2) is Layout.FITS
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (lambda x: tf.random.normal([4, 2]), Layout.FITS),
+        (lambda x: x * tf.random.normal([2, 3]), Layout.ROWS),
+        (lambda x: tf.reshape(tf.reshape(x, [-1, 1]), [-1, 3]), Layout.ROWS),
+    ],
+    ids=["noise", "noise on examples", "rows merged again"],
+)
+def test_a_length_that_is_fixed_fits_the_share(expression, expected):
+    found = traced(expression, lambda place, walk, layouts: layouts.of(place), rows=2)
+    assert found is expected
 
 
 TERMS = {

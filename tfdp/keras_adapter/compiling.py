@@ -63,7 +63,7 @@ def call(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -
         outputs = _compiled(step, original, self, args, kwargs)
     else:
         outputs = original(self, *args, **kwargs)
-    mark_outputs(step, (args, kwargs), outputs)
+    mark_outputs(step, self, (args, kwargs), outputs)
     return outputs
 
 

@@ -5,40 +5,84 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.layouts import MARK_OF
-from tfdp.keras_adapter.provenance import mark, mark_global, mark_of
+from tfdp.keras_adapter.layouts import MARK_OF, Layout, Layouts
+from tfdp.keras_adapter.provenance import Claim, mark, mark_claimed, mark_global, mark_of
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.traced import Place, Walk
-from tfdp.keras_adapter.weighing import layouts_of
+
+# Keras' layers give a row for each that they are given, but for these, which run what users wrote.
+_OF_USERS = (
+    keras.Model,
+    keras.layers.Lambda,
+    keras.layers.TFSMLayer,
+    keras.layers.JaxLayer,
+    keras.layers.FlaxLayer,
+    keras.layers.TorchModuleWrapper,
+)
 
 
-def mark_outputs(step: Step, inputs: Any, outputs: Any) -> None:
-    """Notes that a layer gives rows for rows, as Keras' `predict` takes it."""
+class Claims:
+    """Finds layouts, and notes them on tensors with the lengths that they depend on."""
+
+    def __init__(self, step: Step, walk: Walk | None = None) -> None:
+        assert step.share is not None
+        self.lengths: list[tuple[Any, Any]] = []
+        self.layouts = Layouts(
+            walk or Walk(), step.share.rows, lambda *pair: self.lengths.append(pair)
+        )
+
+    def note(self, value: Any, layout: Layout) -> None:
+        """Notes on a tensor how it holds the examples."""
+        if layout not in MARK_OF:
+            return
+        if self.lengths or layout is Layout.FITS:
+            mark_claimed(value, Claim(layout, list(self.lengths)))
+        else:
+            mark(value, MARK_OF[layout])
+
+
+def mark_outputs(step: Step, layer: Any, inputs: Any, outputs: Any) -> None:
+    """Notes where the examples lie in what a layer gives.
+
+    Where the graph does not show it, it gives rows for rows, as Keras' `predict` takes it: whoever
+    relies on that has the lengths compared.
+    """
     if step.share is None or step.num_replicas == 1:
         return
-    layouts = layouts_of(step, Walk())
-    rows, length = None, None
-    for value in tf.nest.flatten(inputs):
-        if isinstance(value, tf.Tensor) and value.shape.rank:
-            layout = layouts.of(Place(value))
-            if layout in MARK_OF:
-                rows, length = layout, value.shape[0]
-                break
-    if rows is None:
-        return
+    claims = Claims(step)
+    given = [value for value in tf.nest.flatten(inputs) if _is_tensor(value)]
+    with_rows = (v for v in given if claims.layouts.of(Place(v)) in (Layout.ROWS, Layout.FITS))
+    like = next(with_rows, None)
     for value in tf.nest.flatten(outputs):
-        if not isinstance(value, tf.Tensor) or not value.shape.rank or mark_of(value) is not None:
+        if not _is_tensor(value) or mark_of(value) is not None:
             continue
-        first = value.shape[0]
-        if first is None or length is None:
-            gives_rows = first is None
-        else:
-            gives_rows = first % max(length, 1) == 0 and not layouts.is_free(Place(value))
-        if gives_rows:
-            mark(value, MARK_OF[rows])
+        layout = claims.layouts.of(Place(value))
+        if like is not None and layout in (Layout.UNKNOWN, Layout.SPREAD):
+            of_keras = type(layer).__module__.partition(".")[0] == "keras"
+            keeps_rows = of_keras and not isinstance(layer, _OF_USERS)
+            layout = _as_rows(claims, value, like, keeps_rows) or layout
+        claims.note(value, layout)
+
+
+def _as_rows(claims: Claims, value: Any, like: Any, keeps_rows: bool) -> Layout | None:
+    """The layout of what has a row for each of `like`, if that can be or can be checked."""
+    rows = claims.layouts.of(Place(like))
+    if value.shape[0] is None:
+        if not keeps_rows:
+            claims.lengths.append((value, like))
+        return rows
+    if value.shape[0] != like.shape[0]:
+        return None
+    # A fixed length may be equal by chance, but not one that was computed just now.
+    return rows if keeps_rows or not tf.is_symbolic_tensor(value) else Layout.FITS
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and bool(value.shape.rank)
 
 
 def _collective(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter.origins import Origin, is_random, origins
-from tfdp.keras_adapter.provenance import Mark, mark_of
+from tfdp.keras_adapter.provenance import Mark, claim_of, mark_of
 from tfdp.keras_adapter.traced import Node, Place, Walk
 
 
@@ -38,7 +38,7 @@ MARK_OF = {layout: mark for mark, layout in _MARKED.items()}
 
 # Each element of the output comes from the elements at its place, or from those along other axes
 # than the first.
-_ELEMENTWISE = """
+ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Cast Ceil
     CheckNumerics ClipByValue Cos Cosh DebugGradientIdentity Digamma Div DivNoNan Elu
     EnsureShape Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual
@@ -62,14 +62,15 @@ class Layouts:
     Args:
       walk: Reads the program.
       rows: The number of the replica's examples, where tracing knows it.
-      check_rows: Called with an argument of a function inside the step, whose caller cannot be
-        seen: must make sure, when the step runs, that its first axis is as long as the share.
+      check_rows: Called once with each two tensors that are taken to have as long first axes: must
+        make sure that they do when the step runs. None in place of the second is the share.
     """
 
     def __init__(
-        self, walk: Walk, rows: int | None, check_rows: Callable[[Any], None] | None = None
+        self, walk: Walk, rows: int | None, check_rows: Callable[[Any, Any], None] | None = None
     ) -> None:
         self._walk, self._rows, self._check_rows = walk, rows, check_rows
+        self._checked: list[tuple[Any, Any]] = []
         self._known: dict[tuple[int, int], Layout] = {}
         self._alive: list[Place] = []
 
@@ -113,10 +114,12 @@ class Layouts:
         return False
 
     def _find(self, place: Place) -> Layout:
-        node = None
+        node, asked = None, place
         if mark_of(place.tensor) is None:
             place, node = self._walk.made_by(place)
         known = mark_of(place.tensor)
+        if known is Mark.CLAIMED:
+            return self._of_claim(place, asked)
         if known is not None and known in _MARKED:
             return _MARKED[known]
         if known is not None:
@@ -133,15 +136,38 @@ class Layouts:
         if self.is_free(place):
             return Layout.FREE
         tensor = place.tensor
-        if not tf.is_symbolic_tensor(tensor) or not tensor.shape.rank or self._check_rows is None:
+        if not tf.is_symbolic_tensor(tensor) or not tensor.shape.rank:
             return Layout.UNKNOWN
         if tensor.dtype == tf.resource or tensor.shape[0] not in (None, self._rows):
             return Layout.UNKNOWN
-        self._check_rows(tensor)
-        return Layout.ROWS
+        return Layout.ROWS if self._is_as_long(tensor, None) else Layout.UNKNOWN
+
+    def _of_claim(self, place: Place, asked: Place) -> Layout:
+        claim = claim_of(place.tensor)
+        if place.frame is None:
+            surely = all(self._is_as_long(*pair) for pair in claim.lengths)
+            return claim.layout if surely else Layout.UNKNOWN
+        # In a function that was called nothing can be checked any more, but what it was given can.
+        given = [
+            like is None and self.of(Place(tensor, place.frame)) is Layout.ROWS
+            for tensor, like in claim.lengths
+        ]
+        if all(given):
+            return claim.layout
+        checked = asked.frame is None and self._is_as_long(asked.tensor, None)
+        return Layout.ROWS if checked else Layout.UNKNOWN
+
+    def _is_as_long(self, tensor: Any, like: Any) -> bool:
+        """Has a length checked; False where nobody can."""
+        if self._check_rows is None:
+            return False
+        if not any(tensor is one and like is other for one, other in self._checked):
+            self._checked.append((tensor, like))
+            self._check_rows(tensor, like)
+        return True
 
     def _rule(self, node: Node) -> Callable[[Any, Node], Layout] | None:
-        if node.type in _ELEMENTWISE:
+        if node.type in ELEMENTWISE:
             return self._elementwise
         if node.type in _REDUCTIONS or node.type in ("ArgMax", "ArgMin"):
             return self._reduced
@@ -166,7 +192,8 @@ class Layouts:
         others = [p for p, la in zip(node.inputs, layouts, strict=True) if la is Layout.FREE]
         if any((p.tensor.shape.rank or 0) > max(rank or 0 for rank in ranks) for p in others):
             return Layout.SPREAD
-        return worst
+        confirmed = worst is Layout.FITS and Layout.ROWS in layouts
+        return Layout.ROWS if confirmed else worst
 
     def _reduced(self, output: Any, node: Node) -> Layout:
         layout, rank = self.of(node.inputs[0]), node.inputs[0].tensor.shape.rank
@@ -187,32 +214,19 @@ class Layouts:
             shape = node.inputs[0]
         first = output.shape[0] if output.shape.rank else None
         if first is not None:
-            return self._of_length(first) if is_random(node.type) else Layout.UNKNOWN
-        return Layout.ROWS if self._begins_with_count(shape) else Layout.UNKNOWN
+            fits = self._rows is not None and first % max(self._rows, 1) == 0
+            return Layout.FITS if fits and is_random(node.type) else Layout.UNKNOWN
+        return Layout.ROWS if self.begins_with_count(shape) else Layout.UNKNOWN
 
-    def of_draw(self, shape: Any) -> Layout:
-        """Of random numbers of a shape, a tensor or a sequence of numbers and scalars."""
-        if not tf.is_tensor(shape) and not len(shape):
-            return Layout.UNKNOWN
-        first = tf.get_static_value(shape[0])
-        if first is not None:
-            return self._of_length(int(first))
-        if tf.is_tensor(shape):
-            return Layout.ROWS if self._begins_with_count(Place(shape)) else Layout.UNKNOWN
-        return Layout.ROWS if self.is_count(Place(shape[0])) else Layout.UNKNOWN
-
-    def _of_length(self, first: int) -> Layout:
-        fits = self._rows is not None and first % max(self._rows, 1) == 0
-        return Layout.FITS if fits else Layout.UNKNOWN
-
-    def _begins_with_count(self, shape: Place) -> bool:
+    def begins_with_count(self, shape: Place) -> bool:
+        """Whether the first number of a vector is a count: see `is_count`."""
         _, node = self._walk.made_by(shape)
         if node is None:
             return False
         if node.type in ("Pack", "ConcatV2"):
-            return self.is_count(node.inputs[0]) or self._begins_with_count(node.inputs[0])
+            return self.is_count(node.inputs[0]) or self.begins_with_count(node.inputs[0])
         if node.type in ("Cast", "Identity"):
-            return self._begins_with_count(node.inputs[0])
+            return self.begins_with_count(node.inputs[0])
         if node.type == "StridedSlice":
             return self.is_count(shape)
         return node.type == "Shape" and self.of(node.inputs[0]) is Layout.ROWS
@@ -231,8 +245,14 @@ class Layouts:
         before, after = node.inputs[0].tensor.shape, output.shape
         if layout in (Layout.FREE, Layout.UNKNOWN, Layout.SPREAD):
             return layout
-        sizes = [_numbers_in_row(shape) for shape in (before, after)]
-        return layout if None not in sizes and sizes[0] == sizes[1] else Layout.SPREAD
+        if self._rows and after.rank and after[0] is not None and after[0] % self._rows == 0:
+            return layout
+        if self.begins_with_count(node.inputs[1]):
+            return layout
+        old, new = (_numbers_in_row(shape) for shape in (before, after))
+        # Several rows for each example, one after the other, where it has so many of them.
+        several = old is not None and new and old % new == 0
+        return layout if several else Layout.SPREAD
 
     def _transpose(self, output: Any, node: Node) -> Layout:
         order, layout = _static(node.inputs[1]), self.of(node.inputs[0])
@@ -266,11 +286,17 @@ class Layouts:
 
     def _stridedslice(self, output: Any, node: Node) -> Layout:
         """Of slices that take the whole first axis, as `x[:, 0]` and `x[..., 0]` do."""
-        masks = ("shrink_axis_mask", "new_axis_mask", "begin_mask", "end_mask", "ellipsis_mask")
-        shrink, new, begin, end, ellipsis = (node.attribute(name) & 1 for name in masks)
-        whole = (begin and end and not shrink and not new) or ellipsis
-        layout = self._first_axis(node.inputs[0])
-        return layout if whole and output.shape.rank != 0 else Layout.UNKNOWN
+        names = ("shrink_axis_mask", "new_axis_mask", "begin_mask", "end_mask", "ellipsis_mask")
+        masks = [node.attribute(name) for name in names]
+        shrink, new, begin, end, ellipsis = (mask & 1 for mask in masks)
+        strides, rank = _static(node.inputs[3]), node.inputs[0].tensor.shape.rank
+        if strides is None or rank is None:
+            return Layout.UNKNOWN
+        sliced = len(strides) - 1 - (masks[1] % 2 ** len(strides)).bit_count()
+        whole = begin and end and strides[0] == 1 and not shrink and not new
+        if not (sliced < rank if ellipsis else whole):
+            return Layout.UNKNOWN
+        return self._first_axis(node.inputs[0])
 
     def _gatherv2(self, output: Any, node: Node) -> Layout:
         params, indices, axis = (self.of(place) for place in node.inputs)
@@ -295,6 +321,10 @@ class Layouts:
 
     def _cumsum(self, output: Any, node: Node) -> Layout:
         return self._along(node.inputs[0], _static(node.inputs[1]))
+
+    def _reversev2(self, output: Any, node: Node) -> Layout:
+        axes = _static(node.inputs[1])
+        return self._along(node.inputs[0], axes if np.size(axes) == 1 else None)
 
     def _topkv2(self, output: Any, node: Node) -> Layout:
         return self._along(node.inputs[0], -1)

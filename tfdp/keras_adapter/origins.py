@@ -13,7 +13,7 @@ from tfdp.keras_adapter.traced import Place, Walk
 
 # Their outputs are the same wherever they run. `Shape` is, of what has a fixed shape.
 _ALIKE = ("Const", "CollectiveReduceV2", "CollectiveGatherV2", "CollectiveBcastRecvV2")
-_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
+READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 
@@ -45,6 +45,7 @@ _OF_MARKS = {
     Mark.ROWS: Origin.DATA,
     Mark.FITS: Origin.RANDOM,
     Mark.SPREAD: Origin.DATA,
+    Mark.CLAIMED: Origin.DATA,
     Mark.STATE: Origin.DATA,
 }
 
@@ -81,7 +82,7 @@ def origins(values: Iterable[Any], apart: Iterable[Any] = (), walk: Walk | None 
             found |= Origin.DATA if id(place.tensor) in data else _OF_MARKS[known]
         elif node is None:
             found |= _from_outside(place)
-        elif node.type in _READS:
+        elif node.type in READS:
             found |= _of_variable(walk, node.inputs[0], data)
             ahead += node.inputs[1:]
         elif node.type in _ALIKE or _is_fixed_shape(node.type, node.inputs):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, NamedTuple
 
 _MARK = "_tfdp_mark"
 _OWN = "_tfdp_own"
+_CLAIM = "_tfdp_claim"
 
 
 class Mark(enum.Enum):
@@ -21,6 +22,7 @@ class Mark(enum.Enum):
       ROWS: Its first axis is that of the share's examples, or of equally many rows for each.
       FITS: As ROWS, as far as its length, which is fixed, tells.
       SPREAD: It holds equally many numbers of each example, in any order.
+      CLAIMED: It holds examples as its `Claim` says, if lengths are what nobody has checked yet.
       RANDOM: A random number, which replicas draw each for itself.
       STATE: The handle of a variable of which each replica has a part of its own.
     """
@@ -33,6 +35,7 @@ class Mark(enum.Enum):
     ROWS = enum.auto()
     FITS = enum.auto()
     SPREAD = enum.auto()
+    CLAIMED = enum.auto()
     RANDOM = enum.auto()
     STATE = enum.auto()
 
@@ -58,6 +61,30 @@ def mark_local(value: Any, own: Any) -> Any:
 def own_of(value: Any) -> Any:
     """The gradient that `mark_local` was given with `value`; None for any other."""
     return getattr(value, _OWN, None)
+
+
+class Claim(NamedTuple):
+    """How a tensor holds the examples if, when the step runs, some lengths are equal.
+
+    Attributes:
+      layout: A `Layout`.
+      lengths: Pairs of tensors whose first axes must be equally long; None is the share itself.
+    """
+
+    layout: Any
+    lengths: list[tuple[Any, Any]]
+
+
+def mark_claimed(value: Any, claim: Claim) -> Any:
+    """Notes a claim on `value`, for who needs it to have checked; returns it."""
+    setattr(value, _CLAIM, claim)
+    return mark(value, Mark.CLAIMED)
+
+
+def claim_of(value: Any) -> Claim:
+    """The claim on a tensor with the mark CLAIMED."""
+    claim: Claim = getattr(value, _CLAIM)
+    return claim
 
 
 def mark_global(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter import philox
+from tfdp.keras_adapter import draws, philox
 from tfdp.keras_adapter._keras import (
     GLOBAL_SEED_GENERATOR,
     SeedGenerator,
@@ -23,11 +23,11 @@ from tfdp.keras_adapter._keras import (
     seed_generator,
 )
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.layouts import MARK_OF
+from tfdp.keras_adapter.layers import Claims
+from tfdp.keras_adapter.layouts import Layout
 from tfdp.keras_adapter.provenance import Mark, mark
-from tfdp.keras_adapter.step import Phase, Share, Unseeded, current, is_tfdp
-from tfdp.keras_adapter.traced import Walk
-from tfdp.keras_adapter.weighing import layouts_of
+from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current, is_tfdp
+from tfdp.keras_adapter.traced import Place
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -117,12 +117,13 @@ def uniform(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    if not _of_whole_batch(shape):
-        return original(shape, minval, maxval, dtype, seed)
-    place = _place(shape, seed)
-    dtype = tf.as_dtype(dtype or keras.config.floatx())
-    low, high = tf.cast(minval, dtype), tf.cast(maxval, dtype)
-    return _noted(philox.uniform(shape, *place, dtype) * (high - low) + low, shape)
+
+    def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
+        kind = tf.as_dtype(dtype or keras.config.floatx())
+        low, high = tf.cast(minval, kind), tf.cast(maxval, kind)
+        return philox.uniform(shape, seed, skipped, kind) * (high - low) + low
+
+    return _drawn(shape, seed, draw, lambda: original(shape, minval, maxval, dtype, seed))
 
 
 @hook(random, "normal")
@@ -135,12 +136,14 @@ def normal(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    if not _of_whole_batch(shape):
-        return original(shape, mean, stddev, dtype, seed)
-    place = _place(shape, seed)
-    dtype = tf.as_dtype(dtype or keras.config.floatx())
-    drawn = philox.normal(shape, *place, dtype)
-    return _noted(drawn * tf.cast(stddev, dtype) + tf.cast(mean, dtype), shape)
+
+    def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
+        kind = tf.as_dtype(dtype or keras.config.floatx())
+        return philox.normal(shape, seed, skipped, kind) * tf.cast(stddev, kind) + tf.cast(
+            mean, kind
+        )
+
+    return _drawn(shape, seed, draw, lambda: original(shape, mean, stddev, dtype, seed))
 
 
 @hook(random, "randint")
@@ -153,11 +156,12 @@ def randint(
     seed: Any = None,
 ) -> Any:
     """This replica's rows of what one device draws for the whole batch."""
-    if not _of_whole_batch(shape):
-        return original(shape, minval, maxval, dtype, seed)
-    place = _place(shape, seed)
-    drawn = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
-    return _noted(tf.cast(philox.integers(shape, *place, drawn, minval, maxval), dtype), shape)
+
+    def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
+        kind = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
+        return tf.cast(philox.integers(shape, seed, skipped, kind, minval, maxval), dtype)
+
+    return _drawn(shape, seed, draw, lambda: original(shape, minval, maxval, dtype, seed))
 
 
 @hook(random, "dropout")
@@ -169,76 +173,85 @@ def dropout(
     seed: Any = None,
 ) -> Any:
     """Drops from this replica's rows what one device drops from them."""
-    if not _of_whole_batch() or rate in (0.0, 1.0):
+    step = _step()
+    if step is None or rate in (0.0, 1.0):
         return original(inputs, rate, noise_shape, seed)
-    shape = keras.ops.shape(inputs)
+    inputs = tf.convert_to_tensor(inputs)
+    shape: Any = keras.ops.shape(inputs)
     if noise_shape is not None:
         given = enumerate(noise_shape)
         shape = [shape[axis] if size is None else size for axis, size in given]
-    if not _of_whole_batch(shape):
+    claims = Claims(step)
+    layout = of_inputs = claims.layouts.of(Place(inputs))
+    first = tf.get_static_value(shape[0]) if len(shape) == len(inputs.shape) else 1
+    if first is not None and first != inputs.shape[0]:
+        layout = Layout.FREE  # one noise for all examples
+    elif layout is not Layout.FREE and draws.is_later(step.share.rows, shape):
         return original(inputs, rate, noise_shape, seed)
-    # Noise of fewer axes than the inputs lacks that of the examples.
-    place = _place(shape, seed, of_examples=len(shape) == len(inputs.shape))
+    elif first is not None and step.share.rows is None:
+        layout = Layout.FREE
+    place = _place(step, shape, seed, layout)
 
     def sample(shape: Any, dtype: Any) -> tf.Tensor:
         return philox.uniform(shape, *place, tf.as_dtype(dtype))
 
     kept = tf.nn.experimental.general_dropout(inputs, rate, sample, noise_shape=shape)
-    return _noted(kept, keras.ops.shape(inputs))
+    claims.note(kept, of_inputs)
+    return kept
 
 
-def _noted(drawn: tf.Tensor, shape: Any) -> tf.Tensor:
-    """Notes on what was drawn for `shape` where the examples lie in it."""
-    step: Any = current()
-    layout = layouts_of(step, Walk()).of_draw(shape)
-    return mark(drawn, MARK_OF[layout]) if layout in MARK_OF else drawn
+def _drawn(shape: Any, seed: Any, draw: Callable[..., Any], original: Callable[[], Any]) -> Any:
+    """What `draw` gives for a seed and the numbers before, or else `original`."""
+    step = _step()
+    if step is None:
+        return original()
+    claims = Claims(step)
+    layout = draws.layout_of(claims.layouts, step.share.rows, shape)
+    later = layout is Layout.SPREAD
+    value = original() if later else draw(*_place(step, shape, seed, layout))
+    if layout is Layout.FITS:
+        mark(value, Mark.FITS)
+    elif layout is Layout.ROWS:
+        claims.note(value, layout)
+    draws.note(step, value, layout)
+    return value
 
 
-def _of_whole_batch(shape: Any = ()) -> bool:
-    """Whether one of several replicas can draw as one device does.
+def _step() -> Any:
+    """The step, if its replica, one of several, can draw as one device does.
 
-    It cannot outside of a step of Keras' trainer, where its share of the batch is not known; nor
-    where the examples seem to be on another axis than 0, as in (steps, examples, features).
+    It cannot outside of a step of Keras' trainer, where its share of the batch is not known.
     """
     step = current()
     if step is None or step.share is None or step.updating or step.num_replicas == 1:
-        return False
-    sizes, rows = _sizes(shape), step.share.rows
-    if sizes is None or len(sizes) == 0:
-        return True
-    first, *others = (tf.get_static_value(size) for size in sizes)
-    if rows is None or first is None:
-        return first is None or None not in others
-    return first % max(rows, 1) == 0 or rows not in others
+        return None
+    return step
 
 
-def _sizes(shape: Any) -> Any:
-    """The sizes of `shape`, some of them tensors; None where not even their number is known."""
-    return tf.get_static_value(shape) if tf.is_tensor(shape) else shape
-
-
-def _place(shape: Any, seed: Any, of_examples: bool = True) -> tuple[tf.Tensor, tf.Tensor]:
+def _place(step: Step, shape: Any, seed: Any, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
     """Where a replica's draw begins in one device's: the seed, the numbers before."""
-    step: Any = current()
     with step.during(Phase.DRAW):
         seed = cast_seed(draw_seed(seed))
-    return seed, _numbers_before(step.share, shape) if of_examples else tf.constant(0, tf.int64)
+    share = step.share
+    assert share is not None
+    if layout is Layout.FREE:
+        return seed, tf.constant(0, tf.int64)
+    return seed, _numbers_before(share, shape)
 
 
 def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     """How many numbers of one device's draw come before this replica's.
 
-    A draw is of the examples where axis 0 is as long as the share is, or a multiple of that, as in
-    (examples x windows, features): then it begins with the share's first example. Any other, such
-    as noise on weights, is the same on all replicas.
+    A draw of as many rows as the share has examples, or of several for each, as in (examples x
+    windows, features), begins with the share's first. Of any other length, where examples were
+    left out, no replica knows what the others draw: each has numbers of its own.
     """
-    sizes = _sizes(shape)
-    if sizes is not None and len(sizes) == 0:
-        return tf.constant(0, tf.int64)
-    if sizes is not None and share.rows is None and tf.get_static_value(sizes[0]) is not None:
-        return tf.constant(0, tf.int64)  # The share's length is not known before it comes.
     sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
     _, first, rows = tf.unstack(tf.convert_to_tensor(share.place))
     rows_per_example = sizes[0] // tf.maximum(rows, 1)
-    first_row = tf.where(rows_per_example * rows == sizes[0], first * rows_per_example, 0)
-    return mark(first_row * tf.reduce_prod(sizes[1:]), Mark.RANDOM)
+    own = tf.where(
+        rows_per_example * rows == sizes[0],
+        first * rows_per_example * tf.reduce_prod(sizes[1:]),
+        first * 2**32,
+    )
+    return mark(own, Mark.RANDOM)

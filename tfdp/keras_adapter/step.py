@@ -50,13 +50,15 @@ class Share:
         """Whether the user says that the step divides by the number of replicas."""
         return self.custom_loss == "divided"
 
-    def check_rows(self, tensor: tf.Tensor) -> None:
-        """Makes sure, when the step runs, that `tensor` is as long as the share."""
+    def check_rows(self, tensor: tf.Tensor, like: tf.Tensor | None) -> None:
+        """Makes sure, when the step runs, that `tensor` is as long as `like`, or as the share."""
         tf.debugging.assert_equal(
             tf.shape(tensor, tf.int64)[0],
-            tf.convert_to_tensor(self.place)[2],
-            "What a step of your own gives to a function and differentiates there must have the "
-            "examples of the batch on its first axis. Give `custom_loss` to the strategy.",
+            tf.convert_to_tensor(self.place)[2] if like is None else tf.shape(like, tf.int64)[0],
+            "What a step of your own differentiates must be computed from all examples of the "
+            "batch, but a function was given, or a layer gave, fewer or more rows. Bring those of "
+            "the whole batch together first, `tf.distribute.get_replica_context().all_gather("
+            "rows, axis=0)`, or give `custom_loss` to the strategy.",
         )
 
     @property
@@ -143,6 +145,7 @@ class Step:
       written: Keras variables that this replica wrote by itself, each once.
       differing: Those of them that other replicas may have written differently.
       waiting: What was given out for gradients that wait to be summed.
+      draws: Random numbers of which it is to be seen for whom they are: see `draws`.
       linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
     """
 
@@ -155,6 +158,7 @@ class Step:
     written: list[Any] = dataclasses.field(default_factory=list)
     differing: list[Any] = dataclasses.field(default_factory=list)
     waiting: list[Any] = dataclasses.field(default_factory=list)
+    draws: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
 
     @property

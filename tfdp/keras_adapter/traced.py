@@ -130,12 +130,19 @@ class Walk:
         return Place(graph.outputs[place.tensor.value_index], self._frames[key])
 
 
-def users(value: Any) -> list[Node]:
-    """The operations that were given `value`, in its own graph or, run eagerly, in the thread."""
+def users(value: Any) -> list[tuple[Node, list[Any]]]:
+    """The operations that were given `value`, and what they gave.
+
+    They are those in its own graph or, of a value that is not of a graph, those in the thread.
+    """
     if tf.is_symbolic_tensor(value):
-        return [Node(op.type, [], 0, op) for op in value.consumers()]
-    nodes = [node for _, node in (getattr(_thread, "nodes", None) or {}).values()]
-    return [node for node in nodes if any(given.tensor is value for given in node.inputs)]
+        consumers = value.consumers()
+        return [
+            (Node(op.type, [Place(given) for given in op.inputs], 0, op), list(op.outputs))
+            for op in consumers
+        ]
+    nodes = [(node, [output]) for output, node in (getattr(_thread, "nodes", None) or {}).values()]
+    return [user for user in nodes if any(given.tensor is value for given in user[0].inputs)]
 
 
 @contextlib.contextmanager
@@ -149,7 +156,7 @@ def remembering() -> Iterator[None]:
         given = [Place(value) for value in inputs]
         pairs = iter(attributes or ())
         named = {_text(name): value for name, value in zip(pairs, pairs, strict=False)}
-        for index, value in enumerate(outputs):
+        for index, value in enumerate(outputs or ()):  # none of a placeholder
             nodes[id(value)] = (value, Node(_text(kind), given, index, named))
 
     add_op_callback(note)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, scopes
+from tfdp.keras_adapter import compiling, cut, draws, metrics, predictions, recorded, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.gradients import Windows, check_waiting
@@ -206,6 +206,7 @@ def _with_share(
                 with remembers:
                     logs = step_function(data)
                     check_waiting(step)
+                    draws.check(step)
                 logs = metrics.same_on_all(step, logs)
                 warn_of_undeclared(step, model)
                 average_written(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ import tensorflow as tf
 _FORMS = ("Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "EnsureShape")
 _SUMS = ("AddV2", "Add", "AddN")
 _SCATTERED = ("TensorScatterAdd", "TensorScatterSub")
+_SHAPES = ("VariableShape", "VarIsInitializedOp")
 _SELECTS = ("SelectV2", "Select")
 
 # Begin nothing that differs between replicas: what has no other inputs than these is alike on all.
@@ -24,7 +25,7 @@ def adds_to(handle: tf.Tensor, value: tf.Tensor) -> bool:
       handle: The variable's, one replica's.
       value: A tensor of the graph that is being traced.
     """
-    cone = _after(_reads(handle, value.graph))
+    cone = _computed_from(handle, value.graph)
 
     def adds(tensor: tf.Tensor) -> bool:
         op = tensor.op
@@ -45,8 +46,8 @@ def adds_to(handle: tf.Tensor, value: tf.Tensor) -> bool:
 
 
 def depends_on(handle: tf.Tensor, value: tf.Tensor) -> bool:
-    """Whether `value` was computed from the variable's own."""
-    return value.op in _after(_reads(handle, value.graph))
+    """Whether `value` was, or may have been, computed from the variable's own."""
+    return value.op in _computed_from(handle, value.graph)
 
 
 def may_differ(value: tf.Tensor) -> bool:
@@ -65,10 +66,23 @@ def may_differ(value: tf.Tensor) -> bool:
     return False
 
 
-def _reads(handle: tf.Tensor, graph: tf.Graph) -> Iterator[tf.Operation]:
+def _computed_from(handle: tf.Tensor, graph: Any) -> set[tf.Operation]:
+    """The graph's operations that are given the variable's value, or may be.
+
+    That is all that a function or a branch gives which knows the variable, and all that a function
+    is given whose caller has read the variable.
+    """
+    captures = list(getattr(graph, "captures", ()))
     inside = _inside(handle, graph)
-    if inside is not None:
-        yield from (op for op in inside.consumers() if op.type == "ReadVariableOp")
+    reached = [] if inside is None else inside.consumers()
+    begun = [op for op in reached if op.type not in _SHAPES]
+    outer = getattr(graph, "outer_graph", None)
+    if outer is not None and (above := _computed_from(handle, outer)):
+        captured = {id(inner) for _, inner in captures}
+        given = [value for value in graph.inputs if id(value) not in captured]
+        begun += [value.op for value in given if value.dtype != tf.resource]
+        begun += [inner.op for value, inner in captures if getattr(value, "op", None) in above]
+    return _after(begun)
 
 
 def _inside(handle: Any, graph: Any) -> tf.Tensor | None:
@@ -81,7 +95,7 @@ def _inside(handle: Any, graph: Any) -> tf.Tensor | None:
     return None
 
 
-def _after(ops: Iterator[tf.Operation]) -> set[tf.Operation]:
+def _after(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     """The operations themselves, and all that take what they give."""
     reached: set[tf.Operation] = set()
     left = list(ops)

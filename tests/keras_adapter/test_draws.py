@@ -1,0 +1,169 @@
+"""For whom random numbers are drawn, where shapes are fixed and a length may fit by chance."""
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+SHARE = 2  # examples on each replica
+
+
+class Noisy(layers.Layer):
+    """A dense layer with noise on its kernel, drawn as `draw` says it."""
+
+    def __init__(self, features, draw):
+        super().__init__()
+        self.features, self.draw = features, draw
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(self.features, 6), name="kernel")
+        self.seed_generator = keras.random.SeedGenerator(3)
+
+    def call(self, x, training=False):
+        x = x[:, : self.features]
+        if not training:
+            return x @ self.kernel
+        return x @ (self.kernel + 0.1 * self.draw(self.kernel.shape, seed=self.seed_generator))
+
+
+class WithNoise(layers.Layer):
+    """Adds to the inputs what `make` makes of them and a seed."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+        self.seed_generator = keras.random.SeedGenerator(3)
+
+    def call(self, x, training=False):
+        return x + self.make(x, self.seed_generator) if training else x
+
+
+def model_with(make_layer, **options):
+    def build():
+        model = keras.Sequential(
+            [keras.Input((4,)), layers.Dense(4, "tanh"), make_layer(), layers.Dense(1)]
+        )
+        model.compile(keras.optimizers.SGD(0.02), loss="mse", **options)
+        return model
+
+    return build
+
+
+def fit_in(replicas):
+    """A function that fits batches of one size, which shapes in the step know."""
+    x, y = harness.regression_data(6 * SHARE * replicas, features=4)
+
+    def fit(model):
+        dataset = tf.data.Dataset.from_tensor_slices((x, y))
+        model.fit(dataset.batch(SHARE * replicas, drop_remainder=True), verbose=0)
+
+    return fit
+
+
+def in_front(shape, **options):
+    """As the error says it."""
+    return keras.random.normal((1, *shape), **options)[0]
+
+
+def factored(shape, seed):
+    """A matrix of noise from a vector for each axis, as noisy networks for exploration have it."""
+    rows, columns = (keras.random.normal((size,), seed=seed) for size in shape)
+    signed = ops.sign(rows) * ops.sqrt(ops.abs(rows))
+    return signed[:, None] * columns[None, :]
+
+
+FOR_ALL = {
+    "a multiple of the share": lambda: Noisy(4, keras.random.normal),
+    "as long as the share, the first axis 1": lambda: Noisy(SHARE, in_front),
+    "no multiple": lambda: Noisy(3, keras.random.normal),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n == "a multiple of the share" else pytest.param(n, marks=pytest.mark.exhaustive)
+        for n in FOR_ALL
+    ],
+)
+def test_noise_on_weights_is_the_same_on_all_replicas(name, replicas, trains_as_one_device):
+    trains_as_one_device(model_with(FOR_ALL[name]), fit_in(replicas))
+
+
+FOR_EXAMPLES = {
+    "Dropout": lambda: layers.Dropout(0.5),
+    "GaussianNoise": lambda: layers.GaussianNoise(1.0),
+    "GaussianDropout": lambda: layers.GaussianDropout(0.5),
+    "AlphaDropout": lambda: layers.AlphaDropout(0.5),
+    "one for each": lambda: WithNoise(
+        lambda x, seed: keras.random.uniform((ops.shape(x)[0], 1), seed=seed)
+    ),
+    "rows that are merged": lambda: WithNoise(
+        lambda x, seed: ops.reshape(
+            keras.random.normal((ops.shape(x)[0], 2, 2), seed=seed), (-1, 4)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n == "GaussianNoise" else pytest.param(n, marks=pytest.mark.exhaustive)
+        for n in FOR_EXAMPLES
+    ],
+)
+def test_in_batches_of_one_size_noise_is_each_examples(name, replicas, trains_as_one_device):
+    trains_as_one_device(model_with(FOR_EXAMPLES[name]), fit_in(replicas))
+
+
+REFUSED = {
+    "on a kernel as long as the share": (
+        lambda: Noisy(SHARE, keras.random.normal),
+        r"with a variable.*\(1, \*shape\)",
+    ),
+    "in factors": (lambda: Noisy(SHARE, factored), "with a variable"),
+    "for a kernel": (
+        lambda: WithNoise(
+            lambda x, seed: x[:, :SHARE] @ keras.random.normal((SHARE, 4), seed=seed)
+        ),
+        "`MatMul`",
+    ),
+    "for several rows of each example": (
+        lambda: WithNoise(
+            lambda x, seed: ops.reshape(
+                ops.reshape(x, (-1, 2)) + keras.random.normal((2 * SHARE, 2), seed=seed), (-1, 4)
+            )
+        ),
+        r"with values of examples.*keras\.ops\.shape",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"run_eagerly": True}, marks=pytest.mark.exhaustive)], ids=str
+)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_draw_that_is_used_for_others_is_refused(name, options, replicas):
+    make_layer, message = REFUSED[name]
+    model = harness.build_in_scope(model_with(make_layer, **options), replicas)
+    with pytest.raises(ValueError, match=message):
+        fit_in(replicas)(model)
+
+
+def test_rows_that_are_left_have_numbers_of_their_own(replicas):
+    """Where no replica knows how many rows another has left, none has those of another."""
+    seen = []
+
+    def noise(x, seed):
+        left = tf.boolean_mask(x, x[:, 0] < np.inf)[1:]
+        drawn = keras.random.normal((tf.shape(left)[0], 40), seed=seed)
+        tf.numpy_function(lambda drawn: seen.append(drawn.tobytes()), [drawn], [])
+        return 0.0 * ops.sum(drawn)
+
+    model = harness.build_in_scope(model_with(lambda: WithNoise(noise)), replicas)
+    x, y = harness.regression_data(2 * replicas + 1, features=4)
+    model.fit(harness.batches_of([2 * replicas + 1], x, y), verbose=0)
+    assert len(set(seen)) == len(seen) > 1

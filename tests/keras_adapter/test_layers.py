@@ -1,0 +1,127 @@
+"""What a layer gives has a row for each that it was given: as the graph shows, or checked."""
+
+import harness
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tfdp.errors import GradientError
+
+UNEVEN = [8, 3, 5]
+X, Y = harness.regression_data(sum(UNEVEN))
+
+
+class Of(layers.Layer):
+    """Gives what a function makes of its inputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+class Reducing(keras.Model):
+    """Differentiates a mean, or another reduction, of what some layers give."""
+
+    def __init__(self, hidden, reduce):
+        super().__init__()
+        self.reduce = reduce
+        self.inner = keras.Sequential(
+            [keras.Input((5,)), layers.Dense(3, "tanh"), *hidden, layers.Dense(1)]
+        )
+        self.built = True
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = self.reduce(tf.square(self.inner(data[0]) - 1.0))
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"done": tf.ones(())}
+
+
+def model_of(make_layers, reduce=tf.reduce_mean):
+    def build():
+        model = Reducing(make_layers(), reduce)
+        model.compile(keras.optimizers.SGD(0.1), loss="mse", jit_compile=False)
+        return model
+
+    return build
+
+
+def fit(model):
+    model.fit(harness.batches_of(UNEVEN, X, Y), verbose=0)
+
+
+def positive(x):
+    return tf.boolean_mask(x, x[:, 0] > 0)
+
+
+def of_whole_batch(rows):
+    """The mean over what is left of the whole batch, as the error says it."""
+    context = tf.distribute.get_replica_context()
+    return tf.reduce_mean(context.all_gather(rows, axis=0))
+
+
+KEEPS = {
+    "rows twice": (lambda x: tf.concat([x, 2.0 * x], axis=0), tf.reduce_mean),
+    "a loop over rows": (lambda x: tf.map_fn(tf.sin, x), tf.reduce_mean),
+    "rows merged and cut again": (
+        lambda x: tf.reshape(tf.reshape(x, [-1]) * 2.0, [-1, 3]),
+        tf.reduce_mean,
+    ),
+    "some of the whole batch": (positive, of_whole_batch),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n == "a loop over rows" else pytest.param(n, marks=pytest.mark.exhaustive)
+        for n in KEEPS
+    ],
+)
+def test_rows_for_rows_train_as_on_one_device(name, trains_as_one_device):
+    function, reduce = KEEPS[name]
+    trains_as_one_device(model_of(lambda: [Of(function)], reduce), fit)
+
+
+def test_layers_of_keras_give_rows_in_batches_of_one_size(replicas, trains_as_one_device):
+    """There a sum is right, too, though the graph does not show what a loop gives."""
+
+    def hidden():
+        return [layers.Reshape((3, 1)), layers.GRU(3), layers.GaussianNoise(0.1)]
+
+    def use(model):
+        dataset = tf.data.Dataset.from_tensor_slices((X, Y))
+        model.fit(dataset.batch(2 * replicas, drop_remainder=True), verbose=0)
+
+    trains_as_one_device(model_of(hidden, lambda rows: tf.reduce_sum(rows) / 20.0), use)
+
+
+LOSES = {
+    "some rows": positive,
+    "rows at places": lambda x: tf.gather(x, tf.where(x[:, 0] > 0)[:, 0]),
+    "some rows, through a loop": lambda x: tf.map_fn(tf.sin, positive(x)),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "some rows" else pytest.param(n, marks=pytest.mark.exhaustive) for n in LOSES],
+)
+def test_rows_that_are_left_out_are_refused_when_the_step_runs(name, replicas):
+    model = harness.build_in_scope(model_of(lambda: [Of(LOSES[name])]), replicas)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"fewer or more rows.*all_gather"):
+        fit(model)
+
+
+def test_a_fixed_number_of_rows_is_refused(replicas):
+    model = harness.build_in_scope(model_of(lambda: [Of(lambda x: tf.gather(x, [0, 0]))]), replicas)
+    with pytest.raises(GradientError, match="must be a loss of Keras"):
+        fit(model)

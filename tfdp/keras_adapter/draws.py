@@ -1,0 +1,168 @@
+"""For whom random numbers are drawn: for the examples of the batch, or for all of them alike.
+
+A draw is for the examples where its first size is their number as the traced program counts them.
+Where shapes are fixed, a size that equals the number of the share's examples may be that of a
+weight, too. Then the end of the step sees what the numbers were combined with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter.layers import Claims
+from tfdp.keras_adapter.layouts import ELEMENTWISE, Layout, Layouts
+from tfdp.keras_adapter.origins import READS, Origin, origins
+from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.traced import Node, Place, Walk, users
+
+# What they give holds the numbers that they are given.
+_HOLDS = (*ELEMENTWISE, "Reshape", "Squeeze", "ExpandDims", "StridedSlice", "Transpose")
+_WITH_KERNELS = ("MatMul", "Conv", "Depthwise")
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """Random numbers of a fixed shape that says nothing certain.
+
+    Attributes:
+      value: The numbers.
+      alike: Whether they are the same on all replicas.
+    """
+
+    value: Any
+    alike: bool
+
+
+def layout_of(layouts: Layouts, rows: int | None, shape: Any) -> Layout:
+    """Where the examples lie in a draw of a shape.
+
+    Args:
+      layouts: Of the step.
+      rows: The number of the replica's examples, where tracing knows it.
+      shape: A tensor, or a sequence of numbers and scalars.
+
+    Returns:
+      SPREAD where they are on a later axis, and UNKNOWN where the first size tells only when the
+      step runs.
+    """
+    if is_later(rows, shape):
+        return Layout.SPREAD
+    if (shape.shape[0] if tf.is_tensor(shape) else len(shape)) == 0:
+        return Layout.FREE
+    first = tf.get_static_value(shape[0])
+    if first is not None:
+        return Layout.FITS if first == rows else Layout.FREE
+    size = Place(shape if tf.is_tensor(shape) else shape[0])
+    counts = layouts.begins_with_count if tf.is_tensor(shape) else layouts.is_count
+    if counts(size):
+        return Layout.ROWS
+    return Layout.FREE if layouts.is_free(size) else Layout.UNKNOWN
+
+
+def is_later(rows: int | None, shape: Any) -> bool:
+    """Whether the examples seem to be on a later axis, as in (steps, examples, features)."""
+    sizes = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
+    if sizes is None or not len(sizes):
+        return False
+    first, *others = (tf.get_static_value(size) for size in sizes)
+    if first is None or first == 1:
+        return False
+    return None in others if rows is None else first % max(rows, 1) != 0 and rows in others
+
+
+def note(step: Step, value: Any, layout: Layout) -> None:
+    """Remembers numbers of a shape that says nothing certain, for `check`."""
+    assert step.share is not None
+    rows, sizes = step.share.rows, value.shape
+    if not rows or not sizes.rank or sizes[0] is None:
+        return
+    if sizes[0] % rows == 0 or rows in sizes[1:]:
+        step.draws.append(Draw(value, layout is Layout.FREE))
+
+
+def check(step: Step) -> None:
+    """Raises ValueError if numbers turn out not to be for those that they were drawn for.
+
+    Ends a step of Keras' trainer.
+    """
+    drawn, step.draws = step.draws, []
+    for draw in drawn:
+        walk = Walk()
+        finder = _Uses(draw, walk, Claims(step, walk).layouts)
+        used = finder.wrong()
+        if used is None:
+            continue
+        shape, rows = tuple(draw.value.shape), step.share and step.share.rows
+        if draw.alike:
+            raise ValueError(
+                f"Random numbers of shape {shape} are the same on all replicas, for their first "
+                f"size is not the number of the batch's examples, {rows} on this replica; but "
+                f"`{used}` combines them with values of examples. Draw in the shape of the batch, "
+                "`keras.random.normal((keras.ops.shape(x)[0], ...))`, and reshape what is drawn."
+            )
+        raise ValueError(
+            f"Random numbers of shape {shape} are drawn for the batch's examples, {rows} on this "
+            f"replica, but `{used}` combines them with a variable, or takes them for one. Draw "
+            "noise on weights with a first axis of 1, `keras.random.normal((1, *shape))[0]`; or "
+            "batch the dataset without `drop_remainder=True`."
+        )
+
+
+class _Uses:
+    """Follows a draw through the step, up to where it meets values of examples or variables."""
+
+    def __init__(self, draw: Draw, walk: Walk, layouts: Layouts) -> None:
+        self._draw, self._walk, self._layouts = draw, walk, layouts
+
+    def wrong(self) -> str | None:
+        """The operation that shows that the draw is for others, if there is one."""
+        seen: dict[int, Any] = {}
+        ahead = [self._draw.value]
+        while ahead:
+            value = ahead.pop()
+            if id(value) in seen:
+                continue
+            seen[id(value)] = value
+            for user, outputs in users(value):
+                others = [place for place in user.inputs if place.tensor is not value]
+                if self._is_wrong(user, value, others):
+                    return user.type
+                if user.type in _HOLDS and not origins(others, walk=self._walk) & Origin.DATA:
+                    ahead += outputs
+        return None
+
+    def _is_wrong(self, user: Node, value: Any, others: list[Place]) -> bool:
+        if user.type in ELEMENTWISE:
+            alike = [place for place in others if _are_aligned(place.tensor, value)]
+            if self._draw.alike:
+                rows = (Layout.ROWS, Layout.FITS, Layout.SPREAD)
+                return any(self._layouts.of(place) in rows for place in alike)
+            return any(self._is_of_variable(place) for place in alike)
+        as_kernel = user.type.startswith(_WITH_KERNELS) and user.inputs[1].tensor is value
+        if self._draw.alike or not as_kernel:
+            return False
+        return user.type != "MatMul" or not user.attribute("transpose_a")
+
+    def _is_of_variable(self, place: Place) -> bool:
+        """Whether a value is computed from variables, and has nothing of the batch in it."""
+        if not self._layouts.is_free(place):
+            return False
+        seen, ahead = set(), [place]
+        while ahead:
+            place, node = self._walk.made_by(ahead.pop())
+            if node is None or place.key in seen:
+                continue
+            if node.type in READS:
+                return True
+            seen.add(place.key)
+            # A variable that is repeated for each example has no row for it.
+            ahead += [] if node.type in ("Tile", "BroadcastTo") else node.inputs
+        return False
+
+
+def _are_aligned(one: Any, other: Any) -> bool:
+    same_rank = one.shape.rank == other.shape.rank and bool(one.shape.rank)
+    return same_rank and one.shape[0] == other.shape[0]
