@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.keras_adapter._keras import Layer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layouts import MARK_OF
 from tfdp.keras_adapter.provenance import mark, mark_global, mark_of
@@ -39,6 +40,18 @@ def mark_outputs(step: Step, inputs: Any, outputs: Any) -> None:
             gives_rows = first % max(length, 1) == 0 and not layouts.is_free(Place(value))
         if gives_rows:
             mark(value, MARK_OF[rows])
+
+
+def _own_losses(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -> Any:
+    """What a replica gives to `add_loss` is its own: eagerly their threads take turns."""
+    step = current()
+    if step is not None:
+        self.__dict__["_losses"] = step.added.setdefault(id(self), [])
+    return original(self, *args, **kwargs)
+
+
+for _name in ("add_loss", "_get_own_losses", "_clear_losses"):
+    hook(Layer, _name)(_own_losses)
 
 
 def _collective(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

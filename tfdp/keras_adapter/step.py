@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -144,6 +145,8 @@ class Step:
       differing: Those of them that other replicas may have written differently.
       waiting: What was given out for gradients that wait to be summed.
       linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
+      loss: The `keras.losses.Loss` that is being evaluated.
+      added: By the id of a layer, what that gave to `add_loss`.
     """
 
     context: tf.distribute.ReplicaContext
@@ -156,6 +159,8 @@ class Step:
     differing: list[Any] = dataclasses.field(default_factory=list)
     waiting: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
+    loss: Any = None
+    added: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def num_replicas(self) -> int:
@@ -206,6 +211,13 @@ class Step:
             self.written.append(variable)
         if may_differ:
             self.differing.append(variable)
+
+    def warn_once(self, about: str, message: str, *arguments: Any) -> None:
+        """Logs a warning, on one replica, once for what it is `about` as long as the strategy lives."""
+        said = vars(self.strategy).setdefault("_tfdp_warned_about", set())
+        if self.rank == 0 and about not in said:
+            said.add(about)
+            logging.getLogger("tfdp").warning(message, *arguments)
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""

@@ -81,19 +81,58 @@ def weight_of(step: Step, value: Any) -> tf.Tensor:
     return parts[0][1]
 
 
+def terms_of(step: Step, value: Any) -> list[Term]:
+    """The terms whose sum `value` is, in a step with a share.
+
+    Raises:
+      UnknownTerm: One is neither a mean or sum over the batch, nor free of it.
+    """
+    assert step.share is not None
+    walk = Walk()
+    finder = Terms(layouts_of(step, walk), walk, step.share.rows, step.num_replicas)
+    try:
+        return finder.of(Place(value))
+    except RecursionError:
+        raise UnknownTerm("too long a program") from None
+
+
+def over_fraction(step: Step, term: Term) -> float:
+    """A term's weight, over the share's fraction; 0 for a weight of 1.
+
+    Raises:
+      GradientError: The step asks for the number of replicas, and it cannot be told whether the
+        term is divided by it.
+    """
+    share = step.share
+    assert share is not None
+    if term.kind is Kind.SUM:
+        return 0.0
+    if share.divides:
+        return float(step.num_replicas) if term.divided or term.kind is not Kind.LOSS else 1.0
+    unsaid = share.custom_loss is None and share.count_was_read
+    if unsaid and (term.divided or term.kind is Kind.MEAN):
+        found = "is multiplied by its inverse" if term.divided else "is not seen to be divided"
+        raise GradientError(
+            "A step that asks for `num_replicas_in_sync` must say whether what it differentiates "
+            "is divided by that number, for a constant does not tell where it comes from, but it "
+            f"differentiates a mean that {found}. Say it in {_OPTION}: "
+            '"mean" if the step differentiates means, as on one device, "divided" if it divides '
+            "them by the number of replicas. A sum over the examples, divided by the global batch "
+            "size, and `tf.nn.compute_average_loss` need neither."
+        )
+    return 1.0
+
+
 def _parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, tf.Tensor]]:
     share = step.share
     assert share is not None
-    walk = Walk()
-    finder = Terms(layouts_of(step, walk), walk, share.rows, step.num_replicas)
     try:
-        terms = finder.of(Place(value))
-    except (UnknownTerm, RecursionError) as unknown:
+        terms = terms_of(step, value)
+    except UnknownTerm as unknown:
         if share.custom_loss is None:
-            too_long = isinstance(unknown, RecursionError)
-            raise _error(step, "too long a program" if too_long else str(unknown)) from None
+            raise _error(step, str(unknown)) from None
         return [(value, share.fraction * (step.num_replicas if share.divides else 1))]
-    weights = [_weight(step, share, term) for term in terms]
+    weights = [over_fraction(step, term) for term in terms]
     if len(set(weights)) == 1:
         return [(value, _number(share, weights[0]))]
     parts = []
@@ -106,24 +145,6 @@ def _parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, 
             total = factor.times(total)
         parts.append((term.value, total))
     return parts
-
-
-def _weight(step: Step, share: Share, term: Term) -> float:
-    """A term's weight, over the share's fraction; 0 for a weight of 1."""
-    if term.kind is Kind.SUM:
-        return 0.0
-    unsaid = share.custom_loss is None and share.count_was_read
-    divided = term.divided and (share.divides or unsaid)
-    if term.kind is not Kind.LOSS and share.divides:
-        divided = True
-    if unsaid and term.kind is Kind.MEAN and not divided:
-        raise GradientError(
-            "The step asks for `num_replicas_in_sync`, but what it differentiates is not seen to "
-            f"be divided by that number, and its gradient depends on it. Say it in {_OPTION}: "
-            '"mean" if the step differentiates means, as on one device, "divided" if it divides '
-            "them by the number of replicas."
-        )
-    return float(step.num_replicas) if divided else 1.0
 
 
 def _number(share: Share, weight: float) -> tf.Tensor:
