@@ -1,14 +1,15 @@
-"""Losses in which each example is set against others of its batch, as far as the program shows it."""
+"""Losses that set each example against others of its batch, as far as the program shows it."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.errors import GradientError
-from tfdp.keras_adapter.layouts import Layout
+from tfdp.keras_adapter.layouts import Layout, Layouts
 from tfdp.keras_adapter.origins import Origin, origins
 from tfdp.keras_adapter.provenance import mark_of
 from tfdp.keras_adapter.step import Step
@@ -42,12 +43,28 @@ def is_of_whole_batch(step: Step, values: Any) -> bool:
     return False
 
 
+def check_weights(step: Step, values: Any, weights: Sequence[Any]) -> None:
+    """Raises GradientError for values of the whole batch that get weights of the replica's part."""
+    if step.num_replicas == 1:
+        return
+    layouts = layouts_of(step, Walk())
+    own = [w for w in weights if tf.is_tensor(w) and not layouts.is_free(Place(w))]
+    if own and layouts.is_free(Place(values)):
+        raise GradientError(
+            "Values of the whole batch cannot be weighted by `sample_weight`, `class_weight` or a "
+            f"mask, of which a replica has those of its own examples, but {name_of(step)} gives "
+            "such values. Feed the weights as an input or a target, bring them together with "
+            "`tfdp.whole_batch` too, and use them in the loss."
+        )
+
+
 def refuse_or_warn(step: Step, name: str, found: str) -> None:
     """Says that a loss is not, or may not be, that of the whole batch."""
     loss = step.loss
     function = getattr(loss, "fn", None)
     if function is not None and function.__module__.partition(".")[0] == "keras":
-        axis = "name the `axis` of what is one example, or " if "axis" in loss._fn_kwargs else ""
+        has_axis = "axis" in inspect.signature(function).parameters
+        axis = "name the `axis` over which each example has a value, or " if has_axis else ""
         raise GradientError(
             "On several replicas a loss must be made of values of single examples, but "
             f"{name} sets examples against each other, and a replica has a part of them only. To "
@@ -99,13 +116,18 @@ def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
         place, node = walk.made_by(place)
         if node is None:
             continue
-        given = [layouts.of(value) for value in node.inputs]
-        if node.type in ("Sum", "Mean") and place.tensor.dtype.is_floating:
-            if given[0] is Layout.ROWS and layouts.of(place) is Layout.UNKNOWN:
-                return node
-        elif node.type == "MatMul" and Layout.FREE not in given:
-            if origins([node.inputs[1]], walk=walk) & Origin.DATA:
-                return node
+        if _mixes(layouts, walk, place, node):
+            return node
         adds = node.type in ("Add", "AddV2", "AddN", "Sub", "Cast", "Identity", "Neg")
         ahead += [(value, added and adds) for value in node.inputs]
     return None
+
+
+def _mixes(layouts: Layouts, walk: Walk, place: Place, node: Node) -> bool:
+    given = [layouts.of(value) for value in node.inputs]
+    if node.type in ("Sum", "Mean"):
+        over_examples = given[0] is Layout.ROWS and layouts.of(place) is Layout.UNKNOWN
+        return over_examples and place.tensor.dtype.is_floating
+    if node.type != "MatMul" or Layout.FREE in given:
+        return False
+    return bool(origins([node.inputs[1]], walk=walk) & Origin.DATA)

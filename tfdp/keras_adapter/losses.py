@@ -50,6 +50,7 @@ def reduce_weighted_values(
         return original(values, sample_weight, mask, reduction, dtype)
     values = tf.cast(values, dtype or values.dtype)
     if values.shape.rank != 0:
+        coupling.check_weights(step, values, [sample_weight, mask])
         return original(values, sample_weight, mask, reduction, dtype)
     weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
     return scalars.as_mean(step, values) * weight

@@ -25,6 +25,10 @@ from tfdp.keras_adapter.terms import Kind, Term, Terms, UnknownTerm
 from tfdp.keras_adapter.traced import Place, Walk
 
 _OPTION = "`DataParallelStrategy(custom_loss=...)`"
+_CHOICE = (
+    '"mean" if the step differentiates means, as on one device, "divided" if it divides them by '
+    "the number of replicas"
+)
 
 
 def layouts_of(step: Step, walk: Walk) -> Layouts:
@@ -109,17 +113,25 @@ def over_fraction(step: Step, term: Term) -> float:
         return 0.0
     if share.divides:
         return float(step.num_replicas) if term.divided or term.kind is not Kind.LOSS else 1.0
-    unsaid = share.custom_loss is None and share.count_was_read
-    if unsaid and (term.divided or term.kind is Kind.MEAN):
-        found = "is multiplied by its inverse" if term.divided else "is not seen to be divided"
+    if share.custom_loss is not None or not (term.divided or term.kind is Kind.MEAN):
+        return 1.0
+    if share.count_was_read:
+        found = "multiplied by its inverse" if term.divided else "not seen to be divided by it"
         raise GradientError(
-            "A step that asks for `num_replicas_in_sync` must say whether what it differentiates "
-            "is divided by that number, for a constant does not tell where it comes from, but it "
-            f"differentiates a mean that {found}. Say it in {_OPTION}: "
-            '"mean" if the step differentiates means, as on one device, "divided" if it divides '
-            "them by the number of replicas. A sum over the examples, divided by the global batch "
-            "size, and `tf.nn.compute_average_loss` need neither."
+            "Where a step asks for `num_replicas_in_sync` it must be said whether what it "
+            "differentiates is divided by that number, for a constant does not tell where it comes "
+            f"from, but found a term that is {found}. Say it in {_OPTION}: {_CHOICE}. A sum over "
+            "the examples divided by the size of the global batch, and "
+            "`tf.nn.compute_average_loss`, need neither."
         )
+    if term.divided and term.kind is Kind.MEAN:
+        step.warn_once(
+            "a factor",
+            "A step of your own differentiates a mean that is multiplied by 1/%d, which is taken "
+            "for a factor as on one device. If it divides by the number of replicas, the gradient "
+            "is too small by that number. Say in %s what it is: %s.",
+            step.num_replicas, _OPTION, _CHOICE,
+        )  # fmt: skip
     return 1.0
 
 
