@@ -56,10 +56,6 @@ def of_all_kinds(x, kernel):
     return total + 0.3 * tf.nn.l2_loss(kernel) + keras.losses.Huber()(tf.ones_like(x), x)
 
 
-def a_regularization_loss(x, kernel):
-    return tf.nn.scale_regularization_loss(0.2 * tf.square(kernel)) + tf.reduce_mean(x)
-
-
 def build(loss="mse", penalty=None, **options):
     inputs = keras.Input((5,))
     hidden = keras.layers.Dense(4, activation="tanh", activity_regularizer="l2")(inputs)
@@ -77,7 +73,6 @@ KNOWN = {
     "of all kinds": {"loss": a_sum, "penalty": of_all_kinds},
     "eagerly": {"loss": a_sum, "penalty": of_all_kinds, "run_eagerly": True},
     "compiled": {"loss": a_mean, "penalty": lambda x, _: tf.reduce_sum(x), "jit_compile": True},
-    "a regularization loss": {"penalty": a_regularization_loss},
 }
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfdp.keras_adapter.coupling import name_of, refuse_or_warn
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step
-from tfdp.keras_adapter.terms import Kind, Term, UnknownTerm
+from tfdp.keras_adapter.terms import Kind, OverLengthTerm, Term, UnknownTerm
 from tfdp.keras_adapter.weighing import over_fraction, terms_of
 
 
@@ -34,7 +34,10 @@ def as_mean(step: Step, value: Any, holders: Sequence[Any] = ()) -> tf.Tensor:
     try:
         parts = _parts(step, share, value) if step.num_replicas > 1 else [_selected(share, value)]
     except UnknownTerm as unknown:
-        refuse_or_warn(step, name_of(step, holders), str(unknown))
+        # Keras divides what regularizes activities by the length of the batch.
+        regularizes = any(layer.activity_regularizer is not None for layer in holders)
+        if not (regularizes and isinstance(unknown, OverLengthTerm)):
+            refuse_or_warn(step, name_of(step, holders), str(unknown))
         parts = [_selected(share, value)]
     return mark(parts[0] if len(parts) == 1 else tf.add_n(parts), Mark.MEAN)
 

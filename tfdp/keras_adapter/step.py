@@ -213,7 +213,7 @@ class Step:
             self.differing.append(variable)
 
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
-        """Logs a warning, of replica 0 alone, once in the strategy's life for what it is `about`."""
+        """Logs a warning of replica 0, once in the strategy's life for what it is `about`."""
         said = vars(self.strategy).setdefault("_tfdp_warned_about", set())
         if self.rank == 0 and about not in said:
             said.add(about)

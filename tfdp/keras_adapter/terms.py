@@ -74,6 +74,10 @@ class UnknownTerm(Exception):
     """It cannot be told how a target depends on the batch; says what was found."""
 
 
+class OverLengthTerm(UnknownTerm):
+    """A sum over the examples is divided by a constant that is as large as their number."""
+
+
 class Terms:
     """Finds terms in one replica's step.
 
@@ -200,7 +204,9 @@ class Terms:
         if self._layouts.is_free(divisor):
             number = _number(divisor)
             if self._rows is not None and number == self._rows and _has_sum(terms):
-                raise UnknownTerm(f"a sum over the examples of a replica, divided by {self._rows}")
+                raise OverLengthTerm(
+                    f"a sum over the examples of a replica, divided by {self._rows}"
+                )
             return _times(terms, divisor, number == self._num_replicas, inverse=True)
         counts, divides = self._counts(divisor)
         if not counts:
