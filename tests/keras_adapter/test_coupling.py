@@ -157,7 +157,8 @@ def normalized(y_true, y_pred):
 
 
 def pairwise(y_true, y_pred):
-    return tf.reduce_mean(tf.square(tf.expand_dims(y_pred, 0) - tf.expand_dims(y_pred, 1)))
+    differences = tf.expand_dims(y_pred, 0) - tf.expand_dims(y_pred, 1)
+    return tf.reduce_mean(tf.square(differences), axis=[1, 2])
 
 
 def looped(y_true, y_pred):
@@ -175,6 +176,14 @@ class OfWholeBatch(keras.losses.Loss):
     def call(self, y_true, y_pred):
         context = tf.distribute.get_replica_context()
         return against_the_batch(*(context.all_gather(t, axis=0) for t in (y_true, y_pred)))
+
+
+class WholeCircle(keras.losses.Circle):
+    """As the error says."""
+
+    def call(self, y_true, y_pred):
+        context = tf.distribute.get_replica_context()
+        return super().call(*(context.all_gather(t, axis=0) for t in (y_true, y_pred)))
 
 
 FLAT, TARGETS = X[:, 0], X[:, 1]
@@ -225,5 +234,9 @@ def test_a_loss_of_the_whole_batch_is_one_devices(
     with caplog.at_level(logging.WARNING, logger="tfdp"):
         trains_as_one_device(made, lambda m: harness.fit_arrays(m, FLAT, TARGETS, EXAMPLES))
     assert not of_loss(caplog)
+    trains_as_one_device(
+        lambda: build(WholeCircle(gamma=1, reduction=reduction)),
+        lambda m: harness.fit_arrays(m, FLAT, LABELS[:, 0] % 2, EXAMPLES),
+    )
     with pytest.raises(tfdp.errors.GradientError, match="'OfWholeBatch' gives such values"):
         harness.build_in_scope(made, replicas).fit(FLAT, TARGETS, sample_weight=WEIGHTS[:, 0])

@@ -6,17 +6,20 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdp.errors import GradientError
-from tfdp.keras_adapter.layouts import Layout, Layouts
+from tfdp.keras_adapter.layouts import ELEMENTWISE, Layout, Layouts
 from tfdp.keras_adapter.origins import Origin, origins
-from tfdp.keras_adapter.provenance import mark_of
+from tfdp.keras_adapter.provenance import Mark, mark, mark_of
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.terms import Kind, UnknownTerm
 from tfdp.keras_adapter.traced import Node, Place, Walk
 from tfdp.keras_adapter.weighing import layouts_of, terms_of
 
+_OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+_CALL = keras.losses.MeanSquaredError.call  # that of all losses that are made from a function
 _EXACT = (
     "Exact are values for each example, a mean or a sum over the batch axis, and the loss of the "
     "whole batch, which `tfdp.whole_batch` brings to every replica"
@@ -60,10 +63,8 @@ def check_weights(step: Step, values: Any, weights: Sequence[Any]) -> None:
 
 def refuse_or_warn(step: Step, name: str, found: str) -> None:
     """Says that a loss is not, or may not be, that of the whole batch."""
-    loss = step.loss
-    function = getattr(loss, "fn", None)
-    if function is not None and function.__module__.partition(".")[0] == "keras":
-        has_axis = "axis" in inspect.signature(function).parameters
+    if getattr(step.loss, "fn", None) in _OF_BATCH:
+        has_axis = "axis" in inspect.signature(step.loss.fn).parameters
         axis = "name the `axis` over which each example has a value, or " if has_axis else ""
         raise GradientError(
             "On several replicas a loss must be made of values of single examples, but "
@@ -80,6 +81,18 @@ def refuse_or_warn(step: Step, name: str, found: str) -> None:
             'If it is a mean, say so: DataParallelStrategy(custom_loss="mean").',
             name[0].upper() + name[1:], found, _EXACT,
         )  # fmt: skip
+
+
+def mark_rows(step: Step, predictions: Any, values: Any) -> None:
+    """Notes that a loss of Keras gives a value, or several, for each row of its predictions."""
+    loss = step.loss
+    if type(loss).call is not _CALL or loss.fn not in vars(keras.losses).values():
+        return
+    if tf.is_tensor(predictions) and values.shape.rank:
+        layouts = layouts_of(step, Walk())
+        known = layouts.of(Place(values)) is not Layout.UNKNOWN
+        if layouts.of(Place(predictions)) is Layout.ROWS and not known:
+            mark(values, Mark.ROWS)
 
 
 def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
@@ -124,10 +137,15 @@ def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
 
 
 def _mixes(layouts: Layouts, walk: Walk, place: Place, node: Node) -> bool:
+    if layouts.of(place) is not Layout.UNKNOWN:
+        return False
     given = [layouts.of(value) for value in node.inputs]
     if node.type in ("Sum", "Mean"):
-        over_examples = given[0] is Layout.ROWS and layouts.of(place) is Layout.UNKNOWN
-        return over_examples and place.tensor.dtype.is_floating
-    if node.type != "MatMul" or Layout.FREE in given:
+        return given[0] is Layout.ROWS and place.tensor.dtype.is_floating
+    if node.type == "MatMul":
+        return Layout.FREE not in given and bool(origins([node.inputs[1]], walk=walk) & Origin.DATA)
+    if node.type not in ELEMENTWISE or Layout.UNKNOWN in given:
         return False
-    return bool(origins([node.inputs[1]], walk=walk) & Origin.DATA)
+    # As (1, examples) against (examples, 1).
+    own = [v for v, la in zip(node.inputs, given, strict=True) if la is not Layout.FREE]
+    return len({value.tensor.shape.rank for value in own}) == 1

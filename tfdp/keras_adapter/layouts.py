@@ -38,7 +38,7 @@ MARK_OF = {layout: mark for mark, layout in _MARKED.items()}
 
 # Each element of the output comes from the elements at its place, or from those along other axes
 # than the first.
-_ELEMENTWISE = """
+ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Cast Ceil
     CheckNumerics ClipByValue Cos Cosh DebugGradientIdentity Digamma Div DivNoNan Elu
     EnsureShape Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual
@@ -141,7 +141,7 @@ class Layouts:
         return Layout.ROWS
 
     def _rule(self, node: Node) -> Callable[[Any, Node], Layout] | None:
-        if node.type in _ELEMENTWISE:
+        if node.type in ELEMENTWISE:
             return self._elementwise
         if node.type in _REDUCTIONS or node.type in ("ArgMax", "ArgMin"):
             return self._reduced
@@ -358,8 +358,8 @@ def _static(place: Place) -> Any:
 
 
 def _has_shape_of_one(output: Any, places: list[Place]) -> bool:
-    shape = output.shape.as_list()
-    return len(places) == 1 or any(place.tensor.shape.as_list() == shape for place in places)
+    shapes = [place.tensor.shape.as_list() for place in places]
+    return all(shape == shapes[0] for shape in shapes) or output.shape.as_list() in shapes
 
 
 def _numbers_in_row(shape: tf.TensorShape) -> int | None:

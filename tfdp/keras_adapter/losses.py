@@ -22,14 +22,18 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 @hook(losses.Loss, "__call__")
-def call(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def call(
+    original: Callable[..., Any], self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
     """Within it, what is said of a loss can name it."""
     step = current()
-    if step is None:
-        return original(self, *args, **kwargs)
+    if step is None or step.share is None:
+        return original(self, y_true, y_pred, sample_weight)
     outer, step.loss = step.loss, self
     try:
-        return original(self, *args, **kwargs)
+        values = original(self, y_true, y_pred, sample_weight)
+        coupling.mark_rows(step, y_pred, values)
+        return values
     finally:
         step.loss = outer
 
@@ -69,8 +73,10 @@ def reduce_values(
         return original(values, sample_weight, reduction)
     if values.shape.rank == 0:
         return scalars.as_mean(step, values)
-    if coupling.is_of_whole_batch(step, values) or reduction in (None, "none"):
+    if coupling.is_of_whole_batch(step, values):
         return original(values, sample_weight, reduction)
+    if reduction in (None, "none"):
+        return values
     weighted = reduction == "mean_with_sample_weight" and sample_weight is not None
     numerator = tf.reduce_sum(values)
     if step.compiling:
