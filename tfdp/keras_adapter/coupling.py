@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -36,10 +37,10 @@ def is_of_whole_batch(step: Step, values: Any) -> bool:
     if step.num_replicas == 1:
         return False
     walk = Walk()
-    layouts = layouts_of(step, walk)
+    layouts = layouts_of(step, walk, checks=False)
     if layouts.is_free(Place(values)):
         return True
-    if layouts.of(Place(values)) is Layout.UNKNOWN:
+    with contextlib.suppress(RecursionError):  # of too long a program nothing is known
         found = _mixing(step, walk, values)
         if found is not None:
             refuse_or_warn(step, name_of(step), f"`{found.type}` over the replica's examples")
@@ -50,7 +51,7 @@ def check_weights(step: Step, values: Any, weights: Sequence[Any]) -> None:
     """Raises GradientError for values of the whole batch that get weights of the replica's part."""
     if step.num_replicas == 1:
         return
-    layouts = layouts_of(step, Walk())
+    layouts = layouts_of(step, Walk(), checks=False)
     own = [w for w in weights if tf.is_tensor(w) and not layouts.is_free(Place(w))]
     if own and layouts.is_free(Place(values)):
         raise GradientError(
@@ -89,10 +90,11 @@ def mark_rows(step: Step, predictions: Any, values: Any) -> None:
     if type(loss).call is not _CALL or loss.fn not in vars(keras.losses).values():
         return
     if tf.is_tensor(predictions) and values.shape.rank:
-        layouts = layouts_of(step, Walk())
-        known = layouts.of(Place(values)) is not Layout.UNKNOWN
-        if layouts.of(Place(predictions)) is Layout.ROWS and not known:
-            mark(values, Mark.ROWS)
+        layouts = layouts_of(step, Walk(), checks=False)
+        with contextlib.suppress(RecursionError):
+            known = layouts.of(Place(values)) is not Layout.UNKNOWN
+            if layouts.of(Place(predictions)) is Layout.ROWS and not known:
+                mark(values, Mark.ROWS)
 
 
 def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
@@ -113,7 +115,9 @@ def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
 
     Means over the examples that are added to values of each do no harm, and are passed by.
     """
-    layouts = layouts_of(step, walk)
+    layouts = layouts_of(step, walk, checks=False)
+    if layouts.of(Place(values)) is not Layout.UNKNOWN:
+        return None
     ahead, seen = [(Place(values), True)], set()
     while ahead:
         place, added = ahead.pop()
@@ -122,7 +126,9 @@ def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
         seen.add(place.key)
         if added and place.tensor.shape.rank == 0 and place.frame is None:
             try:
-                if all(term.kind is not Kind.SUM for term in terms_of(step, place.tensor)):
+                if all(
+                    term.kind is not Kind.SUM for term in terms_of(step, place.tensor, checks=False)
+                ):
                     continue
             except UnknownTerm:
                 pass

@@ -135,11 +135,14 @@ def aggregate_additional_loss(
     step = current()
     if step is None or step.share is None:
         return original(self, loss)
-    holders = [
-        layer
-        for layer in self._flatten_layers()
-        if any(loss is given for given in layer._get_own_losses())
-    ]
+
+    def holders() -> list[Any]:
+        return [
+            layer
+            for layer in self._flatten_layers()
+            if any(loss is given for given in layer._get_own_losses())
+        ]
+
     return scalars.as_mean(step, original(self, loss), holders)
 
 

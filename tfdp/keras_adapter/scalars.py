@@ -6,7 +6,7 @@ divided by the share's fraction. So it is weighed, logged and differentiated as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,13 +18,13 @@ from tfdp.keras_adapter.terms import Kind, OverLengthTerm, Term, UnknownTerm
 from tfdp.keras_adapter.weighing import over_fraction, terms_of
 
 
-def as_mean(step: Step, value: Any, holders: Sequence[Any] = ()) -> tf.Tensor:
+def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list) -> tf.Tensor:
     """A mean over this replica's examples in place of a scalar loss; zero where there are none.
 
     Args:
       step: The replica's, with a share.
       value: The loss.
-      holders: Layers that gave it to `add_loss`, the innermost last.
+      find_holders: Finds the layers that gave it to `add_loss`.
 
     Raises:
       GradientError: It is a loss of Keras in which examples are mixed.
@@ -35,6 +35,7 @@ def as_mean(step: Step, value: Any, holders: Sequence[Any] = ()) -> tf.Tensor:
         parts = _parts(step, share, value) if step.num_replicas > 1 else [_selected(share, value)]
     except UnknownTerm as unknown:
         # Keras divides what regularizes activities by the length of the batch.
+        holders = find_holders()
         regularizes = any(layer.activity_regularizer is not None for layer in holders)
         if not (regularizes and isinstance(unknown, OverLengthTerm)):
             refuse_or_warn(step, name_of(step, holders), str(unknown))
@@ -43,7 +44,7 @@ def as_mean(step: Step, value: Any, holders: Sequence[Any] = ()) -> tf.Tensor:
 
 
 def _parts(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tensor]:
-    terms = terms_of(step, value)
+    terms = terms_of(step, value, checks=False)
     weights = [_over_fraction(step, share, term) for term in terms]
     if len(set(weights)) == 1:
         return [_weighed(share, _selected(share, value), weights[0])]
@@ -51,7 +52,7 @@ def _parts(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tensor]:
     for term, weight in zip(terms, weights, strict=True):
         if term.factors is None:
             raise UnknownTerm("a sum of terms that weigh differently")
-        part = _selected(share, term.value)
+        part = tf.cast(tf.reduce_sum(_selected(share, term.value)), value.dtype)
         for factor in term.factors:
             part = factor.times(part)
         parts.append(_weighed(share, part, weight))

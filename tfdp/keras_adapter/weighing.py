@@ -31,10 +31,17 @@ _CHOICE = (
 )
 
 
-def layouts_of(step: Step, walk: Walk) -> Layouts:
-    """What finds where the examples lie in tensors of the step, which has a share."""
+def layouts_of(step: Step, walk: Walk, checks: bool = True) -> Layouts:
+    """What finds where the examples lie in tensors of the step, which has a share.
+
+    Args:
+      step: The replica's.
+      walk: Reads the program.
+      checks: Whether what a function is given may be made sure of when the step runs; else nothing
+        is known of it.
+    """
     assert step.share is not None
-    return Layouts(walk, step.share.rows, step.share.check_rows)
+    return Layouts(walk, step.share.rows, step.share.check_rows if checks else None)
 
 
 def weighed(
@@ -85,15 +92,15 @@ def weight_of(step: Step, value: Any) -> tf.Tensor:
     return parts[0][1]
 
 
-def terms_of(step: Step, value: Any) -> list[Term]:
-    """The terms whose sum `value` is, in a step with a share.
+def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
+    """The terms whose sum `value` is, in a step with a share; `checks` as in `layouts_of`.
 
     Raises:
       UnknownTerm: One is neither a mean or sum over the batch, nor free of it.
     """
     assert step.share is not None
     walk = Walk()
-    finder = Terms(layouts_of(step, walk), walk, step.share.rows, step.num_replicas)
+    finder = Terms(layouts_of(step, walk, checks), walk, step.share.rows, step.num_replicas)
     try:
         return finder.of(Place(value))
     except RecursionError:
