@@ -61,6 +61,8 @@ LAYOUTS = {
     "padded": (lambda x: tf.pad(x, [[0, 0], [1, 1]]), Layout.ROWS),
     "none of it": (lambda x: tf.reduce_sum(KERNEL) + 1.0, Layout.FREE),
     "in a function": (lambda x: tf.function(lambda y: tf.abs(y), autograph=False)(x), Layout.ROWS),
+    "pairs": (lambda x: tf.transpose(x[:, :1]) - x[:, :1], Layout.UNKNOWN),
+    "in another order": (lambda x: tf.transpose(x) * tf.transpose(x**2), Layout.SPREAD),
     "against (examples, 1)": (lambda x: x[:, 0] - x[:, :1], Layout.UNKNOWN),
 }
 

@@ -1,6 +1,7 @@
 """Gradients are those of the whole batch as soon as they exist: whatever a step does with them."""
 
 import contextlib
+import logging
 
 import harness
 import keras
@@ -341,9 +342,10 @@ def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
 
 
 def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, trains_as_one_device):
-    with pytest.raises(tfdp.errors.GradientError, match='"mean" if the step') as raised:
-        fits_once(harness.strategy(replicas), printed)
-    assert "custom_loss" in str(raised.value)
+    for loss, found in ((printed, "not seen to be divided"), (divided, "multiplied by its inve")):
+        with pytest.raises(tfdp.errors.GradientError, match=found) as raised:
+            fits_once(harness.strategy(replicas), loss)
+        assert "custom_loss" in str(raised.value)
 
     def step(model, x, y):  # a loss of Keras is known; the number is read in the middle
         with tf.GradientTape() as tape:
@@ -355,20 +357,26 @@ def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, train
 
     trains(trains_as_one_device, step)
     expected = harness.weights(fits_once(None, divided))
-    for loss, said in ((divided, None), (printed, "mean")):
+    for loss, said in ((divided, "divided"), (printed, "mean")):
         model = fits_once(harness.strategy(replicas, custom_loss=said), loss)
         harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
 
 
-def test_where_a_mean_is_said_no_factor_counts_as_a_division(replicas):
-    """The factor is the inverse of the number of replicas by chance."""
+@pytest.mark.parametrize("said", [None, pytest.param("mean", marks=pytest.mark.exhaustive)])
+def test_a_factor_that_is_an_inverse_by_chance_stays_a_factor(said, replicas, caplog):
+    """What TensorFlow's functions divide by is known. Where nothing is said the factor is named."""
 
     def fraction(model, x, y):
-        return printed(model, x, y) * (1 / replicas)
+        penalty = tf.nn.scale_regularization_loss(0.1 * tf.square(model.out.kernel))
+        mean = tf.nn.compute_average_loss(squares(model, x, y))
+        return mean * (1 / replicas) + penalty * (1 / replicas)
 
     expected = harness.weights(fits_once(None, fraction))
-    model = fits_once(harness.strategy(replicas, custom_loss="mean"), fraction)
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        model = fits_once(harness.strategy(replicas, custom_loss=said), fraction)
     harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
+    named = [r for r in caplog.records if f"1/{replicas}" in r.getMessage()]
+    assert len(named) == (said is None)
 
 
 def test_an_option_of_another_name_is_refused(replicas):

@@ -80,7 +80,7 @@ def _compiled(
         flat = tf.nest.flatten(outputs)
         outputs_are.append(outputs)
         masks = [get_keras_mask(leaf) for leaf in flat]
-        losses = [list(layer._losses) for layer in layers]
+        losses = [layer._get_own_losses() for layer in layers]
         return flat, masks, losses
 
     flat, masks, losses = forward()

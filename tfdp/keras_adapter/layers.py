@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.keras_adapter._keras import Layer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layouts import MARK_OF, Layout, Layouts
 from tfdp.keras_adapter.provenance import Claim, mark, mark_claimed, mark_global, mark_of
@@ -83,6 +84,18 @@ def _as_rows(claims: Claims, value: Any, like: Any, keeps_rows: bool) -> Layout 
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and bool(value.shape.rank)
+
+
+def _own_losses(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -> Any:
+    """What a replica gives to `add_loss` is its own: eagerly their threads take turns."""
+    step = current()
+    if step is not None:
+        self.__dict__["_losses"] = step.added.setdefault(id(self), [])
+    return original(self, *args, **kwargs)
+
+
+for _name in ("add_loss", "_get_own_losses", "_clear_losses"):
+    hook(Layer, _name)(_own_losses)
 
 
 def _collective(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

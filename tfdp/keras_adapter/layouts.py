@@ -189,6 +189,9 @@ class Layouts:
         }
         if len(ranks) > 1 and not node.type.startswith("Sparse"):
             return Layout.UNKNOWN  # (examples,) against (steps, examples)
+        holders = [p for p, la in zip(node.inputs, layouts, strict=True) if la is not Layout.FREE]
+        if worst is Layout.SPREAD and not _has_shape_of_one(output, holders):
+            return Layout.UNKNOWN  # (1, examples) against (examples, 1)
         others = [p for p, la in zip(node.inputs, layouts, strict=True) if la is Layout.FREE]
         if any((p.tensor.shape.rank or 0) > max(rank or 0 for rank in ranks) for p in others):
             return Layout.SPREAD
@@ -382,6 +385,11 @@ class Layouts:
 def _static(place: Place) -> Any:
     """The value of a constant, a NumPy array; None where it is not known."""
     return tf.get_static_value(place.tensor)
+
+
+def _has_shape_of_one(output: Any, places: list[Place]) -> bool:
+    shapes = [place.tensor.shape.as_list() for place in places]
+    return all(shape == shapes[0] for shape in shapes) or output.shape.as_list() in shapes
 
 
 def _numbers_in_row(shape: tf.TensorShape) -> int | None:

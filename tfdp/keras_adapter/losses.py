@@ -12,12 +12,52 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.keras_adapter import coupling, scalars
 from tfdp.keras_adapter._keras import TensorFlowTrainer, losses
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+@hook(losses.Loss, "__call__")
+def call(
+    original: Callable[..., Any], self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    """Within it, what is said of a loss can name it."""
+    step = current()
+    if step is None or step.share is None:
+        return original(self, y_true, y_pred, sample_weight)
+    outer, step.loss = step.loss, self
+    try:
+        values = original(self, y_true, y_pred, sample_weight)
+        coupling.mark_rows(step, y_pred, values)
+        return values
+    finally:
+        step.loss = outer
+
+
+@hook(losses, "reduce_weighted_values")
+def reduce_weighted_values(
+    original: Callable[..., Any],
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: str | None = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    """A scalar is multiplied by the weights that the global batch reduces to."""
+    step = current()
+    weighted = sample_weight is not None or mask is not None
+    if step is None or step.share is None or not weighted:
+        return original(values, sample_weight, mask, reduction, dtype)
+    values = tf.cast(values, dtype or values.dtype)
+    if values.shape.rank != 0:
+        coupling.check_weights(step, values, [sample_weight, mask])
+        return original(values, sample_weight, mask, reduction, dtype)
+    weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
+    return scalars.as_mean(step, values) * weight
 
 
 @hook(losses, "reduce_values")
@@ -29,10 +69,14 @@ def reduce_values(
 ) -> Any:
     """The loss over the global batch from this replica's `values`."""
     step = current()
-    if step is None or step.share is None or reduction in (None, "none"):
+    if step is None or step.share is None:
         return original(values, sample_weight, reduction)
     if values.shape.rank == 0:
-        return _raw(step.share, values)
+        return scalars.as_mean(step, values)
+    if coupling.is_of_whole_batch(step, values):
+        return original(values, sample_weight, reduction)
+    if reduction in (None, "none"):
+        return values
     weighted = reduction == "mean_with_sample_weight" and sample_weight is not None
     numerator = tf.reduce_sum(values)
     if step.compiling:
@@ -87,11 +131,47 @@ def unscale_loss_for_distribution(original: Callable[..., Any], value: Any) -> A
 def aggregate_additional_loss(
     original: Callable[..., Any], self: TensorFlowTrainer, loss: Any
 ) -> Any:
-    """What `add_loss` and regularizers give: a mean over examples, or free of them."""
+    """What `add_loss` and regularizers give, as a mean over examples."""
     step = current()
     if step is None or step.share is None:
         return original(self, loss)
-    return _raw(step.share, original(self, loss))
+
+    def holders() -> list[Any]:
+        return [
+            layer
+            for layer in self._flatten_layers()
+            if any(loss is given for given in layer._get_own_losses())
+        ]
+
+    return scalars.as_mean(step, original(self, loss), holders)
+
+
+@hook(tf.nn, "compute_average_loss")
+def compute_average_loss(
+    original: Callable[..., Any],
+    per_example_loss: Any,
+    sample_weight: Any = None,
+    global_batch_size: Any = None,
+) -> Any:
+    """Without a size a mean over the replica's examples, as on one device."""
+    share = _share_that_divides_nothing()
+    if share is not None and global_batch_size is None:
+        per_example_loss = tf.convert_to_tensor(per_example_loss)
+        global_batch_size = tf.shape(per_example_loss)[0]
+    return original(per_example_loss, sample_weight, global_batch_size)
+
+
+@hook(tf.nn, "scale_regularization_loss")
+def scale_regularization_loss(original: Callable[..., Any], regularization_loss: Any) -> Any:
+    """The sum, as on one device."""
+    if _share_that_divides_nothing() is None:
+        return original(regularization_loss)
+    return tf.reduce_sum(regularization_loss)
+
+
+def _share_that_divides_nothing() -> Share | None:
+    step = current()
+    return None if step is None or step.share is None or step.share.divides else step.share
 
 
 def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
@@ -122,16 +202,6 @@ def _global_value(
 
     result = attach(numerator)
     return mark(result, Mark.LOSS)
-
-
-def _raw(share: Share, value: tf.Tensor) -> tf.Tensor:
-    """A mean over this replica's examples; zero where there are none."""
-
-    @tf.custom_gradient
-    def selected(value: tf.Tensor) -> Any:
-        return share.select(value), share.select
-
-    return mark(selected(value), Mark.MEAN)
 
 
 def _reduce_in_xla(

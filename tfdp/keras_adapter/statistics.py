@@ -13,7 +13,6 @@ add to them. Those that are means hold the mean of all.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -114,17 +113,14 @@ def warn_of_undeclared(step: Step, model: keras.Model) -> None:
 
 
 def _warn_once(step: Step, layer: Any, variable: Variable) -> None:
-    said = vars(step.strategy).setdefault("_tfdp_said_undeclared", set())
-    if variable.path in said:
-        return
-    said.add(variable.path)
     becomes = (
         "the mean of what they write, weighted by examples: right where that is a mean over the "
         "batch's examples, and in nothing else"
         if variable.value.dtype.is_floating
         else "what replica 0 writes"
     )
-    logging.getLogger("tfdp").warning(
+    step.warn_once(
+        variable.path,
         "%s %r writes %r in its call, from the batch, and does not say what is to become of what "
         "several replicas write. It becomes %s. Say so in `add_weight`: aggregation='mean', or "
         "aggregation='sum' for what is added with `assign_add`, or 'only_first_replica' for what "

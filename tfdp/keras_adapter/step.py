@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -147,6 +148,8 @@ class Step:
       waiting: What was given out for gradients that wait to be summed.
       draws: Random numbers of which it is to be seen for whom they are: see `draws`.
       linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
+      loss: The `keras.losses.Loss` that is being evaluated.
+      added: By the id of a layer, what that gave to `add_loss`.
     """
 
     context: tf.distribute.ReplicaContext
@@ -160,6 +163,8 @@ class Step:
     waiting: list[Any] = dataclasses.field(default_factory=list)
     draws: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
+    loss: Any = None
+    added: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def num_replicas(self) -> int:
@@ -210,6 +215,13 @@ class Step:
             self.written.append(variable)
         if may_differ:
             self.differing.append(variable)
+
+    def warn_once(self, about: str, message: str, *arguments: Any) -> None:
+        """Logs a warning of replica 0, once in the strategy's life for what it is `about`."""
+        said = vars(self.strategy).setdefault("_tfdp_warned_about", set())
+        if self.rank == 0 and about not in said:
+            said.add(about)
+            logging.getLogger("tfdp").warning(message, *arguments)
 
     def sum(self, values: Sequence[Any]) -> list[Any]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""

@@ -74,6 +74,10 @@ class UnknownTerm(Exception):
     """It cannot be told how a target depends on the batch; says what was found."""
 
 
+class OverLengthTerm(UnknownTerm):
+    """A sum over the examples is divided by a constant that is as large as their number."""
+
+
 class Terms:
     """Finds terms in one replica's step.
 
@@ -153,10 +157,25 @@ class Terms:
         terms = [term for summand in summands for term in summand]
         shape = place.tensor.shape
         if not stacks and any(value.tensor.shape.as_list() != shape.as_list() for value in inputs):
+            if self._is_of_each(place, inputs, summands):
+                return [_term(place, Kind.SUM)]
             if any(term.kind is Kind.SUM for term in terms):
                 raise UnknownTerm("a sum over the examples that is added to each of several values")
             terms = [dataclasses.replace(term, factors=None) for term in terms]
         return terms
+
+    def _is_of_each(self, place: Place, inputs: list[Place], summands: list[list[Term]]) -> bool:
+        """Whether values of each example are summed with scalars that are means over examples.
+
+        Each scalar then counts as often as there are examples on the replica.
+        """
+        whole = [(Layout.ROWS, Layout.SPREAD), place.tensor.shape.as_list()]
+        return all(
+            self._layouts.of(value) in whole[0] and value.tensor.shape.as_list() == whole[1]
+            if value.tensor.shape.rank
+            else not _has_sum(terms)
+            for value, terms in zip(inputs, summands, strict=True)
+        )
 
     def _contraction(self, place: Place, node: Node) -> list[Term]:
         """A matrix product; over the examples it is a sum of them."""
@@ -185,7 +204,9 @@ class Terms:
         if self._layouts.is_free(divisor):
             number = _number(divisor)
             if self._rows is not None and number == self._rows and _has_sum(terms):
-                raise UnknownTerm(f"a sum over the examples of a replica, divided by {self._rows}")
+                raise OverLengthTerm(
+                    f"a sum over the examples of a replica, divided by {self._rows}"
+                )
             return _times(terms, divisor, number == self._num_replicas, inverse=True)
         counts, divides = self._counts(divisor)
         if not counts:

@@ -25,12 +25,23 @@ from tfdp.keras_adapter.terms import Kind, Term, Terms, UnknownTerm
 from tfdp.keras_adapter.traced import Place, Walk
 
 _OPTION = "`DataParallelStrategy(custom_loss=...)`"
+_CHOICE = (
+    '"mean" if the step differentiates means, as on one device, "divided" if it divides them by '
+    "the number of replicas"
+)
 
 
-def layouts_of(step: Step, walk: Walk) -> Layouts:
-    """What finds where the examples lie in tensors of the step, which has a share."""
+def layouts_of(step: Step, walk: Walk, checks: bool = True) -> Layouts:
+    """What finds where the examples lie in tensors of the step, which has a share.
+
+    Args:
+      step: The replica's.
+      walk: Reads the program.
+      checks: Whether what a function is given may be made sure of when the step runs; else nothing
+        is known of it.
+    """
     assert step.share is not None
-    return Layouts(walk, step.share.rows, step.share.check_rows)
+    return Layouts(walk, step.share.rows, step.share.check_rows if checks else None)
 
 
 def weighed(
@@ -81,19 +92,66 @@ def weight_of(step: Step, value: Any) -> tf.Tensor:
     return parts[0][1]
 
 
+def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
+    """The terms whose sum `value` is, in a step with a share; `checks` as in `layouts_of`.
+
+    Raises:
+      UnknownTerm: One is neither a mean or sum over the batch, nor free of it.
+    """
+    assert step.share is not None
+    walk = Walk()
+    finder = Terms(layouts_of(step, walk, checks), walk, step.share.rows, step.num_replicas)
+    try:
+        return finder.of(Place(value))
+    except RecursionError:
+        raise UnknownTerm("too long a program") from None
+
+
+def over_fraction(step: Step, term: Term) -> float:
+    """A term's weight, over the share's fraction; 0 for a weight of 1.
+
+    Raises:
+      GradientError: The step asks for the number of replicas, and it cannot be told whether the
+        term is divided by it.
+    """
+    share = step.share
+    assert share is not None
+    if term.kind is Kind.SUM:
+        return 0.0
+    if share.divides:
+        return float(step.num_replicas) if term.divided or term.kind is not Kind.LOSS else 1.0
+    if share.custom_loss is not None or not (term.divided or term.kind is Kind.MEAN):
+        return 1.0
+    if share.count_was_read:
+        found = "multiplied by its inverse" if term.divided else "not seen to be divided by it"
+        raise GradientError(
+            "Where a step asks for `num_replicas_in_sync` it must be said whether what it "
+            "differentiates is divided by that number, for a constant does not tell where it comes "
+            f"from, but found a term that is {found}. Say it in {_OPTION}: {_CHOICE}. A sum over "
+            "the examples divided by the size of the global batch, and "
+            "`tf.nn.compute_average_loss`, need neither."
+        )
+    if term.divided and term.kind is Kind.MEAN:
+        step.warn_once(
+            "a factor",
+            "A step of your own differentiates a mean that is multiplied by 1/%d, which is taken "
+            "for a factor as on one device. If it divides by the number of replicas, the gradient "
+            "is too small by that number. Say in %s what it is: %s.",
+            step.num_replicas, _OPTION, _CHOICE,
+        )  # fmt: skip
+    return 1.0
+
+
 def _parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, tf.Tensor]]:
     share = step.share
     assert share is not None
-    walk = Walk()
-    finder = Terms(layouts_of(step, walk), walk, share.rows, step.num_replicas)
     try:
-        terms = finder.of(Place(value))
-    except (UnknownTerm, RecursionError) as unknown:
+        terms = terms_of(step, value)
+    except UnknownTerm as unknown:
         if share.custom_loss is None:
-            too_long = isinstance(unknown, RecursionError)
-            raise _error(step, "too long a program" if too_long else str(unknown)) from None
+            raise _error(step, str(unknown)) from None
         return [(value, share.fraction * (step.num_replicas if share.divides else 1))]
-    weights = [_weight(step, share, term) for term in terms]
+    weights = [over_fraction(step, term) for term in terms]
     if len(set(weights)) == 1:
         return [(value, _number(share, weights[0]))]
     parts = []
@@ -106,24 +164,6 @@ def _parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, 
             total = factor.times(total)
         parts.append((term.value, total))
     return parts
-
-
-def _weight(step: Step, share: Share, term: Term) -> float:
-    """A term's weight, over the share's fraction; 0 for a weight of 1."""
-    if term.kind is Kind.SUM:
-        return 0.0
-    unsaid = share.custom_loss is None and share.count_was_read
-    divided = term.divided and (share.divides or unsaid)
-    if term.kind is not Kind.LOSS and share.divides:
-        divided = True
-    if unsaid and term.kind is Kind.MEAN and not divided:
-        raise GradientError(
-            "The step asks for `num_replicas_in_sync`, but what it differentiates is not seen to "
-            f"be divided by that number, and its gradient depends on it. Say it in {_OPTION}: "
-            '"mean" if the step differentiates means, as on one device, "divided" if it divides '
-            "them by the number of replicas."
-        )
-    return float(step.num_replicas) if divided else 1.0
 
 
 def _number(share: Share, weight: float) -> tf.Tensor:

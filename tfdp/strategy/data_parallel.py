@@ -52,8 +52,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
       custom_loss: What a `train_step` of one's own differentiates where the traced program does not
         show it: "mean", means over the examples of each replica's share, as on one device;
         "divided", such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.
-        None: such a step is refused. Losses of Keras, and means and sums over the batch that can
-        be seen, need none of these.
+        None: such a step is refused, and of such a scalar that `compile` or `add_loss` is given a
+        warning says that it is taken for a mean. Losses of Keras, and means and sums over the
+        batch that can be seen, need none of these.
       timeout_seconds: In a cluster: how long a rank may be waited for in a collective. Then all
         ranks end with an error that names it. The latest strategy's holds for the whole process.
       startup_timeout_seconds: In a cluster: how long all ranks may take to come.

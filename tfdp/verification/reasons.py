@@ -105,9 +105,9 @@ def _of_loss(first: Difference, model: keras.Model) -> tuple[str, str]:
     named = _own_losses(model)
     return f"{first.part} {' and '.join(named) or f'`{first.path}`'}", (
         "all layers agree and the loss does not. It is no mean over the examples of the batch: it "
-        "couples them (in-batch negatives, a norm, a root of a mean), adds them up in a scalar, or "
-        "depends on the replica. Return a value for each example, and take what is of the whole "
-        f"batch from all replicas. {_LIMITS}"
+        "couples them (in-batch negatives, a norm, a root of a mean), or depends on the replica. "
+        "Return a value for each example, and give what is of the whole batch to "
+        f"`tfdp.whole_batch` first. {_LIMITS}"
     )
 
 

@@ -1,0 +1,242 @@
+"""Losses that set examples against each other: Keras' are refused, users' are named."""
+
+import inspect
+import itertools
+import logging
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tfdp.keras_adapter._keras import set_keras_mask
+
+EXAMPLES, STEPS, CLASSES = 5, 4, 3
+REDUCTIONS = ["sum_over_batch_size", "sum", "mean", "mean_with_sample_weight", None]
+REFUSED = {"Circle", "Dice", "Tversky", "circle", "dice", "tversky"}
+NO_LOSSES = {"Loss", "deserialize", "get", "serialize"}
+ALL = {n for n in vars(keras.losses) if not n.startswith("_")} - NO_LOSSES
+AXES = ["Dice", "Tversky"]
+FEW = {*REFUSED, "CTC", "CategoricalCrossentropy"}
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(EXAMPLES, STEPS, CLASSES)).astype("float32")
+LABELS = RNG.integers(0, CLASSES, (EXAMPLES, STEPS)).astype("int32")
+WEIGHTS = RNG.uniform(0.1, 3.0, (EXAMPLES, STEPS)).astype("float32")
+MASK = np.arange(STEPS) < np.array([[4], [1], [2], [4], [3]])
+
+
+def made(name, reduction):
+    """The loss of a public name, as `compile` makes it of a function."""
+    found = getattr(keras.losses, name)
+    if inspect.isclass(found):
+        return found(reduction=reduction)
+    of_function = keras.losses.MeanSquaredError.__base__
+    required = {"q": 0.5} if "generalized" in name else {}
+    return of_function(found, name=name, reduction=reduction, **required)
+
+
+def with_axis(name, reduction):
+    """A loss that is refused without one."""
+    return getattr(keras.losses, name)(axis=(1, 2), reduction=reduction)
+
+
+class Walking(keras.Model):
+    """Evaluates and differentiates every loss of Keras in one step."""
+
+    def __init__(self, names, reductions):
+        super().__init__()
+        self.chosen = {n: made(n, r) for n, r in zip(sorted(names), reductions, strict=False)}
+        self.chosen |= {
+            f"{n} of an axis": with_axis(n, r) for n, r in zip(AXES, reductions, strict=False)
+        }
+        self.refused = {}
+        self.kernel = self.add_weight(shape=(CLASSES, CLASSES), initializer="glorot_uniform")
+        self.built = True
+
+    def arguments(self, name, labels, weights, logits):
+        """Targets, predictions and weights of the shapes that a loss takes."""
+        lowered = name.lower().replace("_", "")
+        one_of_each = "axis" in name or lowered == "ctc"
+        weights = weights[:, 0] if one_of_each or lowered == "circle" else weights
+        if lowered == "ctc":
+            return 1 + labels[:, :1] % 2, logits, weights
+        if lowered == "circle":
+            return labels[:, 0], tf.math.l2_normalize(logits[:, 0], -1), weights
+        sparse = "sparse" in lowered or "generalized" in lowered
+        return labels if sparse else tf.one_hot(labels, CLASSES), tf.nn.softmax(logits), weights
+
+    def evaluated(self, name, x, labels, weights, mask):
+        """The loss without weights, and of a class also with weights and a mask."""
+        logits = tf.einsum("ntc,cd->ntd", x, self.kernel)
+        y_true, y_pred, weights = self.arguments(name, labels, weights, logits)
+        loss = self.chosen[name]
+        values = {"plain": loss(y_true, y_pred)}
+        if not name[0].islower():
+            if y_pred.shape.rank == 3 and weights.shape.rank == 2:
+                set_keras_mask(y_pred, mask)
+            values["weighted"] = loss(y_true, y_pred, weights)
+        return values
+
+    def train_step(self, data):
+        x, labels, weights, mask = data
+        logs = {}
+        for name in self.chosen:
+            try:
+                with tf.GradientTape() as tape:
+                    values = self.evaluated(name, x, labels, weights, mask)
+            except tfdp.errors.GradientError as error:
+                self.refused[name] = str(error)
+                continue
+            slope = tape.gradient(list(values.values()), self.kernel)
+            logs[f"{name}, gradient"] = tf.reduce_sum(tf.abs(slope))
+            logs |= {f"{name}, {kind}": tf.reduce_mean(value) for kind, value in values.items()}
+        return logs
+
+
+def walked(names, reductions, replicas=None):
+    """What one step says of losses, and which were refused."""
+
+    def build():
+        model = Walking(names, itertools.cycle(reductions))
+        model.compile("sgd", jit_compile=False)
+        return model
+
+    model = harness.build_in_scope(build, replicas)
+    data = harness.batches_of([EXAMPLES], X, LABELS, WEIGHTS, MASK)
+    return model.fit(data, verbose=0).history, model.refused
+
+
+def check_walk(names, reductions, caplog):
+    """Each loss is as on one device, and nothing is said, or it is refused by name."""
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        seen, refused = walked(names, reductions, 2)
+    assert not [r for r in caplog.records if r.name == "tfdp"]
+    assert set(refused) == REFUSED
+    for name, message in refused.items():
+        assert repr(name) in message
+        assert ("`axis`" in message) == ("ircle" not in name)
+    expected, _ = walked(names, reductions)
+    kept = {name: value for name, value in expected.items() if name.split(",")[0] not in REFUSED}
+    harness.assert_close(dict(sorted(seen.items())), dict(sorted(kept.items())), 3e-5)
+
+
+@harness.in_one_process
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "reduction",
+    [REDUCTIONS[0], *(pytest.param(r, marks=pytest.mark.exhaustive) for r in REDUCTIONS[1:])],
+)
+def test_a_loss_of_keras_is_exact_or_refused_by_name(reduction, caplog):
+    check_walk(FEW, [reduction], caplog)
+
+
+@harness.in_one_process
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_loss_of_keras_is_exact_or_refused_by_name")
+def test_every_loss_of_keras_is_exact_or_refused_by_name(caplog):
+    """Reductions go round: what they do is the same for all losses."""
+    check_walk(ALL, REDUCTIONS, caplog)
+
+
+# ---- users' losses ----
+
+
+def against_the_batch(y_true, y_pred):
+    """In-batch negatives: a value for each example, of all."""
+    logits = tf.matmul(y_pred, y_true, transpose_b=True)
+    rows = tf.range(tf.shape(y_pred)[0])
+    return keras.losses.sparse_categorical_crossentropy(rows, logits, from_logits=True)
+
+
+def normalized(y_true, y_pred):
+    errors = tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+    return errors / tf.reduce_mean(errors)
+
+
+def pairwise(y_true, y_pred):
+    differences = tf.expand_dims(y_pred, 0) - tf.expand_dims(y_pred, 1)
+    return tf.reduce_mean(tf.square(differences), axis=[1, 2])
+
+
+def looped(y_true, y_pred):
+    return tf.map_fn(lambda row: tf.reduce_sum(tf.abs(row)), y_true - y_pred)
+
+
+def with_a_mean(y_true, y_pred):
+    """Values per example, and a mean over the batch that is added to each."""
+    return tf.reduce_sum(tf.square(y_true - y_pred), axis=-1) + 0.3 * tf.reduce_mean(y_pred)
+
+
+class OfWholeBatch(keras.losses.Loss):
+    """In-batch negatives over all replicas' examples."""
+
+    def call(self, y_true, y_pred):
+        context = tf.distribute.get_replica_context()
+        return against_the_batch(*(context.all_gather(t, axis=0) for t in (y_true, y_pred)))
+
+
+class WholeCircle(keras.losses.Circle):
+    """As the error says."""
+
+    def call(self, y_true, y_pred):
+        context = tf.distribute.get_replica_context()
+        return super().call(*(context.all_gather(t, axis=0) for t in (y_true, y_pred)))
+
+
+FLAT, TARGETS = X[:, 0], X[:, 1]
+
+
+def build(loss):
+    model = keras.Sequential([keras.Input((CLASSES,)), keras.layers.Dense(CLASSES)])
+    model.compile(keras.optimizers.SGD(0.1), loss=loss, jit_compile=False)
+    return model
+
+
+def of_loss(caplog):
+    return [r.getMessage() for r in caplog.records if r.name == "tfdp"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        against_the_batch,
+        *(pytest.param(f, marks=pytest.mark.exhaustive) for f in (normalized, pairwise)),
+    ],
+)
+def test_a_loss_that_mixes_the_replicas_examples_is_named(loss, replicas, caplog):
+    model = harness.build_in_scope(lambda: build(loss), replicas)
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        harness.fit_arrays(model, FLAT, TARGETS, EXAMPLES, epochs=2)
+    (message,) = of_loss(caplog)
+    assert f"The loss {loss.__name__!r}" in message
+    assert "tfdp.whole_batch" in message
+
+
+@pytest.mark.parametrize("loss", [with_a_mean, pytest.param(looped, marks=pytest.mark.exhaustive)])
+def test_a_loss_of_values_per_example_is_not_accused(loss, trains_as_one_device, caplog):
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        trains_as_one_device(
+            lambda: build(loss), lambda m: harness.fit_arrays(m, FLAT, TARGETS, EXAMPLES)
+        )
+    assert not of_loss(caplog)
+
+
+@pytest.mark.parametrize("reduction", ["sum", pytest.param("mean", marks=pytest.mark.exhaustive)])
+def test_a_loss_of_the_whole_batch_is_one_devices(
+    reduction, trains_as_one_device, replicas, caplog
+):
+    def made():
+        return build(OfWholeBatch(reduction=reduction))
+
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        trains_as_one_device(made, lambda m: harness.fit_arrays(m, FLAT, TARGETS, EXAMPLES))
+    assert not of_loss(caplog)
+    trains_as_one_device(
+        lambda: build(WholeCircle(gamma=1, reduction=reduction)),
+        lambda m: harness.fit_arrays(m, FLAT, LABELS[:, 0] % 2, EXAMPLES),
+    )
+    with pytest.raises(tfdp.errors.GradientError, match="'OfWholeBatch' gives such values"):
+        harness.build_in_scope(made, replicas).fit(FLAT, TARGETS, sample_weight=WEIGHTS[:, 0])

@@ -1,0 +1,142 @@
+"""A loss that is one number is the whole batch's where the program shows what it is made of."""
+
+import logging
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+UNEVEN = [8, 3, 1, 5]
+X, Y = harness.regression_data(sum(UNEVEN))
+WEIGHTS = np.linspace(0.1, 4.0, len(X)).astype("float32")
+
+
+def squares(y_true, y_pred):
+    return tf.square(y_true - y_pred)
+
+
+def a_sum(y_true, y_pred):
+    return 0.1 * tf.reduce_sum(squares(y_true, y_pred))
+
+
+def a_mean(y_true, y_pred):
+    return tf.reduce_mean(squares(y_true, y_pred))
+
+
+def a_root(y_true, y_pred):
+    return tf.sqrt(tf.reduce_mean(squares(y_true, y_pred)))
+
+
+def a_masked_mean(y_true, y_pred):
+    mask = tf.cast(y_true > 0, tf.float32)
+    return tf.reduce_sum(mask * squares(y_true, y_pred)) / tf.reduce_sum(mask)
+
+
+class Penalty(keras.layers.Layer):
+    """Gives a function of its inputs and of its kernel to `add_loss`."""
+
+    def __init__(self, penalty):
+        super().__init__()
+        self.penalty = penalty
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x):
+        x = x * self.kernel
+        self.add_loss(self.penalty(x, self.kernel))
+        return x
+
+
+def of_all_kinds(x, kernel):
+    """A sum as of a divergence, a mean, a penalty on weights, and a loss of Keras."""
+    total = 0.05 * tf.reduce_sum(tf.square(x)) + tf.reduce_mean(tf.abs(x))
+    return total + 0.3 * tf.nn.l2_loss(kernel) + keras.losses.Huber()(tf.ones_like(x), x)
+
+
+def build(loss="mse", penalty=None, **options):
+    inputs = keras.Input((5,))
+    hidden = keras.layers.Dense(4, activation="tanh", activity_regularizer="l2")(inputs)
+    hidden = hidden if penalty is None else Penalty(penalty)(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile(keras.optimizers.SGD(0.02), loss=loss, **{"jit_compile": False, **options})
+    return model
+
+
+def fit(*arrays):
+    return harness.fit_datasets(lambda: harness.batches_of(UNEVEN, *arrays), epochs=1, infer=True)
+
+
+KNOWN = {
+    "of all kinds": {"loss": a_sum, "penalty": of_all_kinds},
+    "eagerly": {"loss": a_sum, "penalty": of_all_kinds, "run_eagerly": True},
+    "compiled": {"loss": a_mean, "penalty": lambda x, _: tf.reduce_sum(x), "jit_compile": True},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["of all kinds", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in list(KNOWN)[1:])],
+)
+def test_a_scalar_whose_terms_are_seen_is_the_whole_batchs(name, trains_as_one_device, caplog):
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        trains_as_one_device(lambda: build(**KNOWN[name]), fit(X, Y))
+    assert not [r for r in caplog.records if r.name == "tfdp"]
+
+
+@pytest.mark.parametrize("loss", [a_sum, pytest.param(a_mean, marks=pytest.mark.exhaustive)])
+def test_a_scalar_takes_the_mean_weight_of_the_whole_batch(loss, trains_as_one_device):
+    trains_as_one_device(lambda: build(loss), fit(X, Y, WEIGHTS))
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [a_sum, keras.losses.MeanSquaredError(reduction=None)],
+        *(
+            pytest.param(
+                [keras.losses.MeanSquaredError(reduction=None), other],
+                marks=pytest.mark.exhaustive,
+            )
+            for other in ("mse", a_mean)
+        ),
+    ],
+    ids=["a sum", "a loss of Keras", "a mean"],
+)
+def test_a_scalar_beside_values_per_example_counts_for_each(losses, trains_as_one_device):
+    def two_heads():
+        inputs = keras.Input((5,))
+        hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+        model = keras.Model(inputs, [keras.layers.Dense(1)(hidden) for _ in losses])
+        model.compile(keras.optimizers.SGD(0.01), loss=losses, jit_compile=False)
+        return model
+
+    data = harness.batches_of(UNEVEN, X, Y, -Y).map(lambda x, y, z: (x, (y, z)))
+    trains_as_one_device(two_heads, lambda model: model.fit(data, verbose=0).history)
+
+
+def said(replicas, caplog, custom_loss=None, **options):
+    """What is logged of a model that is fitted for two epochs."""
+    harness.start_over()
+    with harness.strategy(replicas, custom_loss=custom_loss).scope():
+        model = build(**options)
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        harness.fit_arrays(model, X, Y, epochs=2)
+        model.evaluate(X, Y, verbose=0)
+    return [r.getMessage() for r in caplog.records if r.name == "tfdp"]
+
+
+def test_a_scalar_whose_terms_are_not_seen_is_named_once(replicas, caplog):
+    deviation = lambda x, _: tf.math.reduce_std(x)  # noqa: E731
+    (of_loss, of_layer) = said(replicas, caplog, loss=a_root, penalty=deviation)
+    assert "The loss 'a_root' is not seen" in of_loss
+    assert "tfdp.whole_batch" in of_loss
+    assert "What Penalty 'penalty' gives to `add_loss` is not seen" in of_layer
+
+
+@pytest.mark.exhaustive("test_a_scalar_whose_terms_are_not_seen_is_named_once")
+def test_a_masked_mean_by_hand_is_named_and_what_is_declared_is_not(replicas, caplog):
+    assert not said(replicas, caplog, custom_loss="mean", loss=a_masked_mean)
+    assert "'a_masked_mean'" in said(replicas, caplog, loss=a_masked_mean)[0]
