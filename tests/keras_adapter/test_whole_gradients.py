@@ -297,6 +297,11 @@ def divided(model, x, y):
     return tf.reduce_mean(squares(model, x, y)) / tf.distribute.get_strategy().num_replicas_in_sync
 
 
+def scaled(model, x, y):
+    inverse = 1.0 / tf.distribute.get_strategy().num_replicas_in_sync
+    return inverse * tf.reduce_mean(squares(model, x, y))
+
+
 def fits_once(strategy, loss, after=lambda gradients: gradients, optimizer=None, sizes=UNEVEN):
     """Trains on replicas alone; `loss` of the model and the batch is differentiated."""
 
@@ -342,7 +347,7 @@ def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
 
 
 def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, trains_as_one_device):
-    for loss, found in ((printed, "not seen to be divided"), (divided, "multiplied by its inve")):
+    for loss, found in ((printed, "not seen to be divided"), (scaled, "multiplied by its inve")):
         with pytest.raises(tfdp.errors.GradientError, match=found) as raised:
             fits_once(harness.strategy(replicas), loss)
         assert "custom_loss" in str(raised.value)
@@ -357,7 +362,7 @@ def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, train
 
     trains(trains_as_one_device, step)
     expected = harness.weights(fits_once(None, divided))
-    for loss, said in ((divided, "divided"), (printed, "mean")):
+    for loss, said in ((divided, None), (scaled, "divided"), (printed, "mean")):
         model = fits_once(harness.strategy(replicas, custom_loss=said), loss)
         harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
 

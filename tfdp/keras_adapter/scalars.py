@@ -6,6 +6,7 @@ divided by the share's fraction. So it is weighed, logged and differentiated as 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -65,7 +66,7 @@ def _over_fraction(step: Step, share: Share, term: Term) -> float:
     if term.kind is Kind.SUM:
         return 0.0
     divided = term.divided and share.count_was_read
-    return over_fraction(step, Term(term.value, Kind.LOSS, divided=divided))
+    return over_fraction(step, dataclasses.replace(term, kind=Kind.LOSS, divided=divided))
 
 
 def _weighed(share: Share, part: tf.Tensor, weight: float) -> tf.Tensor:

@@ -56,18 +56,25 @@ class Term:
       value: The tensor.
       kind: How it depends on the batch.
       factors: What it is multiplied by in the target; None where it cannot be taken out of it.
-      divided: Whether one of these divides by the number of replicas.
+      divided: Whether one of these divides by the number of replicas, or multiplies by its inverse.
+      is_quotient: Whether one of these divides by that number itself.
     """
 
     value: Any
     kind: Kind
     factors: tuple[Factor, ...] | None = ()
     divided: bool = False
+    is_quotient: bool = False
 
     def times(self, factor: Factor, divides: bool = False) -> Term:
         """The term with one more factor, which is or is not the number of replicas."""
         factors = None if self.factors is None else (*self.factors, factor)
-        return dataclasses.replace(self, factors=factors, divided=self.divided or divides)
+        return dataclasses.replace(
+            self,
+            factors=factors,
+            divided=self.divided or divides,
+            is_quotient=self.is_quotient or (divides and factor.inverse),
+        )
 
 
 class UnknownTerm(Exception):

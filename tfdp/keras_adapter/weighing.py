@@ -122,14 +122,16 @@ def over_fraction(step: Step, term: Term) -> float:
         return float(step.num_replicas) if term.divided or term.kind is not Kind.LOSS else 1.0
     if share.custom_loss is not None or not (term.divided or term.kind is Kind.MEAN):
         return 1.0
+    if share.count_was_read and term.is_quotient:
+        return float(step.num_replicas)
     if share.count_was_read:
         found = "multiplied by its inverse" if term.divided else "not seen to be divided by it"
         raise GradientError(
             "Where a step asks for `num_replicas_in_sync` it must be said whether what it "
             "differentiates is divided by that number, for a constant does not tell where it comes "
             f"from, but found a term that is {found}. Say it in {_OPTION}: {_CHOICE}. A sum over "
-            "the examples divided by the size of the global batch, and "
-            "`tf.nn.compute_average_loss`, need neither."
+            "the examples divided by the size of the global batch, "
+            "`tf.nn.compute_average_loss`, and a mean divided by the number itself need neither."
         )
     if term.divided and term.kind is Kind.MEAN:
         step.warn_once(
