@@ -97,6 +97,12 @@ FOR_EXAMPLES = {
     "GaussianNoise": lambda: layers.GaussianNoise(1.0),
     "GaussianDropout": lambda: layers.GaussianDropout(0.5),
     "AlphaDropout": lambda: layers.AlphaDropout(0.5),
+    "GRU": lambda: keras.Sequential(
+        [
+            layers.Reshape((2, 2)),
+            layers.GRU(4, dropout=0.3, recurrent_dropout=0.3, reset_after=False),
+        ]
+    ),
     "one for each": lambda: WithNoise(
         lambda x, seed: keras.random.uniform((ops.shape(x)[0], 1), seed=seed)
     ),
@@ -111,7 +117,7 @@ FOR_EXAMPLES = {
 @pytest.mark.parametrize(
     "name",
     [
-        n if n == "GaussianNoise" else pytest.param(n, marks=pytest.mark.exhaustive)
+        n if n in ("GaussianNoise", "GRU") else pytest.param(n, marks=pytest.mark.exhaustive)
         for n in FOR_EXAMPLES
     ],
 )
@@ -123,6 +129,12 @@ REFUSED = {
     "on a kernel as long as the share": (
         lambda: Noisy(SHARE, keras.random.normal),
         r"with a variable.*\(1, \*shape\)",
+    ),
+    "as a mask": (
+        lambda: Noisy(
+            SHARE, lambda shape, seed: keras.random.dropout(ops.ones(shape), 0.5, seed=seed)
+        ),
+        "with a variable",
     ),
     "in factors": (lambda: Noisy(SHARE, factored), "with a variable"),
     "for a kernel": (

@@ -140,27 +140,26 @@ class _Uses:
             if self._draw.alike:
                 rows = (Layout.ROWS, Layout.FITS, Layout.SPREAD)
                 return any(self._layouts.of(place) in rows for place in alike)
-            return any(self._is_of_variable(place) for place in alike)
+            free = [place for place in alike if self._layouts.is_free(place)]
+            return any(reads_variable(self._walk, place) for place in free)
         as_kernel = user.type.startswith(_WITH_KERNELS) and user.inputs[1].tensor is value
         if self._draw.alike or not as_kernel:
             return False
         return user.type != "MatMul" or not user.attribute("transpose_a")
 
-    def _is_of_variable(self, place: Place) -> bool:
-        """Whether a value is computed from variables, and has nothing of the batch in it."""
-        if not self._layouts.is_free(place):
-            return False
-        seen, ahead = set(), [place]
-        while ahead:
-            place, node = self._walk.made_by(ahead.pop())
-            if node is None or place.key in seen:
-                continue
-            if node.type in READS:
-                return True
-            seen.add(place.key)
-            # A variable that is repeated for each example has no row for it.
-            ahead += [] if node.type in ("Tile", "BroadcastTo") else node.inputs
-        return False
+
+def reads_variable(walk: Walk, place: Place) -> bool:
+    """Whether a value is computed from variables, but not by repeating one for each example."""
+    seen, ahead = set(), [place]
+    while ahead:
+        place, node = walk.made_by(ahead.pop())
+        if node is None or place.key in seen:
+            continue
+        if node.type in READS:
+            return True
+        seen.add(place.key)
+        ahead += [] if node.type in ("Tile", "BroadcastTo") else node.inputs
+    return False
 
 
 def _are_aligned(one: Any, other: Any) -> bool:

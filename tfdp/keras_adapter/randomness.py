@@ -27,7 +27,7 @@ from tfdp.keras_adapter.layers import Claims
 from tfdp.keras_adapter.layouts import Layout
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current, is_tfdp
-from tfdp.keras_adapter.traced import Place
+from tfdp.keras_adapter.traced import Place, Walk
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -190,6 +190,10 @@ def dropout(
         return original(inputs, rate, noise_shape, seed)
     elif first is not None and step.share.rows is None:
         layout = Layout.FREE
+    elif layout is Layout.FREE and first is not None and first % step.share.rows == 0:
+        # Ones, of which a recurrent layer makes its mask, or a weight.
+        of_weight = draws.reads_variable(Walk(), Place(inputs))
+        layout = of_inputs = Layout.FREE if of_weight else Layout.FITS
     place = _place(step, shape, seed, layout)
 
     def sample(shape: Any, dtype: Any) -> tf.Tensor:
@@ -197,6 +201,8 @@ def dropout(
 
     kept = tf.nn.experimental.general_dropout(inputs, rate, sample, noise_shape=shape)
     claims.note(kept, of_inputs)
+    if layout is Layout.FITS:
+        draws.note(step, kept, layout)
     return kept
 
 
