@@ -47,6 +47,12 @@ LAYOUTS = {
     "as many ones": (lambda x: tf.ones([tf.shape(x)[0], 2]), Layout.ROWS),
     "as much noise": (lambda x: tf.random.normal([tf.shape(x)[0], 2]), Layout.ROWS),
     "noise of one shape": (lambda x: tf.random.normal([4, 2]), Layout.UNKNOWN),
+    "enlarged": (
+        lambda x: tf.nn.conv2d_transpose(
+            x[:, None, :, None], tf.ones([1, 2, 2, 1]), [tf.shape(x)[0], 1, 6, 2], [1, 1, 2, 1]
+        ),
+        Layout.ROWS,
+    ),
     "padded": (lambda x: tf.pad(x, [[0, 0], [1, 1]]), Layout.ROWS),
     "none of it": (lambda x: tf.reduce_sum(KERNEL) + 1.0, Layout.FREE),
     "in a function": (lambda x: tf.function(lambda y: tf.abs(y), autograph=False)(x), Layout.ROWS),

@@ -147,9 +147,8 @@ class Layouts:
             return self._reduced
         if node.type in ("Fill", "BroadcastTo") or is_random(node.type):
             return self._of_shape
-        if node.type.startswith(_OF_FIRST):
-            return self._of_first
-        return getattr(self, f"_{node.type.lower()}", None)
+        own = getattr(self, f"_{node.type.lower()}", None)
+        return self._of_first if own is None and node.type.startswith(_OF_FIRST) else own
 
     def _elementwise(self, output: Any, node: Node) -> Layout:
         layouts = [self.of(place) for place in node.inputs]
@@ -221,6 +220,14 @@ class Layouts:
         first, *others = node.inputs
         alone = all(self.of(other) is Layout.FREE for other in others)
         return self._first_axis(first) if alone else Layout.UNKNOWN
+
+    def _conv2dbackpropinput(self, output: Any, node: Node) -> Layout:
+        """Of a transposed convolution, which is given a shape, a kernel and what it enlarges."""
+        _, kernel, images = node.inputs
+        alone = self.of(kernel) is Layout.FREE
+        return self._first_axis(images) if alone else Layout.UNKNOWN
+
+    _conv3dbackpropinputv2 = _depthwiseconv2dnativebackpropinput = _conv2dbackpropinput
 
     def _first_axis(self, place: Place) -> Layout:
         layout = self.of(place)
