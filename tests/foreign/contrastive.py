@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from foreign.data import BATCH_SIZE, CLASSES, FEATURES, IMAGES, LABELS, TARGETS
+from foreign.data import BATCH_SIZE, FEATURES, IMAGES, LABELS
 from foreign.table import agrees, raises, warns
 from keras import layers, ops
 
@@ -143,29 +143,6 @@ def simclr_of_its_share(strategy):
     return trained_views(strategy, SimCLR)
 
 
-class BarlowTwins(keras.Model):
-    """Two views whose features shall correlate each with itself, and with no other."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.augment = encoder(), layers.GaussianNoise(0.3, seed=3)
-
-    def train_step(self, data):
-        size = ops.cast(ops.shape(data)[0], "float32")
-        with tf.GradientTape() as tape:
-            one, other = (self.embed(self.augment(data, training=True)) for _ in range(2))
-            correlation = ops.matmul(ops.transpose(one), other) / size
-            loss = ops.sum((correlation - ops.eye(3)) ** 2)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-        return {"loss": loss}
-
-
-@raises("in which examples are mixed")
-def barlow_twins(strategy):
-    """Squares a mean over the batch: the mean of what shares make of it is something else."""
-    return trained_views(strategy, BarlowTwins)
-
-
 class BYOL(keras.Model):
     """Predicts what a slowly following copy of the network makes of another view."""
 
@@ -258,38 +235,6 @@ def dual_encoder(strategy):
     return model, model.fit(IMAGES, FEATURES, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
-class ArcFace(layers.Layer):
-    """Logits of angles to classes' centers, with a margin where the class is the example's."""
-
-    def build(self, shapes):
-        self.centers = self.add_weight(shape=(shapes[0][-1], CLASSES), name="centers")
-
-    def call(self, inputs):
-        features, labels = inputs
-        cosine = ops.matmul(features, ops.normalize(self.centers, axis=0))
-        angle = ops.arccos(ops.clip(cosine, -0.999, 0.999))
-        return 8.0 * ops.cos(angle + 0.2 * ops.one_hot(labels, CLASSES))
-
-
-@agrees()
-def arc_face(strategy):
-    """Is given the labels as an input, for a margin of angles."""
-    with strategy.scope():
-        features, labels = keras.Input((4,)), keras.Input((), dtype="int32")
-        model = keras.Model([features, labels], ArcFace()([encoder()(features), labels]))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
-    return model, model.fit([FEATURES, LABELS], LABELS, batch_size=BATCH_SIZE, verbose=0)
-
-
-def supervised_contrast(labels, features):
-    """Each example against those of its class: one value for each."""
-    similarity = ops.matmul(features, ops.transpose(features)) / 0.5
-    same = ops.cast(ops.equal(labels, ops.transpose(labels)), "float32")
-    terms = similarity - ops.logsumexp(similarity, axis=1, keepdims=True)
-    return -ops.sum(same * terms, axis=1) / ops.sum(same, axis=1)
-
-
 def batch_hard(labels, features):
     """The hardest triplet of each example, from its batch, averaged."""
     distances = ops.sum((features[:, None] - features[None]) ** 2, axis=-1)
@@ -308,12 +253,6 @@ def encoder_trained_by(strategy, loss):
 
 
 @warns("is taken for such a mean", until=UNDER_WAY)
-def supervised_contrastive(strategy):
-    """Compares the examples of a share in a compiled loss that returns a value for each."""
-    return encoder_trained_by(strategy, supervised_contrast)
-
-
-@warns("is taken for such a mean", until=UNDER_WAY)
 def batch_hard_triplets(strategy):
     """Compares the examples of a share in a compiled loss that returns a scalar."""
     return encoder_trained_by(strategy, batch_hard)
@@ -327,35 +266,6 @@ def hardest_of_the_whole_batch(strategy):
         return batch_hard(*tfdp.whole_batch((labels, features)))
 
     return encoder_trained_by(strategy, loss)
-
-
-class PairLoss(keras.Model):
-    """Learns to rank: the better example of each pair in the batch should score higher."""
-
-    def __init__(self):
-        super().__init__()
-        self.scores = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
-
-    def call(self, x):
-        return self.scores(x)
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            scores = self(x, training=True)
-            better = ops.cast(y > ops.transpose(y), "float32")
-            loss = ops.mean(better * ops.softplus(ops.transpose(scores) - scores))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-        return {"loss": loss}
-
-
-@raises("in which examples are mixed")
-def rank_pairs_of_a_share(strategy):
-    """Compares each example with each other of its share (RankNet)."""
-    with strategy.scope():
-        model = PairLoss()
-        model.compile(keras.optimizers.SGD(0.1))
-    return model, model.fit(FEATURES, TARGETS, batch_size=BATCH_SIZE, verbose=0)
 
 
 @agrees()
@@ -372,3 +282,29 @@ def rank_lists(strategy):
         model = keras.Model(items, scores)
         model.compile(keras.optimizers.Adagrad(0.1), list_loss)
     return model, model.fit(lists, lists[..., 0], batch_size=BATCH_SIZE, epochs=2, verbose=0)
+
+
+class MoCo(keras.Model):
+    """Keys of earlier batches are the negatives; a queue in the model keeps them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.augment = encoder(), layers.GaussianNoise(0.3, seed=3)
+        self.queue = self.add_weight(shape=(16, 3), trainable=False, name="queue")
+
+    def train_step(self, data):
+        keys = ops.stop_gradient(self.embed(data))
+        with tf.GradientTape() as tape:
+            queries = self.embed(self.augment(data, training=True))
+            alike = ops.sum(queries * keys, axis=1, keepdims=True)
+            logits = ops.concatenate([alike, ops.matmul(queries, ops.transpose(self.queue))], 1)
+            loss = ops.mean(ops.logsumexp(logits, axis=1) - alike[:, 0])
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        self.queue.assign(ops.concatenate([keys, self.queue], axis=0)[:16])
+        return {"loss": loss}
+
+
+@warns("writes 'mo_co/queue'")
+def queue_of_keys(strategy):
+    """Writes each replica's keys into a queue that all share."""
+    return trained_views(strategy, MoCo)

@@ -158,50 +158,6 @@ def wgan_gp(strategy):
     return wgan, wgan.fit(POINTS, batch_size=BATCH_SIZE, verbose=0)
 
 
-class Cycle(keras.Model):
-    """CycleGAN: there and back again, with two generators and two discriminators."""
-
-    def __init__(self):
-        super().__init__()
-        self.there, self.back = network(2, 3, 2), network(2, 3, 2)
-        self.judge_x, self.judge_y = network(2, 3, 1), network(2, 3, 1)
-
-    def train_step(self, data):
-        x, y = data
-        square, distance = keras.losses.MeanSquaredError(), keras.losses.MeanAbsoluteError()
-        with tf.GradientTape(persistent=True) as tape:
-            fake_y, fake_x = self.there(x), self.back(y)
-            judged = [self.judge_x(x), self.judge_x(fake_x), self.judge_y(y), self.judge_y(fake_y)]
-            cycle = distance(x, self.back(fake_y)) + distance(y, self.there(fake_x))
-            same = distance(x, self.back(x)) + distance(y, self.there(y))
-            shared = 10.0 * cycle + 5.0 * same
-            there_loss = square(ops.ones_like(judged[3]), judged[3]) + shared
-            back_loss = square(ops.ones_like(judged[1]), judged[1]) + shared
-            x_loss = square(ops.ones_like(judged[0]), judged[0]) + square(
-                ops.zeros_like(judged[1]), judged[1]
-            )
-            y_loss = square(ops.ones_like(judged[2]), judged[2]) + square(
-                ops.zeros_like(judged[3]), judged[3]
-            )
-        losses = {"there": there_loss, "back": back_loss, "judge_x": x_loss, "judge_y": y_loss}
-        for name, loss in losses.items():
-            variables = getattr(self, name).trainable_variables
-            optimizer = getattr(self, f"{name}_optimizer")
-            optimizer.apply(tape.gradient(loss, variables), variables)
-        return losses
-
-
-@agrees()
-def cycle_gan(strategy):
-    """Takes four gradients from one persistent tape."""
-    with strategy.scope():
-        model = Cycle()
-        for name in ("there", "back", "judge_x", "judge_y"):
-            setattr(model, f"{name}_optimizer", keras.optimizers.SGD(0.01))
-        model.compile()
-    return model, model.fit(POINTS, POINTS[::-1] + 1.0, batch_size=BATCH_SIZE, verbose=0)
-
-
 class Sampling(layers.Layer):
     """Draws what an encoder's mean and logarithm of the variance describe."""
 
@@ -259,31 +215,6 @@ def vae(strategy):
         model = VAE(encoder, keras.Model(codes, x))
         model.compile(keras.optimizers.Adam(1e-3))
     return model, model.fit(IMAGES, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
-class Divergence(layers.Layer):
-    """Adds the divergence of its inputs to the loss, and draws from them."""
-
-    def __init__(self):
-        super().__init__()
-        self.sampling = Sampling()
-
-    def call(self, inputs):
-        mean, log_var = inputs
-        kl = -0.5 * ops.mean(ops.sum(1 + log_var - mean**2 - ops.exp(log_var), axis=-1))
-        self.add_loss(0.1 * kl)
-        return self.sampling(inputs)
-
-
-@agrees()
-def vae_by_add_loss(strategy):
-    """Adds the mean divergence by a layer's `add_loss`, with `fit` as it is."""
-    with strategy.scope():
-        inputs = keras.Input((4,))
-        z = Divergence()([layers.Dense(2)(inputs), layers.Dense(2)(inputs)])
-        model = keras.Model(inputs, layers.Dense(4)(z))
-        model.compile(keras.optimizers.Adam(1e-2), "mse")
-    return model, model.fit(FEATURES, FEATURES, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
 class VectorQuantizer(layers.Layer):
@@ -413,22 +344,6 @@ def diffusion(strategy):
     return model, model.fit(POINTS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
-@agrees()
-def sparse_autoencoder(strategy):
-    """Removes noise from examples; few units of the code may be active."""
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                layers.GaussianNoise(0.2),
-                layers.Dense(3, "relu", activity_regularizer=keras.regularizers.L1(0.1)),
-                layers.Dense(4, kernel_regularizer="l2"),
-            ]
-        )
-        model.compile(keras.optimizers.Adam(1e-2), "mse")
-    return model, model.fit(FEATURES, FEATURES, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
 class TiedDense(layers.Layer):
     """Takes another layer's kernel, the other way round."""
 
@@ -489,32 +404,3 @@ def energy_model(strategy):
         model = Energy()
         model.compile(keras.optimizers.Adam(1e-2, clipvalue=0.5))
     return model, model.fit(POINTS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
-class MaskedConvolution(layers.Layer):
-    """A convolution that sees the pixels before its own."""
-
-    def __init__(self, filters):
-        super().__init__()
-        self.convolution = layers.Conv2D(filters, 3, padding="same")
-
-    def build(self, shape):
-        self.convolution.build(shape)
-        mask = np.zeros(self.convolution.kernel.shape, "float32")
-        mask[0], mask[1, :1] = 1.0, 1.0
-        self.mask = mask
-
-    def call(self, x):
-        kernel = self.convolution.kernel * self.mask
-        return ops.conv(x, kernel, padding="same") + self.convolution.bias
-
-
-@agrees()
-def pixel_cnn(strategy):
-    """Predicts each pixel from those before it."""
-    with strategy.scope():
-        inputs = keras.Input((8, 8, 1))
-        x = layers.ReLU()(MaskedConvolution(3)(inputs))
-        model = keras.Model(inputs, layers.Conv2D(1, 1, activation="sigmoid")(x))
-        model.compile(keras.optimizers.RMSprop(5e-3), "binary_crossentropy")
-    return model, model.fit(IMAGES, IMAGES.round(), batch_size=BATCH_SIZE, epochs=2, verbose=0)

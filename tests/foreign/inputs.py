@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, TARGETS, TOKENS, WORDS
 from foreign.table import agrees
-from keras import layers, ops
+from keras import layers
 
 
 def network(strategy, **compile_options):
@@ -112,29 +112,6 @@ def tickets(strategy):
         )
     ).batch(BATCH_SIZE)
     return model, model.fit(data, epochs=2, verbose=0), model.predict(data, verbose=0)
-
-
-class TwoTowers(keras.Model):
-    """Takes a dictionary, and is built by its first step."""
-
-    def __init__(self):
-        super().__init__()
-        self.left, self.right = layers.Dense(3), layers.Dense(3)
-        self.norm = layers.LayerNormalization()
-
-    def call(self, inputs):
-        return ops.sum(self.norm(self.left(inputs["a"])) * self.right(inputs["b"]), axis=-1)
-
-
-@agrees()
-def lazily_built(strategy):
-    """Is subclassed, and knows no shape before it is given data."""
-    with strategy.scope():
-        model = TwoTowers()
-        model.compile(keras.optimizers.SGD(0.1), "mae", metrics=[keras.metrics.R2Score()])
-    data = {"a": FEATURES, "b": FEATURES[:, :2]}
-    history = model.fit(data, TARGETS[:, 0], batch_size=BATCH_SIZE, verbose=0)
-    return model, history, model.evaluate(data, TARGETS[:, 0], batch_size=4, verbose=0)
 
 
 @agrees()

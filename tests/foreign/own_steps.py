@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from foreign.data import BATCH_SIZE, CLASSES, FEATURES, IMAGES, LABELS, TARGETS
-from foreign.table import agrees, raises
+from foreign.data import BATCH_SIZE, CLASSES, FEATURES, IMAGES, LABELS, TARGETS, two_batches
+from foreign.table import agrees, found, raises
 from keras import layers, ops
 
 ONE_HOT = np.eye(CLASSES, dtype="float32")[LABELS]
@@ -77,35 +77,6 @@ def own_metrics(strategy):
     """Overrides the steps of training, evaluation and prediction."""
     model, history = fitted(strategy, WithTrackers)
     return model, history, model.evaluate(FEATURES, TARGETS, verbose=0), model.predict(FEATURES)
-
-
-class WithWeights(Regressor):
-    """The guide's step with sample weights, by `compute_loss` and the compiled metrics."""
-
-    def train_step(self, data):
-        x, y, sample_weight = data
-        with tf.GradientTape() as tape:
-            y_pred = self(x, training=True)
-            loss = self.compute_loss(y=y, y_pred=y_pred, sample_weight=sample_weight)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-        for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(loss)
-            else:
-                metric.update_state(y, y_pred, sample_weight=sample_weight)
-        return {metric.name: metric.result() for metric in self.metrics}
-
-
-@agrees()
-def weighted_step(strategy):
-    """Gives the weights of examples to `compute_loss` and to metrics."""
-    with strategy.scope():
-        model = WithWeights()
-        model.build((None, 4))
-        model.compile("adam", "mse", metrics=["mae"])
-    weights = np.linspace(0.0, 2.0, len(FEATURES))
-    history = model.fit(FEATURES, TARGETS, BATCH_SIZE, verbose=0, sample_weight=weights)
-    return model, history
 
 
 class Distiller(keras.Model):
@@ -226,11 +197,13 @@ class MixUp(Regressor):
         return {"loss": loss}
 
 
-@raises("mixed")
-def mixup_in_step(strategy):
+@found("it draws random numbers", two_batches(FEATURES, ONE_HOT))
+def mixup_in_step():
     """Mixes the examples of a share with each other."""
-    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    return fitted(strategy, MixUp, ONE_HOT, loss=loss)
+    model = MixUp()
+    model.build((None, 4))
+    model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
+    return model
 
 
 @agrees()
@@ -323,8 +296,8 @@ class Uncertain(keras.Model):
             keras.losses.MeanSquaredError()(y[0], y_pred[0]),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y[1], y_pred[1]),
         ]
-        weighted = [ops.exp(-v) * loss + v for v, loss in zip(self.log_vars, losses, strict=False)]
-        return weighted[0] + weighted[1]
+        weights = ops.unstack(self.log_vars)
+        return sum(ops.exp(-w) * loss + w for w, loss in zip(weights, losses, strict=True))
 
 
 @agrees()
@@ -352,6 +325,70 @@ class RootMeanSquare(Regressor):
 def root_of_a_mean(strategy):
     """Is no mean over the examples."""
     return fitted(strategy, RootMeanSquare)
+
+
+class MaskedMean(Regressor):
+    """Leaves examples out of a mean by hand."""
+
+    def train_step(self, data):
+        x, y = data
+        kept = ops.cast(y > 0, "float32")
+        with tf.GradientTape() as tape:
+            loss = ops.sum(kept * ops.square(self(x) - y)) / ops.sum(kept)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+@raises("a mean or a sum over the examples")
+def masked_mean_by_hand(strategy):
+    """Divides by a number that differs between shares."""
+    return fitted(strategy, MaskedMean)
+
+
+class PhysicsInformed(Regressor):
+    """Shall solve u'' = -u along one input: the loss holds second derivatives."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as second:
+                second.watch(x)
+                with tf.GradientTape() as first:
+                    first.watch(x)
+                    u = self(x, training=True)
+                slope = first.gradient(u, x)[:, :1]
+            bend = second.gradient(slope, x)[:, :1]
+            loss = ops.mean(ops.square(bend + u)) + ops.mean(ops.square(u - y))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+@agrees()
+def physics_informed(strategy):
+    """Nests three tapes: two with respect to inputs, one with respect to weights."""
+    return fitted(strategy, PhysicsInformed, optimizer=lambda: keras.optimizers.Adam(1e-2))
+
+
+class Contractive(Regressor):
+    """Penalizes the slopes of a hidden layer, by each example's jacobian."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                hidden = self.hidden(x)
+            slopes = inner.batch_jacobian(hidden, x)
+            penalty = ops.mean(ops.sum(slopes**2, axis=(1, 2)))
+            loss = self.compute_loss(y=y, y_pred=self.last(hidden)) + 0.1 * penalty
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+@agrees()
+def contractive(strategy):
+    """Differentiates through a jacobian."""
+    return fitted(strategy, Contractive)
 
 
 class MetaLearner(Regressor):

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, TARGETS, TOKENS, WORDS, two_batches
-from foreign.table import agrees, found, warns
+from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, TARGETS, TOKENS, WORDS
+from foreign.table import agrees, warns
 from keras import layers, ops
 
 CITIES = np.array(["rome", "oslo", "lima"])[LABELS]
@@ -17,9 +17,9 @@ def columns_by_name(strategy):
     """Takes a dictionary of strings, integers and numbers; layers look them up and scale them."""
     city = layers.StringLookup(vocabulary=["oslo", "rome"], output_mode="one_hot")
     year = layers.IntegerLookup(vocabulary=sorted(set(YEARS[:9].tolist())), output_mode="int")
-    size = layers.Normalization(axis=None)
-    size.adapt(COLUMNS["size"])
     with strategy.scope():
+        size = layers.Normalization(axis=None)
+        size.adapt(COLUMNS["size"])
         inputs = {
             "city": keras.Input((1,), dtype="string", name="city"),
             "year": keras.Input((1,), dtype="int64", name="year"),
@@ -112,58 +112,6 @@ def imbalanced_classes(strategy):
     return model, history
 
 
-class GatedResidual(layers.Layer):
-    """A network that may be skipped, column by column."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.elu, self.linear = layers.Dense(width, "elu"), layers.Dense(width)
-        self.gate, self.norm = layers.Dense(width, "sigmoid"), layers.LayerNormalization()
-
-    def call(self, x):
-        hidden = self.linear(self.elu(x))
-        return self.norm(x + self.gate(hidden) * hidden)
-
-
-@agrees()
-def variable_selection(strategy):
-    """Chooses among columns by weights that depend on the example."""
-    with strategy.scope():
-        inputs = keras.Input((4,))
-        columns = [layers.Dense(3)(inputs[:, i : i + 1]) for i in range(4)]
-        chosen = layers.Dense(4, activation="softmax")(GatedResidual(4)(inputs))
-        x = layers.Dot(axes=1)([chosen, ops.stack(columns, axis=1)])
-        model = keras.Model(inputs, layers.Dense(1)(x))
-        model.compile(keras.optimizers.SGD(0.1), "mae")
-    return model, model.fit(FEATURES, TARGETS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
-class DecisionTree(keras.Model):
-    """A neural decision tree of depth two: the probabilities of its leaves."""
-
-    def __init__(self):
-        super().__init__()
-        self.decide = layers.Dense(3, activation="sigmoid")
-        self.leaves = self.add_weight(shape=(4, CLASSES), initializer="normal", name="leaves")
-
-    def call(self, x):
-        d = self.decide(x)
-        left, right = d[:, :1], 1.0 - d[:, :1]
-        reached = ops.concatenate(
-            [left * d[:, 1:2], left * (1 - d[:, 1:2]), right * d[:, 2:], right * (1 - d[:, 2:])], 1
-        )
-        return ops.matmul(reached, ops.softmax(self.leaves))
-
-
-@agrees()
-def decision_tree(strategy):
-    """Multiplies the probabilities along each path."""
-    with strategy.scope():
-        model = DecisionTree()
-        model.compile(keras.optimizers.Adam(1e-2), "sparse_categorical_crossentropy")
-    return model, model.fit(FEATURES, LABELS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
 def pinball(y_true, y_pred):
     """The loss of three quantiles."""
     quantiles, error = ops.convert_to_tensor([0.1, 0.5, 0.9]), y_true - y_pred
@@ -178,24 +126,6 @@ def quantiles(strategy):
         x = layers.Dropout(0.2)(layers.Dense(4, activation="relu")(inputs), training=True)
         model = keras.Model(inputs, layers.Dense(3)(x))
         model.compile(keras.optimizers.Adamax(1e-2), pinball)
-    return model, model.fit(FEATURES, TARGETS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
-class Mixture(keras.losses.Loss):
-    """The negative logarithm of the density of two normal distributions."""
-
-    def call(self, y_true, y_pred):
-        weights, means, log_scales = ops.split(y_pred, 3, axis=-1)
-        terms = -0.5 * ((y_true - means) / ops.exp(log_scales)) ** 2 - log_scales
-        return -ops.logsumexp(ops.log_softmax(weights) + terms, axis=-1)
-
-
-@agrees()
-def mixture_density(strategy):
-    """Learns a density by a loss class of its own."""
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), layers.Dense(4, "tanh"), layers.Dense(6)])
-        model.compile(keras.optimizers.Adam(1e-2), Mixture())
     return model, model.fit(FEATURES, TARGETS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
@@ -218,7 +148,7 @@ class BayesianDense(layers.Layer):
         return ops.matmul(x, kernel)
 
 
-@agrees(until="a draw of the weights' shape whose length is a multiple of the share's: `draws`")
+@agrees()
 def bayesian_network(strategy):
     """Draws its weights, the same ones on all replicas, not one for each example."""
     with strategy.scope():
@@ -288,7 +218,7 @@ def hypernetwork(strategy):
 
 
 class Experts(layers.Layer):
-    """A mixture of experts; a term in the loss shares the examples out evenly."""
+    """A mixture of experts; a term in the loss shares the examples out evenly, as in Switch."""
 
     def __init__(self, count, width):
         super().__init__()
@@ -297,56 +227,15 @@ class Experts(layers.Layer):
 
     def call(self, x):
         gates = self.gate(x)
-        self.add_loss(self.imbalance(gates))
+        given = ops.one_hot(ops.argmax(gates, axis=-1), len(self.experts))
+        self.add_loss(0.1 * ops.sum(ops.mean(given, axis=0) * ops.mean(gates, axis=0)))
         return ops.einsum("be,ebd->bd", gates, ops.stack([expert(x) for expert in self.experts]))
-
-    def imbalance(self, gates):
-        """Is a mean over the batch, for each example's own gates."""
-        return 0.1 * ops.mean(ops.sum(gates**2, axis=-1))
-
-
-class BalancedExperts(Experts):
-    """The switch transformer's term: what an expert is given times how likely it is."""
-
-    def imbalance(self, gates):
-        """Is a product of two means over the batch."""
-        given = ops.one_hot(ops.argmax(gates, axis=-1), 2)
-        return 0.1 * ops.sum(ops.mean(given, axis=0) * ops.mean(gates, axis=0))
-
-
-def mixture_model(layer):
-    """Compiles a mixture of two experts."""
-    model = keras.Sequential([keras.Input((4,)), layer, layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    return model
-
-
-@agrees()
-def experts(strategy):
-    """Mixes what experts say, and keeps gates from being sure."""
-    with strategy.scope():
-        model = mixture_model(Experts(2, 3))
-    return model, model.fit(FEATURES, TARGETS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
 @warns("is taken for such a mean", until="nobody says yet that an added loss is no mean")
-def balanced_experts(strategy):
-    """Adds a product of means to the loss."""
+def experts(strategy):
+    """Adds a product of two means over the batch to the loss."""
     with strategy.scope():
-        model = mixture_model(BalancedExperts(2, 3))
+        model = keras.Sequential([keras.Input((4,)), Experts(2, 3), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
     return model, model.fit(FEATURES, TARGETS, batch_size=BATCH_SIZE, verbose=0)
-
-
-def cox(times, risks):
-    """The partial likelihood of a survival model: each example against those who live longer."""
-    longer = ops.cast(times <= ops.transpose(times), "float32")
-    at_risk = ops.log(ops.sum(longer * ops.transpose(ops.exp(risks)), axis=1))
-    return ops.mean(at_risk - risks[:, 0])
-
-
-@found("it couples them", two_batches(FEATURES, TARGETS))
-def survival():
-    """Compares the examples of a batch in a compiled loss."""
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
-    model.compile("sgd", cox)
-    return model

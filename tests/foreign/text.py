@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from foreign.data import BATCH_SIZE, CLASSES, IMAGES, LABELS, SERIES, TARGETS, TOKENS, WORDS
+from foreign.data import BATCH_SIZE, CLASSES, IMAGES, LABELS, TOKENS, WORDS
 from foreign.table import agrees
 from keras import layers, ops
 
@@ -26,18 +26,6 @@ def masked_lstm(strategy):
         )
         model.compile(keras.optimizers.SGD(0.1), LOGITS, metrics=["accuracy"])
     return model, model.fit(TOKENS, LABELS, batch_size=BATCH_SIZE, verbose=0)
-
-
-@agrees()
-def bidirectional_tagger(strategy):
-    """Tags each word of padded text; metrics and loss leave the padding out."""
-    with strategy.scope():
-        inputs = keras.Input((None,), dtype="int32")
-        x = layers.Embedding(WORDS, 3, mask_zero=True)(inputs)
-        x = layers.Bidirectional(layers.SimpleRNN(2, return_sequences=True))(x)
-        model = keras.Model(inputs, layers.TimeDistributed(layers.Dense(3, "softmax"))(x))
-        model.compile("adam", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
-    return model, model.fit(TOKENS, TOKENS % 3, batch_size=BATCH_SIZE, verbose=0)
 
 
 class TokenAndPosition(layers.Layer):
@@ -112,20 +100,6 @@ def language_model(strategy):
 
 
 @agrees()
-def masked_language_model(strategy):
-    """Predicts words that were hidden, each with a weight of its own."""
-    hidden = np.random.default_rng(0).random(TOKENS.shape) < 0.3
-    with strategy.scope():
-        inputs = keras.Input((LENGTH,), dtype="int32")
-        x = Block(4)(TokenAndPosition(LENGTH, WORDS + 1, 4)(inputs))
-        model = keras.Model(inputs, layers.Dense(WORDS, activation="softmax")(x))
-        model.compile("adam", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
-    seen = np.where(hidden, WORDS, TOKENS)
-    weights = hidden.astype("float32")
-    return model, model.fit(seen, TOKENS, BATCH_SIZE, verbose=0, sample_weight=weights)
-
-
-@agrees()
 def translation(strategy):
     """An encoder's last state begins the decoder, which is told the words so far."""
     with strategy.scope():
@@ -181,18 +155,6 @@ def captcha(strategy):
 
 
 @agrees()
-def speech(strategy):
-    """Reads text from sound by the loss `keras.losses.CTC`."""
-    texts = np.where(TOKENS[:, :2] > 0, TOKENS[:, :2] % 4 + 1, 1)
-    with strategy.scope():
-        inputs = keras.Input((6, 2))
-        x = layers.Conv1D(3, 3, padding="same", activation="tanh")(inputs)
-        model = keras.Model(inputs, layers.Dense(6)(x))
-        model.compile(keras.optimizers.Adam(1e-2), keras.losses.CTC())
-    return model, model.fit(SERIES, texts, batch_size=BATCH_SIZE, verbose=0)
-
-
-@agrees()
 def forecast(strategy):
     """Predicts a value from a window of those before it, from overlapping windows of one series."""
     series = np.sin(np.arange(30.0))[:, None].astype("float32")
@@ -206,21 +168,3 @@ def forecast(strategy):
         model.compile(keras.optimizers.Adam(1e-2), keras.losses.Huber(), metrics=["mae"])
     history = model.fit(data, epochs=2, verbose=0)
     return model, history, model.predict(data, verbose=0)
-
-
-@agrees()
-def weighted_series(strategy):
-    """Judges series by causal convolutions; each example has a weight."""
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((6, 2)),
-                layers.Conv1D(3, 3, padding="causal", dilation_rate=2, activation="relu"),
-                layers.GroupNormalization(groups=1),
-                layers.GlobalMaxPooling1D(),
-                layers.Dense(1),
-            ]
-        )
-        model.compile(keras.optimizers.Adam(1e-2), "mse", weighted_metrics=["mse"])
-    weights = np.linspace(0.1, 2.0, len(SERIES))
-    return model, model.fit(SERIES, TARGETS, BATCH_SIZE, verbose=0, sample_weight=weights)
