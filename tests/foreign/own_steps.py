@@ -197,7 +197,7 @@ class MixUp(Regressor):
         return {"loss": loss}
 
 
-@found("it draws random numbers", two_batches(FEATURES, ONE_HOT))
+@found("depends on the other examples of the batch", two_batches(FEATURES, ONE_HOT))
 def mixup_in_step():
     """Mixes the examples of a share with each other."""
     model = MixUp()

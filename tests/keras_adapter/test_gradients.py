@@ -40,14 +40,17 @@ def test_sparse_gradients_train_as_on_one_device(name, trains_as_one_device):
 
 
 class Places(layers.Layer):
-    """Looks up what does not depend on the batch: positions, and a table at fixed places."""
+    """Looks up positions, and tables at fixed places; one of them at the examples' places, too."""
 
     def build(self, shape):
         self.positions = self.add_weight(shape=(4, 3), initializer="uniform", name="positions")
         self.table = self.add_weight(shape=(2, 3), initializer="uniform", name="table")
+        self.both = self.add_weight(shape=(4, 3), initializer="uniform", name="both")
 
     def call(self, x):
         positions = ops.take(self.positions, ops.arange(ops.shape(x)[1]), axis=0)
+        of_examples = ops.take(self.both, ops.cast(ops.abs(x[..., 0]), "int32") % 4, axis=0)
+        x = x * of_examples * ops.take(self.both, [2, 0, 0, 3], axis=0)
         return x * positions * ops.take(self.table, [0, 1, 1, 0], axis=0)
 
 
