@@ -206,6 +206,31 @@ def mixup_in_step():
     return model
 
 
+class NoisyLabels(Regressor):
+    """Tells examples from others; labels of both, joined, are smoothed at random, as in a GAN."""
+
+    def train_step(self, data):
+        x, _ = data
+        both = ops.concatenate([x, ops.flip(x, axis=1)], axis=0)
+        size = ops.shape(x)[0]
+        labels = ops.concatenate([ops.ones((size, 1)), ops.zeros((size, 1))], axis=0)
+        labels += 0.05 * keras.random.uniform(ops.shape(labels), seed=self.noise)
+        with tf.GradientTape() as tape:
+            loss = keras.losses.BinaryCrossentropy(from_logits=True)(labels, self(both))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+@found("does not train as on one device", two_batches(FEATURES, TARGETS))
+def noise_for_two_batches():
+    """Draws numbers for twice as many rows as there are examples."""
+    model = NoisyLabels()
+    model.noise = keras.random.SeedGenerator(1)
+    model.build((None, 4))
+    model.compile("sgd", "mse")
+    return model
+
+
 @agrees()
 def cutmix_in_data(strategy):
     """Mixes two datasets, in their order, as they are read."""

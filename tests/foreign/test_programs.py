@@ -21,8 +21,8 @@ for module in sorted(FOLDER.glob("*.py")):
 
 # Each shows what no other test of `make test` does.
 FAST = {
-    *("accumulation_by_hand", "diffusion", "energy_model", "learned_task_weights"),
-    *("lookahead", "meta_learning", "vae"),
+    *("accumulation_by_hand", "contractive", "diffusion", "learned_task_weights", "lookahead"),
+    *("physics_informed", "vq_vae"),
 }
 # One for each mechanism that depends on where the replicas are: rows of tables and of positions,
 # what is gathered, own loops, decisions of callbacks, data that each process draws, named outputs.

@@ -39,7 +39,8 @@ MARK_OF = {layout: mark for mark, layout in _MARKED.items()}
 # Each element of the output comes from the elements at its place, or from those along other axes
 # than the first.
 _ELEMENTWISE = """
-    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Cast Ceil
+    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e BitwiseAnd
+    BitwiseOr BitwiseXor Cast Ceil
     CheckNumerics ClipByValue Cos Cosh DebugGradientIdentity Digamma Div DivNoNan Elu
     EnsureShape Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual
     Identity Igamma Inv IsFinite IsInf IsNan LeakyRelu Less LessEqual Lgamma Log Log1p
@@ -239,7 +240,8 @@ class Layouts:
         if layout in (Layout.FREE, Layout.UNKNOWN, Layout.SPREAD):
             return layout
         sizes = [_numbers_in_row(shape) for shape in (before, after)]
-        return layout if None not in sizes and sizes[0] == sizes[1] else Layout.SPREAD
+        known = None not in sizes and sizes[1]
+        return layout if known and sizes[0] % sizes[1] == 0 else Layout.SPREAD
 
     def _transpose(self, output: Any, node: Node) -> Layout:
         order, layout = _static(node.inputs[1]), self.of(node.inputs[0])
@@ -319,6 +321,10 @@ class Layouts:
         return self._first_axis(node.inputs[0]) if none_before else Layout.UNKNOWN
 
     _padv2 = _mirrorpad = _pad
+
+    def _bitcast(self, output: Any, node: Node) -> Layout:
+        same = output.shape.rank == node.inputs[0].tensor.shape.rank
+        return self.of(node.inputs[0]) if same else Layout.UNKNOWN
 
     def _resourcegather(self, output: Any, node: Node) -> Layout:
         return self.of(node.inputs[1])

@@ -97,7 +97,7 @@ def check_unmanaged(variable: tf.Variable, value: Any) -> None:
             f"What a step writes into {variable.name!r}, a `tf.Variable` without an aggregation, "
             "must be the same on all replicas, but it depends on the replica's own examples or "
             "random numbers. Make the variable with `self.add_weight(trainable=False, "
-            "aggregation=...)`: \"mean\" for what is a mean over the batch's examples, \"sum\" for "
+            'aggregation=...)`: "mean" for what is a mean over the batch\'s examples, "sum" for '
             "what is added with `assign_add`."
         )
 
