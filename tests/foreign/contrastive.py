@@ -93,19 +93,15 @@ def triplets(strategy):
 
 
 class SimCLR(keras.Model):
-    """Two views of each example, which shall be told from the views of all others.
+    """Two views of each example, which shall be told from the views of all others."""
 
-    Args:
-      everyone: Brings the rows of the whole batch together.
-    """
-
-    def __init__(self, everyone=lambda rows: rows, temperature=0.5):
+    def __init__(self, temperature=0.5):
         super().__init__()
-        self.embed, self.everyone, self.temperature = encoder(), everyone, temperature
+        self.embed, self.temperature = encoder(), temperature
         self.augment = layers.GaussianNoise(0.3, seed=3)
 
     def loss_of(self, one, other):
-        similarity = ops.matmul(one, ops.transpose(self.everyone(other))) / self.temperature
+        similarity = ops.matmul(one, ops.transpose(other)) / self.temperature
         alike = ops.sum(one * other, axis=1) / self.temperature
         return ops.mean(ops.logsumexp(similarity, axis=1) - alike)
 
@@ -127,47 +123,10 @@ def trained_views(strategy, model_of):
     return model, model.fit(FEATURES, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
-@agrees()
-def simclr(strategy):
-    """Brings the views of the whole batch together, as the README says."""
-
-    def everyone(rows):
-        return tf.distribute.get_replica_context().all_gather(rows, axis=0)
-
-    return trained_views(strategy, lambda: SimCLR(everyone))
-
-
 @raises("in which examples are mixed")
-def simclr_of_its_share(strategy):
+def simclr(strategy):
     """Takes the examples that a replica has for the batch."""
     return trained_views(strategy, SimCLR)
-
-
-class BYOL(keras.Model):
-    """Predicts what a slowly following copy of the network makes of another view."""
-
-    def __init__(self):
-        super().__init__()
-        self.online, self.target, self.predictor = encoder(), encoder(), layers.Dense(3)
-        self.target.set_weights(self.online.get_weights())
-        self.augment = layers.GaussianNoise(0.3, seed=3)
-
-    def train_step(self, data):
-        one, other = (self.augment(data, training=True) for _ in range(2))
-        with tf.GradientTape() as tape:
-            predicted = ops.normalize(self.predictor(self.online(one)), axis=-1)
-            loss = ops.mean(2.0 - 2.0 * ops.sum(predicted * self.target(other), axis=-1))
-        variables = self.online.trainable_variables + self.predictor.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-        for ours, theirs in zip(self.online.variables, self.target.variables, strict=True):
-            theirs.assign(0.99 * theirs + 0.01 * ours)
-        return {"loss": loss}
-
-
-@agrees()
-def byol(strategy):
-    """Needs no other examples; the copy follows by `assign` in the step."""
-    return trained_views(strategy, BYOL)
 
 
 class MetricLearning(keras.Model):
@@ -190,7 +149,7 @@ class MetricLearning(keras.Model):
         return {"loss": loss}
 
 
-@raises("whole batch", until=UNDER_WAY)
+@warns("is taken for such a mean", until=UNDER_WAY)
 def metric_learning(strategy):
     """Compares the examples of a share in a loss of Keras."""
     with strategy.scope():
@@ -266,22 +225,6 @@ def hardest_of_the_whole_batch(strategy):
         return batch_hard(*tfdp.whole_batch((labels, features)))
 
     return encoder_trained_by(strategy, loss)
-
-
-@agrees()
-def rank_lists(strategy):
-    """Compares the items of one example with each other: a list is a row."""
-    lists = np.stack([FEATURES, FEATURES[::-1], 0.5 * FEATURES], axis=1)
-
-    def list_loss(relevance, scores):
-        return -ops.sum(ops.softmax(relevance) * ops.log_softmax(scores), axis=-1)
-
-    with strategy.scope():
-        items = keras.Input((3, 4))
-        scores = ops.squeeze(layers.Dense(1)(layers.Dense(4, "relu")(items)), -1)
-        model = keras.Model(items, scores)
-        model.compile(keras.optimizers.Adagrad(0.1), list_loss)
-    return model, model.fit(lists, lists[..., 0], batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
 class MoCo(keras.Model):

@@ -8,7 +8,6 @@ import tensorflow as tf
 from foreign.data import (
     BATCH_SIZE,
     CLASSES,
-    FEATURES,
     IMAGES,
     LABELS,
     POINTS,
@@ -89,56 +88,6 @@ def conditional_gan(strategy):
         adam = [keras.optimizers.Adam(1e-3) for _ in range(2)]
         gan.compile(*adam, keras.losses.BinaryCrossentropy(from_logits=True))
     return gan, gan.fit(POINTS, ONE_HOT, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
-class WGAN(keras.Model):
-    """WGAN-GP: several steps of the critic, with a penalty on its slopes, for one of the other."""
-
-    def __init__(self):
-        super().__init__()
-        self.critic, self.generator = network(2, 4, 1), network(NOISE, 4, 2)
-        self.noise = keras.random.SeedGenerator(4)
-
-    def compile(self, d_optimizer, g_optimizer):
-        super().compile()
-        self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
-
-    def gradient_penalty(self, real, fake):
-        alpha = keras.random.uniform((ops.shape(real)[0], 1), seed=self.noise)
-        interpolated = real + alpha * (fake - real)
-        with tf.GradientTape() as tape:
-            tape.watch(interpolated)
-            scores = self.critic(interpolated, training=True)
-        slopes = tape.gradient(scores, [interpolated])[0]
-        norm = ops.sqrt(ops.sum(ops.square(slopes), axis=1) + 1e-12)
-        return ops.mean((norm - 1.0) ** 2)
-
-    def train_step(self, real):
-        size = ops.shape(real)[0]
-        for _ in range(2):
-            noise = keras.random.normal((size, NOISE), seed=self.noise)
-            with tf.GradientTape() as tape:
-                fake = self.generator(noise, training=True)
-                cost = ops.mean(self.critic(fake)) - ops.mean(self.critic(real))
-                d_loss = cost + 10.0 * self.gradient_penalty(real, fake)
-            gradients = tape.gradient(d_loss, self.critic.trainable_variables)
-            self.d_optimizer.apply(gradients, self.critic.trainable_variables)
-        noise = keras.random.normal((size, NOISE), seed=self.noise)
-        with tf.GradientTape() as tape:
-            g_loss = -ops.mean(self.critic(self.generator(noise, training=True)))
-        gradients = tape.gradient(g_loss, self.generator.trainable_variables)
-        self.g_optimizer.apply(gradients, self.generator.trainable_variables)
-        return {"d_loss": d_loss, "g_loss": g_loss}
-
-
-@agrees()
-def wgan_gp(strategy):
-    """Penalizes the critic's gradient with respect to points in between."""
-    with strategy.scope():
-        wgan = WGAN()
-        adam = [keras.optimizers.Adam(2e-3, beta_1=0.5, beta_2=0.9) for _ in range(2)]
-        wgan.compile(*adam)
-    return wgan, wgan.fit(POINTS, batch_size=BATCH_SIZE, verbose=0)
 
 
 class Sampling(layers.Layer):
@@ -295,10 +244,6 @@ class RealNVP(keras.Model):
         self.loss_tracker.update_state(loss)
         return {"loss": self.loss_tracker.result()}
 
-    def test_step(self, data):
-        self.loss_tracker.update_state(self.log_loss(data))
-        return {"loss": self.loss_tracker.result()}
-
 
 @agrees()
 def real_nvp(strategy):
@@ -306,8 +251,7 @@ def real_nvp(strategy):
     with strategy.scope():
         model = RealNVP()
         model.compile(keras.optimizers.Adam(1e-2))
-    history = model.fit(POINTS, batch_size=BATCH_SIZE, verbose=0, validation_data=(POINTS[:5],))
-    return model, history, model.predict(POINTS, verbose=0)
+    return model, model.fit(POINTS, batch_size=BATCH_SIZE, verbose=0)
 
 
 class DDIM(keras.Model):
@@ -347,32 +291,6 @@ def diffusion(strategy):
             keras.optimizers.AdamW(1e-2, weight_decay=1e-4), keras.losses.MeanAbsoluteError()
         )
     return model, model.fit(POINTS, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
-class TiedDense(layers.Layer):
-    """Takes another layer's kernel, the other way round."""
-
-    def __init__(self, dense):
-        super().__init__()
-        self.dense = dense
-
-    def build(self, shape):
-        self.bias = self.add_weight(shape=(self.dense.kernel.shape[0],), initializer="zeros")
-
-    def call(self, x):
-        return ops.matmul(x, ops.transpose(self.dense.kernel)) + self.bias
-
-
-@agrees()
-def tied_autoencoder(strategy):
-    """Decodes with the kernel that encodes, which has orthogonal columns."""
-    with strategy.scope():
-        inputs = keras.Input((4,))
-        orthogonal = keras.regularizers.OrthogonalRegularizer(0.1, mode="columns")
-        encoder = layers.Dense(2, kernel_regularizer=orthogonal, kernel_constraint="unit_norm")
-        model = keras.Model(inputs, TiedDense(encoder)(encoder(inputs)))
-        model.compile(keras.optimizers.Adam(1e-2), "mse")
-    return model, model.fit(FEATURES, FEATURES, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
 class Energy(keras.Model):

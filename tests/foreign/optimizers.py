@@ -1,7 +1,7 @@
 """What is done to updates: averages, accumulation, decay, clipping, schedules, precision."""
 
 import keras
-from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, TARGETS
+from foreign.data import BATCH_SIZE, FEATURES, TARGETS
 from foreign.table import agrees
 from keras import layers, ops
 
@@ -253,20 +253,3 @@ def low_rank_adaptation(strategy):
         model = keras.Sequential([keras.Input((4,)), LoRA(first), last])
         model.compile(keras.optimizers.Adam(1e-2), "mse")
     return model, model.fit(FEATURES, TARGETS, BATCH_SIZE, epochs=2, verbose=0)
-
-
-@agrees()
-def constrained(strategy):
-    """Keeps weights within bounds, and has penalties of every kind on them."""
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                layers.Dense(3, "selu", kernel_constraint=keras.constraints.MaxNorm(0.7)),
-                layers.AlphaDropout(0.2),
-                layers.Dense(CLASSES, bias_regularizer="l1", kernel_constraint="non_neg"),
-            ]
-        )
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adadelta(1.0), loss)
-    return model, model.fit(FEATURES, LABELS, BATCH_SIZE, epochs=2, verbose=0)

@@ -253,29 +253,6 @@ def cutmix_in_data(strategy):
     return model, model.fit(data, epochs=2, verbose=0)
 
 
-class Adversarial(Regressor):
-    """Trains on inputs moved along the sign of their own gradient, besides the clean ones."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = keras.losses.MeanSquaredError()(y, self(x))
-        moved = x + 0.05 * ops.sign(tape.gradient(loss, x))
-        with tf.GradientTape() as tape:
-            clean = keras.losses.mean_squared_error(y, self(x, training=True))
-            hard = keras.losses.mean_squared_error(y, self(moved, training=True))
-            loss = ops.mean(0.5 * clean + 0.5 * hard)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-        return {"loss": loss}
-
-
-@agrees()
-def adversarial_training(strategy):
-    """Takes gradients with respect to inputs, then with respect to weights."""
-    return fitted(strategy, Adversarial)
-
-
 class RDrop(Regressor):
     """Two passes with other units dropped shall say the same."""
 
@@ -333,23 +310,6 @@ def learned_task_weights(strategy):
         model.compile(keras.optimizers.Adam(1e-2))
         model.build((None, 4))
     return model, model.fit(FEATURES, [TARGETS, LABELS], BATCH_SIZE, epochs=2, verbose=0)
-
-
-class RootMeanSquare(Regressor):
-    """Differentiates the root of a mean."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = ops.sqrt(ops.mean(ops.square(self(x) - y)))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-        return {"loss": loss}
-
-
-@raises("a mean or a sum over the examples")
-def root_of_a_mean(strategy):
-    """Is no mean over the examples."""
-    return fitted(strategy, RootMeanSquare)
 
 
 class MaskedMean(Regressor):
@@ -473,29 +433,3 @@ class Accumulating(Regressor):
 def accumulation_by_hand(strategy):
     """Keeps sums of gradients in weights of the model, and a count."""
     return fitted(strategy, Accumulating, optimizer=lambda: keras.optimizers.SGD(0.1))
-
-
-class TwoRates(Regressor):
-    """A learning rate for each part of the network."""
-
-    def compile(self, slow, fast, loss):
-        super().compile(loss=loss)
-        self.slow, self.fast = slow, fast
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape(persistent=True) as tape:
-            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
-        for optimizer, layer in ((self.slow, self.hidden), (self.fast, self.last)):
-            weights = layer.trainable_weights
-            optimizer.apply(tape.gradient(loss, weights), weights)
-        return {"loss": loss}
-
-
-@agrees()
-def two_rates(strategy):
-    """Gives each layer an optimizer of its own."""
-    with strategy.scope():
-        model = TwoRates()
-        model.compile(keras.optimizers.Adam(1e-4), keras.optimizers.SGD(0.1), "mse")
-    return model, model.fit(FEATURES, TARGETS, batch_size=BATCH_SIZE, epochs=2, verbose=0)

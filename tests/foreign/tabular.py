@@ -181,7 +181,6 @@ def graphs(strategy):
     with strategy.scope():
         inputs = [keras.Input((5, 3)), keras.Input((5, 5)), keras.Input((5, 1))]
         x = MessagePassing(4)(inputs)
-        x = MessagePassing(4)([x, *inputs[1:]])
         x = ops.sum(x * inputs[2], axis=1) / ops.sum(inputs[2], axis=1)
         model = keras.Model(inputs, layers.Dense(1)(x))
         model.compile(keras.optimizers.Adam(1e-2), "mse")

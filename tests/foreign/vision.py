@@ -9,25 +9,6 @@ from keras import layers, ops
 
 
 @agrees()
-def convnet(strategy):
-    """Classifies images by convolutions, with dropout; the last ones validate."""
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((8, 8, 1)),
-                layers.Rescaling(2.0, offset=-1.0),
-                layers.Conv2D(3, 3, activation="relu"),
-                layers.MaxPooling2D(2),
-                layers.Flatten(),
-                layers.Dropout(0.5),
-                layers.Dense(CLASSES, activation="softmax"),
-            ]
-        )
-        model.compile("rmsprop", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model, model.fit(IMAGES, LABELS, BATCH_SIZE, verbose=0, validation_split=0.2)
-
-
-@agrees()
 def augmentation(strategy):
     """Has layers that augment each image in front of the classifier."""
     with strategy.scope():
