@@ -308,7 +308,6 @@ def learned_task_weights(strategy):
     with strategy.scope():
         model = Uncertain()
         model.compile(keras.optimizers.Adam(1e-2))
-        model.build((None, 4))
     return model, model.fit(FEATURES, [TARGETS, LABELS], BATCH_SIZE, epochs=2, verbose=0)
 
 

@@ -79,7 +79,7 @@ def cases():
             yield pytest.param(name, replicas, marks=marks, id=f"{name}-{count_id(replicas)}")
 
 
-@pytest.mark.parametrize(("name", "replicas"), cases())
+@pytest.mark.parametrize(("name", "replicas"), list(cases()))
 def test_a_program_agrees_with_one_device_or_says_that_it_does_not(name, replicas, caplog):
     program = PROGRAMS[name]
     if program.outcome == "found":

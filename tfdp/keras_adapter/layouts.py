@@ -236,12 +236,13 @@ class Layouts:
 
     def _reshape(self, output: Any, node: Node) -> Layout:
         layout = self.of(node.inputs[0])
-        before, after = node.inputs[0].tensor.shape, output.shape
         if layout in (Layout.FREE, Layout.UNKNOWN, Layout.SPREAD):
             return layout
-        sizes = [_numbers_in_row(shape) for shape in (before, after)]
-        known = None not in sizes and sizes[1]
-        return layout if known and sizes[0] % sizes[1] == 0 else Layout.SPREAD
+        before = _numbers_in_row(node.inputs[0].tensor.shape)
+        after = _numbers_in_row(output.shape)
+        if not before or not after or before % after:
+            return Layout.SPREAD
+        return layout
 
     def _transpose(self, output: Any, node: Node) -> Layout:
         order, layout = _static(node.inputs[1]), self.of(node.inputs[0])
