@@ -119,12 +119,17 @@ def train(build, use, replicas=None):
 
 def trained_once(build, use):
     """As `train` on one device; in a cluster rank 0 does it for all ranks."""
+    return once(lambda: train(build, use))
+
+
+def once(compute):
+    """Returns `compute()`; in a cluster rank 0 computes it for all ranks."""
     if not CLUSTER_REPLICAS:
-        return train(build, use)
+        return compute()
     board = strategy(None).extended.processes.board
     usual, board.timeout_seconds = board.timeout_seconds, 300.0  # one rank works for all
     try:
-        found = pickle.dumps(train(build, use)) if board.rank == 0 else b""
+        found = pickle.dumps(compute()) if board.rank == 0 else b""
         return pickle.loads(board.from_first("one device's outcome", payload=found).payload)
     finally:
         board.timeout_seconds = usual

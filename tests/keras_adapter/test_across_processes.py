@@ -71,6 +71,12 @@ def test_in_two_processes_the_telling_tests_pass():
     passes(modules(), 2, 1, "telling", **FIRST_CASES)
 
 
+@pytest.mark.exhaustive("test_in_two_processes_the_telling_tests_pass")
+@pytest.mark.timeout(620)
+def test_in_two_processes_the_telling_foreign_programs_train_as_on_one_device():
+    passes([FOLDER.parent / "foreign" / "test_programs.py"], 2, 1, "telling")
+
+
 # Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
 # or leaves files to rank 0, draws, gathers. The others compute with sums, which the telling tests
 # show.

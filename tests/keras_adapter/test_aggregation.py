@@ -131,6 +131,29 @@ def test_a_sum_that_is_computed_from_its_own_value_is_refused(name):
         fit(model)
 
 
+class WithPlainVariable(Writes):
+    """Has a variable of TensorFlow's own, which nothing makes one value of."""
+
+    def build(self, shape):
+        self.state = tf.Variable(1.0, trainable=False)
+
+
+def test_a_variable_of_tensorflow_that_replicas_would_write_differently_is_refused():
+    def build(write):
+        layer = WithPlainVariable(write)
+        model = keras.Sequential([keras.Input((5,)), layer, layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    model = harness.build_in_scope(lambda: build(lambda v, x: v.assign_add(tf.reduce_sum(x))), 2)
+    with pytest.raises(ValueError, match=r"the same on all replicas.*add_weight"):
+        fit(model)
+    model = harness.build_in_scope(lambda: build(lambda v, x: v.assign_add(0.5 * v)), 2)
+    fit(model)
+    first, *others = harness.components(model.layers[0].state)
+    assert first > 1.0 and all(first == other for other in others)
+
+
 @harness.in_one_process
 def test_what_is_not_declared_is_told_once(caplog):
     said = {}

@@ -39,6 +39,31 @@ def test_sparse_gradients_train_as_on_one_device(name, trains_as_one_device):
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, *token_data()))
 
 
+class Places(layers.Layer):
+    """Looks up positions, and tables at fixed places; one of them at the examples' places, too."""
+
+    def build(self, shape):
+        self.positions = self.add_weight(shape=(4, 3), initializer="uniform", name="positions")
+        self.table = self.add_weight(shape=(2, 3), initializer="uniform", name="table")
+        self.both = self.add_weight(shape=(4, 3), initializer="uniform", name="both")
+
+    def call(self, x):
+        positions = ops.take(self.positions, ops.arange(ops.shape(x)[1]), axis=0)
+        of_examples = ops.take(self.both, ops.cast(ops.abs(x[..., 0]), "int32") % 4, axis=0)
+        x = x * of_examples * ops.take(self.both, [2, 0, 0, 3], axis=0)
+        return x * positions * ops.take(self.table, [0, 1, 1, 0], axis=0)
+
+
+def test_rows_that_do_not_depend_on_the_batch_come_as_often_as_on_one_device(trains_as_one_device):
+    def build():
+        model = keras.Sequential([keras.Input((None, 3)), Places(), layers.GlobalMaxPooling1D()])
+        model.compile(optimizers.Adam(0.05), loss="mse")
+        return model
+
+    x = np.random.default_rng(0).normal(size=(21, 4, 3))
+    trains_as_one_device(build, lambda model: harness.fit_arrays(model, x, x.max(1)))
+
+
 @pytest.mark.slow
 def test_an_embedding_that_is_also_used_densely_trains_as_on_one_device(trains_as_one_device):
     def build():

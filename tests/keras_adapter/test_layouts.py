@@ -31,12 +31,15 @@ def traced(expression, find, rows=None):
 LAYOUTS = {
     "elementwise": (lambda x: tf.exp(-x) * tf.constant([1.0, 2.0, 3.0]) + 1.0, Layout.ROWS),
     "along features": (lambda x: tf.reduce_logsumexp(x, axis=-1), Layout.ROWS),
+    "the largest": (lambda x: ops.argmax(x, axis=1), Layout.ROWS),
     "over examples": (lambda x: tf.reduce_mean(x, axis=0), Layout.UNKNOWN),
     "a product": (lambda x: x @ KERNEL, Layout.ROWS),
     "with each other": (lambda x: x @ tf.transpose(x), Layout.UNKNOWN),
     "einsum": (lambda x: tf.einsum("bi,ij->bj", x, KERNEL), Layout.ROWS),
     "einsum over examples": (lambda x: tf.einsum("bi,bj->ij", x, x), Layout.UNKNOWN),
     "flat": (lambda x: tf.reshape(x, [-1]), Layout.ROWS),
+    "a row for each number": (lambda x: tf.reshape(x, [-1, 1]), Layout.ROWS),
+    "rows of several examples": (lambda x: tf.reshape(x, [-1, 6]), Layout.SPREAD),
     "a column": (lambda x: tf.reshape(x[:, 0], [-1, 1]), Layout.ROWS),
     "transposed": (tf.transpose, Layout.SPREAD),
     "stacked": (lambda x: tf.stack([x, x], axis=1), Layout.ROWS),
@@ -58,6 +61,12 @@ LAYOUTS = {
     "as many ones": (lambda x: tf.ones([tf.shape(x)[0], 2]), Layout.ROWS),
     "as much noise": (lambda x: tf.random.normal([tf.shape(x)[0], 2]), Layout.ROWS),
     "noise of one shape": (lambda x: tf.random.normal([4, 2]), Layout.UNKNOWN),
+    "enlarged": (
+        lambda x: tf.nn.conv2d_transpose(
+            x[:, None, :, None], tf.ones([1, 2, 2, 1]), [tf.shape(x)[0], 1, 6, 2], [1, 1, 2, 1]
+        ),
+        Layout.ROWS,
+    ),
     "padded": (lambda x: tf.pad(x, [[0, 0], [1, 1]]), Layout.ROWS),
     "none of it": (lambda x: tf.reduce_sum(KERNEL) + 1.0, Layout.FREE),
     "in a function": (lambda x: tf.function(lambda y: tf.abs(y), autograph=False)(x), Layout.ROWS),

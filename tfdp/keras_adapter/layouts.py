@@ -39,7 +39,8 @@ MARK_OF = {layout: mark for mark, layout in _MARKED.items()}
 # Each element of the output comes from the elements at its place, or from those along other axes
 # than the first.
 ELEMENTWISE = """
-    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Cast Ceil
+    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e BitwiseAnd
+    BitwiseOr BitwiseXor Cast Ceil
     CheckNumerics ClipByValue Cos Cosh DebugGradientIdentity Digamma Div DivNoNan Elu
     EnsureShape Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual
     Identity Igamma Inv IsFinite IsInf IsNan LeakyRelu Less LessEqual Lgamma Log Log1p
@@ -173,9 +174,8 @@ class Layouts:
             return self._reduced
         if node.type in ("Fill", "BroadcastTo") or is_random(node.type):
             return self._of_shape
-        if node.type.startswith(_OF_FIRST):
-            return self._of_first
-        return getattr(self, f"_{node.type.lower()}", None)
+        own = getattr(self, f"_{node.type.lower()}", None)
+        return self._of_first if own is None and node.type.startswith(_OF_FIRST) else own
 
     def _elementwise(self, output: Any, node: Node) -> Layout:
         layouts = [self.of(place) for place in node.inputs]
@@ -238,6 +238,14 @@ class Layouts:
         first, *others = node.inputs
         alone = all(self.of(other) is Layout.FREE for other in others)
         return self._first_axis(first) if alone else Layout.UNKNOWN
+
+    def _conv2dbackpropinput(self, output: Any, node: Node) -> Layout:
+        """Of a transposed convolution, which is given a shape, a kernel and what it enlarges."""
+        _, kernel, images = node.inputs
+        alone = self.of(kernel) is Layout.FREE
+        return self._first_axis(images) if alone else Layout.UNKNOWN
+
+    _conv3dbackpropinputv2 = _depthwiseconv2dnativebackpropinput = _conv2dbackpropinput
 
     def _first_axis(self, place: Place) -> Layout:
         layout = self.of(place)
@@ -345,6 +353,10 @@ class Layouts:
         return self._first_axis(node.inputs[0]) if none_before else Layout.UNKNOWN
 
     _padv2 = _mirrorpad = _pad
+
+    def _bitcast(self, output: Any, node: Node) -> Layout:
+        same = output.shape.rank == node.inputs[0].tensor.shape.rank
+        return self.of(node.inputs[0]) if same else Layout.UNKNOWN
 
     def _resourcegather(self, output: Any, node: Node) -> Layout:
         return self.of(node.inputs[1])

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import fitting, recorded
+from tfdp.keras_adapter import fitting, recorded, rows
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
 from tfdp.keras_adapter.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients import innermost
@@ -162,7 +162,7 @@ def _summed(step: Step, grads: list[Any]) -> list[Any]:
     if all(grad is None for grad in grads):
         return grads
     with recorded.watching_buckets() as watch:
-        summed = iter(step.sum_prepared([g for g in grads if g is not None], None, watch))
+        summed = iter(rows.summed(step, [g for g in grads if g is not None], None, watch))
     return [None if grad is None else next(summed) for grad in grads]
 
 

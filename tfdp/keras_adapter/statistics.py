@@ -59,7 +59,9 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         return original(self, _state_of_metric(step, self, value))
     if self.aggregation == "none":
         step.note_written(self, may_differ=_is_symbolic(value) and writes.may_differ(value))
-        return original(self, _unless_stand_in(step, self, value))
+        value = _unless_stand_in(step, self, value)
+        with step.during(Phase.NOTED):
+            return original(self, value)
     if self.aggregation not in _DECLARED or step.share is None:
         return original(self, _unless_stand_in(step, self, value))
     together = _together_absolute(step, self, value)
@@ -73,6 +75,30 @@ def _unless_stand_in(step: Step, variable: Variable, value: Any) -> Any:
         return value
     now = tf.convert_to_tensor(variable.value)
     return tf.where(step.share.has_examples, tf.cast(value, now.dtype), now)
+
+
+def check_unmanaged(variable: tf.Variable, value: Any) -> None:
+    """Checks what a replica writes into a `tf.Variable` that has no aggregation.
+
+    Nothing makes one value of what several replicas write there: they would part for good.
+
+    Raises:
+      ValueError: The graph of a step of Keras' trainer does not show it to be the same on all.
+    """
+    step = current()
+    if step is None or step.share is None or step.num_replicas == 1:
+        return
+    if step.phase not in (Phase.PROGRAM, Phase.COMPILED):
+        return
+    tensors = [t for t in tf.nest.flatten(value, expand_composites=True) if _is_symbolic(t)]
+    if origins(tensors) & ~Origin.SUM:
+        raise ValueError(
+            f"What a step writes into {variable.name!r}, a `tf.Variable` without an aggregation, "
+            "must be the same on all replicas, but it depends on the replica's own examples or "
+            "random numbers. Make the variable with `self.add_weight(trainable=False, "
+            'aggregation=...)`: "mean" for what is a mean over the batch\'s examples, "sum" for '
+            "what is added with `assign_add`."
+        )
 
 
 def average_written(step: Step) -> None:

@@ -119,6 +119,7 @@ class Phase(enum.Enum):
       DRAW: A draw of random numbers for the whole batch.
       SEED: A random generator that moves on.
       WRITE: A write of what all replicas write together.
+      NOTED: A write of the replica's own, of which the end of the step makes one value for all.
     """
 
     PROGRAM = enum.auto()
@@ -130,6 +131,7 @@ class Phase(enum.Enum):
     DRAW = enum.auto()
     SEED = enum.auto()
     WRITE = enum.auto()
+    NOTED = enum.auto()
 
 
 @dataclasses.dataclass

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter import statistics
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
     MirroredVariable,
@@ -115,7 +116,11 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 
     def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         aggregation = self.aggregation
-        if not (getattr(_thread, "identical", False) or aggregation == tf.VariableAggregation.NONE):
+        if getattr(_thread, "identical", False):
+            pass
+        elif aggregation == tf.VariableAggregation.NONE:
+            statistics.check_unmanaged(self, value)
+        else:
             value = self._aggregated(value, aggregation)
         return update_fn(self._get_on_device_or_primary(), value, **kwargs)
 

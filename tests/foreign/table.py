@@ -1,0 +1,65 @@
+"""How a program says what becomes of it on many replicas.
+
+A program is a function of a strategy, as its author would write it: on one device the strategy is
+TensorFlow's default one. It returns what it makes, models and layers, histories, predictions, in
+any nest. Its decorator says the outcome; there is none for a program that differs in silence.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+WEIGHT_TOLERANCE = 1e-5  # of the largest value of its kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program and its outcome on many replicas.
+
+    Attributes:
+      run: The program.
+      outcome: "agrees" with one device, "raises", "warns", or is "found" by `tfdp.verify`.
+      text: What the error, the warning or the report says; nothing for "agrees".
+      tolerance: By how much what it makes may differ, of the largest value of its kind.
+      batches: What `tfdp.verify` trains on; then `run` has no argument and returns the model.
+      until: The work that is under way, for an outcome that is not yet there.
+    """
+
+    run: Callable[..., Any]
+    outcome: str
+    text: str = ""
+    tolerance: float = WEIGHT_TOLERANCE
+    batches: Any = None
+    until: str = ""
+
+
+PROGRAMS: dict[str, Program] = {}
+
+
+def _declared(outcome, text="", **options):
+    def declare(run):
+        assert run.__name__ not in PROGRAMS, run.__name__
+        PROGRAMS[run.__name__] = Program(run, outcome, text, **options)
+        return run
+
+    return declare
+
+
+def agrees(tolerance=WEIGHT_TOLERANCE, **options):
+    """The program makes what it makes on one device."""
+    return _declared("agrees", tolerance=tolerance, **options)
+
+
+def raises(text, **options):
+    """The program ends with an error on many replicas, and with none on one device."""
+    return _declared("raises", text, **options)
+
+
+def warns(text, **options):
+    """The program differs on many replicas, or may, and a warning says so."""
+    return _declared("warns", text, **options)
+
+
+def found(text, batches, **options):
+    """`tfdp.verify` says that the program differs, and why; nobody says so while it trains."""
+    return _declared("found", text, batches=batches, **options)

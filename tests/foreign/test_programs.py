@@ -1,0 +1,105 @@
+"""Programs that nobody wrote for tfdp train on many replicas as on one device, or say so."""
+
+import functools
+import importlib
+import logging
+import pathlib
+
+import harness
+import keras
+import pytest
+import tensorflow as tf
+from foreign.table import PROGRAMS
+from replica_counts import CLUSTER_REPLICAS, count_id
+
+import tfdp
+
+FOLDER = pathlib.Path(__file__).parent
+for module in sorted(FOLDER.glob("*.py")):
+    if not module.stem.startswith("test_"):
+        importlib.import_module(f"foreign.{module.stem}")
+
+# Each shows what no other test of `make test` does.
+FAST = {
+    *("accumulation_by_hand", "contractive", "diffusion", "learned_task_weights", "lookahead"),
+    *("physics_informed", "vq_vae"),
+}
+# One for each mechanism that depends on where the replicas are: rows of tables and of positions,
+# what is gathered, own loops, decisions of callbacks, data that each process draws, named outputs.
+TELLING = {
+    *("transformer_classifier", "dual_encoder", "deep_q_learning", "stops_early", "generator"),
+    "tickets",
+}
+
+
+def arrays(made):
+    """What a program made, in NumPy: models and layers become their weights."""
+    if isinstance(made, (keras.Layer, keras.optimizers.Optimizer)):
+        return [value_on_all_replicas(variable) for variable in made.variables]
+    if isinstance(made, keras.callbacks.History):
+        return made.history
+    if isinstance(made, dict):
+        return {name: arrays(value) for name, value in made.items()}
+    if isinstance(made, (list, tuple)):
+        return [arrays(value) for value in made]
+    return made.numpy() if isinstance(made, tf.Tensor) else made
+
+
+def value_on_all_replicas(variable):
+    """A variable's value, which must have the same bits on every replica."""
+    first, *others = harness.components(variable)
+    for other in others:
+        assert first.tobytes() == other.tobytes(), f"`{variable.path}` differs between replicas"
+    return first
+
+
+def made_by(program, replicas=None):
+    """What `program` makes, from the state of a fresh process."""
+    harness.start_over()
+    one = tf.distribute.get_strategy()
+    return arrays(program.run(one if replicas is None else harness.strategy(replicas)))
+
+
+@functools.cache
+def made_on_one_device(name):
+    return harness.once(lambda: made_by(PROGRAMS[name]))
+
+
+def cases():
+    """Every program on two and on three replicas; the cluster has as many as it has."""
+    for name in PROGRAMS:
+        for replicas in [CLUSTER_REPLICAS] if CLUSTER_REPLICAS else [2, 3]:
+            marks = [pytest.mark.slow]
+            if name not in FAST or replicas != 2:
+                marks.append(pytest.mark.exhaustive)
+            if name in TELLING:
+                marks.append(pytest.mark.telling)
+            if PROGRAMS[name].until:
+                marks.append(pytest.mark.xfail(reason=PROGRAMS[name].until, strict=True))
+            yield pytest.param(name, replicas, marks=marks, id=f"{name}-{count_id(replicas)}")
+
+
+@pytest.mark.parametrize(("name", "replicas"), list(cases()))
+def test_a_program_agrees_with_one_device_or_says_that_it_does_not(name, replicas, caplog):
+    program = PROGRAMS[name]
+    if program.outcome == "found":
+        report = tfdp.verify(program.run, program.batches, strategy=harness.strategy(replicas))
+        assert program.text in repr(report).replace("\n", " ")
+        assert not report or report.by_design
+        return
+    expected = made_on_one_device(name)
+    if program.outcome == "raises":
+        with pytest.raises(Exception, match=program.text):
+            made_by(program, replicas)
+        return
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        made = made_by(program, replicas)
+    if program.outcome == "warns":
+        assert program.text in caplog.text
+    else:
+        harness.assert_close(made, expected, program.tolerance)
+
+
+def test_there_are_sixty_programs_and_each_says_what_it_does():
+    assert len(PROGRAMS) >= 60
+    assert all(program.run.__doc__ for program in PROGRAMS.values())
