@@ -25,8 +25,8 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layouts import MARK_OF
 from tfdp.keras_adapter.provenance import Mark, mark
-from tfdp.keras_adapter.step import Phase, Share, Unseeded, current, is_tfdp
-from tfdp.keras_adapter.traced import Walk
+from tfdp.keras_adapter.step import Phase, Step, Unseeded, current, is_tfdp
+from tfdp.keras_adapter.traced import Place, Walk
 from tfdp.keras_adapter.weighing import layouts_of
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
@@ -222,23 +222,27 @@ def _place(shape: Any, seed: Any, of_examples: bool = True) -> tuple[tf.Tensor, 
     step: Any = current()
     with step.during(Phase.DRAW):
         seed = cast_seed(draw_seed(seed))
-    return seed, _numbers_before(step.share, shape) if of_examples else tf.constant(0, tf.int64)
+    return seed, _numbers_before(step, shape) if of_examples else tf.constant(0, tf.int64)
 
 
-def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
+def _numbers_before(step: Step, shape: Any) -> tf.Tensor:
     """How many numbers of one device's draw come before this replica's.
 
     A draw is of the examples where axis 0 is as long as the share is, or a multiple of that, as in
     (examples x windows, features): then it begins with the share's first example. Any other, such
     as noise on weights, is the same on all replicas.
     """
-    sizes = _sizes(shape)
+    share, sizes = step.share, _sizes(shape)
+    assert share is not None
     if sizes is not None and len(sizes) == 0:
         return tf.constant(0, tf.int64)
     if sizes is not None and share.rows is None and tf.get_static_value(sizes[0]) is not None:
         return tf.constant(0, tf.int64)  # The share's length is not known before it comes.
+    first_size = shape[0]
+    if tf.is_tensor(first_size) and layouts_of(step, Walk()).is_free(Place(first_size)):
+        return tf.constant(0, tf.int64)  # such as the length of the whole batch
     sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
-    _, first, rows = tf.unstack(tf.convert_to_tensor(share.place))
+    _, first, rows, _ = tf.unstack(tf.convert_to_tensor(share.place))
     rows_per_example = sizes[0] // tf.maximum(rows, 1)
     first_row = tf.where(rows_per_example * rows == sizes[0], first * rows_per_example, 0)
     return mark(first_row * tf.reduce_prod(sizes[1:]), Mark.RANDOM)
