@@ -65,6 +65,7 @@ FINGERPRINTS = {
     "legacy_h5_format.save_model_to_hdf5": "089058ee0d32",
     "loss.apply_mask": "61d8938cd866",
     "loss.reduce_values": "60b046214772",
+    "loss.reduce_weighted_values": "1976df12ea19",
     "loss.scale_loss_for_distribution": "143cd8a5efb6",
     "loss.unscale_loss_for_distribution": "3903c7ed7f69",
     "nn._compute_moments_sync": "4ef59a47d67b",

@@ -26,6 +26,7 @@ _MODULES = (
     "statistics",
     "trainer",
     "variables",
+    "whole_values",
 )
 
 

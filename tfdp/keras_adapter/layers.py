@@ -33,11 +33,8 @@ def mark_outputs(step: Step, inputs: Any, outputs: Any) -> None:
         if not isinstance(value, tf.Tensor) or not value.shape.rank or mark_of(value) is not None:
             continue
         first = value.shape[0]
-        if first is None or length is None:
-            gives_rows = first is None
-        else:
-            gives_rows = first % max(length, 1) == 0 and not layouts.is_free(Place(value))
-        if gives_rows:
+        fits = first is None if None in (first, length) else first % max(length, 1) == 0
+        if fits and not layouts.is_free(Place(value)):
             mark(value, MARK_OF[rows])
 
 
