@@ -36,6 +36,7 @@ FINGERPRINTS = {
     "LossScaleOptimizer.check_finite": "b0ce693a4ff0",
     "Mean.update_state": "addc194e254f",
     "Model.export": "f11ed3b71eb3",
+    "RNN.call": "e580bb43258d",
     "ReplicaContext.all_gather": "98e28fe9d46b",
     "ReplicaContextBase.all_reduce": "940f283294a1",
     "SeedGenerator.next": "d2174a08ab35",

@@ -21,6 +21,7 @@ _MODULES = (
     "moments",
     "optimizers",
     "randomness",
+    "recurrent",
     "scopes",
     "stand_ins",
     "statistics",

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, scopes
+from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, recurrent, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.gradients import Windows, check_waiting
@@ -85,6 +85,8 @@ def maybe_symbolic_build(
     strategy: Any = self._distribute_strategy
     if not is_tfdp(strategy):
         return original(self, iterator, data_batch)
+    if strategy.num_replicas_in_sync > 1:
+        recurrent.check_states(self)
     if iterator is not None:
         spec = iterator._distributed_dataset.element_spec
         data_batch = tf.nest.map_structure(_one_replica, spec)
