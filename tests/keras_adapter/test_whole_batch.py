@@ -103,7 +103,7 @@ class All(layers.Layer):
 
 
 class OwnStep(keras.Model):
-    """Differentiates a sum over the whole batch, in a function, and clips by hand."""
+    """Differentiates a sum over the whole batch, and clips by hand."""
 
     def __init__(self):
         super().__init__()
@@ -111,7 +111,6 @@ class OwnStep(keras.Model):
         self.all = All()
         self.noise = layers.Dropout(0.4, seed=4)
 
-    @tf.function
     def loss_of(self, codes, views):
         scores = codes @ tf.transpose(self.noise(self.all(views), training=True))
         own = tf.reduce_sum(tf.reduce_logsumexp(scores, axis=1))

@@ -33,7 +33,9 @@ def mark_outputs(step: Step, inputs: Any, outputs: Any) -> None:
         if not isinstance(value, tf.Tensor) or not value.shape.rank or mark_of(value) is not None:
             continue
         first = value.shape[0]
-        fits = first is None if None in (first, length) else first % max(length, 1) == 0
+        fits = first is None
+        if first is not None and length is not None:
+            fits = first % max(length, 1) == 0
         if fits and not layouts.is_free(Place(value)):
             mark(value, MARK_OF[rows])
 

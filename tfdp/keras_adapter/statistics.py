@@ -222,7 +222,7 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
         f"{variable.path!r} is written otherwise. Use `assign_add` for what adds up over examples. "
         "For a mean over the batch's examples make the state with `self.add_variable(..., "
         "aggregation='mean')`; for anything else compute it from the whole batch, `x = "
-        f"context.all_gather(x, axis=0)`, {_CONTEXT}, with aggregation='only_first_replica'."
+        "tfdp.whole_batch(x)`, with aggregation='only_first_replica'."
     )
 
 

@@ -183,7 +183,7 @@ def _differentiable(step: Step, own: list[tf.Tensor], places: list[_Place]) -> l
             if step.share is not None and step.share.may_be_empty:
                 # What a stand-in gives may be NaN.
                 has_examples = places[0].rows > 0
-                upstream = [tf.where(has_examples, u, tf.zeros_like(u)) for u in upstream]
+                upstream = tuple(tf.where(has_examples, u, tf.zeros_like(u)) for u in upstream)
             totals = step.sum(upstream)
             return [_own_rows(*each) for each in zip(totals, own, places, strict=True)]
 
