@@ -77,6 +77,26 @@ def test_losses_layers_and_metrics_see_all_examples(options, trains_as_one_devic
     trains_as_one_device(lambda: everywhere(**OPTIONS[options]), used)
 
 
+class Gathering(layers.Layer):
+    """Replicas take turns around an `all_gather`, and share the layer's list of losses."""
+
+    def call(self, x):
+        everyone, context = x, tf.distribute.get_replica_context()
+        if context is not None and context.strategy.extended._num_replicas_in_sync > 1:
+            everyone = context.all_gather(x, axis=0)
+        self.add_loss(tf.math.reduce_std(everyone))
+        return x
+
+
+def test_losses_that_layers_add_are_the_replicas_own(trains_as_one_device):
+    def build():
+        model = keras.Sequential([keras.Input((5,)), layers.Dense(2), Gathering(), Gathering()])
+        model.compile(optimizers.SGD(0.1), "mse")
+        return model
+
+    trains_as_one_device(build, lambda model: harness.fit_arrays(model, X, X[:, :2], batch_size=6))
+
+
 class Summed(keras.losses.Loss):
     """A sum over the whole batch's values."""
 

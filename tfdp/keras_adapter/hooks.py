@@ -10,6 +10,7 @@ from typing import Any
 
 _MODULES = (
     "across_processes",
+    "added_losses",
     "compiling",
     "feeding",
     "files",
