@@ -1,7 +1,7 @@
 """What layers add with `add_loss`: each replica's own.
 
-Replicas share the layers, and their lists of losses. Where replicas take turns, eagerly or around an
-`all_gather`, one would find the losses of another there, or clear them.
+Replicas share the layers, and their lists of losses. Where replicas take turns, eagerly or around
+an `all_gather`, one would find the losses of another there, or clear them.
 """
 
 from __future__ import annotations
