@@ -18,6 +18,7 @@ from tfdp.lazy import lazy_names
 if TYPE_CHECKING:
     from tfdp import callbacks, data, errors, optimizers, topology
     from tfdp.determinism.enable import enable_determinism
+    from tfdp.keras_adapter.whole_batch import whole_batch
     from tfdp.manifest.write import write_manifest
     from tfdp.strategy.data_parallel import DataParallelStrategy
     from tfdp.verification.verify import verify
@@ -35,6 +36,7 @@ __all__ = [
     "optimizers",
     "topology",
     "verify",
+    "whole_batch",
     "write_manifest",
 ]
 
@@ -47,6 +49,7 @@ _LAZY = {
     "optimizers": ("tfdp.optimizers", None),
     "topology": ("tfdp.topology", None),
     "verify": ("tfdp.verification.verify", "verify"),
+    "whole_batch": ("tfdp.keras_adapter.whole_batch", "whole_batch"),
     "write_manifest": ("tfdp.manifest.write", "write_manifest"),
 }
 

@@ -13,7 +13,7 @@ X, Y = harness.regression_data(7)
 
 
 class Own(keras.Model):
-    """A `train_step` with a Keras loss and one that a function of TensorFlow's averages."""
+    """A `train_step` with a Keras loss that also asks for the number of replicas."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +28,8 @@ class Own(keras.Model):
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
-            total = loss + 0.1 * tf.nn.compute_average_loss(self(x)[:, 0])
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            total = loss + 0.1 * ops.mean(self(x)) / replicas
         self.optimizer.apply(
             tape.gradient(total, self.trainable_variables), self.trainable_variables
         )
@@ -42,7 +43,7 @@ def own(trained):
     return trained
 
 
-def test_a_keras_loss_is_exact_beside_one_that_tensorflow_averages():
+def test_a_keras_loss_is_exact_in_a_step_that_asks_for_the_number_of_replicas():
     outcomes = []
     for count in (None, 2):
         model = harness.build_in_scope(lambda: own(Own()), count)

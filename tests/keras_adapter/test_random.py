@@ -390,3 +390,21 @@ def test_initial_weights_are_one_devices(replicas):
     harness.assert_replicas_identical(model)
     for a, b in zip(harness.weights(model), alone, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+X, Y = harness.regression_data(13)
+
+
+def test_predict_draws_what_one_device_draws(trains_as_one_device):
+    def use(model):
+        predicted = model.predict(X, batch_size=6, verbose=0)
+        return predicted, harness.fit_arrays(model, X, Y, batch_size=6)
+
+    def build():
+        inputs = keras.Input(X.shape[1:])
+        outputs = keras.layers.Dense(1)(keras.layers.Dropout(0.5, seed=1)(inputs, training=True))
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        return model
+
+    trains_as_one_device(build, use)

@@ -132,6 +132,7 @@ class Own(keras.Model):
         super().__init__(*args, **kwargs)
         self.total = keras.metrics.Sum(name="total")
         self.rows = keras.metrics.Mean(name="rows")
+        self.mean = keras.metrics.Mean(name="mean")
         self.last = keras.metrics.MeanSquaredError(name="last")
 
     def train_step(self, data):
@@ -140,15 +141,18 @@ class Own(keras.Model):
             loss = self.compute_loss(x, y, self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply(gradients, self.trainable_variables)
-        whole, summed = x, ops.sum(x)
+        whole, summed, mean = x, ops.sum(x), tf.constant(2.0)
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
             whole = context.all_gather(x, axis=0)
             summed = context.all_reduce("SUM", summed)
+            mean = context.all_reduce("mean", {"of": mean})["of"]
         self.last.update_state(y, self(x))
         self.rows.update_state(ops.cast(ops.shape(whole)[0], "float32"))
         self.total.update_state(summed)
-        return {metric.name: metric.result() for metric in (self.last, self.rows, self.total)}
+        self.mean.update_state(mean)
+        metrics = (self.last, self.rows, self.total, self.mean)
+        return {metric.name: metric.result() for metric in metrics}
 
 
 def own():

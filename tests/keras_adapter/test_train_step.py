@@ -15,12 +15,12 @@ UNEVEN = [8, 3, 1, 5]
 class OwnStep(keras.Model):
     """A user's `train_step` with a raw mean as its loss."""
 
-    def __init__(self, scaled=False, raw_logs=False):
+    def __init__(self, divided=False, scaled=False, raw_logs=False):
         super().__init__()
         self.hidden = layers.Dense(6, activation="tanh")
         self.out = layers.Dense(1)
         self.tracker = keras.metrics.Mean(name="loss")
-        self.scaled, self.raw_logs = scaled, raw_logs
+        self.divided, self.scaled, self.raw_logs = divided, scaled, raw_logs
 
     def build(self, shape):
         self.hidden.build(shape)
@@ -38,6 +38,8 @@ class OwnStep(keras.Model):
         with tf.GradientTape() as tape:
             mean = ops.mean(ops.square(y - self(x, training=True)))
             loss = mean
+            if self.divided:  # as tf.distribute's guide has it
+                loss = loss / tf.distribute.get_strategy().num_replicas_in_sync
             if self.scaled:
                 loss = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(loss, self.trainable_variables)
@@ -71,6 +73,7 @@ class OwnStepOfKerasLosses(OwnStep):
 STEPS = {
     "plain": OwnStep,
     "as a tf.function": TracedStep,
+    "divided by the replicas": functools.partial(OwnStep, divided=True),
     "with a loss scale": functools.partial(OwnStep, scaled=True),
     "with raw logs": functools.partial(OwnStep, raw_logs=True),
     "with the compiled loss": OwnStepOfKerasLosses,

@@ -20,6 +20,7 @@ from tfdp.keras_adapter.traced import Node, Place, Walk
 from tfdp.keras_adapter.weighing import layouts_of, terms_of
 
 _OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+_OWN = Origin.DATA | Origin.RANDOM | Origin.LOCAL
 _CALL = keras.losses.MeanSquaredError.call  # that of all losses that are made from a function
 _EXACT = (
     "Exact are values for each example, a mean or a sum over the batch axis, and the loss of the "
@@ -28,38 +29,27 @@ _EXACT = (
 
 
 def is_of_whole_batch(step: Step, values: Any) -> bool:
-    """Whether a loss's values are the same on all replicas, from examples that were gathered.
+    """Whether values are not those of the share's examples, but what all replicas have together."""
+    if step.share is None or step.num_replicas == 1 or not isinstance(values, tf.Tensor):
+        return False
+    if not values.shape.rank or values.shape[0] == (step.share.rows or -1):
+        return False
+    found = origins([values])
+    return bool(found & Origin.TOGETHER) and not found & _OWN
+
+
+def check(step: Step, values: Any) -> None:
+    """Looks for examples that are mixed in a loss's values, of which there is a warning.
 
     Raises:
-      GradientError: They are of a loss of Keras in which examples of the replica are mixed. Of any
-        other such loss there is a warning.
+      GradientError: They are mixed, and it is a loss of Keras.
     """
     if step.num_replicas == 1:
-        return False
-    walk = Walk()
-    layouts = layouts_of(step, walk, checks=False)
-    if layouts.is_free(Place(values)):
-        return True
+        return
     with contextlib.suppress(RecursionError):  # of too long a program nothing is known
-        found = _mixing(step, walk, values)
+        found = _mixing(step, Walk(), values)
         if found is not None:
             refuse_or_warn(step, name_of(step), f"`{found.type}` over the replica's examples")
-    return False
-
-
-def check_weights(step: Step, values: Any, weights: Sequence[Any]) -> None:
-    """Raises GradientError for values of the whole batch that get weights of the replica's part."""
-    if step.num_replicas == 1:
-        return
-    layouts = layouts_of(step, Walk(), checks=False)
-    own = [w for w in weights if tf.is_tensor(w) and not layouts.is_free(Place(w))]
-    if own and layouts.is_free(Place(values)):
-        raise GradientError(
-            "Values of the whole batch cannot be weighted by `sample_weight`, `class_weight` or a "
-            f"mask, of which a replica has those of its own examples, but {name_of(step)} gives "
-            "such values. Feed the weights as an input or a target, bring them together with "
-            "`tfdp.whole_batch` too, and use them in the loss."
-        )
 
 
 def refuse_or_warn(step: Step, name: str, found: str) -> None:

@@ -21,11 +21,13 @@ _MODULES = (
     "moments",
     "optimizers",
     "randomness",
+    "recurrent",
     "scopes",
     "stand_ins",
     "statistics",
     "trainer",
     "variables",
+    "whole_values",
 )
 
 

@@ -17,6 +17,7 @@ from tfdp.keras_adapter._keras import TensorFlowTrainer, losses
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
+from tfdp.keras_adapter.whole_batch import whole_batch
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -47,14 +48,15 @@ def reduce_weighted_values(
     reduction: str | None = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """A scalar is multiplied by the weights that the global batch reduces to."""
+    """Values of the whole batch take all of its weights, and a scalar what these reduce to."""
     step = current()
     weighted = sample_weight is not None or mask is not None
     if step is None or step.share is None or not weighted:
         return original(values, sample_weight, mask, reduction, dtype)
     values = tf.cast(values, dtype or values.dtype)
     if values.shape.rank != 0:
-        coupling.check_weights(step, values, [sample_weight, mask])
+        if coupling.is_of_whole_batch(step, values):
+            sample_weight, mask = whole_batch((sample_weight, mask))
         return original(values, sample_weight, mask, reduction, dtype)
     weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
     return scalars.as_mean(step, values) * weight
@@ -75,6 +77,7 @@ def reduce_values(
         return scalars.as_mean(step, values)
     if coupling.is_of_whole_batch(step, values):
         return original(values, sample_weight, reduction)
+    coupling.check(step, values)
     if reduction in (None, "none"):
         return values
     weighted = reduction == "mean_with_sample_weight" and sample_weight is not None

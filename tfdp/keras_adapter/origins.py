@@ -22,6 +22,7 @@ class Origin(enum.Flag):
 
     Attributes:
       ALIKE: Nothing else.
+      TOGETHER: What replicas have summed or gathered, and so have alike.
       SUM: Gradients that were summed over replicas.
       LOCAL: A replica's own gradients, which wait for their sum.
       RANDOM: Random numbers that replicas draw each for itself.
@@ -29,6 +30,7 @@ class Origin(enum.Flag):
     """
 
     ALIKE = 0
+    TOGETHER = enum.auto()
     SUM = enum.auto()
     LOCAL = enum.auto()
     RANDOM = enum.auto()
@@ -36,8 +38,8 @@ class Origin(enum.Flag):
 
 
 _OF_MARKS = {
-    Mark.GLOBAL: Origin.ALIKE,
-    Mark.LOSS: Origin.ALIKE,
+    Mark.GLOBAL: Origin.TOGETHER,
+    Mark.LOSS: Origin.TOGETHER,
     Mark.MEAN: Origin.DATA,
     Mark.SUM: Origin.SUM,
     Mark.LOCAL: Origin.LOCAL,

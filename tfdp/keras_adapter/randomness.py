@@ -26,7 +26,7 @@ from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layers import Claims
 from tfdp.keras_adapter.layouts import Layout
 from tfdp.keras_adapter.provenance import Mark, mark
-from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current, is_tfdp
+from tfdp.keras_adapter.step import Phase, Step, Unseeded, current, is_tfdp
 from tfdp.keras_adapter.traced import Place, Walk
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
@@ -253,7 +253,7 @@ def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     left out, no replica knows what the others draw: each has numbers of its own.
     """
     sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
-    _, first, rows = tf.unstack(tf.convert_to_tensor(share.place))
+    _, first, rows, _ = tf.unstack(tf.convert_to_tensor(share.place))
     rows_per_example = sizes[0] // tf.maximum(rows, 1)
     own = tf.where(
         rows_per_example * rows == sizes[0],

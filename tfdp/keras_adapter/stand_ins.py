@@ -11,15 +11,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.collectives import map_values
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.cut import Cut, FullCut
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.sharing import sharing
+from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Phase, Share, current
 
 _CONTEXT, _CONTEXT_THAT_GATHERS = (
     next(c for c in tf.distribute.ReplicaContext.__mro__ if name in vars(c))
     for name in ("all_reduce", "all_gather")
 )
+
+
+_SUM = tf.distribute.ReduceOp.SUM
 
 
 @hook(TensorFlowTrainer, "_autoconvert_optionals")
@@ -30,9 +36,12 @@ def autoconvert_optionals(
     converted = original(self, step_func)
 
     def without_stand_in(data: Any) -> Any:
-        if not isinstance(data, Cut) or current() is None:
+        step = current()
+        if not isinstance(data, Cut) or step is None:
             return converted(data)
-        outputs = converted(data.rows)
+        with sharing(step, data) as (rows, _):
+            outputs = converted(rows)
+            average_written(step)
         if isinstance(data, FullCut):
             return outputs
         has_examples = data.place[1] > 0
@@ -45,11 +54,17 @@ def autoconvert_optionals(
 def all_reduce(
     original: Callable[..., Any], self: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The program's sum: a stand-in adds nothing to it."""
+    """The program's sum, or mean, of the replicas that have examples: a stand-in is left out."""
     share = _share_of_program()
-    if share is not None:
-        value = tf.nest.map_structure(share.counted, value, expand_composites=True)
-    return original(self, reduce_op, value, *args, **kwargs)
+    if share is None:
+        return original(self, reduce_op, value, *args, **kwargs)
+    value = tf.nest.map_structure(share.counted, value, expand_composites=True)
+    if tf.distribute.ReduceOp(getattr(reduce_op, "value", reduce_op).upper()) == _SUM:
+        return original(self, reduce_op, value, *args, **kwargs)
+    leaves = [*tf.nest.flatten(value), tf.cast(share.has_examples, tf.float32)]
+    *sums, replicas = original(self, _SUM, leaves, *args, **kwargs)
+    means = [map_values(lambda t: t / tf.cast(replicas, t.dtype), total) for total in sums]
+    return tf.nest.pack_sequence_as(value, means)
 
 
 @hook(_CONTEXT_THAT_GATHERS, "all_gather")

@@ -51,7 +51,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if step.writes_alike:
         with step.strategy.extended.identical_writes():
             return original(self, value)
-    if self.trainable and not origins([value], step.written) & ~Origin.SUM:
+    if self.trainable and not origins([value], step.written) & ~(Origin.SUM | Origin.TOGETHER):
         # As where a step moves weights along a gradient and back.
         with step.strategy.extended.identical_writes():
             return original(self, value)
@@ -157,6 +157,8 @@ def _warn_once(step: Step, layer: Any, variable: Variable) -> None:
 
 def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
     step = current()
+    if step is not None and _is_term_of_metric(step, variable):
+        _check_own_term(variable, value)
     if (
         step is None
         or step.writes_alike
@@ -172,6 +174,27 @@ def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
     together = _together(step, variable, value)
     with step.during(Phase.WRITE):
         return original(variable, together)
+
+
+def _is_term_of_metric(step: Step, variable: Variable) -> bool:
+    state = variable.value.synchronization == tf.VariableSynchronization.ON_READ
+    several = step.share is not None and step.num_replicas > 1 and step.phase is Phase.PROGRAM
+    return state and several and variable.aggregation == "sum"
+
+
+def _check_own_term(variable: Variable, value: Any) -> None:
+    """Raises ValueError if all replicas add the same, which would count as often."""
+    if not _is_symbolic(value):
+        return
+    found = origins([value])
+    if found & Origin.TOGETHER and not found & (Origin.DATA | Origin.RANDOM):
+        raise ValueError(
+            "The replicas' states of a metric are summed, so that each replica must add its own "
+            f"examples' term, but what is added to {variable.path!r} is that of all replicas. Let "
+            "a function that `compile` is given as a metric return it, or give it to "
+            "`keras.metrics.Mean` or `Sum`, which count it once; or make the state with "
+            "aggregation='only_first_replica'."
+        )
 
 
 def _together(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
@@ -221,7 +244,7 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
         f"{variable.path!r} is written otherwise. Use `assign_add` for what adds up over examples. "
         "For a mean over the batch's examples make the state with `self.add_variable(..., "
         "aggregation='mean')`; for anything else compute it from the whole batch, `x = "
-        f"context.all_gather(x, axis=0)`, {_CONTEXT}, with aggregation='only_first_replica'."
+        "tfdp.whole_batch(x)`, with aggregation='only_first_replica'."
     )
 
 

@@ -23,10 +23,10 @@ class Share:
 
     Attributes:
       examples: Number of examples on this replica, a floating scalar.
-      place: The number of examples on this replica, of those on all earlier ones, and of the rows
-        that this one computes on, for without examples it has a stand-in: a variable (3), int64,
-        the strategy's only one. A `tf.function` inside the step may outlive it, and so must hold no
-        tensors of it.
+      place: The number of examples on this replica, of those on all earlier ones, of the rows that
+        this one computes on, for without examples it has a stand-in, and of the batch's examples: a
+        variable (4), int64, the strategy's only one. A `tf.function` inside the step may outlive
+        it, and so must hold no tensors of it.
       fraction: `examples` over those of the global batch, a floating scalar; 0 without examples. It
         is cast where it is used.
       rows: The number of rows where it is known while the step is traced.

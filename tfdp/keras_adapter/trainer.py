@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -12,15 +11,14 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, cut, draws, metrics, predictions, recorded, scopes
+from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, recurrent, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.gradients import Windows, check_waiting
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.provenance import Mark, mark
+from tfdp.keras_adapter.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
-from tfdp.keras_adapter.step import Share, current, is_tfdp
-from tfdp.keras_adapter.traced import remembering
+from tfdp.keras_adapter.step import current, is_tfdp
 
 
 @hook(TensorFlowTrainer, "_make_function")
@@ -62,10 +60,16 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     if not is_tfdp(strategy) or (self.predict_function is not None and not force):
         return original(self, force)
     check_made_in_scope(self, strategy)
+    place_in_batch(strategy)
     with compiling.forward_only(self), predictions.of_examples(self):
         original(self, force)
     run = self.predict_function
-    self.predict_function = lambda batches: run(list(_cut(strategy, batches)))
+
+    def function(batches: Any) -> Any:
+        with explained(strategy), cut.explained(strategy):
+            return run(list(_cut(strategy, batches)))
+
+    self.predict_function = function
     return None
 
 
@@ -81,6 +85,8 @@ def maybe_symbolic_build(
     strategy: Any = self._distribute_strategy
     if not is_tfdp(strategy):
         return original(self, iterator, data_batch)
+    if strategy.num_replicas_in_sync > 1:
+        recurrent.check_states(self)
     if iterator is not None:
         spec = iterator._distributed_dataset.element_spec
         data_batch = tf.nest.map_structure(_one_replica, spec)
@@ -175,57 +181,27 @@ def _with_share(
 ) -> Callable[..., Any]:
     custom_loss = model.distribute_strategy.custom_loss
     windows = Windows(model)
-    place = _place_in_batch(model.distribute_strategy)
+    place_in_batch(model.distribute_strategy)  # outside of what is traced
 
     @tf.autograph.experimental.do_not_convert
     def run(data: Any) -> Any:
         step = current()
         if step is None:
             return step_function(data)
-        with recorded.step(recorder, step.rank, model, data):
-            examples, before, total, computed, rows = cut.place(step, data)
-            certain = isinstance(data, cut.FullCut) or step.num_replicas == 1
-            data = data.rows if isinstance(data, cut.Cut) else data
+        with (
+            recorded.step(recorder, step.rank, model, data),
+            sharing(step, data, custom_loss, windows) as (rows, total),
+        ):
             recorded.examples(total)
-            place.assign(
-                tf.cast(tf.stack([examples, before, computed]), tf.int64), read_value=False
-            )
-            share = Share(
-                examples,
-                place,
-                tf.math.divide_no_nan(examples, total),
-                rows,
-                not certain,
-                custom_loss,
-                windows,
-            )
-            for leaf in tf.nest.flatten(data):
-                mark(leaf, Mark.ROWS)
-            remembers = remembering() if tf.executing_eagerly() else contextlib.nullcontext()
-            with step.sharing(share), metrics.results_over_replicas(model):
-                with remembers:
-                    logs = step_function(data)
-                    check_waiting(step)
-                    draws.check(step)
+            with metrics.results_over_replicas(model):
+                logs = step_function(rows)
+                check_waiting(step)
                 logs = metrics.same_on_all(step, logs)
                 warn_of_undeclared(step, model)
                 average_written(step)
         return logs
 
     return run
-
-
-def _place_in_batch(strategy: Any) -> tf.Variable:
-    """Each replica's `Share.place`, kept with the strategy as long as that lives."""
-    kept = vars(strategy)
-    if "_tfdp_place_in_batch" not in kept:
-        with strategy.scope():
-            kept["_tfdp_place_in_batch"] = tf.Variable(
-                tf.zeros(3, tf.int64),
-                trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-            )
-    return kept["_tfdp_place_in_batch"]
 
 
 def _one_replica(spec: Any) -> Any:

@@ -1,0 +1,77 @@
+"""Stateful recurrent layers, and inputs of a fixed batch size: each replica has its own rows."""
+
+import harness
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(16, 4, 3)).astype("float32")
+Y = X[:, 0, :1] + 0.5
+
+
+def compiled(*recurrent, size=8):
+    stack = [keras.Input(batch_shape=(size, 4, 3)), *recurrent, layers.Dense(1)]
+    model = keras.Sequential(stack)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def of_two_layers():
+    stacked = [layers.SimpleRNNCell(2), layers.SimpleRNNCell(3)]
+    return compiled(
+        layers.LSTM(3, stateful=True, return_sequences=True), layers.RNN(stacked, stateful=True)
+    )
+
+
+def in_both_directions():
+    return compiled(layers.Bidirectional(layers.GRU(2, stateful=True)), size=2)
+
+
+def without_state():
+    return compiled(layers.SimpleRNN(3))
+
+
+def use(model):
+    size = model.inputs[0].shape[0]
+    seen = {
+        "fit": harness.fit_arrays(model, X, Y, batch_size=size, epochs=2),
+        "evaluate": model.evaluate(X, Y, batch_size=size, verbose=0),
+        "predict": model.predict(X, batch_size=size, verbose=0),
+    }
+    for layer in model._flatten_layers():
+        if isinstance(layer, layers.LSTM) and layer.stateful:
+            layer.reset_state()
+    return seen | {"again": model.predict(X[:size], batch_size=size, verbose=0)}
+
+
+MODELS = {
+    "two layers": of_two_layers,
+    "in both directions, batches of fewer examples than replicas": in_both_directions,
+    "a fixed size without state": without_state,
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "two layers" else pytest.param(n, marks=pytest.mark.exhaustive) for n in MODELS],
+)
+def test_each_replica_goes_on_from_its_own_rows(name, trains_as_one_device):
+    trains_as_one_device(MODELS[name], use)
+
+
+def test_states_that_do_not_fit_are_refused_before_training(replicas):
+    def lazy():
+        model = keras.Sequential([layers.LSTM(3, stateful=True), layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    model = harness.build_in_scope(lazy, replicas)
+    with pytest.raises(ValueError, match="Give the size of the global batch"):
+        harness.fit_arrays(model, X, Y)
+    model = harness.build_in_scope(lambda: compiled(layers.GRU(2, stateful=True)), replicas)
+    with pytest.raises(Exception, match="hold 8 examples, all replicas together"):
+        model.predict(X[:15], batch_size=8, verbose=0)
+    with pytest.raises(RuntimeError, match="in `fit`, `evaluate` or `predict`"):
+        model.distribute_strategy.run(model, args=(X,))

@@ -1,0 +1,61 @@
+"""What a replica knows of its part of the batch while it computes on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter import cut, draws
+from tfdp.keras_adapter.provenance import Mark, mark
+from tfdp.keras_adapter.step import Share, Step, Windows
+from tfdp.keras_adapter.traced import remembering
+
+
+@contextlib.contextmanager
+def sharing(
+    step: Step, data: Any, custom_loss: str | None = None, windows: Windows | None = None
+) -> Iterator[tuple[Any, tf.Tensor]]:
+    """Makes the examples in `data` the replica's share of the batch.
+
+    Args:
+      step: The replica's.
+      data: A `cut.Cut`, or a share of which nothing more is known.
+      custom_loss: As `Share` has it.
+      windows: As `Share` has them.
+
+    Yields:
+      The share's rows, and the number of examples in the batch.
+
+    Raises:
+      ValueError: As `draws.check`.
+    """
+    examples, before, total, computed, rows = cut.place(step, data)
+    place = place_in_batch(step.strategy)
+    numbers = tf.cast(tf.stack([examples, before, computed, total]), tf.int64)
+    place.assign(numbers, read_value=False)
+    certain = isinstance(data, cut.FullCut) or step.num_replicas == 1
+    data = data.rows if isinstance(data, cut.Cut) else data
+    fraction = tf.math.divide_no_nan(examples, total)
+    share = Share(examples, place, fraction, rows, not certain, custom_loss, windows)
+    for leaf in tf.nest.flatten(data):
+        mark(leaf, Mark.ROWS)
+    remembers = remembering() if tf.executing_eagerly() else contextlib.nullcontext()
+    with step.sharing(share), remembers:
+        yield data, total
+        draws.check(step)
+
+
+def place_in_batch(strategy: Any) -> tf.Variable:
+    """Each replica's `Share.place`, kept with the strategy as long as that lives."""
+    kept = vars(strategy)
+    if "_tfdp_place_in_batch" not in kept:
+        with strategy.scope():
+            kept["_tfdp_place_in_batch"] = tf.Variable(
+                tf.zeros(4, tf.int64),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+            )
+    return kept["_tfdp_place_in_batch"]
