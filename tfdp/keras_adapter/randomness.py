@@ -26,7 +26,7 @@ from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layers import Claims
 from tfdp.keras_adapter.layouts import Layout
 from tfdp.keras_adapter.provenance import Mark, mark
-from tfdp.keras_adapter.step import Phase, Step, Unseeded, current, is_tfdp
+from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current, is_tfdp
 from tfdp.keras_adapter.traced import Place, Walk
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
