@@ -19,7 +19,6 @@ LABELS = _rng.integers(0, CLASSES, EXAMPLES)
 FEATURES = normal(4)
 TARGETS = (np.sin(FEATURES.sum(1, keepdims=True)) + 0.5 * FEATURES[:, :1]).astype("float32")
 POINTS = normal(2)  # in a plane, for densities
-SERIES = normal(6, 2)  # six steps of two values
 TOKENS = _rng.integers(1, WORDS, (EXAMPLES, 6))
 TOKENS[np.arange(6) >= _rng.integers(1, 7, (EXAMPLES, 1))] = 0  # padded behind
 

@@ -67,21 +67,6 @@ def ragged(strategy):
 
 
 @agrees()
-def sparse(strategy):
-    """Reads bags of words as sparse rows."""
-    bags = tf.sparse.from_dense(
-        np.eye(WORDS, dtype="float32")[TOKENS].sum(1) * (FEATURES[:, :1] > 0)
-    )
-    data = tf.data.Dataset.from_tensor_slices((bags, TARGETS)).batch(BATCH_SIZE)
-    with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((WORDS,), sparse=True), layers.Dense(3, "relu"), layers.Dense(1)]
-        )
-        model.compile(keras.optimizers.Adam(1e-2, clipnorm=0.1), "mse")
-    return model, model.fit(data, epochs=2, verbose=0)
-
-
-@agrees()
 def tickets(strategy):
     """The guide's model: several inputs and outputs by name, weighted, with weights of examples."""
     with strategy.scope():
@@ -112,12 +97,3 @@ def tickets(strategy):
         )
     ).batch(BATCH_SIZE)
     return model, model.fit(data, epochs=2, verbose=0), model.predict(data, verbose=0)
-
-
-@agrees()
-def several_steps_at_once(strategy):
-    """Has `steps_per_execution`, on padded batches of a pipeline that is shuffled and repeated."""
-    model = network(strategy, steps_per_execution=3)
-    data = tf.data.Dataset.from_tensor_slices((FEATURES, TARGETS))
-    data = data.shuffle(15, seed=3).repeat(2).padded_batch(7, ([4], [1])).prefetch(1)
-    return model, model.fit(data, verbose=0)

@@ -219,12 +219,6 @@ def mixed_precision(strategy):
     return model, history
 
 
-@agrees()
-def compiled_by_xla(strategy):
-    """Asks for `jit_compile`."""
-    return trained(strategy, lambda: keras.optimizers.Adam(1e-2), jit_compile=True)
-
-
 class LoRA(layers.Layer):
     """A frozen layer with a small product beside it, which alone is trained."""
 

@@ -2,7 +2,7 @@
 
 import keras
 import tensorflow as tf
-from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, POINTS, TARGETS
+from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, TARGETS
 from foreign.table import agrees
 from keras import layers, ops
 
@@ -89,41 +89,3 @@ def loop_in_a_graph(strategy):
 
     batches = distributed(strategy, FEATURES, TARGETS)
     return model, [epoch(batches) for _ in range(2)]
-
-
-@agrees()
-def adversarial_loop(strategy):
-    """Trains two networks, each with an optimizer, in one function of a replica."""
-    with strategy.scope():
-        generator, discriminator = (
-            keras.Sequential([keras.Input((2,)), layers.Dense(3, "tanh"), layers.Dense(width)])
-            for width in (2, 1)
-        )
-        optimizers = [keras.optimizers.Adam(1e-2, beta_1=0.5) for _ in range(2)]
-        for optimizer, model in zip(optimizers, (generator, discriminator), strict=True):
-            optimizer.build(model.trainable_variables)
-        entropy = keras.losses.BinaryCrossentropy(from_logits=True, reduction="none")
-
-    def average(labels, values):
-        losses = entropy(labels, values)
-        return tf.nn.compute_average_loss(losses, global_batch_size=BATCH_SIZE)
-
-    def step(noise, real):
-        with tf.GradientTape() as for_generator, tf.GradientTape() as for_discriminator:
-            fake = discriminator(generator(noise))
-            true = discriminator(real)
-            g_loss = average(tf.ones_like(fake), fake)
-            d_loss = average(tf.ones_like(true), true) + average(tf.zeros_like(fake), fake)
-        found = for_generator.gradient(g_loss, generator.trainable_variables)
-        optimizers[0].apply(found, generator.trainable_variables)
-        found = for_discriminator.gradient(d_loss, discriminator.trainable_variables)
-        optimizers[1].apply(found, discriminator.trainable_variables)
-        return g_loss, d_loss
-
-    @tf.function
-    def train(batch):
-        losses = strategy.run(step, args=batch)
-        return [strategy.reduce("SUM", loss, axis=None) for loss in losses]
-
-    losses = [train(batch) for batch in distributed(strategy, POINTS[::-1].copy(), POINTS)]
-    return generator, discriminator, losses

@@ -118,16 +118,3 @@ def actor_critic(strategy):
         model.compile(keras.optimizers.RMSprop(1e-2))
     rows = [STATES, LABELS, REWARDS, old]
     return model, model.fit(rows, batch_size=BATCH_SIZE, epochs=2, verbose=0)
-
-
-@agrees()
-def one_batch_at_a_time(strategy):
-    """Calls `train_on_batch` for what an agent lived through, however many steps it took."""
-    with strategy.scope():
-        model = agent(1)
-        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
-    logs = [
-        model.train_on_batch(STATES[rows], REWARDS[rows, None], return_dict=True)
-        for rows in (slice(0, 7), slice(7, 15), slice(3, 4))
-    ]
-    return model, logs, model.predict_on_batch(STATES[:5])

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 from foreign.data import BATCH_SIZE, FEATURES, TARGETS, two_batches
-from foreign.table import agrees, found
+from foreign.table import agrees, found, raises
 from keras import layers, ops
 
 
@@ -51,6 +51,26 @@ def undeclared_state():
     model = keras.Sequential([keras.Input((4,)), Maximum(), layers.Dense(1)])
     model.compile("sgd", "mse")
     return model
+
+
+class Centering(layers.Layer):
+    """Keeps a moving mean in a variable of TensorFlow's."""
+
+    def build(self, shape):
+        self.mean = tf.Variable(tf.zeros(shape[-1:]), trainable=False)
+
+    def call(self, x):
+        self.mean.assign(0.9 * self.mean + 0.1 * tf.reduce_mean(x, axis=0))
+        return x - self.mean
+
+
+@raises("must be the same on all replicas")
+def tensorflow_variable(strategy):
+    """Has a state of which nothing could make one value for all replicas."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), Centering(), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model, model.fit(FEATURES, TARGETS, BATCH_SIZE, verbose=0)
 
 
 class Jitter(layers.Layer):

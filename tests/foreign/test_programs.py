@@ -65,10 +65,17 @@ def made_on_one_device(name):
     return harness.once(lambda: made_by(PROGRAMS[name]))
 
 
+def numbers_of_replicas(ordinal, name):
+    """Two for every program, three for every second one, and for those that are fast or telling."""
+    if CLUSTER_REPLICAS:
+        return [CLUSTER_REPLICAS]
+    return [2, 3] if ordinal % 2 == 0 or name in FAST | TELLING else [2]
+
+
 def cases():
-    """Every program on two and on three replicas; the cluster has as many as it has."""
-    for name in PROGRAMS:
-        for replicas in [CLUSTER_REPLICAS] if CLUSTER_REPLICAS else [2, 3]:
+    """Every program with each of its numbers of replicas."""
+    for ordinal, name in enumerate(PROGRAMS):
+        for replicas in numbers_of_replicas(ordinal, name):
             marks = [pytest.mark.slow]
             if name not in FAST or replicas != 2:
                 marks.append(pytest.mark.exhaustive)

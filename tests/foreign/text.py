@@ -12,22 +12,6 @@ NEXT = np.roll(TOKENS, -1, axis=1)
 LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-@agrees()
-def masked_lstm(strategy):
-    """Classifies padded text by a recurrent layer that skips the padding."""
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((None,), dtype="int32"),
-                layers.Embedding(WORDS, 3, mask_zero=True),
-                layers.LSTM(2, recurrent_dropout=0.2),
-                layers.Dense(CLASSES),
-            ]
-        )
-        model.compile(keras.optimizers.SGD(0.1), LOGITS, metrics=["accuracy"])
-    return model, model.fit(TOKENS, LABELS, batch_size=BATCH_SIZE, verbose=0)
-
-
 class TokenAndPosition(layers.Layer):
     """An embedding of what a token is and of where it stands."""
 

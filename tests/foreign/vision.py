@@ -186,28 +186,10 @@ def plain_batch_normalization():
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),
-            layers.Conv2D(2, 3),
-            layers.BatchNormalization(),
             layers.Flatten(),
+            layers.BatchNormalization(),
             layers.Dense(CLASSES, activation="softmax"),
         ]
     )
     model.compile("sgd", "sparse_categorical_crossentropy")
-    return model
-
-
-@found(
-    "`sequential/mix_up` parts first", two_batches(IMAGES, np.eye(CLASSES, dtype="float32")[LABELS])
-)
-def mixup_layer():
-    """Mixes images with others of their batch, by Keras' layer."""
-    model = keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            layers.MixUp(seed=1),
-            layers.Flatten(),
-            layers.Dense(CLASSES, activation="softmax"),
-        ]
-    )
-    model.compile("sgd", "categorical_crossentropy")
     return model
