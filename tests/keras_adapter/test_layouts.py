@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tfdp.keras_adapter.layouts import Layout, Layouts
+from tfdp.keras_adapter.layout_rules import Layout
+from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.terms import Kind, Terms, UnknownTerm
 from tfdp.keras_adapter.traced import Place, Walk

@@ -11,7 +11,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.errors import GradientError
-from tfdp.keras_adapter.layouts import ELEMENTWISE, Layout, Layouts
+from tfdp.keras_adapter.layout_rules import ELEMENTWISE, Layout
+from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.origins import Origin, origins
 from tfdp.keras_adapter.provenance import Mark, mark, mark_of
 from tfdp.keras_adapter.step import Step

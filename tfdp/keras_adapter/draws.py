@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import Claims
-from tfdp.keras_adapter.layouts import ELEMENTWISE, Layout, Layouts
+from tfdp.keras_adapter.layout_rules import ELEMENTWISE, Layout
+from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.origins import READS, Origin, origins
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.traced import Node, Place, Walk, users

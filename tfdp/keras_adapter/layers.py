@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import Layer
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.layouts import MARK_OF, Layout, Layouts
+from tfdp.keras_adapter.layout_rules import Layout
+from tfdp.keras_adapter.layouts import MARK_OF, Layouts
 from tfdp.keras_adapter.provenance import Claim, mark, mark_claimed, mark_global, mark_of
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.traced import Place, Walk

@@ -56,7 +56,10 @@ def reduce_weighted_values(
     values = tf.cast(values, dtype or values.dtype)
     if values.shape.rank != 0:
         if coupling.is_of_whole_batch(step, values):
-            sample_weight, mask = whole_batch((sample_weight, mask))
+            sample_weight, mask = (
+                weight if coupling.is_of_whole_batch(step, weight) else whole_batch(weight)
+                for weight in (sample_weight, mask)
+            )
         return original(values, sample_weight, mask, reduction, dtype)
     weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
     return scalars.as_mean(step, values) * weight

@@ -24,7 +24,7 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layers import Claims
-from tfdp.keras_adapter.layouts import Layout
+from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current, is_tfdp
 from tfdp.keras_adapter.traced import Place, Walk

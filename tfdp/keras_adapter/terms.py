@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras_adapter.layouts import Layout, Layouts
+from tfdp.keras_adapter.layout_rules import Layout
+from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.provenance import Mark, mark_of
 from tfdp.keras_adapter.traced import Node, Place, Walk
 
