@@ -9,8 +9,6 @@ from keras import layers, ops
 
 import tfdp
 
-UNDER_WAY = "nobody says yet that a compiled loss mixes examples"
-
 
 def encoder(width=3):
     """Maps features to points on a sphere."""
@@ -149,7 +147,7 @@ class MetricLearning(keras.Model):
         return {"loss": loss}
 
 
-@warns("is taken for such a mean", until=UNDER_WAY)
+@warns("is taken for such a mean")
 def metric_learning(strategy):
     """Compares the examples of a share in a loss of Keras."""
     with strategy.scope():
@@ -211,13 +209,13 @@ def encoder_trained_by(strategy, loss):
     return model, model.fit(FEATURES, LABELS[:, None], BATCH_SIZE, epochs=2, verbose=0)
 
 
-@warns("is taken for such a mean", until=UNDER_WAY)
+@warns("is taken for such a mean")
 def batch_hard_triplets(strategy):
     """Compares the examples of a share in a compiled loss that returns a scalar."""
     return encoder_trained_by(strategy, batch_hard)
 
 
-@agrees(until="`tfdp.whole_batch` is not there yet")
+@agrees()
 def hardest_of_the_whole_batch(strategy):
     """Compares the examples of the whole batch in a compiled loss."""
 

@@ -22,7 +22,6 @@ class Program:
       text: What the error, the warning or the report says; nothing for "agrees".
       tolerance: By how much what it makes may differ, of the largest value of its kind.
       batches: What `tfdp.verify` trains on; then `run` has no argument and returns the model.
-      until: The work that is under way, for an outcome that is not yet there.
     """
 
     run: Callable[..., Any]
@@ -30,7 +29,6 @@ class Program:
     text: str = ""
     tolerance: float = WEIGHT_TOLERANCE
     batches: Any = None
-    until: str = ""
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -45,21 +43,21 @@ def _declared(outcome, text="", **options):
     return declare
 
 
-def agrees(tolerance=WEIGHT_TOLERANCE, **options):
+def agrees(tolerance=WEIGHT_TOLERANCE):
     """The program makes what it makes on one device."""
-    return _declared("agrees", tolerance=tolerance, **options)
+    return _declared("agrees", tolerance=tolerance)
 
 
-def raises(text, **options):
+def raises(text):
     """The program ends with an error on many replicas, and with none on one device."""
-    return _declared("raises", text, **options)
+    return _declared("raises", text)
 
 
-def warns(text, **options):
+def warns(text):
     """The program differs on many replicas, or may, and a warning says so."""
-    return _declared("warns", text, **options)
+    return _declared("warns", text)
 
 
-def found(text, batches, **options):
+def found(text, batches):
     """`tfdp.verify` says that the program differs, and why; nobody says so while it trains."""
-    return _declared("found", text, batches=batches, **options)
+    return _declared("found", text, batches=batches)

@@ -231,7 +231,7 @@ class Experts(layers.Layer):
         return ops.einsum("be,ebd->bd", gates, ops.stack([expert(x) for expert in self.experts]))
 
 
-@warns("is taken for such a mean", until="nobody says yet that an added loss is no mean")
+@warns("is taken for such a mean")
 def experts(strategy):
     """Adds a product of two means over the batch to the loss."""
     with strategy.scope():

@@ -81,8 +81,6 @@ def cases():
                 marks.append(pytest.mark.exhaustive)
             if name in TELLING:
                 marks.append(pytest.mark.telling)
-            if PROGRAMS[name].until:
-                marks.append(pytest.mark.xfail(reason=PROGRAMS[name].until, strict=True))
             yield pytest.param(name, replicas, marks=marks, id=f"{name}-{count_id(replicas)}")
 
 
