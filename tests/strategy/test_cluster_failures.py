@@ -91,7 +91,7 @@ def test_a_rank_that_ends_early_is_named():
     assert "Rank 1 has ended" in texts[0] or "it has ended" in texts[0]
 
 
-@pytest.mark.exhaustive("test_a_rank_that_ends_early_is_named")
+@pytest.mark.exhaustive("test_a_killed_rank_is_named_on_every_other_rank")
 def test_a_rank_that_never_trains_is_named():
     texts, _ = run("absent")
     assert "lost rank 1: it has ended" in texts[0]

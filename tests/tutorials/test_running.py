@@ -76,7 +76,7 @@ def files(folder):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.exhaustive("demo/test_run.py::test_the_demo_s_replicas_train_like_one_device")
+@pytest.mark.exhaustive("demo/test_processes.py::test_processes_train_like_one_device")
 @each_notebook
 def test_each_runs_from_a_clean_kernel_draws_and_leaves_nothing_behind(run, path):
     before = files(FOLDER)
