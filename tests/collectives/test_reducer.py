@@ -141,7 +141,7 @@ def test_mixed_dtypes_and_slices_come_back_in_their_places(make_reducer, on_repl
                 tf.constant([rank, 1]),
                 tf.IndexedSlices(
                     tf.fill([rank, 2], float(rank)),
-                    tf.range(rank, dtype=tf.int64),
+                    tf.constant(np.arange(rank)),
                     tf.constant([4, 2]),
                 ),
                 np.float32([rank, 0.5]),

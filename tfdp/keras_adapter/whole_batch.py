@@ -68,8 +68,9 @@ def whole_batch(tensors: Any) -> Any:
       TypeError: A tensor is ragged, sparse, complex or of strings.
       RuntimeError: It is called in what `jit_compile=True` compiles on CPU, where XLA has no
         collective, or outside of replicas with the values of several.
-      tf.errors.InvalidArgumentError: In the step, where a tensor has not as many rows as the
-        replica has examples.
+
+    A tensor that has not as many rows as the replica has examples raises
+    `tf.errors.InvalidArgumentError` when the step runs.
 
     Example:
 
