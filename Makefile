@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 2
+# One more than two cores, to fill what processes wait for.
+WORKERS ?= 3
 PIP_FLAGS ?= --quiet --disable-pip-version-check --no-warn-script-location
 DEMO_FLAGS ?=
 # Stealing keeps all workers busy to the end. The slowest tests are named after every run.
@@ -27,7 +28,7 @@ demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the
 	@$(BIN)/tfdp demo $(DEMO_FLAGS)
 
 test: $(DEV_SETUP) ## Run every mechanism in one variant, and the docstrings' examples
-	@$(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp tests
+	@TFDP_TESTS_REPLICAS=2 $(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp tests
 
 test-all: $(DEV_SETUP) ## Run every test: all variants, the notebooks, the long cluster runs
 	@$(BIN)/python $(PYTEST) --doctest-modules tfdp tests

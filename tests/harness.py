@@ -25,7 +25,10 @@ if not CLUSTER_REPLICAS:
 # For the tests where the number itself matters: an even one, too, and more empty shares.
 on_three_and_four_replicas = pytest.mark.parametrize(
     "replicas",
-    [REPLICAS, *([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.exhaustive)])],
+    [
+        CLUSTER_REPLICAS or 3,
+        *([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.exhaustive)]),
+    ],
     ids=count_id,
 )
 

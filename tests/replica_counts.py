@@ -9,8 +9,9 @@ CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 # Each test may run there in its first case alone: cases differ in what a process does by itself.
 ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
 
-# An odd number shares nearly every batch unevenly. Two are what the processes have.
-REPLICAS = CLUSTER_REPLICAS or 3
+# `make test` takes two, which cost least, and `make test-all` an odd number, which shares nearly
+# every batch unevenly. Tests that need a number of their own say so.
+REPLICAS = CLUSTER_REPLICAS or int(os.environ.get("TFDP_TESTS_REPLICAS", "3"))
 
 
 def count_id(replicas):

@@ -68,6 +68,9 @@ def test_gradient_norms_are_those_of_the_global_batch(tmp_path, replicas):
     np.testing.assert_allclose([s["gradient_norm"] for s in steps], expected, rtol=1e-5)
 
 
+@pytest.mark.exhaustive(
+    "test_gradient_norms_are_taken_after_unscaling_and_steps_that_overflow_have_none"
+)
 def test_gradient_norms_are_taken_before_clipping(tmp_path):
     _, steps = fit(tmp_path, optimizer=lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.5))
     expected = one_device_norms(batches_of(7), harness.dense_model, clip=0.5)
@@ -301,6 +304,7 @@ def test_tensorboard_has_the_samples_and_the_epochs(tmp_path):
     assert ("gradient_norm", 3) not in tags
 
 
+@pytest.mark.exhaustive("test_tensorboard_has_the_samples_and_the_epochs")
 def test_without_tensorboard_there_are_no_events(tmp_path):
     model = harness.build_in_scope(harness.dense_model, 2)
     telemetry = tfdp.callbacks.Telemetry(tmp_path, tensorboard=False)
@@ -308,7 +312,9 @@ def test_without_tensorboard_there_are_no_events(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "rank0.jsonl"]
 
 
-@pytest.mark.parametrize("strategy", ["none", "mirrored"])
+@pytest.mark.parametrize(
+    "strategy", ["none", pytest.param("mirrored", marks=pytest.mark.exhaustive)]
+)
 def test_without_a_strategy_of_tfdp_there_is_what_keras_tells(tmp_path, strategy):
     harness.start_over()
     if strategy == "none":
@@ -325,6 +331,7 @@ def test_without_a_strategy_of_tfdp_there_is_what_keras_tells(tmp_path, strategy
     assert all("examples" not in step and "gradient_norm" not in step for step in steps)
 
 
+@pytest.mark.exhaustive("test_without_a_strategy_of_tfdp_there_is_what_keras_tells")
 def test_without_a_strategy_the_last_execution_counts_the_steps_that_there_are(tmp_path):
     harness.start_over()
     model = harness.dense_model(steps_per_execution=4)
@@ -334,6 +341,7 @@ def test_without_a_strategy_the_last_execution_counts_the_steps_that_there_are(t
     assert [step["step"] for step in lines(tmp_path)] == [4, 6, 10, 12]
 
 
+@pytest.mark.exhaustive("test_parts_of_a_sampled_step_are_no_more_than_the_step")
 def test_two_with_other_samples_do_not_disturb_each_other(tmp_path):
     both = [tfdp.callbacks.Telemetry(tmp_path / str(every), every) for every in (2, 3)]
     fit(tmp_path / "1", callbacks=both, epochs=2)
@@ -342,6 +350,7 @@ def test_two_with_other_samples_do_not_disturb_each_other(tmp_path):
         assert sampled == list(range(every, 11, every))
 
 
+@pytest.mark.exhaustive("test_epochs_validation_and_the_run_have_lines")
 def test_metrics_that_are_vectors_are_lists(tmp_path):
     def build():
         model = keras.Sequential([keras.Input([5]), keras.layers.Dense(3, activation="softmax")])
@@ -357,6 +366,7 @@ def test_metrics_that_are_vectors_are_lists(tmp_path):
     assert np.shape(epoch["logs"]["f1_score"]) == (3,)
 
 
+@pytest.mark.exhaustive("test_a_model_that_was_trained_before_is_traced_once_more_and_then_kept")
 def test_a_run_that_goes_on_in_the_same_folder_counts_on(tmp_path):
     """Also where no optimizer counts, as of a GAN: here steps are not the optimizer's."""
 
@@ -373,6 +383,7 @@ def test_a_run_that_goes_on_in_the_same_folder_counts_on(tmp_path):
     assert [step["step"] for step in lines(tmp_path)] == list(range(1, 16))
 
 
+@pytest.mark.exhaustive("test_epochs_validation_and_the_run_have_lines")
 def test_the_manifest_knows_the_targets_too(tmp_path):
     x, y = harness.regression_data()
     for name, targets in (("a", y), ("b", 0 * y)):
@@ -390,6 +401,7 @@ def test_eager_steps_are_counted_and_their_inside_is_not_known(tmp_path):
     np.testing.assert_allclose([s["gradient_norm"] for s in steps], expected, rtol=1e-5)
 
 
+@pytest.mark.exhaustive("test_gradient_norms_are_those_of_the_global_batch")
 def test_compiled_steps_are_recorded_around_what_xla_compiles(tmp_path):
     _, steps = fit(tmp_path, compiled={"jit_compile": True})
     expected = one_device_norms(batches_of(7), harness.dense_model)

@@ -140,7 +140,6 @@ class Adversaries(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
-@pytest.mark.telling
 def test_two_optimizers_in_one_step_train_as_on_one_device(trains_as_one_device):
     noise, _ = harness.regression_data(sum(UNEVEN))
     real = np.random.default_rng(1).normal(2.0, 1.0, (len(noise), 3)).astype("float32")

@@ -203,6 +203,7 @@ for folder in folders:
 """
 
 
+@pytest.mark.exhaustive("test_a_saved_model_goes_on_as_if_it_had_not_been_saved")
 @pytest.mark.multiprocess
 def test_another_process_goes_on_as_if_it_were_the_same(tmp_path, interrupted):
     x, y = harness.regression_data()
