@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from replica_counts import CLUSTER_REPLICAS, REPLICAS, count_id
+from replica_counts import CLUSTER_REPLICAS, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import optimizers
+from replica_counts import CLUSTER_REPLICAS, REPLICAS
 
 INNER = {
     "SGD": lambda: optimizers.SGD(0.1, momentum=0.9),
@@ -79,8 +80,8 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
 @pytest.mark.parametrize(
     ("case", "bad", "replicas"),
     [
-        ("SGD", np.inf, harness.REPLICAS),
-        pytest.param("Adam", np.nan, harness.CLUSTER_REPLICAS or 4, marks=pytest.mark.exhaustive),
+        ("SGD", np.inf, REPLICAS),
+        pytest.param("Adam", np.nan, CLUSTER_REPLICAS or 4, marks=pytest.mark.exhaustive),
     ],
 )
 def test_an_overflow_on_any_one_replica_makes_all_skip(case, bad, trains_as_one_device):
