@@ -6,6 +6,10 @@ Tested with TensorFlow 2.21.0. `tests/keras_adapter/test_hooks.py` fails when on
 # Whether a tape is watching what is done with gradients.
 from tensorflow.python.eager.record import could_possibly_record
 
+# Whether TensorFlow orders an operation after the last one with side effects. A graph's
+# `experimental_acd_manager` does it, and its `run_independently` excepts an operation.
+from tensorflow.python.framework.auto_control_deps import op_is_stateful
+
 # The graph of a function that is being traced: it tells what it took from outside.
 from tensorflow.python.framework.func_graph import FuncGraph
 
@@ -19,6 +23,7 @@ __all__ = [
     "FuncGraph",
     "add_op_callback",
     "could_possibly_record",
+    "op_is_stateful",
     "parallel_for",
     "remove_op_callback",
 ]

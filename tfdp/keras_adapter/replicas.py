@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.keras_adapter.effects import in_replica_order
 from tfdp.keras_adapter.randomness import unseeded
 from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Step, Unseeded, entered
@@ -36,7 +37,7 @@ def _around_replica(fn: Callable[..., Any], generator: Unseeded) -> Callable[...
         context = tf.distribute.get_replica_context()
         rank = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group))
         step = Step(context=context, rank=int(rank), unseeded=generator)
-        with entered(step):
+        with entered(step), in_replica_order():
             result = fn(*args, **kwargs)
             average_written(step)
             return result
