@@ -61,7 +61,8 @@ def test_processes_train_like_one_device(replicas, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "tfdp-demo.png").stat().st_size > 10_000
     assert "Largest weight difference" in done.stdout
-    assert f"{replicas} replicas, 2 processes" in done.stdout
+    assert "64 examples; 2 processes\n" in done.stdout
+    assert ("4 replicas, 2 processes" in done.stdout) == (replicas == 4)
 
 
 @pytest.mark.multiprocess
