@@ -27,6 +27,16 @@ def every_topology(test):
     return pytest.mark.parametrize("rule", TOPOLOGIES, ids=str)(test)
 
 
+def two_topologies(test):
+    """One of rings and one of levels; the others in `make test-all`."""
+    kept = (topology.Torus(), topology.Hierarchical())
+    rules = [
+        rule if rule in kept else pytest.param(rule, marks=pytest.mark.exhaustive)
+        for rule in TOPOLOGIES
+    ]
+    return pytest.mark.parametrize("rule", rules, ids=str)(test)
+
+
 @pytest.fixture
 def all_reduce(devices, on_replicas):
     """Returns a function that sums arrays, one for each rank, in a graph."""
@@ -89,7 +99,7 @@ def test_every_rank_and_every_run_has_the_same_bits(rule, all_reduce):
     np.testing.assert_allclose(runs[0][0], expected, atol=1e-5)
 
 
-@every_topology
+@two_topologies
 def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, monkeypatch):
     monkeypatch.setattr(transfers, "_LEAST_SLICE_BYTES", 100)
     arrays = [np.random.default_rng(rank).normal(size=333).astype("float64") for rank in range(4)]
@@ -99,7 +109,7 @@ def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, mo
         assert copy.tobytes() == copies[0].tobytes()
 
 
-@every_topology
+@two_topologies
 def test_loops_whose_rounds_do_not_wait_for_each_other_stay_in_step(rule, devices, on_replicas):
     reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
 
@@ -153,7 +163,7 @@ def test_a_dtype_that_cannot_be_summed_is_refused_with_those_that_can(dtype, dev
         step()
 
 
-@every_topology
+@two_topologies
 def test_a_function_that_is_called_twice_does_not_mix_its_calls(rule, devices, on_replicas):
     """It is traced once: both calls have the same keys."""
     reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)

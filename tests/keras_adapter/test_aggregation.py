@@ -270,6 +270,7 @@ def keras_metrics():
     ]
 
 
+@pytest.mark.exhaustive("test_metrics_that_add_or_declare_a_mean_are_one_devices")
 def test_no_metric_of_keras_is_refused(trains_as_one_device):
     labels = (np.arange(14) % 2).astype("float32")[:, None]
 

@@ -135,6 +135,7 @@ def test_an_error_in_the_data_is_raised(replicas):
     raises_everywhere(harness.build_in_scope(harness.dense_model, replicas), SOURCES)
 
 
+@pytest.mark.exhaustive("test_an_error_in_the_data_is_raised")
 @harness.in_one_process
 def test_an_error_in_the_data_is_raised_among_several_steps(replicas):
     model = harness.build_in_scope(lambda: harness.dense_model(steps_per_execution=3), replicas)

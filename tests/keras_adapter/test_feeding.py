@@ -89,14 +89,8 @@ def test_fit_trains_as_on_one_device(case, trains_as_one_device):
     assert np.diff([0, *one.seen["epochs"][:, 1]]).tolist() == steps
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "make",
-    [
-        unknown_length,
-        pytest.param(lambda: pipeline(drop_remainder=True), marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.exhaustive("test_fit_trains_as_on_one_device")
+@pytest.mark.parametrize("make", [unknown_length, lambda: pipeline(drop_remainder=True)])
 def test_other_kinds_of_pipelines_train_as_on_one_device(make, trains_as_one_device):
     def use(model):
         with warnings.catch_warnings():
@@ -213,6 +207,7 @@ def test_validation_is_whole_after_each_epoch(trains_as_one_device):
     trains_as_one_device(harness.dense_model, use)
 
 
+@pytest.mark.exhaustive("test_validation_is_whole_after_each_epoch")
 def test_training_data_may_be_evaluated_in_the_middle_of_an_epoch(trains_as_one_device):
     class Evaluate(keras.callbacks.Callback):
         def __init__(self, batches):

@@ -56,6 +56,7 @@ def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
     trains_as_one_device(MODELS[kind], use)
 
 
+@pytest.mark.exhaustive("test_a_compiled_step_trains_as_on_one_device")
 @pytest.mark.slow
 def test_a_compiled_step_counts_masks_as_on_one_device(trains_as_one_device):
     rng = np.random.default_rng(0)

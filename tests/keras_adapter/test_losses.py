@@ -125,16 +125,10 @@ def float64():
     keras.config.set_floatx("float32")
 
 
+@pytest.mark.exhaustive("test_every_reduction_is_over_the_global_batch")
 @pytest.mark.parametrize("replicas", [3], ids=harness.count_id)
 @pytest.mark.parametrize(
-    "kind",
-    [
-        "sum_over_batch_size",
-        *(
-            pytest.param(k, marks=pytest.mark.exhaustive)
-            for k in ("sum", "mean_with_sample_weight", "masked")
-        ),
-    ],
+    "kind", ["sum_over_batch_size", "sum", "mean_with_sample_weight", "masked"]
 )
 def test_losses_of_float64_stay_as_precise(kind, float64, trains_as_one_device):
     reduction = "sum_over_batch_size" if kind == "masked" else kind

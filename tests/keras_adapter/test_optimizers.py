@@ -158,13 +158,8 @@ def test_constraints_are_kept_as_on_one_device(trains_as_one_device):
 # ---- LARS and LAMB: their norms are of whole variables, and of whole gradients ----
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        o if "windows" in o else pytest.param(o, marks=pytest.mark.exhaustive)
-        for o in LAYERWISE_OPTIONS
-    ],
-)
+@pytest.mark.exhaustive("test_an_optimizers_options_work_as_on_one_device")
+@pytest.mark.parametrize("option", LAYERWISE_OPTIONS)
 @layerwise
 def test_a_layerwise_optimizers_options_work_as_on_one_device(name, option, trains_as_one_device):
     def use(model):

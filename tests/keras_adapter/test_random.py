@@ -360,6 +360,7 @@ def dropout_model():
     return model
 
 
+@pytest.mark.exhaustive("test_a_random_layer_trains_as_on_one_device")
 def test_training_with_dropout_is_reproducible_from_the_seed(replicas):
     def train(seed):
         def build():
