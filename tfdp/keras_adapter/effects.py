@@ -22,7 +22,7 @@ def in_replica_order() -> Iterator[None]:
 
     What is traced in a function or a branch inside of it keeps its own order there.
     """
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     dependencies = getattr(graph, "experimental_acd_manager", None)
     if dependencies is None:
         yield

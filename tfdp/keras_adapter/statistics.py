@@ -13,7 +13,7 @@ add to them. Those that are means hold the mean of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -51,14 +51,14 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if step.writes_alike:
         with step.strategy.extended.identical_writes():
             return original(self, value)
-    if self.trainable and not origins([value], step.written) & ~(Origin.SUM | Origin.TOGETHER):
+    if self.trainable and _is_alike([value], step.written):
         # As where a step moves weights along a gradient and back.
         with step.strategy.extended.identical_writes():
             return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
         return original(self, _state_of_metric(step, self, value))
     if self.aggregation == "none":
-        step.note_written(self, may_differ=_is_symbolic(value) and writes.may_differ(value))
+        step.note_written(self, may_differ=_is_symbolic(value) and not _is_alike([value]))
         value = _unless_stand_in(step, self, value)
         with step.during(Phase.NOTED):
             return original(self, value)
@@ -67,6 +67,11 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     together = _together_absolute(step, self, value)
     with step.strategy.extended.identical_writes():
         return original(self, together)
+
+
+def _is_alike(values: Sequence[Any], written: Sequence[Variable] = ()) -> bool:
+    """Whether replicas surely have the same; `written` are variables that they do not share."""
+    return not origins(values, written) & ~(Origin.SUM | Origin.TOGETHER)
 
 
 def _unless_stand_in(step: Step, variable: Variable, value: Any) -> Any:

@@ -14,9 +14,6 @@ _SCATTERED = ("TensorScatterAdd", "TensorScatterSub")
 _SHAPES = ("VariableShape", "VarIsInitializedOp")
 _SELECTS = ("SelectV2", "Select")
 
-# Begin nothing that differs between replicas: what has no other inputs than these is alike on all.
-_ALIKE = ("Const", "ReadVariableOp", "VarHandleOp")
-
 
 def adds_to(handle: tf.Tensor, value: tf.Tensor) -> bool:
     """Whether `value` is a variable's own, plus or minus what does not depend on it.
@@ -48,22 +45,6 @@ def adds_to(handle: tf.Tensor, value: tf.Tensor) -> bool:
 def depends_on(handle: tf.Tensor, value: tf.Tensor) -> bool:
     """Whether `value` was, or may have been, computed from the variable's own."""
     return value.op in _computed_from(handle, value.graph)
-
-
-def may_differ(value: tf.Tensor) -> bool:
-    """Whether replicas may have different ones: it comes from more than variables and constants."""
-    seen, left = set(), [value.op]
-    while left:
-        op = left.pop()
-        if op in seen or op.type in _ALIKE:
-            continue
-        seen.add(op)
-        inputs = [each.op for each in op.inputs]
-        is_handle = op.type == "Placeholder" and op.outputs[0].dtype == tf.resource
-        if not inputs and not is_handle:
-            return True
-        left += inputs
-    return False
 
 
 def _computed_from(handle: tf.Tensor, graph: Any) -> set[tf.Operation]:
