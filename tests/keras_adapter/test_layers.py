@@ -125,3 +125,24 @@ def test_a_fixed_number_of_rows_is_refused(replicas):
     model = harness.build_in_scope(model_of(lambda: [Of(lambda x: tf.gather(x, [0, 0]))]), replicas)
     with pytest.raises(GradientError, match="must be a loss of Keras"):
         fit(model)
+
+
+class Integrating(layers.Layer):
+    """So many operations that nobody can follow them by recursion."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), initializer="orthogonal")
+
+    def call(self, x):
+        for _ in range(120):
+            x = x + 0.01 * tf.tanh(x @ self.kernel)
+        return x
+
+
+def test_a_layer_of_many_operations_trains_as_on_one_device(trains_as_one_device):
+    def build():
+        model = keras.Sequential([keras.Input((5,)), Integrating(), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    trains_as_one_device(build)

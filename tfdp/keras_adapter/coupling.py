@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.terms import Kind, UnknownTerm
 from tfdp.keras_adapter.traced import Node, Place, Walk
 from tfdp.keras_adapter.weighing import layouts_of, terms_of
+from tfdp.keras_adapter.whole_batch import whole_batch
 
 _OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
 _OWN = Origin.DATA | Origin.RANDOM | Origin.LOCAL
@@ -39,6 +39,15 @@ def is_of_whole_batch(step: Step, values: Any) -> bool:
     return bool(found & Origin.TOGETHER) and not found & _OWN
 
 
+def weights_of_whole_batch(step: Step, weights: Any) -> Any:
+    """Those of all replicas, for values of the whole batch."""
+    if weights is None:
+        return None
+    weights = tf.convert_to_tensor(weights)
+    as_they_are = weights.shape.rank == 0 or is_of_whole_batch(step, weights)
+    return weights if as_they_are else whole_batch(weights)
+
+
 def check(step: Step, values: Any) -> None:
     """Looks for examples that are mixed in a loss's values, of which there is a warning.
 
@@ -47,10 +56,9 @@ def check(step: Step, values: Any) -> None:
     """
     if step.num_replicas == 1:
         return
-    with contextlib.suppress(RecursionError):  # of too long a program nothing is known
-        found = _mixing(step, Walk(), values)
-        if found is not None:
-            refuse_or_warn(step, name_of(step), f"`{found.type}` over the replica's examples")
+    found = _mixing(step, Walk(), values)
+    if found is not None:
+        refuse_or_warn(step, name_of(step), f"`{found.type}` over the replica's examples")
 
 
 def refuse_or_warn(step: Step, name: str, found: str) -> None:
@@ -82,10 +90,9 @@ def mark_rows(step: Step, predictions: Any, values: Any) -> None:
         return
     if tf.is_tensor(predictions) and values.shape.rank:
         layouts = layouts_of(step, Walk(), checks=False)
-        with contextlib.suppress(RecursionError):
-            known = layouts.of(Place(values)) is not Layout.UNKNOWN
-            if layouts.of(Place(predictions)) is Layout.ROWS and not known:
-                mark(values, Mark.ROWS)
+        known = layouts.of(Place(values)) is not Layout.UNKNOWN
+        if layouts.of(Place(predictions)) is Layout.ROWS and not known:
+            mark(values, Mark.ROWS)
 
 
 def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
@@ -106,7 +113,9 @@ def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
 
     Means over the examples that are added to values of each do no harm, and are passed by.
     """
-    layouts = layouts_of(step, walk, checks=False)
+    assert step.share is not None
+    # Nothing is made of what it says but a warning: lengths need not be compared.
+    layouts = Layouts(walk, step.share.rows, lambda *_: None)
     if layouts.of(Place(values)) is not Layout.UNKNOWN:
         return None
     ahead, seen = [(Place(values), True)], set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,8 @@ class Layouts(Rules):
         if place.key not in self._known:
             self._alive.append(place)
             self._known[place.key] = Layout.UNKNOWN
-            self._known[place.key] = self._find(place)
+            with contextlib.suppress(RecursionError):  # of too long a program nothing is known
+                self._known[place.key] = self._find(place)
         return self._known[place.key]
 
     def is_free(self, place: Place) -> bool:

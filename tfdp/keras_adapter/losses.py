@@ -17,7 +17,6 @@ from tfdp.keras_adapter._keras import TensorFlowTrainer, losses
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
-from tfdp.keras_adapter.whole_batch import whole_batch
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -56,10 +55,8 @@ def reduce_weighted_values(
     values = tf.cast(values, dtype or values.dtype)
     if values.shape.rank != 0:
         if coupling.is_of_whole_batch(step, values):
-            sample_weight, mask = (
-                weight if coupling.is_of_whole_batch(step, weight) else whole_batch(weight)
-                for weight in (sample_weight, mask)
-            )
+            sample_weight = coupling.weights_of_whole_batch(step, sample_weight)
+            mask = coupling.weights_of_whole_batch(step, mask)
         return original(values, sample_weight, mask, reduction, dtype)
     weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
     return scalars.as_mean(step, values) * weight

@@ -34,7 +34,7 @@ def call(
     if step.share is None or step.compiling:
         raise RuntimeError(_refusal(self, step))
     if initial_state is None:
-        own = _own_rows(step.share, self.states)
+        own = _own_states(step.share, self.states)
         initial_state = tf.nest.map_structure(own, self.states)
     # Replicas share the layer, and may take turns while it computes: its attributes must stay.
     stateless = object.__new__(type(self))
@@ -59,7 +59,7 @@ def check_states(model: keras.Model) -> None:
             )
 
 
-def _own_rows(share: Share, states: Any) -> Callable[[Any], tf.Tensor]:
+def _own_states(share: Share, states: Any) -> Callable[[Any], tf.Tensor]:
     """A function of a state, that gives the replica's rows of it."""
     size = tf.nest.flatten(states)[0].shape[0]
     _, before, rows, total = tf.unstack(tf.convert_to_tensor(share.place))

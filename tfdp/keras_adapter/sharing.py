@@ -42,6 +42,8 @@ def sharing(
     share = Share(examples, place, fraction, rows, not certain, custom_loss, windows)
     for leaf in tf.nest.flatten(data):
         mark(leaf, Mark.ROWS)
+    for own in (examples, fraction):  # constants, where shapes are fixed
+        mark(own, Mark.STATE)
     remembers = remembering() if tf.executing_eagerly() else contextlib.nullcontext()
     with step.sharing(share), remembers:
         yield data, total

@@ -23,8 +23,6 @@ _CONTEXT, _CONTEXT_THAT_GATHERS = (
     next(c for c in tf.distribute.ReplicaContext.__mro__ if name in vars(c))
     for name in ("all_reduce", "all_gather")
 )
-
-
 _SUM = tf.distribute.ReduceOp.SUM
 
 

@@ -96,7 +96,7 @@ def check_unmanaged(variable: tf.Variable, value: Any) -> None:
     if step.phase not in (Phase.PROGRAM, Phase.COMPILED):
         return
     tensors = [t for t in tf.nest.flatten(value, expand_composites=True) if _is_symbolic(t)]
-    if origins(tensors) & ~Origin.SUM:
+    if not _is_alike(tensors, step.written):
         raise ValueError(
             f"What a step writes into {variable.name!r}, a `tf.Variable` without an aggregation, "
             "must be the same on all replicas, but it depends on the replica's own examples or "

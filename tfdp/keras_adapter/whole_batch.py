@@ -117,7 +117,8 @@ def _checked(leaf: Any) -> Any:
     if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) or dtype in (tf.string,):
         raise _not_numbers(type(leaf).__name__ if dtype != tf.string else "strings")
     tensor = leaf if isinstance(leaf, tf.Tensor) else tf.convert_to_tensor(leaf)
-    if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+    dtype = tensor.dtype
+    if not (dtype in _SUMMED_AS_IT_IS or dtype.is_integer or dtype.is_bool):
         raise _not_numbers(tensor.dtype.name)
     if tensor.shape.rank == 0:
         raise ValueError(

@@ -8,10 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.coupling import is_of_whole_batch
+from tfdp.keras_adapter.coupling import is_of_whole_batch, weights_of_whole_batch
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import Step, current
-from tfdp.keras_adapter.whole_batch import whole_batch
 
 
 def _weighing_whole(metric: type[keras.Metric]) -> None:
@@ -24,10 +23,11 @@ def _weighing_whole(metric: type[keras.Metric]) -> None:
         if step is None or not is_of_whole_batch(step, values):
             return original(self, values, sample_weight)
         fraction = _fraction(step, self.dtype)
-        if sample_weight is None:
-            weight = tf.fill(tf.shape(values), fraction)
+        weight: Any = 1.0 if sample_weight is None else tf.convert_to_tensor(sample_weight)
+        if sample_weight is None or weight.shape.rank == 0:
+            weight = tf.fill(tf.shape(values), tf.cast(weight, self.dtype) * fraction)
         else:
-            weight = tf.cast(whole_batch(sample_weight), self.dtype) * fraction
+            weight = tf.cast(weights_of_whole_batch(step, weight), self.dtype) * fraction
         return original(self, values, weight)
 
 
