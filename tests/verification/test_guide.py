@@ -1,4 +1,4 @@
-"""The example in docs/limits runs, and raises what it says."""
+"""The example in docs/verify runs, and raises what it says."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-GUIDE = pathlib.Path(__file__).parents[2] / "docs/limits/README.md"
+GUIDE = pathlib.Path(__file__).parents[2] / "docs/verify/README.md"
 
 pytestmark = [
     pytest.mark.slow,
