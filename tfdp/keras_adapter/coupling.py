@@ -21,7 +21,6 @@ from tfdp.keras_adapter.weighing import layouts_of, terms_of
 from tfdp.keras_adapter.whole_batch import whole_batch
 
 _OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
-_OWN = Origin.DATA | Origin.RANDOM | Origin.LOCAL
 _CALL = keras.losses.MeanSquaredError.call  # that of all losses that are made from a function
 _EXACT = (
     "Exact are values for each example, a mean or a sum over the batch axis, and the loss of the "
@@ -36,7 +35,7 @@ def is_of_whole_batch(step: Step, values: Any) -> bool:
     if not values.shape.rank or values.shape[0] == (step.share.rows or -1):
         return False
     found = origins([values])
-    return bool(found & Origin.TOGETHER) and not found & _OWN
+    return bool(found & Origin.TOGETHER) and not found & Origin.OWN
 
 
 def weights_of_whole_batch(step: Step, weights: Any) -> Any:

@@ -47,7 +47,7 @@ class Layouts(Rules):
 
     def is_free(self, place: Place) -> bool:
         """Whether a tensor has nothing of the batch in it."""
-        return not origins([place], walk=self._walk) & (Origin.DATA | Origin.RANDOM | Origin.LOCAL)
+        return not origins([place], walk=self._walk) & Origin.OWN
 
     def is_count(self, place: Place) -> bool:
         """Whether a scalar is the number of the replica's examples, times a constant."""

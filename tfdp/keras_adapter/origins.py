@@ -27,6 +27,7 @@ class Origin(enum.Flag):
       LOCAL: A replica's own gradients, which wait for their sum.
       RANDOM: Random numbers that replicas draw each for itself.
       DATA: The replica's examples, or what is not known.
+      OWN: Any of the last three, which replicas may have differently.
     """
 
     ALIKE = 0
@@ -35,6 +36,7 @@ class Origin(enum.Flag):
     LOCAL = enum.auto()
     RANDOM = enum.auto()
     DATA = enum.auto()
+    OWN = LOCAL | RANDOM | DATA
 
 
 _OF_MARKS = {

@@ -1,4 +1,4 @@
-"""A check in a graph that replicas do not wait for."""
+"""A check in a graph without a side effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 def zero_if(condition: tf.Tensor, message: str) -> tf.Tensor:
     """Returns 0, int64, if `condition` is true; else the step fails and says `message`.
 
-    An `Assert` is stateful: those of all replicas in one graph run one after the other, and would
-    wait for each other around a collective for ever. No other operation says what it is told.
+    An `Assert` has a side effect, which is ordered among those of the program. No operation
+    without one says what it is told, but for a string that is no number.
     """
     return tf.strings.to_number(tf.where(condition, "0", message), tf.int64)
