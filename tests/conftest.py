@@ -56,7 +56,8 @@ def pytest_collection_modifyitems(config, items):
     if ONLY_FIRST_CASES:
         kept = [item for item in items if item.get_closest_marker(tiers.MARKER) is None]
         first = {(item.path, item.originalname): item for item in reversed(kept)}
-        items[:] = [item for item in kept if item in first.values()]
+        wanted = {*first.values(), *(item for item in kept if item.path.name == "in_cluster.py")}
+        items[:] = [item for item in kept if item in wanted]
     if not CLUSTER_REPLICAS:
         items.sort(key=lambda item: item.get_closest_marker("multiprocess") is None)
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from replica_counts import CLUSTER_REPLICAS, count_id
+from replica_counts import CLUSTER_REPLICAS, FAST, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
@@ -21,6 +21,8 @@ if not CLUSTER_REPLICAS:
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
     )
+    if FAST:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 # For the tests where the number itself matters: an even one, too, and more empty shares.
 on_three_and_four_replicas = pytest.mark.parametrize(

@@ -6,12 +6,16 @@ import os
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
-# Each test may run there in its first case alone: cases differ in what a process does by itself.
+# The promise's tests may run there in their first case alone: cases differ in what a process does
+# by itself.
 ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
 
-# `make test` takes two, which cost least, and `make test-all` an odd number, which shares nearly
-# every batch unevenly. Tests that need a number of their own say so.
-REPLICAS = CLUSTER_REPLICAS or int(os.environ.get("TFDP_TESTS_REPLICAS", "3"))
+# `make test`: two replicas, which cost least, and graphs as they were traced, for TensorFlow's way
+# of rewriting them takes a sixth of a test's time; clusters and scripts run as users' programs do.
+# `make test-all` has an odd number, which shares nearly every batch unevenly, and rewritten graphs.
+# Tests that need a number of their own say so.
+FAST = os.environ.get("TFDP_TESTS_FAST") == "1"
+REPLICAS = CLUSTER_REPLICAS or (2 if FAST else 3)
 
 
 def count_id(replicas):

@@ -10,6 +10,7 @@ said of it. A whole test says which other test shows its mechanism:
 the second where that is in another file, below `tests/`. What is named must not be exhaustive.
 """
 
+import functools
 import pathlib
 
 import pytest
@@ -49,9 +50,13 @@ def without_a_fast_case(items):
 
 
 def _function(item):
-    path = pathlib.Path(item.path)
-    file = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else str(path)
-    return file, getattr(item, "originalname", None) or item.name
+    return _file(item.path), getattr(item, "originalname", None) or item.name
+
+
+@functools.cache
+def _file(path):
+    path = pathlib.Path(path)
+    return path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else str(path)
 
 
 def _resolved(name, file):

@@ -33,13 +33,20 @@ def as_stream_of_unknown_length(ids, **options):
 
 KINDS = [as_indexed, as_stream, as_stream_of_unknown_length]
 IDS = np.arange(100, 123)
-every_kind = pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+
+
+def of_kinds(*fast):
+    """Runs a test with each kind of pipeline, the others than `fast` in `make test-all`."""
+    return pytest.mark.parametrize(
+        "make",
+        [k if k in fast else pytest.param(k, marks=pytest.mark.exhaustive) for k in KINDS],
+        ids=[kind.__name__ for kind in KINDS],
+    )
+
+
+every_kind = of_kinds(as_indexed, as_stream_of_unknown_length)
 # Where a stream's length matters nothing.
-indexed_or_stream = pytest.mark.parametrize(
-    "make",
-    [as_indexed, as_stream, pytest.param(KINDS[2], marks=pytest.mark.exhaustive)],
-    ids=[make.__name__ for make in KINDS],
-)
+indexed_or_stream = of_kinds(as_indexed, as_stream)
 
 
 def flat(lists):

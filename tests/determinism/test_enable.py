@@ -109,7 +109,9 @@ def test_a_topology_is_not_measured_anew_in_every_run(tmp_path, monkeypatch):
     assert decided.endswith(" True")
 
 
-@pytest.mark.exhaustive("strategy/test_cluster.py::test_processes_of_tfdp_run_are_one_strategy")
+@pytest.mark.exhaustive(
+    "keras_adapter/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
+)
 @pytest.mark.multiprocess
 def test_ranks_with_different_seeds_are_named():
     said = run(["-c", IMPORTS + ANOTHER_SEED], launch=CLUSTER)

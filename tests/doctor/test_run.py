@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tfdp.cli import main
+from tfdp.doctor import measure
+from tfdp.doctor.facts import Measurement
 
 DOCTOR = [sys.executable, "-m", "tfdp.cli", "doctor", "--megabytes", "1"]
 LAUNCHER = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2"]
@@ -104,7 +106,7 @@ def test_a_malformed_number_of_devices_is_named():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.exhaustive("test_a_sum_that_is_wrong_on_one_rank_fails_the_examination")
+@pytest.mark.exhaustive("test_one_process_is_examined_alone")
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_rank_0_prints_a_line_for_each_rank(devices):
@@ -120,6 +122,13 @@ def test_rank_0_prints_a_line_for_each_rank(devices):
     assert done.stdout.splitlines()[-1] == "[0] All checks passed."
 
 
+def test_a_sum_that_is_wrong_fails_the_examination(monkeypatch, capsys):
+    monkeypatch.setattr(measure, "measure", lambda *_: Measurement(large_seconds=1.0, right=False))
+    assert main(["doctor", "--megabytes", "1"]) == 1
+    assert "must give every rank the sum, but rank 0 got another" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive("test_a_sum_that_is_wrong_fails_the_examination")
 @pytest.mark.multiprocess
 def test_a_sum_that_is_wrong_on_one_rank_fails_the_examination(tmp_path):
     script = tmp_path / "doctor.py"

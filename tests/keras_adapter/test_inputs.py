@@ -220,7 +220,6 @@ def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device)
     trains_as_one_device(build, use)
 
 
-@harness.on_three_and_four_replicas
 @pytest.mark.parametrize(
     "sizes", [[8, 3, 1, 5], pytest.param([1, 8], marks=pytest.mark.exhaustive)]
 )

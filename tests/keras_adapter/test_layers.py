@@ -134,7 +134,7 @@ class Integrating(layers.Layer):
         self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), initializer="orthogonal")
 
     def call(self, x):
-        for _ in range(120):
+        for _ in range(60):
             x = x + 0.01 * tf.tanh(x @ self.kernel)
         return x
 

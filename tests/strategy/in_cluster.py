@@ -1,6 +1,7 @@
 """What a strategy does across processes, asserted on every rank.
 
-Not collected by itself: `test_cluster.py` runs it in every process of a cluster.
+Not collected by itself: `keras_adapter/test_across_processes.py` runs it in every process of a
+cluster, and `test_cluster.py` in other clusters.
 """
 
 import csv
@@ -15,6 +16,8 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+
+pytestmark = pytest.mark.telling
 
 # Before anything else draws: what the environment's seeds left, and what rank 0's became.
 AFTER_JOINING = [random.random(), float(np.random.random()), float(tf.random.uniform([]))]

@@ -1,4 +1,7 @@
-"""The strategy across processes."""
+"""The strategy in clusters of several devices, of an odd number of processes, of another launcher.
+
+Two processes of one device are a cluster of `keras_adapter/test_across_processes.py`.
+"""
 
 import os
 import pathlib
@@ -36,21 +39,18 @@ def tfdp_run(processes, devices):
     return [*launch, "--devices-per-process", str(devices), "--timeout", "280", "--"]
 
 
-def test_processes_of_tfdp_run_are_one_strategy():
-    every_rank_passes(tfdp_run(2, 1), 2, 2, "-m", "not exhaustive")
-
-
+SHOWN_BY = "keras_adapter/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
 # Of several devices in each process: numbering, sums, shares, draws. What only processes agree on
 # is the same.
 DEVICES = "numbered or reduce or gather or sum or shares or turn or all_replicas or of_rank_0"
 
 
-@pytest.mark.exhaustive("test_processes_of_tfdp_run_are_one_strategy")
+@pytest.mark.exhaustive(SHOWN_BY)
 def test_processes_of_several_devices_are_one_strategy():
     every_rank_passes(tfdp_run(2, 2), 4, 2, "-m", "not exhaustive", "-k", DEVICES)
 
 
-@pytest.mark.exhaustive("test_processes_of_tfdp_run_are_one_strategy")
+@pytest.mark.exhaustive(SHOWN_BY)
 def test_an_odd_number_of_processes_is_one_strategy():
     every_rank_passes(tfdp_run(3, 1), 3, 3)
 

@@ -97,7 +97,9 @@ def test_a_rank_that_never_trains_is_named():
     assert "lost rank 1: it has ended" in texts[0]
 
 
-@pytest.mark.exhaustive("strategy/test_cluster.py::test_processes_of_tfdp_run_are_one_strategy")
+@pytest.mark.exhaustive(
+    "keras_adapter/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
+)
 @pytest.mark.parametrize(
     ("how", "error", "both", "named"),
     [
@@ -129,6 +131,9 @@ def test_other_collectives_on_one_rank_are_named_on_both_before_they_hang():
         assert "all_reduce of float32 []" in text
 
 
+@pytest.mark.exhaustive(
+    "collectives/test_runtime.py::test_a_runtime_that_is_in_use_cannot_be_started"
+)
 def test_a_strategy_made_after_tensorflow_started_is_an_error_with_the_fix():
     texts, output = run("too late")
     assert "must be made before TensorFlow is used" in texts[1], output
