@@ -1,10 +1,10 @@
 """Files and folders that are there whole or not at all.
 
-What is written goes into a folder beside its target, is brought to the disk (`fsync`), and is renamed
-then. The folder is called `.tfdp-` and some letters; its writer keeps a file in it locked (`flock`),
-and the system frees the lock when the writer ends, however it ends and on whichever host. So a folder
+What is written goes into a folder beside its target, is brought to the disk (`fsync`) and renamed.
+The folder is called `.tfdp-` and some letters. Its writer keeps a file in it locked (`flock`); the
+system frees the lock when the writer ends, however that comes, and tells other hosts. So a folder
 whose lock is free was left by a killed process, and the next who writes beside it removes it. Where
-the file system has no locks, such folders stay.
+the file system has no locks such folders stay; they can be deleted by hand when nobody writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def replace_text(path: pathlib.Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields a path to write a file or a folder to, and puts that in the place of `path` at the end.
+    """Yields a path to write to, and puts the file or folder written there in the place of `path`.
 
     A single file, and a folder where none stands, takes its place at once. What else is written
     beside the yielded path goes beside `path`, as shards do. Of several files that replace others,

@@ -114,8 +114,9 @@ def _unusable(callback: Any, path: str, reason: str) -> OSError:
     processes = cluster_of(callback.model.distribute_strategy)
     folder = os.fspath(getattr(callback, "_tfdp_backup_dir", callback.backup_dir))
     rank = "" if processes is None else f"Rank {processes.rank}: "
+    path = os.path.join(folder, os.path.basename(path))
     return OSError(
-        f"{rank}a backup must be whole, but {os.path.join(folder, os.path.basename(path))!r} is not: "
-        f"{reason}. Put a whole copy of both of its files there, or delete the folder {folder!r} to "
-        "begin anew. `double_checkpoint=True` keeps the backup before as well."
+        f"{rank}a backup must be whole, but {path!r} is not: {reason}. Put a whole copy of both of "
+        f"its files there, or delete the folder {folder!r} to begin anew. `double_checkpoint=True` "
+        "keeps the backup before as well."
     )

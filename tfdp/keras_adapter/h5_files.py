@@ -1,7 +1,8 @@
 """HDF5 files that are written through Python, so that a full disk is an error and nothing worse.
 
-HDF5 cannot close a file whose last bytes find no room: it keeps it, half freed, and the process ends
-with SIGSEGV when the library is left. So it is told of no failure; the first is raised afterwards.
+HDF5 cannot close a file whose last bytes find no room. It keeps it, half freed, and the process
+ends with SIGSEGV when it leaves the library. So HDF5 is told of no failure; the first is raised
+afterwards.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def failing_at_the_end() -> Iterator[None]:
         yield
     finally:
         _written.reset(token)
-        for failure in (file.failure for file in files if file.failure is not None):
-            raise failure
+        failures = [file.failure for file in files if file.failure is not None]
+        if failures:
+            raise failures[0]
 
 
 def opened(path: str | os.PathLike[str], mode: str = "w") -> h5py.File:

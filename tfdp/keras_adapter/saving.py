@@ -20,8 +20,8 @@ from tfdp.keras_adapter.across_processes import cluster_of
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
 
-# Where a save that is under way writes, and where that will stand. What Keras calls within it and is
-# hooked here writes where it is told to.
+# Where a save that is under way writes, and where that will stand. What is hooked here and called
+# within it writes where it is told to.
 _under_way: ContextVar[tuple[str, str] | None] = ContextVar("under_way", default=None)
 
 
@@ -64,9 +64,7 @@ def save_model_to_hdf5(
 @hook(keras.Model, "export")
 def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
     """A folder, or a file, for serving."""
-    return _saved(
-        lambda path: original(self, path, *args, **kw), self, filepath, makes_folder=True
-    )
+    return _saved(lambda path: original(self, path, *args, **kw), self, filepath, makes_folder=True)
 
 
 @hook(io_utils, "print_msg")
@@ -134,7 +132,8 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
         if processes.rank == 0:
             with strategy.extended.made_alone():
                 failed = _attempt(act)
-        reason = processes.board.from_first("a file", None if failed is None else _text(failed)).value
+        reason = None if failed is None else _text(failed)
+        reason = processes.board.from_first("a file", reason).value
     if isinstance(failed, OSError):
         raise _error(failed.errno, f"Rank 0: {_text(failed)}") from failed
     if failed is not None:
