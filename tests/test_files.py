@@ -117,9 +117,12 @@ def test_the_next_to_write_removes_what_a_killed_process_left_and_nothing_else(t
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        with temporary_folder(tmp_path) as left:
-            os.write(sender, os.path.basename(left).encode())
-            signal.pause()
+        try:
+            with temporary_folder(tmp_path) as left:
+                os.write(sender, os.path.basename(left).encode())
+                signal.pause()
+        finally:
+            os._exit(1)
     left = os.read(receiver, 99).decode()
     with temporary_folder(tmp_path) as own:
         assert {left, os.path.basename(own)} == set(os.listdir(tmp_path))
