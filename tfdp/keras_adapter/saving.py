@@ -79,7 +79,7 @@ def print_msg(original: Callable[..., Any], message: Any, *args: Any, **kwargs: 
 def get_temp_dir(original: Callable[..., Any]) -> Any:
     """What Keras keeps while it saves is removed with the rest, also after a kill."""
     paths = _under_way.get()
-    if paths is None or "://" in paths[0]:
+    if paths is None or paths[0] == paths[1]:
         return original()
     return tempfile.mkdtemp(dir=os.path.dirname(os.path.dirname(paths[0])))
 
@@ -184,11 +184,11 @@ def _text(error: Exception) -> str:
 
 
 def _fix(number: int | None, folder: str) -> str:
+    if not os.path.isdir(folder):
+        return f"Make the folder {folder!r} first."
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free = shutil.disk_usage(folder).free / 1e6
         return f"Free space for it ({free:.1f} MB are free in {folder!r}), or save elsewhere."
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"Allow to make and to rename files in {folder!r}, or save elsewhere."
-    if number == errno.ENOENT:
-        return f"Make the folder {folder!r} first."
     return "Mend that, or save elsewhere."
