@@ -54,11 +54,11 @@ def opened(path: str | os.PathLike[str], mode: str = "w") -> h5py.File:
 def get_h5_file(
     original: Callable[..., Any], self: Any, path_or_io: Any, mode: str | None = None
 ) -> Any:
-    """Files that are written are `opened` here."""
-    mode = mode or self.mode
-    if mode == "r" or self.archive or not isinstance(path_or_io, pathlib.Path):
+    """Files that are written within `failing_at_the_end` are `opened` here."""
+    writes = (mode or self.mode) != "r" and not self.archive
+    if _written.get() is None or not writes or not isinstance(path_or_io, pathlib.Path):
         return original(self, path_or_io, mode)
-    return opened(path_or_io, mode)
+    return opened(path_or_io, mode or self.mode)
 
 
 class _File(io.FileIO):
