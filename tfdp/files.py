@@ -1,11 +1,24 @@
-"""Files that are there whole or not at all."""
+"""Files and folders that are there whole or not at all.
+
+What is written goes into a folder beside its target, is brought to the disk (`fsync`) and renamed.
+The folder is called `.tfdp-` and some letters. Its writer keeps a file in it locked (`flock`); the
+system frees the lock when the writer ends, however that comes, and tells other hosts. So a folder
+whose lock is free was left by a killed process, and the next who writes beside it removes it. Where
+the file system has no locks such folders stay; they can be deleted by hand when nobody writes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
+import shutil
 import tempfile
+from collections.abc import Iterator
+
+_PREFIX = ".tfdp-"
+_LOCK = "lock"
 
 
 def replace_text(path: pathlib.Path, text: str) -> None:
@@ -19,15 +32,147 @@ def replace_text(path: pathlib.Path, text: str) -> None:
     ...     os.listdir(folder)
     ['a.json']
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with replacing(path) as new:
+        pathlib.Path(new).write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yields a path to write to, and puts the file or folder written there in the place of `path`.
+
+    A single file, and a folder where none stands, takes its place at once. What else is written
+    beside the yielded path goes beside `path`, as shards do. Of several files that replace others,
+    those that are not `.h5` are removed first and come last: a kill in that instant leaves a set
+    that does not load instead of one that is mixed. What a folder holds besides stays there.
+
+    A link is followed, the permissions of a replaced file are kept, and what is neither file nor
+    folder (`/dev/stdout`) is written as it is.
+
+    Raises:
+      OSError: It cannot be written; then nothing has changed. The folder of `path` must be there,
+        and files may be made in it.
+
+    Cost: an `fsync` of each file and of each folder.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "a.txt")
+    ...     with replacing(path) as new:
+    ...         _ = pathlib.Path(new).write_text("new")
+    ...         path.exists()
+    ...     path.read_text()
+    False
+    'new'
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        yield path
+        return
+    parent, name = os.path.split(path)
+    with temporary_folder(parent) as folder:
+        written = os.path.join(folder, "new")
+        os.mkdir(written)
+        yield os.path.join(written, name)
+        _put_in_place(written, parent)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: str) -> Iterator[str]:
+    """Yields a new folder in `parent` that nobody else may read; it is removed at the end.
+
+    Removes those of killed processes of the same user in `parent`; those of live ones stay.
+
+    Raises:
+      OSError: It cannot be made.
+
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with temporary_folder(parent) as folder:
+    ...         os.path.dirname(folder) == parent
+    ...     os.listdir(parent)
+    True
+    []
+    """
+    _remove_leftovers(parent)
+    folder, lock = _made(parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _made(parent: str) -> tuple[str, int]:
+    """A folder and the descriptor whose lock says that it is in use."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        # Before it is locked, another process may take it for a leftover and remove it.
+        with contextlib.suppress(FileNotFoundError):
+            lock = _open_lock(folder)
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                return folder, lock
+            os.close(lock)
+
+
+def _open_lock(folder: str) -> int:
+    return os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def _remove_leftovers(parent: str) -> None:
+    with os.scandir(parent) as entries:
+        found = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+    for entry in found:
+        # Not removed by somebody else meanwhile, not another user's, not in use.
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+            status = entry.stat(follow_symlinks=False)
+            if not entry.is_dir(follow_symlinks=False) or status.st_uid != os.geteuid():
+                continue
+            lock = _open_lock(entry.path)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path)
+            finally:
+                os.close(lock)
+
+
+def _put_in_place(written: str, parent: str) -> None:
+    for folder, _, names in os.walk(written):
+        for name in names:
+            _sync(os.path.join(folder, name))
+        _sync_folder(folder)
+    moves = [*_moves(written, parent)]
+    for new, old in moves:
+        if os.path.isfile(old):
+            shutil.copymode(old, new)
+            if len(moves) > 1 and not old.endswith(".h5"):
+                os.unlink(old)
+    for new, old in moves:
+        os.replace(new, old)
+    for folder in {os.path.dirname(old) for _, old in moves}:
+        _sync_folder(folder)
+
+
+def _moves(written: str, parent: str) -> Iterator[tuple[str, str]]:
+    """What is renamed to what: what the others are found through comes last."""
+    with os.scandir(written) as entries:
+        ordered = sorted(entries, key=lambda e: (e.is_file(), not e.name.endswith(".h5"), e.name))
+    for entry in ordered:
+        old = os.path.join(parent, entry.name)
+        if entry.is_dir() and os.path.isdir(old):
+            yield from _moves(entry.path, old)
+        else:
+            yield entry.path, old
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(path: str) -> None:
+    # Some file systems have no such thing for folders; their files are on the disk by now.
+    with contextlib.suppress(OSError):
+        _sync(path)

@@ -20,6 +20,7 @@ HOOKS = {
 # the new one.
 FINGERPRINTS = {
     "ArrayDataAdapter.get_tf_dataset": "2ab7c0854bf8",
+    "BackupAndRestore._load_model": "2d9676e74b55",
     "BackupAndRestore._save_model": "5eb7b53ca13a",
     "BackupAndRestore.on_train_begin": "dfdb7eac4983",
     "BaseOptimizer._check_variables_are_known": "7fe637cd983a",
@@ -32,6 +33,7 @@ FINGERPRINTS = {
     "GradientTape.gradient": "9b8697dadc28",
     "GradientTape.jacobian": "f39ac00478b4",
     "Equalization._custom_histogram_fixed_width": "260b58eed6cd",
+    "H5IOStore._get_h5_file": "1e51c80b9c23",
     "Layer.__call__": "4fb7e42e4ffd",
     "Layer._clear_losses": "9e906f0d5c29",
     "Layer._get_own_losses": "bce659968498",
@@ -67,6 +69,7 @@ FINGERPRINTS = {
     "Variable.assign_add": "02093eccc2e3",
     "Variable.assign_sub": "d5f310723e8b",
     "control_flow_ops.pfor": "68f38a8a3462",
+    "io_utils.print_msg": "7470e7db5c9e",
     "legacy_h5_format.save_model_to_hdf5": "089058ee0d32",
     "loss.apply_mask": "61d8938cd866",
     "loss.reduce_values": "60b046214772",
@@ -80,6 +83,7 @@ FINGERPRINTS = {
     "random.normal": "58c75c5521f3",
     "random.randint": "ce8965ddd554",
     "random.uniform": "9ca69437a855",
+    "saving_lib.get_temp_dir": "a26ab559de97",
     "saving_lib.save_model": "0b360baae417",
     "saving_lib.save_weights_only": "649839a5ed3a",
     "seed_generator.global_seed_generator": "4ec13060644e",

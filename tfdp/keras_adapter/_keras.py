@@ -38,6 +38,9 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weigh
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
+# Keras says by it where it has saved.
+from keras.src.utils import io_utils
+
 TESTED_VERSIONS = ("3.15.1",)
 
 __all__ = [
@@ -60,6 +63,7 @@ __all__ = [
     "draw_seed",
     "get_keras_mask",
     "global_state",
+    "io_utils",
     "legacy_h5_format",
     "losses",
     "make_class_weight_map_fn",

@@ -10,10 +10,12 @@ from typing import Any
 
 _MODULES = (
     "across_processes",
+    "backups",
     "compiling",
     "feeding",
     "files",
     "gradients",
+    "h5_files",
     "images",
     "layers",
     "losses",
@@ -22,6 +24,7 @@ _MODULES = (
     "optimizers",
     "randomness",
     "recurrent",
+    "saving",
     "scopes",
     "stand_ins",
     "statistics",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import tempfile
 import zlib
 
 import numpy as np
@@ -26,6 +25,7 @@ from tfdp.data.sources.record_scan import (
     verified,
 )
 from tfdp.errors import RecordIndexError
+from tfdp.files import replacing
 
 _VERSION = 1
 _MAGIC = b"tfdp record index "
@@ -60,18 +60,10 @@ def build_index(path: str) -> Records:
     Cost: reads the file once; writes 12 bytes for each record.
     """
     records = verified(path, scan(path))
-    folder, name = os.path.split(index_path(path))
-    descriptor, temporary = tempfile.mkstemp(dir=folder or ".", prefix=f".{name}.")
-    try:
-        with open(descriptor, "wb") as file:
+    with replacing(index_path(path)) as new:
+        with open(new, "wb") as file:
             file.write(_encoded(records))
-            file.flush()
-            os.fchmod(descriptor, os.stat(path).st_mode & 0o666)
-            os.fsync(descriptor)
-        os.replace(temporary, index_path(path))
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        os.chmod(new, os.stat(path).st_mode & 0o666)
     return records
 
 
