@@ -40,8 +40,10 @@ def verdict(
         return 0, ""
     if outcome.signal is not None:
         name = signal_name(outcome.signal)
-        message = "" if name == "SIGPIPE" else f"{name} was passed on, and all ranks have ended."
-        return 128 + outcome.signal, message
+        cause = (
+            "The reader of the output has left" if name == "SIGPIPE" else f"{name} was passed on"
+        )
+        return 128 + outcome.signal, f"{cause}, and all ranks have ended."
     first = first_failure([failures[rank] for rank in outcome.failed])
     return first.exit_code, _failure_message(options, first, outcome)
 
