@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
+from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.launch.command import resolve
 from tfdp.launch.environment import rank_environment
 from tfdp.launch.failures import Failure
@@ -76,8 +77,13 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
             assert rank.returncode is not None
             return Failure(rank.rank, rank.returncode, rank.ended_at, output[rank.rank].said())
 
+        def absent(ended: Sequence[int]) -> list[int]:
+            without = ranks_without_strategy(folder, options.processes)
+            waits = set(ranks_that_wait(folder, options.processes)) - set(ended)
+            return [rank for rank in ended if rank in without] if waits else []
+
         outcome: Outcome = Supervisor(
-            ranks, received, describe, options.timeout_seconds
+            ranks, received, describe, absent, options.timeout_seconds
         ).supervise()
         for each in output.values():
             each.finish()

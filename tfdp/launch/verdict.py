@@ -34,6 +34,8 @@ def verdict(
     """
     if outcome.timed_out:
         return TIMED_OUT, _timeout_message(options, outcome)
+    if outcome.absent and outcome.signal is None:
+        return 1, _absent_message(options, outcome)
     if not failures and outcome.signal is None:
         return _trained_alone(options, status_folder, configs)
     if not failures:
@@ -60,6 +62,15 @@ def _failure_message(options: RunOptions, first: Failure, outcome: Outcome) -> s
     if not error:
         return message + " It wrote no error."
     return f"{message} Its last error:\n{textwrap.indent(error, '  ')}"
+
+
+def _absent_message(options: RunOptions, outcome: Outcome) -> str:
+    return (
+        f"every rank must make its strategy; {_ranks(outcome.absent)} of {options.processes} ended "
+        "with exit code 0 and made none, and others waited in theirs for that: "
+        f"{_ranks(outcome.unfinished)} had to be ended. Let every rank come to "
+        "`tfdp.DataParallelStrategy()`, and leave what only one of them shall do to later."
+    )
 
 
 def _timeout_message(options: RunOptions, outcome: Outcome) -> str:

@@ -119,6 +119,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         else:
             if collectives.joined():
                 device_names.resolve(devices)  # what is wrong with them, before all compare
+            run_status.mark_strategy_begun()
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
             number = processes.compare_strategies(
