@@ -1,8 +1,8 @@
 """How a strategy tells `tfdp run` that it was made.
 
 `tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`. A rank's
-strategy leaves empty files there. A rank without one has trained alone, or the others wait for it in
-vain, and the launcher says so.
+strategy leaves empty files there. A rank without one has trained alone, or the others wait for it
+in vain, and the launcher says so.
 """
 
 from __future__ import annotations

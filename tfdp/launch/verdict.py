@@ -47,11 +47,23 @@ def verdict(
         )
         return 128 + outcome.signal, f"{cause}, and all ranks have ended."
     first = first_failure([failures[rank] for rank in outcome.failed])
-    return first.exit_code, _failure_message(options, first, outcome)
+    ended_well = first.lost_rank
+    if ended_well in (*failures, *outcome.unfinished) or ended_well not in range(options.processes):
+        ended_well = None
+    return first.exit_code, _failure_message(options, first, outcome, ended_well)
 
 
-def _failure_message(options: RunOptions, first: Failure, outcome: Outcome) -> str:
-    message = f"rank {first.rank} of {options.processes} failed first, with {first.how}."
+def _failure_message(
+    options: RunOptions, first: Failure, outcome: Outcome, ended_well: int | None
+) -> str:
+    if ended_well is None:
+        message = f"rank {first.rank} of {options.processes} failed first, with {first.how}."
+    else:
+        message = (
+            f"rank {ended_well} of {options.processes} ended with exit code 0 before the others "
+            "were done. Let all ranks come to the end of the script, without `sys.exit(0)`. "
+            f"Rank {first.rank} failed of that, with {first.how}."
+        )
     if first.how == "signal SIGKILL":
         message += " Linux kills so where memory runs out; `dmesg` tells."
     if len(outcome.unfinished) > 0:
