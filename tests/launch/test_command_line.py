@@ -66,7 +66,7 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, received, words
 @pytest.mark.parametrize(
     ("words", "said", "remedy"),
     [
-        (["-n", "999999"], "`-n` must not exceed", "or do `-n "),
+        (["-n", "999999"], "`-n` must not exceed", "or start fewer"),
         (["-n", "1", "--log-dir", "/proc/nope"], "`log-dir` must be", "do `--log-dir logs`"),
         (["-n", "1", "--log-dir", __file__ + "/logs"], "Not a directory", "do `--log-dir logs`"),
     ],

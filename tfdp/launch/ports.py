@@ -44,11 +44,11 @@ class ReservedPorts:
                     return
                 self._try(port)
         except OSError as error:  # of the limit on open files, as a rule
-            why = f"the system said: {error.strerror}; raise the limit (`ulimit -n`)"
+            why = f"the system said: {error.strerror}; raise the limit on open files (`ulimit -n`)"
         self.close()
         raise OSError(
             f"`-n` must not exceed the ports that can be had; received {count}, and after "
-            f"{len(self.ports)} ports {why}, or do `-n {max(1, len(self.ports) // 8)}`."
+            f"{len(self.ports)} ports {why}, or start fewer ranks."
         )
 
     def _try(self, port: int) -> None:
