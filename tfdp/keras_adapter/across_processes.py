@@ -85,7 +85,9 @@ def _run_arranged(
         processes.adopt_random_states()
     if name == "fit":
         trained = weakref.ref(model)
-        processes.settings["`stop_training`"] = lambda: getattr(trained(), "stop_training", False)
+        processes.settings["`stop_training`"] = lambda: bool(
+            getattr(trained(), "stop_training", False)  # maybe one of NumPy
+        )
     if processes.rank != 0:
         bound.arguments["verbose"] = 0
     with explained(model.distribute_strategy):
