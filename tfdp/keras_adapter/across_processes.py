@@ -86,7 +86,7 @@ def _run_arranged(
     if name == "fit":
         trained = weakref.ref(model)
         processes.settings["`stop_training`"] = lambda: bool(
-            getattr(trained(), "stop_training", False)  # maybe one of NumPy
+            getattr(trained(), "stop_training", False)  # NumPy's bool is no JSON
         )
     if processes.rank != 0:
         bound.arguments["verbose"] = 0

@@ -29,8 +29,8 @@ def run(options: RunOptions) -> int:
 
     Returns:
         0 if every rank ended with 0. Else the exit code of the rank that failed first, 128 + the
-        signal if one killed it or the launcher; 124 where the limit ended the run; 1 if a rank ended
-        with 0 and made no strategy, where all did so or others waited for it.
+        signal if one killed it or the launcher; 124 where the limit ended the run; 1 if a rank
+        ended with 0 and made no strategy: it trained alone, or others waited for it.
 
     Raises:
         CommandError: there is no such command; nothing was started.
