@@ -16,9 +16,9 @@ def free_port():
         return free.getsockname()[1]
 
 
-def clusters(world_size, fixed_addresses=True):
+def clusters(world_size, fixed_addresses=True, host="127.0.0.1"):
     """One `Cluster` for each rank."""
-    addresses = tuple(f"127.0.0.1:{free_port()}" for _ in range(world_size))
+    addresses = tuple(f"{host}:{free_port()}" for _ in range(world_size))
     return [
         Cluster(rank, world_size, addresses[0], addresses if fixed_addresses else None, "TF_CONFIG")
         for rank in range(world_size)

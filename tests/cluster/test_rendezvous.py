@@ -30,6 +30,14 @@ def test_ranks_without_fixed_addresses_choose_ports_of_their_own():
     assert all(address.startswith("127.0.0.1:") for address in met[0].addresses)
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+@pytest.mark.parametrize("fixed_addresses", [True, False])
+def test_ranks_meet_over_ipv6(fixed_addresses):
+    described = meeting.clusters(2, fixed_addresses, host="[::1]")
+    met = meeting.on_all(*(lambda c=c: meet(c, {}, meeting.no_difference, 20.0) for c in described))
+    assert all(address.startswith("[::1]:") for address in met[1].addresses)
+
+
 def test_ranks_may_come_in_any_order_and_strangers_are_sent_away():
     first, second = meeting.clusters(2)
     port = int(first.coordinator.rsplit(":", 1)[1])

@@ -2,7 +2,12 @@
 
 import pytest
 
-from tfdp.cluster.run_status import mark_strategy_made, ranks_without_strategy
+from tfdp.cluster.run_status import (
+    mark_strategy_begun,
+    mark_strategy_made,
+    ranks_that_wait,
+    ranks_without_strategy,
+)
 
 TASK = '{"task": {"type": "worker", "index": 1}}'
 
@@ -10,8 +15,17 @@ TASK = '{"task": {"type": "worker", "index": 1}}'
 def test_a_mark_names_the_rank_and_may_be_made_twice(tmp_path):
     for _ in range(2):
         mark_strategy_made({"TFDP_RUN_STATUS": str(tmp_path), "TF_CONFIG": TASK})
-    assert [path.name for path in tmp_path.iterdir()] == ["rank-1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-1-made"]
     assert ranks_without_strategy(str(tmp_path), 3) == [0, 2]
+
+
+def test_a_rank_waits_from_the_beginning_of_its_strategy_to_its_end(tmp_path):
+    environ = {"TFDP_RUN_STATUS": str(tmp_path), "TF_CONFIG": TASK}
+    assert ranks_that_wait(str(tmp_path), 3) == []
+    mark_strategy_begun(environ)
+    assert ranks_that_wait(str(tmp_path), 3) == [1]
+    mark_strategy_made(environ)
+    assert ranks_that_wait(str(tmp_path), 3) == []
 
 
 @pytest.mark.parametrize("config", [None, "", "{", "{}", "[]", '{"task": {"index": null}}'])

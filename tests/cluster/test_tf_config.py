@@ -117,6 +117,8 @@ SECOND = {"type": "worker", "index": 1}
     ("config", "parts"),
     [
         ('{"cluster":', ["must be JSON", """'{"cluster":'""", "json.dumps", "unset it"]),
+        ("[" * 100_000, ["must be JSON", "nested too deeply", "100000 characters", "unset it"]),
+        ('{"task": ' + "9" * 5000 + "}", ["must be JSON", "5000 digits", "5010 characters"]),
         ("[1]", ["must be a JSON object", "'[1]'", 'Write {"cluster"']),
         ({"cluster": ["a:1"]}, ['"cluster"', "JSON object", "['a:1']", 'Write {"cluster"']),
         ({"cluster": WORKERS}, ["which task", "None", '"task": {"type": "worker"']),
@@ -131,7 +133,7 @@ SECOND = {"type": "worker", "index": 1}
                 {"cluster": WORKERS, "task": {"type": "worker", "index": index}},
                 ["whole number as index", repr(index), '"index": 0'],
             )
-            for index in (1.0, "one", -1, True, [0])
+            for index in (1.0, "one", -1, True, [0], "9" * 5000)
         ),
         (
             {"cluster": WORKERS, "task": {"type": "worker", "index": 2}},
@@ -177,6 +179,10 @@ SECOND = {"type": "worker", "index": 1}
         (
             {"cluster": {"worker": ["a:1", "b"]}, "task": SECOND},
             ["Rank 1", "rank 1's address", "host:port", "'b'"],
+        ),
+        (
+            {"cluster": {"worker": ["a:1", "b:" + "9" * 5000]}, "task": SECOND},
+            ["Rank 1", "rank 1's address", "host:port"],
         ),
         (
             {"cluster": {"worker": ["a:1", 2222]}, "task": SECOND},

@@ -1,12 +1,13 @@
 """A rank that is silent or does not come to a collective is named, on all ranks."""
 
+import dataclasses
 import time
 
 import meeting
 import pytest
 
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.errors import LOST_RANK_MARK, RankLostError
+from tfdp.errors import LOST_RANK_MARK, RankLostError, RankMismatchError
 
 
 def failure_of(board, within_seconds=10.0):
@@ -84,6 +85,64 @@ def test_a_rank_that_goes_on_from_an_error_is_lost_to_those_that_wait_for_it(whe
             assert f"the others wait for it in {operation}" in text
         for dog in dogs:
             dog.stop()
+
+
+def watched(boards, *states):
+    """A watchdog for each board, whose process stands still."""
+    return [
+        Watchdog(board, lambda state=state: state, 60.0, 0.1)
+        for board, state in zip(boards, states, strict=True)
+    ]
+
+
+GOES_ON = Progress(3, 2, 1, "all_reduce of float32 [3]", settings={"`stop`": False})
+STOPS = Progress(2, 1, 1, settings={"`stop`": True})
+
+
+def test_ranks_that_wait_for_each_other_are_told_what_differs():
+    with meeting.boards(2, timeout_seconds=60.0) as boards:
+        dogs = [
+            Watchdog(b, lambda p=p: p, 60.0, 0.1)
+            for b, p in zip(boards, (GOES_ON, STOPS), strict=True)
+        ]
+        with pytest.raises(RankMismatchError):
+            boards[1].all_gather("the metrics")
+        for board in boards:
+            text = failure_of(board)
+            assert "`stop` must be alike on all ranks" in text
+            assert "False on rank 0 and True on rank 1" in text
+            assert "Rank 0 is in step 3, inside all_reduce of float32 [3]" in text
+            assert "Rank 1 is in step 2, outside any collective, with `stop` True, waiting" in text
+        for dog in dogs:
+            dog.stop()
+
+
+@pytest.mark.parametrize("other", [STOPS, dataclasses.replace(GOES_ON, settings=STOPS.settings)])
+def test_what_differs_ends_nothing_where_a_rank_does_not_wait_or_all_wait_in_one_place(other):
+    with meeting.boards(2, timeout_seconds=60.0) as boards:
+        dogs = [
+            Watchdog(b, lambda p=p: p, 60.0, 0.1)
+            for b, p in zip(boards, (GOES_ON, other), strict=True)
+        ]
+        time.sleep(1.0)
+        assert [board.failure for board in boards] == [None, None]
+        for dog in dogs:
+            dog.stop()
+
+
+def test_a_rank_that_has_ended_is_lost_to_a_collective_and_where_it_was_is_told():
+    with meeting.boards(2, timeout_seconds=60.0) as boards:
+        dogs = [
+            Watchdog(b, lambda p=p: p, 60.0, 0.1)
+            for b, p in zip(boards, (GOES_ON, STOPS), strict=True)
+        ]
+        dogs[1].stop()
+        boards[1].close()
+        text = failure_of(boards[0])
+        assert f"{LOST_RANK_MARK} 1: it has ended (in step 2, outside any collective" in text
+        assert "with `stop` True), and all_reduce of float32 [3] of step 3 was still to" in text
+        assert "timeout_seconds" not in text
+        dogs[0].stop()
 
 
 def test_an_error_that_all_ranks_go_on_from_ends_nothing():

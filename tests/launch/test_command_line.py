@@ -49,6 +49,7 @@ def test_options_after_the_command_are_its_own(received, words, command):
             "`--devices-per-process 1`",
         ),
         (["-n", "2", "--log-dir", __file__, "x"], "test_command_line.py", "-logs`"),
+        (["-n", "2", "--log-dir", "", "x"], "received '',", "`--log-dir .`"),
     ],
 )
 def test_a_refusal_says_what_was_received_and_what_to_do(capsys, received, words, said, remedy):
@@ -60,6 +61,22 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, received, words
     assert said in message
     assert remedy in message
     assert not received
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "remedy"),
+    [
+        (["-n", "999999"], "`-n` must not exceed", "or start fewer"),
+        (["-n", "1", "--log-dir", "/proc/nope"], "`log-dir` must be", "do `--log-dir logs`"),
+        (["-n", "1", "--log-dir", __file__ + "/logs"], "Not a directory", "do `--log-dir logs`"),
+    ],
+)
+def test_what_the_system_does_not_give_is_named_with_its_option(capfd, words, said, remedy):
+    assert cli.main(["run", *words, "true"]) == 1
+    (message,) = capfd.readouterr().err.splitlines()
+    assert words[-1] in message
+    assert said in message
+    assert remedy in message
 
 
 def test_the_number_of_ranks_is_required(capsys):

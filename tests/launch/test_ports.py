@@ -26,5 +26,5 @@ def test_a_released_port_can_be_listened_on():
 
 def test_more_ranks_than_ports_are_refused(monkeypatch):
     monkeypatch.setattr(ports, "_PORTS", range(31050, 31053))
-    with pytest.raises(OSError, match="received 4; do `-n "):
+    with pytest.raises(OSError, match=r"received 4, and after 3 ports no other .* or start fewer"):
         ReservedPorts(4)

@@ -208,6 +208,22 @@ def test_ranks_that_trained_alone_are_an_error(runs):
     assert runs.run("-n", 1, runs.script("")).returncode == 0  # one process is alone rightly
 
 
+def test_a_rank_that_ends_with_0_while_others_wait_in_their_strategy_ends_the_run(runs):
+    script = runs.script(
+        """
+        from tfdp.cluster.run_status import mark_strategy_begun
+        if rank != 1:
+            time.sleep(0.5)
+            mark_strategy_begun()
+            time.sleep(60)
+        """
+    )
+    outcome = runs.run("-n", 3, "--timeout", 30, script)
+    assert outcome.returncode == 1
+    assert "rank 1 of 3 ended with exit code 0 and made none" in outcome.verdict
+    assert "ranks 0, 2 had to be ended" in outcome.verdict
+
+
 def test_a_reader_that_leaves_ends_the_run(runs):
     launcher = runs.start("-n", 2, runs.script("while True: print('more'); time.sleep(0.01)"))
     launcher.stdout.readline()

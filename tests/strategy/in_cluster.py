@@ -470,7 +470,7 @@ def test_random_numbers_of_tensorflow_differ_between_all_replicas(strategy, boar
     assert len({tuple(row) for row in everyone}) == strategy.num_replicas_in_sync
 
 
-def test_another_seed_on_a_rank_is_named(strategy, board):
+def test_another_seed_or_eager_functions_on_a_rank_are_named(strategy, board):
     x, y = harness.regression_data(8)
     with strategy.scope():
         model = harness.dense_model()
@@ -478,7 +478,15 @@ def test_another_seed_on_a_rank_is_named(strategy, board):
     with pytest.raises(tfdp.errors.RankMismatchError, match=r"seed.*is 5\d on rank"):
         model.fit(x, y, verbose=0)
     keras.utils.set_random_seed(50)
+    tf.config.run_functions_eagerly(board.rank == 1)
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"run_functions_eagerly.* on rank"):
+        model.fit(x, y, verbose=0)
+    tf.config.run_functions_eagerly(False)
     model.fit(x, y, verbose=0)
+    stops = strategy.extended.processes.settings["`stop_training`"]
+    assert stops() is False
+    model.stop_training = np.bool_(True)  # signs of life are JSON
+    assert stops() is True
 
 
 def test_elements_that_are_no_batches_go_to_the_replicas_in_turn(strategy, board):

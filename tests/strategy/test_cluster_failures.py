@@ -84,11 +84,33 @@ def test_a_rank_that_alone_catches_an_error_and_goes_on_is_named(how, error):
     assert f"ValueError: {error}, alone" in texts[0], output
 
 
-@pytest.mark.exhaustive("test_a_killed_rank_is_named_on_every_other_rank")
+@pytest.mark.exhaustive(
+    "cluster/test_watchdog.py::test_ranks_that_wait_for_each_other_are_told_what_differs"
+)
+@pytest.mark.parametrize(
+    ("how", "setting"),
+    [
+        ("stops in an epoch", "`stop_training`"),
+        ("stops after an epoch", "`stop_training`"),
+        ("goes eager", "`tf.config.run_functions_eagerly`"),
+    ],
+)
+def test_what_one_rank_alone_sets_is_named_long_before_the_deadline(how, setting):
+    texts, output = run(how)
+    assert sorted(texts) == [0, 1], output
+    for text in texts.values():
+        assert text.startswith("RankMismatchError"), output
+        assert f"{setting} must be alike on all ranks" in text, output
+        assert "False on rank 0 and True on rank 1" in text, output
+
+
+@pytest.mark.exhaustive(
+    "cluster/test_watchdog.py::test_a_rank_that_has_ended_is_lost_to_a_collective_and_where_it_was_is_told"
+)
 def test_a_rank_that_ends_early_is_named():
-    texts, _ = run("exits")
-    assert "rank 1 did not take part" in texts[0] or "lost rank 1" in texts[0]
-    assert "Rank 1 has ended" in texts[0] or "it has ended" in texts[0]
+    texts, output = run("exits")
+    assert "lost rank 1: it has ended (in step 3, outside any collective)" in texts[0]
+    assert "rank 1 of 2 ended with exit code 0 before the others were done" in output
 
 
 @pytest.mark.exhaustive("test_a_killed_rank_is_named_on_every_other_rank")

@@ -22,7 +22,8 @@ def test_it_is_a_tf_distribute_strategy_with_a_replica_for_each_device():
         assert strategy.extended.parameter_devices == strategy.extended.worker_devices
 
 
-def test_without_devices_it_has_one_replica_on_the_cpu():
+def test_without_devices_it_has_one_replica_on_the_cpu(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", " \n")  # which TensorFlow would read as JSON
     assert tfdp.DataParallelStrategy().num_replicas_in_sync == 1
 
 

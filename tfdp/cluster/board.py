@@ -234,6 +234,11 @@ class Board:
                 sentences.append(f"Rank {rank} gave no sign since the start.")
         return " ".join(sentences)
 
+    def end_of(self, rank: int, what: str) -> str:
+        """Where a rank ended from which `what` was still to come, for `lose`."""
+        where = f" ({self._signs[rank][1]['text']})" if rank in self._signs else ""
+        return f"it has ended{where}, and {what} was still to come from it"
+
     def on_failure(self, listener: Callable[[Exception], None]) -> None:
         """`listener` is called, in another thread, with the first thing that goes wrong."""
         with self._changed:
@@ -294,11 +299,9 @@ class Board:
             raise self._failure
 
     def _raise_if_ended(self, ranks: Iterable[int], what: str) -> None:
-        ended = {*ranks} & self._ended.keys()
-        if 0 in self._ended:  # Nobody passes messages on any more.
-            ended.add(0)
+        ended = {*ranks, 0} & self._ended.keys()  # without rank 0 nobody passes messages on
         for rank in sorted(ended):
-            raise self._lost(rank, f"it has ended, and {what} was still to come from it")
+            raise self._lost(rank, self.end_of(rank, what))
 
     def _lost(self, rank: int, reason: str) -> RankLostError:
         return RankLostError(

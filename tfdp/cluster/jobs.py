@@ -11,6 +11,7 @@ from tfdp.errors import ClusterError
 CHIEF, WORKER = "chief", "worker"
 _ALIASES = {"master": CHIEF}
 _OTHER_ROLES = ("ps", "evaluator")
+_MAX_DIGITS = 9  # of an index
 
 
 def from_jobs(
@@ -118,7 +119,7 @@ def _own_job(task_type: object, tasks: Mapping[str, tuple[str, ...]], source: st
 def _own_index(index: object, job: str, count: int, source: str) -> int:
     # TensorFlow takes "1" as well as 1.
     text = "" if isinstance(index, bool) else str(index)
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise ClusterError(
             f"`{source}` must give this process' task a whole number as index, but gives "
             f"{index!r}. {_how_to_name_the_task(source)}"

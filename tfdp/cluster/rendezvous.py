@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.spec import Cluster, host_of, port_of
+from tfdp.cluster.spec import Cluster, host_of, join_address, split_address
 from tfdp.errors import ClusterError
 
 # How long one message may take once a connection stands, and the pause between two attempts.
@@ -80,15 +80,16 @@ def _own_address(cluster: Cluster) -> str | None:
         return cluster.coordinator
     if cluster.addresses is not None:
         own = cluster.addresses[cluster.rank]
-        _listen(cluster, port_of(own)).close()
+        _listen(cluster, own).close()
         return own
     with socket.socket() as free:
         free.bind(("", 0))
         return f":{free.getsockname()[1]}"
 
 
-def _listen(cluster: Cluster, port: int) -> socket.socket:
-    listener = socket.socket()
+def _listen(cluster: Cluster, address: str) -> socket.socket:
+    host, port = split_address(address)
+    listener = socket.socket(_family(host))
     # TensorFlow binds the same port while the connections of this one still stand.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -104,6 +105,15 @@ def _listen(cluster: Cluster, port: int) -> socket.socket:
     return listener
 
 
+def _family(host: str) -> socket.AddressFamily:
+    """IPv6 where the host has nothing else."""
+    try:
+        found = {family for family, *_ in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:  # a name that is known to others only
+        return socket.AF_INET
+    return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
+
+
 def _gather(
     cluster: Cluster,
     own: dict[str, Any],
@@ -115,7 +125,7 @@ def _gather(
     arrived: dict[int, dict[str, Any]] = {0: own}
     connections: dict[int, socket.socket] = {}
     reason: str | None = None
-    with _listen(cluster, port_of(cluster.coordinator)) as listener:
+    with _listen(cluster, cluster.coordinator) as listener:
         while len(arrived) < cluster.world_size and reason is None:
             listener.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
@@ -179,8 +189,9 @@ def _welcome(
         )
     if introduction["address"].startswith(":"):
         # A process on rank 0's host may have come by the loopback interface.
-        reachable = host_of(str(cluster.coordinator)) if host.startswith("127.") else host
-        introduction["address"] = reachable + introduction["address"]
+        local = host == "::1" or host.startswith("127.")
+        reachable = host_of(str(cluster.coordinator)) if local else host
+        introduction["address"] = join_address(reachable, int(introduction["address"][1:]))
     arrived[rank] = introduction
     return None
 
@@ -209,7 +220,7 @@ def _introduce(
 
 def _connect(cluster: Cluster, deadline: float, timeout_seconds: float) -> socket.socket:
     assert cluster.coordinator is not None
-    host, port = host_of(cluster.coordinator), port_of(cluster.coordinator)
+    host, port = split_address(cluster.coordinator)
     while True:
         remaining = deadline - time.monotonic()
         try:

@@ -1,7 +1,8 @@
 """How a strategy tells `tfdp run` that it was made.
 
 `tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`. A rank's
-strategy leaves an empty file there; a rank without one has trained alone, and the launcher says so.
+strategy leaves empty files there. A rank without one has trained alone, or the others wait for it
+in vain, and the launcher says so.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ import pathlib
 from collections.abc import Mapping
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
+_BEGUN, _MADE = "begun", "made"
+
+
+def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
+    """Leaves word that this rank makes a strategy, and waits for the others to do so.
+
+    Does nothing outside `tfdp run`. The rank is the task's index in `TF_CONFIG`.
+    """
+    _leave_word(environ, _BEGUN)
 
 
 def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
-    """Leaves word that this rank has a strategy; does nothing outside `tfdp run`.
-
-    The rank is the task's index in `TF_CONFIG`. It may be called more than once.
+    """As `mark_strategy_begun`, once the strategy is there. It may be called more than once.
 
     Example:
         >>> import tempfile
@@ -28,6 +36,21 @@ def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
         >>> ranks_without_strategy(folder.name, world_size=3)
         [0, 2]
     """
+    _leave_word(environ, _MADE)
+
+
+def ranks_without_strategy(folder: str, world_size: int) -> list[int]:
+    """The ranks that made no strategy."""
+    return [rank for rank in range(world_size) if not _mark(folder, rank, _MADE).exists()]
+
+
+def ranks_that_wait(folder: str, world_size: int) -> list[int]:
+    """The ranks that are making their first strategy: no such one is done before all have come."""
+    without = ranks_without_strategy(folder, world_size)
+    return [rank for rank in without if _mark(folder, rank, _BEGUN).exists()]
+
+
+def _leave_word(environ: Mapping[str, str], word: str) -> None:
     folder = environ.get(STATUS_VARIABLE)
     if not folder:
         return
@@ -36,13 +59,8 @@ def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
     except (KeyError, TypeError, ValueError):
         return  # a script that changed TF_CONFIG is no rank of this run
     with contextlib.suppress(OSError):  # the launcher is gone
-        _mark(folder, rank).touch()
+        _mark(folder, rank, word).touch()
 
 
-def ranks_without_strategy(folder: str, world_size: int) -> list[int]:
-    """The ranks that left no word in the folder."""
-    return [rank for rank in range(world_size) if not _mark(folder, rank).exists()]
-
-
-def _mark(folder: str, rank: int) -> pathlib.Path:
-    return pathlib.Path(folder, f"rank-{rank}")
+def _mark(folder: str, rank: int, word: str) -> pathlib.Path:
+    return pathlib.Path(folder, f"rank-{rank}-{word}")

@@ -181,7 +181,7 @@ def _is_host(name: str, bracketed: bool) -> bool:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 1 <= int(text) <= _MAX_PORT
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MAX_PORT
 
 
 def _fix(address: object) -> str:

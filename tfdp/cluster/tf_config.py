@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 from tfdp.cluster.jobs import from_jobs
 from tfdp.cluster.spec import Cluster
@@ -28,13 +28,14 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
         return None
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ClusterError(
-            f"`{VARIABLE}` must be JSON, but is {text!r}: {error}. Write it with `json.dumps`, or "
-            "unset it to train in one process."
+            f"`{VARIABLE}` must be JSON, but is {_shown(text)}: {why}. Write it with `json.dumps`, "
+            "or unset it to train in one process."
         ) from error
     if not isinstance(config, dict):
-        raise ClusterError(f"`{VARIABLE}` must be a JSON object, but is {text!r}. {_FORM}")
+        raise ClusterError(f"`{VARIABLE}` must be a JSON object, but is {_shown(text)}. {_FORM}")
     jobs = config.get("cluster")
     if jobs is not None and not isinstance(jobs, dict):
         raise ClusterError(
@@ -49,6 +50,26 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
         )
     return from_jobs(jobs, task.get("type"), task.get("index"), VARIABLE)
 
+
+def unset_if_blank(environ: MutableMapping[str, str]) -> None:
+    """Takes the variable away where it says nothing: TensorFlow would read it as JSON, and fail.
+
+    >>> environ = {"TF_CONFIG": " "}
+    >>> unset_if_blank(environ)
+    >>> environ
+    {}
+    """
+    if not environ.get(VARIABLE, "").strip():
+        environ.pop(VARIABLE, None)
+
+
+def _shown(text: str) -> str:
+    if len(text) <= _SHOWN_CHARACTERS:
+        return repr(text)
+    return f"{text[:_SHOWN_CHARACTERS]!r}... ({len(text)} characters)"
+
+
+_SHOWN_CHARACTERS = 400
 
 _FORM = (
     'Write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, '

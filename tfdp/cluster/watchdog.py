@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from tfdp.cluster.board import Board
 from tfdp.cluster.ranks import ranks_in_words
-from tfdp.errors import CollectiveTimeoutError
+from tfdp.errors import CollectiveTimeoutError, RankMismatchError
+
+# What a last sign said may be over by now.
+_PERIODS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +27,7 @@ class Progress:
       done: Collectives done.
       operation: The one begun last.
       error: What this process ended a step with and goes on from, where the others did not.
+      settings: What each rank decides for itself, and all must decide alike, by its name; JSON.
     """
 
     steps: int = 0
@@ -29,12 +35,20 @@ class Progress:
     done: int = 0
     operation: str = ""
     error: str = ""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         if self.begun > self.done:
             return f"in step {self.steps}, inside {self.operation}"
         after = f", after {self.error}" if self.error else ""
-        return f"in step {self.steps}, outside any collective{after}"
+        chosen = "".join(f", with {name} {value}" for name, value in self.settings.items() if value)
+        return f"in step {self.steps}, outside any collective{after}{chosen}"
+
+
+def _where(sign: dict[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """The step, and what is waited for; collectives begun at once may end in any order."""
+    inside = sign["begun"] > sign["done"]
+    return sign["steps"], ("a collective",) if inside else tuple(sign["waits"])
 
 
 class Watchdog:
@@ -45,6 +59,8 @@ class Watchdog:
       others watch rank 0.
     - A rank that ended a step with an error and did not end itself is lost to a process that waits
       for it meanwhile: it will not come to what the others wait in.
+    - Where every rank waits, but not all in the same place, each waits for another one for ever; if
+      they have differing settings, these are named.
     - A collective of this process that is not done after the board's `timeout_seconds` fails, and
       the ranks that did not come to it are named.
 
@@ -70,21 +86,29 @@ class Watchdog:
         self._last = Progress()
         self._last_change = self._last_round = self._started = time.monotonic()
         self._left_alone: tuple[int, int, int] | None = None  # steps, collectives done, periods
+        self._standing: tuple[Any, int] = (None, 0)  # where all ranks are, for how many periods
         self._thread = threading.Thread(target=self._run, name="tfdp-watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, after a last sign."""
         self._stop.set()
         self._thread.join(10.0)
+        with contextlib.suppress(Exception):  # of a TensorFlow at its end
+            self._sign()  # the others hear where this rank was
+
+    def _sign(self) -> Progress:
+        progress, waits = self._progress(), list(self._board.waits_for)
+        text = ", ".join([str(progress), *(f"waiting for {what}" for what in waits)])
+        self._own = dataclasses.asdict(progress) | {"text": text, "waits": waits}
+        self._board.sign(self._own)
+        return progress
 
     def _run(self) -> None:
         while not self._stop.wait(self._period_seconds):
             if self._board.failure is not None:
                 return
-            progress = self._progress()
-            text = ", ".join([str(progress), *(f"waiting for {w}" for w in self._board.waits_for)])
-            self._board.sign(dataclasses.asdict(progress) | {"text": text})
+            progress = self._sign()
             now = time.monotonic()
             if now - self._last_round > self._silence_seconds / 2:
                 # This process itself was stopped for a while: the others' signs lie unread.
@@ -92,6 +116,7 @@ class Watchdog:
             self._last_round = now
             self._check_silence(now)
             self._check_errors(progress)
+            self._check_settings()
             self._check_deadline(now, progress)
 
     def _check_silence(self, now: float) -> None:
@@ -121,7 +146,7 @@ class Watchdog:
         if (steps, done) != (progress.steps, progress.done):
             periods = 0
         self._left_alone = (progress.steps, progress.done, periods + 1)
-        if periods < 2:  # what its last sign said may be over by now
+        if periods < _PERIODS - 1:
             return
         rank = went_on[0]
         where = progress.operation if progress.begun > progress.done else self._board.waits_for[0]
@@ -131,6 +156,35 @@ class Watchdog:
             f"the others wait for it in {where}. Let an error end every rank, or decide on all of "
             "them together to go on",
         )
+
+    def _check_settings(self) -> None:
+        """Names what differs where the ranks wait for each other."""
+        given = self._board.signs() | {self._board.rank: (0.0, self._own)}
+        fresh = all(age < _PERIODS * self._period_seconds for age, _ in given.values())
+        signs = {rank: sign for rank, (_, sign) in sorted(given.items())}
+        places = {rank: _where(sign) for rank, sign in signs.items()}
+        standing = places, [sign["done"] for sign in signs.values()]
+        before, periods = self._standing
+        self._standing = standing, periods + 1 if standing == before else 0
+        each_waits = len(signs) == self._board.world_size and all(w for _, w in places.values())
+        stands = fresh and each_waits and self._standing[1] >= _PERIODS
+        if not stands or len(set(places.values())) == 1:
+            return
+        for name in self._own["settings"]:
+            by_value: dict[Any, list[int]] = {}
+            for rank, sign in signs.items():
+                by_value.setdefault(sign["settings"].get(name), []).append(rank)
+            if len(by_value) > 1:
+                values = [f"{value} on {ranks_in_words(them)}" for value, them in by_value.items()]
+                where = " ".join(f"Rank {rank} is {sign['text']}." for rank, sign in signs.items())
+                self._board.fail(
+                    RankMismatchError(
+                        f"Rank {self._board.rank}: {name} must be alike on all ranks, but it is "
+                        f"{' and '.join(values)}, and they wait for each other. {where} Let all "
+                        "ranks set it in the same place, by what is the same on all, as logs are."
+                    )
+                )
+                return
 
     def _check_deadline(self, now: float, progress: Progress) -> None:
         if progress.begun == progress.done or progress.done != self._last.done:
@@ -149,6 +203,11 @@ class Watchdog:
             or rank in ended
             or (signs[rank][1]["steps"], signs[rank][1]["begun"]) < (progress.steps, progress.begun)
         ]
+        gone = [rank for rank in behind if rank in ended]
+        if gone:
+            what = f"{progress.operation} of step {progress.steps}"
+            self._board.lose(gone[0], self._board.end_of(gone[0], what))
+            return
         missing = f"{ranks_in_words(behind)} did not take part" if behind else "it did not end"
         self._board.fail(
             CollectiveTimeoutError(

@@ -59,6 +59,8 @@ class Processes:
       board: What the processes tell each other outside of TensorFlow.
       counters: Counts the collectives of this process' graphs.
       error: What the last step or `fit` of this process ended with, if it was caught.
+      settings: What each rank decides for itself, and all must decide alike, by its name: where the
+        ranks wait for each other, the first that differs is named. Read from another thread.
     """
 
     def __init__(
@@ -81,13 +83,17 @@ class Processes:
         self.board.on_failure(lambda error: runtime.abort(str(error)))
         self.counters = ProgressCounters()
         self.error: str | None = None
+        self.settings: dict[str, Callable[[], Any]] = {
+            "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly
+        }
         self._watchdog = Watchdog(self.board, self._progress)
         self._say_goodbye_at_exit()
         self._adopt_seeds()
         self.board.barrier("the start of TensorFlow on all ranks")
 
     def _progress(self) -> Progress:
-        return dataclasses.replace(self.counters.read(), error=self.error or "")
+        settings = {name: read() for name, read in self.settings.items()}
+        return dataclasses.replace(self.counters.read(), error=self.error or "", settings=settings)
 
     def compare_strategies(self, options: dict[str, Any]) -> int:
         """The number of a new strategy, after its options were found alike on all ranks.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from tfdp import collectives
 from tfdp.keras_adapter import feeding, fitting, likeness
@@ -73,12 +76,18 @@ def _run_arranged(
     # Within `fit`, validation calls `evaluate` with what `fit` was given.
     if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
         here = {
+            "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly(),
             "the seed of `keras.utils.set_random_seed`": collectives.global_seed(),
             "whether an error was caught since the last call": processes.error is not None,
         }
         alike = likeness.of_arguments(bound.arguments) | likeness.of_model(model)
         processes.compare(f"`{name}`", here | alike)
         processes.adopt_random_states()
+    if name == "fit":
+        trained = weakref.ref(model)
+        processes.settings["`stop_training`"] = lambda: bool(
+            getattr(trained(), "stop_training", False)  # NumPy's bool is no JSON
+        )
     if processes.rank != 0:
         bound.arguments["verbose"] = 0
     with explained(model.distribute_strategy):

@@ -38,7 +38,7 @@ def add_run(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument(
         "--log-dir",
-        type=pathlib.Path,
+        type=_folder,
         metavar="DIR",
         help="write rank-0.log, rank-1.log, ... there; logs of an earlier run move to "
         "DIR/earlier-1, ...",
@@ -59,6 +59,15 @@ def add_run(commands: argparse._SubParsersAction) -> None:
         "arguments",
     )
     parser.set_defaults(handler=_run, parser=parser)
+
+
+def _folder(text: str) -> pathlib.Path:
+    if not text:
+        raise argparse.ArgumentTypeError(
+            "it must name a folder; received '', maybe of a variable that is not set; do "
+            "`--log-dir logs`, or `--log-dir .` for this folder."
+        )
+    return pathlib.Path(text)
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -64,6 +64,17 @@ class Failure:
         """Whether it says itself that another rank was lost."""
         return any(LOST_RANK_MARK in line for line in self.said)
 
+    @property
+    def lost_rank(self) -> int | None:
+        """The rank that it says it lost last, if any.
+
+        Example:
+            >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
+            3
+        """
+        named = re.findall(rf"{LOST_RANK_MARK} (\d+)", "\n".join(self.said))
+        return int(named[-1]) if named else None
+
 
 def signal_name(number: int) -> str:
     """A signal's name.

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+from typing import BinaryIO
 
 
 def log_path(folder: pathlib.Path, rank: int) -> pathlib.Path:
     """Where the output of a rank goes."""
     return folder / f"rank-{rank}.log"
+
+
+def open_logs(folder: pathlib.Path, ranks: int) -> list[BinaryIO]:
+    """Makes the folder as `prepare_log_folder` does, and opens an empty log for each rank.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    try:
+        prepare_log_folder(folder)
+        return [log_path(folder, rank).open("wb", buffering=0) for rank in range(ranks)]
+    except OSError as error:
+        raise OSError(
+            f"`log-dir` must be a folder that can be made and written; received {str(folder)!r}, "
+            f"and {error.filename or folder} gives: {error.strerror}; do `--log-dir logs`."
+        ) from error
 
 
 def prepare_log_folder(folder: pathlib.Path) -> None:

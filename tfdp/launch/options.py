@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 
 
@@ -52,7 +53,7 @@ class RunOptions:
                 f"`timeout` must be positive, in seconds; received {self.timeout_seconds:g}; "
                 "do `--timeout 3600`, or leave it out for no limit."
             )
-        if self.log_dir is not None and self.log_dir.exists() and not self.log_dir.is_dir():
+        if self.log_dir is not None and os.path.exists(self.log_dir) and not self.log_dir.is_dir():
             raise ValueError(
                 f"`log-dir` must be a folder, or a path where one can be made; "
                 f"received {str(self.log_dir)!r}, a file; do `--log-dir {self.log_dir}-logs`."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import select
 import threading
@@ -17,43 +18,112 @@ _CHUNK_BYTES = 2**16
 _TICK_SECONDS = 0.2
 
 
+class Outlet:
+    """A stream or a log, which takes what it can: the job matters more than its log.
+
+    Args:
+        file: what is written to, without Python's buffer, which would keep what failed.
+        name: of it, for people.
+
+    Attributes:
+        failure: the first error, of a full disk as a rule; what comes later is tried again.
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        with contextlib.suppress(OSError):
+            file.flush()
+        self._file = getattr(file, "raw", file)
+        self.name = name
+        self.failure: OSError | None = None
+
+    def write(self, data: bytes) -> bool:
+        """Whether all could be written.
+
+        Raises:
+            BrokenPipeError: nobody reads it any more.
+        """
+        try:
+            while data:
+                written = self._file.write(data)
+                if written is None:  # a terminal that another program made non-blocking
+                    select.select([], [self._file], [])
+                data = data[written or 0 :]
+            self._file.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.failure = self.failure or error
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
 class Sink:
     r"""Where whole lines go, those of all ranks; no two are ever mixed.
 
     Args:
         stdout, stderr: the launcher's own streams.
-        on_broken: called once when nobody reads them any more.
+        on_broken: called once when nobody reads one of them any more.
 
     Example:
         >>> import io
-        >>> sink = Sink(io.BytesIO(), io.BytesIO(), on_broken=lambda: None)
+        >>> out = io.BytesIO()
+        >>> sink = Sink(out, io.BytesIO(), on_broken=lambda: None)
         >>> sink.write(sink.stdout, [b"[0] one\n", b"[0] two\n"])
-        >>> sink.stdout.getvalue()
+        >>> out.getvalue()
         b'[0] one\n[0] two\n'
     """
 
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO, on_broken: Callable[[], None]) -> None:
-        self.stdout = stdout
-        self.stderr = stderr
+        self.stdout = Outlet(stdout, "standard output")
+        self.stderr = Outlet(stderr, "standard error")
         self._on_broken = on_broken
         self._lock = threading.Lock()
-        self._broken = False
+        self._broken: set[Outlet] = set()
+        self._told: set[Outlet] = set()
+        self._to_tell = b""
 
-    def write(self, stream: BinaryIO, lines: list[bytes]) -> None:
+    def write(self, stream: Outlet, lines: list[bytes]) -> None:
         """Writes complete lines to one of the streams, together."""
         with self._lock:
-            if self._broken or not lines:
-                return
-            try:
-                stream.write(b"".join(lines))
-                stream.flush()
-            except BrokenPipeError:
-                self._broken = True
-                # Python would complain when it flushes the rest at exit.
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream.fileno())
-                os.close(null)
+            self._tell()
+            if lines and not self._write(stream, b"".join(lines)):
+                self._note(stream)
+
+    def tell_loss(self, log: Outlet) -> None:
+        """Says on standard error, once, that a log could not be written."""
+        with self._lock:
+            self._note(log)
+
+    def _write(self, stream: Outlet, data: bytes) -> bool:
+        if stream in self._broken:
+            return True
+        try:
+            return stream.write(data)
+        except BrokenPipeError:
+            if not self._broken:
                 self._on_broken()
+            self._broken.add(stream)
+            return True
+
+    def _note(self, outlet: Outlet) -> None:
+        if outlet not in self._told:
+            self._told.add(outlet)
+            self._to_tell += (
+                f"tfdp run: `{outlet.name}` must take what the ranks write; received "
+                f"{outlet.failure}. The ranks go on, and what cannot be written is lost: "
+                "make room.\n"
+            ).encode(errors="backslashreplace")
+            self._tell()
+
+    def _tell(self) -> None:
+        """Where standard error is on the full disk too, it is tried again later."""
+        if self._to_tell and self._write(self.stderr, self._to_tell):
+            self._to_tell = b""
 
 
 class RankStream(threading.Thread):
@@ -73,8 +143,8 @@ class RankStream(threading.Thread):
         rank: int,
         source: int,
         sink: Sink,
-        target: BinaryIO,
-        log: BinaryIO | None,
+        target: Outlet,
+        log: Outlet | None,
         log_lock: threading.Lock,
     ) -> None:
         super().__init__(name=f"rank {rank} output", daemon=True)
@@ -121,5 +191,6 @@ class RankStream(threading.Thread):
         self._unlogged = data[cut:]
         if cut:
             with self._log_lock:
-                self._log.write(data[:cut])
-                self._log.flush()
+                written = self._log.write(data[:cut])
+            if not written:
+                self._sink.tell_loss(self._log)

@@ -37,19 +37,27 @@ class ReservedPorts:
         self.ports: list[int] = []
         self._held: list[socket.socket] = []
         self._marks: list[socket.socket] = []
-        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-            if len(self.ports) == count:
-                return
-            self._try(port)
+        why = f"no other from {_PORTS.start} to {_PORTS.stop - 1} is free; end other runs"
+        try:
+            for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+                if len(self.ports) == count:
+                    return
+                self._try(port)
+        except OSError as error:  # of the limit on open files, as a rule
+            why = f"the system said: {error.strerror}; raise the limit on open files (`ulimit -n`)"
         self.close()
         raise OSError(
-            f"`-n` must not exceed the free ports from {_PORTS.start} to {_PORTS.stop - 1}; "
-            f"received {count}; do `-n {len(self.ports)}`, or end other runs."
+            f"`-n` must not exceed the ports that can be had; received {count}, and after "
+            f"{len(self.ports)} ports {why}, or start fewer ranks."
         )
 
     def _try(self, port: int) -> None:
         mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:
+            mark.close()
+            raise
         try:
             mark.bind((LOOPBACK, port))
             held.bind((LOOPBACK, port))

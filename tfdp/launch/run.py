@@ -8,14 +8,15 @@ import shlex
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.launch.command import resolve
 from tfdp.launch.environment import rank_environment
 from tfdp.launch.failures import Failure
-from tfdp.launch.logs import log_path, prepare_log_folder
+from tfdp.launch.logs import open_logs
 from tfdp.launch.options import RunOptions
-from tfdp.launch.output import RankStream, Sink
+from tfdp.launch.output import Outlet, RankStream, Sink
 from tfdp.launch.ports import ReservedPorts
 from tfdp.launch.process import RankProcess
 from tfdp.launch.signals import ReceivedSignals
@@ -28,8 +29,8 @@ def run(options: RunOptions) -> int:
 
     Returns:
         0 if every rank ended with 0. Else the exit code of the rank that failed first, 128 + the
-        signal if one killed it or the launcher; 124 where the limit ended the run; 1 if every rank
-        ended with 0 but some made no strategy.
+        signal if one killed it or the launcher; 124 where the limit ended the run; 1 if a rank
+        ended with 0 and made no strategy: it trained alone, or others waited for it.
 
     Raises:
         CommandError: there is no such command; nothing was started.
@@ -58,24 +59,31 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdp-run-"))
         received = stack.enter_context(ReceivedSignals())
         sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
-        if options.log_dir is not None:
-            prepare_log_folder(options.log_dir)
+        logs = [] if options.log_dir is None else open_logs(options.log_dir, options.processes)
+        outlets = [Outlet(file, file.name) for file in logs]
+        for outlet in outlets:
+            stack.callback(outlet.close)
         added = [
             rank_environment(reserved.ports, rank, options.devices_per_process, folder)
             for rank in range(options.processes)
         ]
         reserved.release()
         for rank in range(options.processes):
-            ranks.append(RankProcess(rank, command, {**os.environ, **added[rank]}))
+            ranks.append(_started(rank, options, command, added[rank]))
             stack.callback(ranks[-1].close)
-        output = {rank.rank: _Output(rank, sink, options, stack) for rank in ranks}
+        output = {rank.rank: _Output(rank, sink, outlets) for rank in ranks}
 
         def describe(rank: RankProcess) -> Failure:
             assert rank.returncode is not None
             return Failure(rank.rank, rank.returncode, rank.ended_at, output[rank.rank].said())
 
+        def absent(ended: Sequence[int]) -> list[int]:
+            without = ranks_without_strategy(folder, options.processes)
+            waits = set(ranks_that_wait(folder, options.processes)) - set(ended)
+            return [rank for rank in ended if rank in without] if waits else []
+
         outcome: Outcome = Supervisor(
-            ranks, received, describe, options.timeout_seconds
+            ranks, received, describe, absent, options.timeout_seconds
         ).supervise()
         for each in output.values():
             each.finish()
@@ -87,15 +95,24 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
     return code
 
 
+def _started(
+    rank: int, options: RunOptions, command: Sequence[str], added: Mapping[str, str]
+) -> RankProcess:
+    try:
+        return RankProcess(rank, command, {**os.environ, **added})
+    except OSError as error:
+        raise OSError(
+            f"`-n` must not exceed the processes and open files that the system allows; received "
+            f"{options.processes}, and rank {rank} could not be started: {error.strerror}; do "
+            f"`-n {max(1, rank)}`, or raise the limits (`ulimit -n`, `ulimit -u`)."
+        ) from error
+
+
 class _Output:
     """Both streams of one rank, and its log."""
 
-    def __init__(
-        self, rank: RankProcess, sink: Sink, options: RunOptions, stack: contextlib.ExitStack
-    ) -> None:
-        log = None
-        if options.log_dir is not None:
-            log = stack.enter_context(log_path(options.log_dir, rank.rank).open("wb"))
+    def __init__(self, rank: RankProcess, sink: Sink, logs: Sequence[Outlet]) -> None:
+        log = logs[rank.rank] if logs else None
         lock = threading.Lock()
         self._streams = [
             RankStream(rank.rank, source, sink, target, log, lock)

@@ -15,6 +15,10 @@ from tfdp.launch.signals import ENDING, ReceivedSignals
 
 # After a failure or the time limit: SIGTERM, and SIGKILL after the grace.
 GRACE_SECONDS = 5.0
+_AFTER_FAILURE = ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL))
+
+# How often it is looked whether others wait for a rank that has ended with 0.
+_LOOK_SECONDS = 1.0
 
 # A rank may fail because another is dying, before that one has ended.
 LOST_RANK_SECONDS = 3.0
@@ -37,12 +41,14 @@ class Outcome:
         timed_out: whether the limit ended it.
         failed: the ranks that failed of themselves, before all were ended.
         unfinished: the ranks that had not ended by then.
+        absent: the ranks that ended with 0 while others waited for them to make their strategy.
     """
 
     signal: int | None
     timed_out: bool
     failed: tuple[int, ...]
     unfinished: tuple[int, ...]
+    absent: tuple[int, ...]
 
 
 class Supervisor:
@@ -52,6 +58,7 @@ class Supervisor:
         ranks: the started ranks.
         received: the launcher's signals.
         describe: what is known of a failed rank by now.
+        absent: of the ranks that ended with 0 those for whose strategy others wait.
         timeout_seconds: the limit of the whole run, or None.
     """
 
@@ -60,11 +67,13 @@ class Supervisor:
         ranks: Sequence[RankProcess],
         received: ReceivedSignals,
         describe: Callable[[RankProcess], Failure],
+        absent: Callable[[Sequence[int]], Sequence[int]],
         timeout_seconds: float | None,
     ) -> None:
         self._ranks = ranks
         self._received = received
         self._describe = describe
+        self._absent = absent
         self._limit = time.monotonic() + (timeout_seconds or float("inf"))
         self._to_send: list[tuple[float, int]] = []  # when, which signal
         self._signal: int | None = None
@@ -93,6 +102,8 @@ class Supervisor:
         deadlines = [when for when, _ in self._to_send]
         if self._outcome is None:
             deadlines += [self._limit, self._failure_deadline()]
+            if self._ended_well():
+                deadlines.append(time.monotonic() + _LOOK_SECONDS)
         return min(deadlines, default=float("inf"))
 
     def _failure_deadline(self) -> float:
@@ -104,10 +115,15 @@ class Supervisor:
         wait = LOST_RANK_SECONDS if unclear else SAME_TIME_SECONDS
         return min(failure.ended_at for failure in failures) + wait
 
+    def _ended_well(self) -> list[int]:
+        return [rank.rank for rank in self._ranks if rank.returncode == 0]
+
     def _act(self, now: float) -> None:
+        if self._outcome is None and self._state().absent:
+            self._end(False, _AFTER_FAILURE)
         if self._outcome is None and now >= min(self._limit, self._failure_deadline()):
             timed_out = now < self._failure_deadline()
-            self._end(timed_out, ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL)))
+            self._end(timed_out, _AFTER_FAILURE)
         for due in [entry for entry in self._to_send if entry[0] <= now]:
             self._to_send.remove(due)
             self._send(due[1])
@@ -122,7 +138,7 @@ class Supervisor:
                 self._send(number)
             elif number == signal.SIGPIPE:  # nobody reads the output: end as any program does
                 self._signal = self._signal or number
-                self._end(False, ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL)))
+                self._end(False, _AFTER_FAILURE)
             elif number in ENDING:
                 self._pass_on(number, now)
 
@@ -143,10 +159,12 @@ class Supervisor:
         self._outcome = self._outcome or self._state(timed_out)
 
     def _state(self, timed_out: bool = False) -> Outcome:
+        failed = tuple(rank.rank for rank in self._ranks if rank.failed)
         return Outcome(
             signal=self._signal,
             timed_out=timed_out,
-            failed=tuple(rank.rank for rank in self._ranks if rank.failed),
+            failed=failed,
+            absent=() if failed else tuple(self._absent(self._ended_well())),
             unfinished=tuple(rank.rank for rank in self._ranks if rank.returncode is None),
         )
 

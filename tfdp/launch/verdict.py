@@ -34,20 +34,36 @@ def verdict(
     """
     if outcome.timed_out:
         return TIMED_OUT, _timeout_message(options, outcome)
+    if outcome.absent and outcome.signal is None:
+        return 1, _absent_message(options, outcome)
     if not failures and outcome.signal is None:
         return _trained_alone(options, status_folder, configs)
     if not failures:
         return 0, ""
     if outcome.signal is not None:
         name = signal_name(outcome.signal)
-        message = "" if name == "SIGPIPE" else f"{name} was passed on, and all ranks have ended."
-        return 128 + outcome.signal, message
+        cause = (
+            "The reader of the output has left" if name == "SIGPIPE" else f"{name} was passed on"
+        )
+        return 128 + outcome.signal, f"{cause}, and all ranks have ended."
     first = first_failure([failures[rank] for rank in outcome.failed])
-    return first.exit_code, _failure_message(options, first, outcome)
+    ended_well = first.lost_rank
+    if ended_well in (*failures, *outcome.unfinished) or ended_well not in range(options.processes):
+        ended_well = None
+    return first.exit_code, _failure_message(options, first, outcome, ended_well)
 
 
-def _failure_message(options: RunOptions, first: Failure, outcome: Outcome) -> str:
-    message = f"rank {first.rank} of {options.processes} failed first, with {first.how}."
+def _failure_message(
+    options: RunOptions, first: Failure, outcome: Outcome, ended_well: int | None
+) -> str:
+    if ended_well is None:
+        message = f"rank {first.rank} of {options.processes} failed first, with {first.how}."
+    else:
+        message = (
+            f"rank {ended_well} of {options.processes} ended with exit code 0 before the others "
+            "were done. Let all ranks come to the end of the script, without `sys.exit(0)`. "
+            f"Rank {first.rank} failed of that, with {first.how}."
+        )
     if first.how == "signal SIGKILL":
         message += " Linux kills so where memory runs out; `dmesg` tells."
     if len(outcome.unfinished) > 0:
@@ -58,6 +74,15 @@ def _failure_message(options: RunOptions, first: Failure, outcome: Outcome) -> s
     if not error:
         return message + " It wrote no error."
     return f"{message} Its last error:\n{textwrap.indent(error, '  ')}"
+
+
+def _absent_message(options: RunOptions, outcome: Outcome) -> str:
+    return (
+        f"every rank must make its strategy; {_ranks(outcome.absent)} of {options.processes} ended "
+        "with exit code 0 and made none, and others waited in theirs for that: "
+        f"{_ranks(outcome.unfinished)} had to be ended. Let every rank come to "
+        "`tfdp.DataParallelStrategy()`, and leave what only one of them shall do to later."
+    )
 
 
 def _timeout_message(options: RunOptions, outcome: Outcome) -> str:

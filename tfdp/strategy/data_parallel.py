@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from tfdp import cluster, collectives, determinism, keras_adapter, machine
 from tfdp import topology as topologies
-from tfdp.cluster import run_status
+from tfdp.cluster import run_status, tf_config
 from tfdp.errors import ScopeError
 from tfdp.strategy import auto_topology, input_batches
 from tfdp.strategy import devices as device_names
@@ -105,6 +106,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         topology_option = topology if isinstance(topology, str) else repr(topology)
         topology = topologies.from_name(topology)
         undecided = isinstance(topology, topologies.Auto) and not topology.rules
+        tf_config.unset_if_blank(os.environ)
         found = cluster.detect(resolver=cluster_resolver)
         options: dict[str, Any] = {
             "topology": topologies.Native() if undecided else topology,
@@ -117,6 +119,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         else:
             if collectives.joined():
                 device_names.resolve(devices)  # what is wrong with them, before all compare
+            run_status.mark_strategy_begun()
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
             number = processes.compare_strategies(
