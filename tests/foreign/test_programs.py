@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import logging
 import pathlib
 
@@ -65,23 +66,16 @@ def made_on_one_device(name):
     return harness.once(lambda: made_by(PROGRAMS[name]))
 
 
-def numbers_of_replicas(ordinal, name):
-    """Two for every program, three for every second one, and for those that are fast or telling."""
-    if CLUSTER_REPLICAS:
-        return [CLUSTER_REPLICAS]
-    return [2, 3] if ordinal % 2 == 0 or name in FAST | TELLING else [2]
-
-
 def cases():
-    """Every program with each of its numbers of replicas."""
-    for ordinal, name in enumerate(PROGRAMS):
-        for replicas in numbers_of_replicas(ordinal, name):
-            marks = [pytest.mark.slow]
-            if name not in FAST or replicas != 2:
-                marks.append(pytest.mark.exhaustive)
-            if name in TELLING:
-                marks.append(pytest.mark.telling)
-            yield pytest.param(name, replicas, marks=marks, id=f"{name}-{count_id(replicas)}")
+    """Every program on two and on three replicas, or on a cluster's."""
+    numbers = [CLUSTER_REPLICAS] if CLUSTER_REPLICAS else [2, 3]
+    for name, replicas in itertools.product(PROGRAMS, numbers):
+        marks = [pytest.mark.slow]
+        if name not in FAST or replicas == 3:
+            marks.append(pytest.mark.exhaustive)
+        if name in TELLING:
+            marks.append(pytest.mark.telling)
+        yield pytest.param(name, replicas, marks=marks, id=f"{name}-{count_id(replicas)}")
 
 
 @pytest.mark.parametrize(("name", "replicas"), list(cases()))
