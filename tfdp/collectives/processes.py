@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.cluster import secret
 from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
@@ -65,7 +66,8 @@ class Processes:
         self, cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float
     ) -> None:
         introduction = {"versions": _versions(), "local_size": local_size}
-        meeting = meet(cluster, introduction, _difference, startup_seconds)
+        shared = secret.in_environment()
+        meeting = meet(cluster, introduction, _difference, startup_seconds, shared)
         self.rank, self.world_size = cluster.rank, cluster.world_size
         self.local_size, self.cluster = local_size, cluster
         self.board = Board(self.rank, self.world_size, meeting.connections, timeout_seconds)
