@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdp.cluster.admission import LOOPBACK, admit_only
+from tfdp.cluster.spec import host_of, is_loopback, port_of
 from tfdp.collectives._tensorflow import ServerDef, context
 from tfdp.collectives._tensorflow import global_seed as global_seed
 from tfdp.errors import ClusterError
@@ -15,6 +18,10 @@ _JOB = "worker"
 
 def start(rank: int, addresses: Sequence[str]) -> None:
     """Starts this process' server; returns once it listens.
+
+    It listens on all interfaces and does what anybody asks of it; TensorFlow gives it neither
+    another address nor credentials. Where all processes are on this host, the kernel is asked to
+    let no other host connect.
 
     No coordination service: it would end the process where a peer is lost, without an error.
 
@@ -52,6 +59,23 @@ def start(rank: int, addresses: Sequence[str]) -> None:
             f"Rank {rank}: TensorFlow must be able to listen at {addresses[rank]}, but: "
             f"{error.message}. Give this rank another port on all hosts."
         ) from error
+    if all(is_loopback(host_of(address)) for address in addresses):
+        _admit_this_host(rank, addresses)
+
+
+def _admit_this_host(rank: int, addresses: Sequence[str]) -> None:
+    port = port_of(addresses[rank])
+    try:
+        admitted = admit_only(LOOPBACK, port)
+    except OSError:  # a kernel without such filters, or a sandbox
+        admitted = False
+    if not admitted:
+        logging.getLogger("tfdp").warning(
+            "Rank %d: TensorFlow listens on port %d of all interfaces, and this system lets tfdp "
+            "close it to no other host. Let a firewall do it (SECURITY.md).",
+            rank,
+            port,
+        )
 
 
 def abort(message: str) -> None:
