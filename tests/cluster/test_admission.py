@@ -3,9 +3,12 @@
 import ipaddress
 import socket
 
+import meeting
 import pytest
 
-from tfdp.cluster.admission import LOOPBACK, admit_only
+from tfdp.cluster.admission import LOOPBACK, admit_only, admitted, check_admitted
+from tfdp.cluster.rendezvous import meet
+from tfdp.errors import ClusterError
 
 ONE = (ipaddress.ip_network("127.0.0.1/32"),)
 
@@ -64,3 +67,25 @@ def test_a_port_that_nobody_listens_on_is_not_closed():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert not admit_only(LOOPBACK, free.getsockname()[1])
+
+
+def test_all_ranks_must_come_from_where_peers_are_listed():
+    addresses = ("node-1:2222", "node-2:2222")
+    assert admitted(addresses, {}) is None
+    assert admitted(addresses, {"TFDP_PEERS": " "}) is None
+    networks = admitted(addresses, {"TFDP_PEERS": "10.0.0.1 10.0.0.2,\nfd00::/64"})
+    check_admitted(0, [None, "10.0.0.2"], networks)
+    check_admitted(1, ["fd00::5", "127.0.0.1"], networks)
+    with pytest.raises(
+        ClusterError, match=r"Rank 1: `TFDP_PEERS` must.*rank 0 comes from 10.0.0.3"
+    ):
+        check_admitted(1, ["10.0.0.3", "10.0.0.2"], networks)
+    with pytest.raises(ClusterError, match=r"`TFDP_PEERS` must list.*'node-1'"):
+        admitted(addresses, {"TFDP_PEERS": "node-1"})
+
+
+def test_each_rank_learns_where_the_others_come_from():
+    met = meeting.on_all(
+        *(lambda c=c: meet(c, {}, meeting.no_difference, 10.0) for c in meeting.clusters(3))
+    )
+    assert [one.hosts for one in met] == [[None] + ["127.0.0.1"] * 2] + [["127.0.0.1"] * 3] * 2

@@ -7,20 +7,32 @@ from elsewhere before a connection stands (`SO_ATTACH_FILTER`; it needs no privi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ipaddress
 import os
+import re
 import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from tfdp.cluster.spec import host_of, is_loopback
+from tfdp.errors import ClusterError
+
+PEERS = "TFDP_PEERS"
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOOPBACK: tuple[Network, ...] = (
     ipaddress.IPv4Network("127.0.0.0/8"),
     ipaddress.IPv6Network("::1/128"),
+)
+
+_HOW_TO_LIST = (
+    "List the addresses of all hosts, alike on all ranks (`hostname -I` prints those of one), or "
+    "unset it."
 )
 
 _SO_ATTACH_FILTER = 26  # from Linux' headers; Python has no name for it
@@ -37,6 +49,55 @@ _LOAD_BYTE, _LOAD_WORD, _AND, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = (
 _INSTRUCTION = struct.Struct("=HBBI")
 _IP_HEADER = 0x100000000 - 0x100000  # where it begins, whatever is before it (SKF_NET_OFF)
 _WHOLE_PACKET, _NOTHING = 0xFFFFFFFF, 0
+
+
+def admitted(
+    addresses: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> tuple[Network, ...] | None:
+    """Who may connect to the ranks: this host alone if all are on it, or what `TFDP_PEERS` lists.
+
+    Args:
+      addresses: "host:port" of every rank.
+      environ: Where `TFDP_PEERS` may be: addresses and networks, with commas or spaces between.
+
+    Returns:
+      Networks, those of the loopback interface always among them; None for everybody.
+
+    Raises:
+      ClusterError: `TFDP_PEERS` lists something else.
+
+    >>> admitted(["a:1", "b:1"], {"TFDP_PEERS": "10.0.0.7, 10.1.0.0/16"})[2:]
+    (IPv4Network('10.0.0.7/32'), IPv4Network('10.1.0.0/16'))
+    >>> admitted(["127.0.0.1:1", "127.0.0.1:2"], {}) == LOOPBACK
+    True
+    """
+    if all(is_loopback(host_of(address)) for address in addresses):
+        return LOOPBACK
+    words = [word for word in re.split(r"[\s,]+", environ.get(PEERS, "")) if word]
+    try:
+        named = [ipaddress.ip_network(word, strict=False) for word in words]
+    except ValueError as error:
+        raise ClusterError(
+            f"`{PEERS}` must list IP addresses or networks, but is {environ[PEERS]!r}: {error}. "
+            f"{_HOW_TO_LIST}"
+        ) from error
+    return (*LOOPBACK, *named) if named else None
+
+
+def check_admitted(rank: int, hosts: Sequence[str | None], networks: Sequence[Network]) -> None:
+    """Raises ClusterError if a rank comes from elsewhere than `networks`: it would wait in vain.
+
+    Args:
+      rank: This process'.
+      hosts: For each rank the IP address it came from, or None where that is not known.
+      networks: Who is admitted.
+    """
+    for other, host in enumerate(hosts):
+        if host is not None and not _is_in(networks, host):
+            raise ClusterError(
+                f"Rank {rank}: `{PEERS}` must list where all ranks come from, but rank {other} "
+                f"comes from {host}, and it lists {', '.join(map(str, networks))}. {_HOW_TO_LIST}"
+            )
 
 
 def admit_only(networks: Sequence[Network], port: int) -> bool:
@@ -83,12 +144,13 @@ def _sockets(port: int) -> Iterator[socket.socket]:
 
 
 def _end_unless_in(networks: Sequence[Network], opened: socket.socket) -> None:
-    try:
-        peer = ipaddress.ip_address(opened.getpeername()[0].removeprefix("::ffff:"))
-        if not any(peer in network for network in networks):
+    with contextlib.suppress(OSError):  # not connected
+        if not _is_in(networks, opened.getpeername()[0].removeprefix("::ffff:")):
             opened.shutdown(socket.SHUT_RDWR)
-    except OSError:  # not connected
-        return
+
+
+def _is_in(networks: Sequence[Network], host: str) -> bool:
+    return any(ipaddress.ip_address(host) in network for network in networks)
 
 
 def _program(networks: Sequence[Network]) -> bytes:

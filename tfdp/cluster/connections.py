@@ -16,6 +16,12 @@ T = TypeVar("T")
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+def host_of_peer(writer: asyncio.StreamWriter) -> str:
+    """The IP address of the other side."""
+    host: str = writer.get_extra_info("peername")[0]
+    return host.removeprefix("::ffff:")
+
+
 class Connections:
     """Streams to other processes, and the event loop that they belong to.
 

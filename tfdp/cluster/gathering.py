@@ -10,7 +10,7 @@ import socket
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.connections import BUFFER_BYTES, Stream
+from tfdp.cluster.connections import BUFFER_BYTES, Stream, host_of_peer
 from tfdp.cluster.handshake import SecretError, greet
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, host_of, join_address, split_address
@@ -80,7 +80,7 @@ class Gathering:
 
     async def _meet(self, *stream: Any) -> None:
         reader, writer = stream
-        host = writer.get_extra_info("peername")[0].removeprefix("::ffff:")
+        host = host_of_peer(writer)
         self._strangers[writer] = None
         if len(self._strangers) > self._cluster.world_size + _MOST_STRANGERS:
             oldest = next(iter(self._strangers))
@@ -150,7 +150,7 @@ class Gathering:
             near = ipaddress.ip_address(host).is_loopback
             reachable = host_of(str(self._cluster.coordinator)) if near else host
             introduction["address"] = join_address(reachable, int(introduction["address"][1:]))
-        self.introductions[rank] = introduction
+        self.introductions[rank] = introduction | {"host": host}
         if not self.missing():
             self._stop(None)
 

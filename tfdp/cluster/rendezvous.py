@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream
+from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream, host_of_peer
 from tfdp.cluster.gathering import STRANGER_SECONDS, Gathering
 from tfdp.cluster.handshake import SecretError, introduce
 from tfdp.cluster.ranks import ranks_in_words
@@ -47,6 +47,11 @@ class Meeting:
     def addresses(self) -> list[str]:
         """Where each rank can be reached, as "host:port"."""
         return [introduction["address"] for introduction in self.introductions]
+
+    @property
+    def hosts(self) -> list[str | None]:
+        """The IP address that each rank came from, as rank 0 saw it; rank 0's own may be None."""
+        return [introduction.get("host") for introduction in self.introductions]
 
 
 def meet(
@@ -173,13 +178,15 @@ async def _introduce(
         # Rank 0 answers when all are there, or when its own time is over.
         async with asyncio.timeout(max(deadline - time.monotonic(), 0.0) + STRANGER_SECONDS):
             answer, _ = await wire.read(stream[0])
+            introductions = wire.field(answer, "all", list)
     except OSError as error:
         stream[1].close()
         raise _no_answer(cluster, error) from error
     if answer.get("reason") is not None:
         stream[1].close()
         raise ClusterError(f"Rank {cluster.rank}: {answer['reason']}")
-    return answer["all"], {0: stream}
+    introductions[0]["host"] = host_of_peer(stream[1])
+    return introductions, {0: stream}
 
 
 async def _connect(

@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.cluster import secret
+from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
@@ -76,7 +77,10 @@ class Processes:
         names = [host_of(address) for address in meeting.addresses]
         self.hosts = [names.index(name) for name in names]
         try:
-            runtime.start(self.rank, meeting.addresses)
+            networks = admitted(meeting.addresses)
+            if networks is not None:
+                check_admitted(self.rank, meeting.hosts, networks)
+            runtime.start(self.rank, meeting.addresses, networks)
         except ClusterError as error:
             self.board.close(str(error))
             raise

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.cluster.admission import LOOPBACK, admit_only
-from tfdp.cluster.spec import host_of, is_loopback, port_of
+from tfdp.cluster.admission import Network, admit_only
+from tfdp.cluster.spec import port_of
 from tfdp.collectives._tensorflow import ServerDef, context
 from tfdp.collectives._tensorflow import global_seed as global_seed
 from tfdp.errors import ClusterError
@@ -16,18 +16,18 @@ from tfdp.errors import ClusterError
 _JOB = "worker"
 
 
-def start(rank: int, addresses: Sequence[str]) -> None:
+def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | None = None) -> None:
     """Starts this process' server; returns once it listens.
 
     It listens on all interfaces and does what anybody asks of it; TensorFlow gives it neither
-    another address nor credentials. Where all processes are on this host, the kernel is asked to
-    let no other host connect.
+    another address nor credentials. The kernel is asked to let nobody but `admitted` connect.
 
     No coordination service: it would end the process where a peer is lost, without an error.
 
     Args:
       rank: This process'.
       addresses: "host:port" of each process.
+      admitted: Who may connect; None for everybody.
 
     Raises:
       ClusterError: TensorFlow is in use already, or cannot listen on the address.
@@ -59,20 +59,19 @@ def start(rank: int, addresses: Sequence[str]) -> None:
             f"Rank {rank}: TensorFlow must be able to listen at {addresses[rank]}, but: "
             f"{error.message}. Give this rank another port on all hosts."
         ) from error
-    if all(is_loopback(host_of(address)) for address in addresses):
-        _admit_this_host(rank, addresses)
+    if admitted is not None:
+        _admit_only(admitted, rank, port_of(addresses[rank]))
 
 
-def _admit_this_host(rank: int, addresses: Sequence[str]) -> None:
-    port = port_of(addresses[rank])
+def _admit_only(networks: Sequence[Network], rank: int, port: int) -> None:
     try:
-        admitted = admit_only(LOOPBACK, port)
-    except OSError:  # a kernel without such filters, or a sandbox
-        admitted = False
-    if not admitted:
+        done = admit_only(networks, port)
+    except OSError:  # a sandbox, or a kernel without such filters
+        done = False
+    if not done:
         logging.getLogger("tfdp").warning(
-            "Rank %d: TensorFlow listens on port %d of all interfaces, and this system lets tfdp "
-            "close it to no other host. Let a firewall do it (SECURITY.md).",
+            "Rank %d: TensorFlow does what whoever reaches port %d asks of it, and this system "
+            "cannot close the port to other hosts. Let a firewall do it (SECURITY.md).",
             rank,
             port,
         )
