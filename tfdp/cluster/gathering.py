@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import logging
 import socket
+from collections.abc import Iterable
 from typing import Any
 
 from tfdp.cluster import wire
@@ -74,9 +75,9 @@ class Gathering:
         """The ranks that are not there."""
         return [r for r in range(self._cluster.world_size) if r not in self.introductions]
 
-    def turned_away(self) -> str:
-        """Who was sent away for the lack of the secret, as sentences."""
-        return " ".join(self._turned_away.values())
+    def turned_away(self, ranks: Iterable[int]) -> str:
+        """Who came as one of `ranks` without the secret: sentences, each with a space after it."""
+        return "".join(f"{self._turned_away[r]} " for r in ranks if r in self._turned_away)
 
     async def _meet(self, *stream: Any) -> None:
         reader, writer = stream

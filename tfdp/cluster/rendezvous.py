@@ -151,10 +151,10 @@ async def _gather(
         reason = (
             f"Every rank must come within {timeout_seconds:g} s, but {ranks_in_words(missing)} of "
             f"{cluster.world_size} did not connect to {cluster.coordinator} "
-            f"({_expected(cluster, missing)}). {came.turned_away()} Look at the output of the "
-            "missing ranks; start them, open the port between the hosts, or allow more time with "
-            "`startup_timeout_seconds`."
-        ).replace("  ", " ")
+            f"({_expected(cluster, missing)}). {came.turned_away(missing)}Look at the output of "
+            "the missing ranks; start them, open the port between the hosts, or allow more time "
+            "with `startup_timeout_seconds`."
+        )
     introductions = [came.introductions.get(rank, {}) for rank in range(cluster.world_size)]
     reason = reason or compare(introductions)
     for _, writer in came.streams.values():
