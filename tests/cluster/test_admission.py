@@ -6,10 +6,12 @@ import socket
 import meeting
 import pytest
 
-from tfdp.cluster.admission import LOOPBACK, admit_only, admitted, check_admitted
+from tfdp.cluster import admission
+from tfdp.cluster.admission import LOOPBACK, admitted, check_admitted, doorkeeper, is_beside
 from tfdp.cluster.rendezvous import meet
 from tfdp.errors import ClusterError
 
+OTHER_SOURCE = ("127.0.0.2", 0)
 ONE = (ipaddress.ip_network("127.0.0.1/32"),)
 
 
@@ -22,51 +24,69 @@ def answers(address, source=None):
         return False
 
 
-@pytest.fixture(params=[socket.AF_INET, socket.AF_INET6], ids=["IPv4", "both"])
-def server(request):
-    """A server of all interfaces, as TensorFlow's."""
-    both = request.param == socket.AF_INET6
-    if both and not socket.has_dualstack_ipv6():
+def server(door):
+    """Another library's, of all interfaces, beside the doorkeeper."""
+    other = socket.socket(door.family)
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if door.family == socket.AF_INET6:
+        other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    other.bind(("", door.getsockname()[1]))
+    other.listen()
+    return other
+
+
+@pytest.fixture(params=["both families", "IPv4"])
+def family(request, monkeypatch):
+    """The sockets' family: that of gRPC where the loopback interface has IPv6, or has not."""
+    both = admission._has_both_families()
+    if request.param == "IPv4":
+        monkeypatch.setattr(admission, "_has_both_families", lambda: False)
+    elif not both:
         pytest.skip("no IPv6 here")
-    with socket.create_server(("", 0), family=request.param, dualstack_ipv6=both) as listening:
-        yield listening
+    return socket.AF_INET6 if request.param == "both families" else socket.AF_INET
 
 
-def test_who_is_not_admitted_does_not_connect(server):
-    port = server.getsockname()[1]
-    assert answers(("127.0.0.1", port), ("127.0.0.2", 0))
-    assert admit_only(ONE, port)
-    assert answers(("127.0.0.1", port))
-    assert not answers(("127.0.0.1", port), ("127.0.0.2", 0))
-    if server.family == socket.AF_INET6:
-        assert not answers(("::1", port))
-    assert admit_only(LOOPBACK, port)
-    assert answers(("127.0.0.1", port), ("127.0.0.2", 0))
-    if server.family == socket.AF_INET6:
-        assert answers(("::1", port))
-        assert admit_only((ipaddress.ip_network("fd00::/8"), LOOPBACK[1]), port)
+def test_who_is_not_admitted_never_connects(family):
+    with doorkeeper(ONE, 0) as door:
+        port = door.getsockname()[1]
+        assert not answers(("127.0.0.1", port), OTHER_SOURCE)  # before anything listens behind it
+        with server(door) as behind:
+            assert door.family == family
+            assert is_beside(door)
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", port), 5.0) as one:
+                    behind.accept()[0].close()
+                    assert one.recv(1) == b""
+            assert not answers(("127.0.0.1", port), OTHER_SOURCE)
+            if family == socket.AF_INET6:
+                assert not answers(("::1", port))
+
+
+@pytest.mark.skipif(not admission._has_both_families(), reason="no IPv6 here")
+def test_networks_of_both_families_are_told_apart():
+    networks = (ipaddress.ip_network("fd00::/8"), LOOPBACK[1])
+    with doorkeeper(networks, 0) as door, server(door):
+        port = door.getsockname()[1]
         assert answers(("::1", port))
         assert not answers(("127.0.0.1", port))
+    with doorkeeper(LOOPBACK, 0) as door, server(door):
+        port = door.getsockname()[1]
+        assert answers(("127.0.0.1", port), OTHER_SOURCE)
+        assert answers(("::1", port))
 
 
-def test_who_had_connected_before_is_sent_away(server):
-    port = server.getsockname()[1]
-    with (
-        socket.create_connection(("127.0.0.1", port), 5.0, ("127.0.0.2", 0)) as other,
-        socket.create_connection(("127.0.0.1", port), 5.0) as one,
-        server.accept()[0],
-        server.accept()[0] as second,
-    ):
-        assert admit_only(ONE, port)
-        assert other.recv(1) == b""
-        second.sendall(b"x")
-        assert one.recv(1) == b"x"
+@pytest.mark.skipif(not admission._has_both_families(), reason="no IPv6 here")
+def test_a_server_that_is_not_in_the_doorkeepers_group_is_found(monkeypatch):
+    with doorkeeper(LOOPBACK, 0) as door, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("", door.getsockname()[1]))
+        other.listen()
+        assert not is_beside(door)
 
 
-def test_a_port_that_nobody_listens_on_is_not_closed():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        assert not admit_only(LOOPBACK, free.getsockname()[1])
+def test_a_port_that_is_taken_has_no_second_doorkeeper(family):
+    with doorkeeper(ONE, 0) as door, pytest.raises(OSError, match="in use"):
+        doorkeeper(ONE, door.getsockname()[1])
 
 
 def test_all_ranks_must_come_from_where_peers_are_listed():

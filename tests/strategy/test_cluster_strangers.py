@@ -10,7 +10,7 @@ import pytest
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "beside_strangers.py"
 
 
-@pytest.mark.exhaustive("cluster/test_admission.py::test_who_is_not_admitted_does_not_connect")
+@pytest.mark.exhaustive("cluster/test_admission.py::test_who_is_not_admitted_never_connects")
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_job_goes_on_beside_strangers_and_listens_nowhere_but_at_its_addresses():

@@ -1,13 +1,11 @@
-"""Who may connect to a port that another library has opened: a filter in Linux' kernel.
+"""Who may connect to a port that another library opens: a program in Linux' kernel decides.
 
 TensorFlow's server listens on all interfaces, whatever its address is, and serves whoever connects.
-The listening socket is this process' own, though, and may be given a filter that drops what comes
-from elsewhere before a connection stands (`SO_ATTACH_FILTER`; it needs no privilege).
+No privilege is needed for what is done here about it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import ipaddress
 import os
@@ -15,8 +13,7 @@ import re
 import socket
 import stat
 import struct
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdp.cluster.spec import host_of, is_loopback
 from tfdp.errors import ClusterError
@@ -35,7 +32,8 @@ _HOW_TO_LIST = (
     "unset it."
 )
 
-_SO_ATTACH_FILTER = 26  # from Linux' headers; Python has no name for it
+# From Linux' headers; Python has no names for them.
+_SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 26, 51
 
 # Instructions of the classic Berkeley packet filter.
 _LOAD_BYTE, _LOAD_WORD, _AND, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = (
@@ -48,7 +46,10 @@ _LOAD_BYTE, _LOAD_WORD, _AND, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = (
 )
 _INSTRUCTION = struct.Struct("=HBBI")
 _IP_HEADER = 0x100000000 - 0x100000  # where it begins, whatever is before it (SKF_NET_OFF)
-_WHOLE_PACKET, _NOTHING = 0xFFFFFFFF, 0
+
+# What programs return: how much of a packet is kept, and which socket of a group gets it.
+_NOTHING = 0
+_FIRST, _SECOND = 0, 1
 
 
 def admitted(
@@ -100,36 +101,47 @@ def check_admitted(rank: int, hosts: Sequence[str | None], networks: Sequence[Ne
             )
 
 
-def admit_only(networks: Sequence[Network], port: int) -> bool:
-    """Lets nobody but `networks` connect to a port that this process listens on.
+def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
+    """Sees to it that nobody but `networks` reaches what another library will open at `port`.
 
-    Connections from elsewhere that stand already are ended.
+    1. A socket of ours listens there first, and lets others share the port (`SO_REUSEPORT`).
+    2. A program of the kernel chooses between those that do: who is admitted goes to the second
+       socket, which is the library's, everybody else to ours.
+    3. What comes to ours is dropped: who is not admitted hears nothing.
+
+    The library must open the port with `SO_REUSEPORT`, and in our socket's family (`is_beside`).
 
     Returns:
-      Whether it could be done: False outside Linux, or where nothing of this process listens there.
+      Our socket; the port is guarded until it is closed.
 
-    >>> with socket.create_server(("", 0)) as server:
-    ...     admit_only(LOOPBACK, server.getsockname()[1])
+    Raises:
+      OSError: The port is taken, or this is not Linux, or a sandbox that has no such programs.
+
+    >>> with doorkeeper(LOOPBACK, 0) as door:
+    ...     is_beside(door)
     True
     """
-    if sys.platform != "linux":
-        return False
-    program = ctypes.create_string_buffer(_program(networks))
-    count = len(program.raw) // _INSTRUCTION.size
-    attached = False
-    for opened in _sockets(port):
-        if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            pointer = struct.pack("HP", count, ctypes.addressof(program))
-            opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
-            attached = True
-    for opened in _sockets(port):
-        if not opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            _end_unless_in(networks, opened)
-    return attached
+    family = socket.AF_INET6 if _has_both_families() else socket.AF_INET
+    door = socket.socket(family)
+    try:
+        if family == socket.AF_INET6:
+            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _attach(door, _SO_ATTACH_FILTER, _program((), _NOTHING, _NOTHING))
+        door.bind(("", port))
+        # Not before: another run's could bind the port with us.
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        _attach(door, _SO_ATTACH_REUSEPORT_CBPF, _program(networks, _SECOND, _FIRST))
+        door.listen(1)
+    except (OSError, AttributeError) as error:
+        door.close()
+        raise OSError(str(error)) from error
+    return door
 
 
-def _sockets(port: int) -> Iterator[socket.socket]:
-    """This process' sockets at its own TCP port `port`."""
+def is_beside(door: socket.socket) -> bool:
+    """Whether all that this process listens with at the port is in the doorkeeper's group."""
+    port = door.getsockname()[1]
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -138,23 +150,37 @@ def _sockets(port: int) -> Iterator[socket.socket]:
         except OSError:  # closed meanwhile
             continue
         with opened:
-            ip = opened.family in (socket.AF_INET, socket.AF_INET6)
-            if ip and opened.type == socket.SOCK_STREAM and opened.getsockname()[1] == port:
-                yield opened
+            if opened.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            listens = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and opened.getsockname()[1] == port and opened.family != door.family:
+                return False
+    return True
 
 
-def _end_unless_in(networks: Sequence[Network], opened: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # not connected
-        if not _is_in(networks, opened.getpeername()[0].removeprefix("::ffff:")):
-            opened.shutdown(socket.SHUT_RDWR)
+def _has_both_families() -> bool:
+    """Whether gRPC listens by IPv6, with IPv4 mapped into it: where it may bind the loopback."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _attach(to: socket.socket, option: int, program: bytes) -> None:
+    buffer = ctypes.create_string_buffer(program)
+    count = len(program) // _INSTRUCTION.size
+    to.setsockopt(socket.SOL_SOCKET, option, struct.pack("HP", count, ctypes.addressof(buffer)))
 
 
 def _is_in(networks: Sequence[Network], host: str) -> bool:
     return any(ipaddress.ip_address(host) in network for network in networks)
 
 
-def _program(networks: Sequence[Network]) -> bytes:
-    """Instructions that keep a packet if its source is in one of `networks`, and drop it else."""
+def _program(networks: Sequence[Network], inside: int, outside: int) -> bytes:
+    """Instructions that return `inside` if a packet's source is in `networks`, `outside` else."""
     program = b""
     for network in networks:
         # The version, then the words of the source's address of which the network fixes bits.
@@ -172,5 +198,5 @@ def _program(networks: Sequence[Network]) -> bytes:
         for index, (code, value) in enumerate(steps):
             other = len(steps) - index if code == _JUMP_IF_EQUAL else 0
             program += _INSTRUCTION.pack(code, 0, other, value)
-        program += _INSTRUCTION.pack(_RETURN, 0, 0, _WHOLE_PACKET)
-    return program + _INSTRUCTION.pack(_RETURN, 0, 0, _NOTHING)
+        program += _INSTRUCTION.pack(_RETURN, 0, 0, inside)
+    return program + _INSTRUCTION.pack(_RETURN, 0, 0, outside)

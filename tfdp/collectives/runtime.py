@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+import os
+import socket
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tfdp.cluster.admission import Network, admit_only
+from tfdp.cluster.admission import Network, doorkeeper, is_beside
 from tfdp.cluster.spec import port_of
 from tfdp.collectives._tensorflow import ServerDef, context
 from tfdp.collectives._tensorflow import global_seed as global_seed
 from tfdp.errors import ClusterError
 
 _JOB = "worker"
+_SHARE = "TF_GRPC_REUSE_PORT"
 
 
 def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | None = None) -> None:
     """Starts this process' server; returns once it listens.
 
     It listens on all interfaces and does what anybody asks of it; TensorFlow gives it neither
-    another address nor credentials. The kernel is asked to let nobody but `admitted` connect.
+    another address nor credentials. The kernel is told to let nobody but `admitted` connect.
 
     No coordination service: it would end the process where a peer is lost, without an error.
 
@@ -51,30 +55,49 @@ def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | Non
         task_index=rank,
         protocol="grpc",
     )
+    door = None if admitted is None else _door(admitted, rank, port_of(addresses[rank]))
     try:
-        ctx.enable_collective_ops(server)
-        ctx.ensure_initialized()
+        with contextlib.nullcontext() if door is None else _sharing_ports():
+            ctx.enable_collective_ops(server)
+            ctx.ensure_initialized()
     except tf.errors.OpError as error:
         raise ClusterError(
             f"Rank {rank}: TensorFlow must be able to listen at {addresses[rank]}, but: "
             f"{error.message}. Give this rank another port on all hosts."
         ) from error
-    if admitted is not None:
-        _admit_only(admitted, rank, port_of(addresses[rank]))
+    if door is not None:
+        if not is_beside(door):
+            _warn_of_open_port(rank, port_of(addresses[rank]))
+        door.detach()  # the kernel closes it with the process; Python would before TensorFlow ends
 
 
-def _admit_only(networks: Sequence[Network], rank: int, port: int) -> None:
+def _door(networks: Sequence[Network], rank: int, port: int) -> socket.socket | None:
     try:
-        done = admit_only(networks, port)
-    except OSError:  # a sandbox, or a kernel without such filters
-        done = False
-    if not done:
-        logging.getLogger("tfdp").warning(
-            "Rank %d: TensorFlow does what whoever reaches port %d asks of it, and this system "
-            "cannot close the port to other hosts. Let a firewall do it (SECURITY.md).",
-            rank,
-            port,
-        )
+        return doorkeeper(networks, port)
+    except OSError:
+        _warn_of_open_port(rank, port)
+        return None
+
+
+def _warn_of_open_port(rank: int, port: int) -> None:
+    logging.getLogger("tfdp").warning(
+        "Rank %d: TensorFlow does what whoever reaches port %d asks of it, and this system cannot "
+        "close the port to other hosts. Let a firewall do it (SECURITY.md).",
+        rank,
+        port,
+    )
+
+
+@contextlib.contextmanager
+def _sharing_ports() -> Iterator[None]:
+    """TensorFlow's server lets others of this process share its port, as `doorkeeper` needs it."""
+    own = _SHARE not in os.environ
+    os.environ.setdefault(_SHARE, "1")
+    try:
+        yield
+    finally:
+        if own:
+            del os.environ[_SHARE]
 
 
 def abort(message: str) -> None:
