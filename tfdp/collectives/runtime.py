@@ -91,13 +91,14 @@ def _warn_of_open_port(rank: int, port: int) -> None:
 @contextlib.contextmanager
 def _sharing_ports() -> Iterator[None]:
     """TensorFlow's server lets others of this process share its port, as `doorkeeper` needs it."""
-    own = _SHARE not in os.environ
-    os.environ.setdefault(_SHARE, "1")
+    before = os.environ.get(_SHARE)
+    os.environ[_SHARE] = "1"
     try:
         yield
     finally:
-        if own:
-            del os.environ[_SHARE]
+        del os.environ[_SHARE]
+        if before is not None:
+            os.environ[_SHARE] = before
 
 
 def abort(message: str) -> None:
