@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import socket
+import time
 
 from tfdp.cluster.board import Board
 from tfdp.cluster.rendezvous import meet
@@ -23,6 +24,18 @@ def clusters(world_size, fixed_addresses=True, host="127.0.0.1"):
         Cluster(rank, world_size, addresses[0], addresses if fixed_addresses else None, "TF_CONFIG")
         for rank in range(world_size)
     ]
+
+
+def connection(address, within_seconds=10.0):
+    """A connection to who listens there, soon."""
+    deadline = time.monotonic() + within_seconds
+    while True:
+        try:
+            return socket.create_connection(address, 1.0)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def on_all(*calls):

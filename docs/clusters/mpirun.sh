@@ -11,16 +11,22 @@ HOSTS=(node-1 node-2)        # CHANGE: rank 0 runs on the first
 PORT=23456                   # CHANGE: a free port there, which the others can reach
 CORES=16                     # CHANGE: the cores of a host
 PYTHON="$HOME/venv/bin/python"   # CHANGE: where tfdp is installed, on every host
+# TensorFlow's servers do what whoever reaches them asks (SECURITY.md).
+PEERS=""                     # CHANGE: "10.0.0.1 10.0.0.2", what `hostname -I` prints on the hosts;
+                             # nobody else reaches them then
 
-export TFDP_COORDINATOR="${HOSTS[0]}:$PORT"
+export TFDP_COORDINATOR="${HOSTS[0]}:$PORT" TFDP_PEERS="$PEERS"
+# What the processes know each other by: mpirun is given the variable's name alone.
+TFDP_SECRET="$(head -c 32 /dev/urandom | base64)"
+export TFDP_SECRET
 # Each process uses the cores of its host.
 export OMP_NUM_THREADS="$CORES" TF_NUM_INTRAOP_THREADS="$CORES"
 # Fewer, TensorFlow's default on few cores, can starve the iterators of several devices.
 export TF_NUM_INTEROP_THREADS=8
 # glibc keeps freed gradients, instead of giving them back to the kernel in every step.
 export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
-NAMES=(TFDP_COORDINATOR OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS
-    MALLOC_MMAP_THRESHOLD_ MALLOC_TRIM_THRESHOLD_)
+NAMES=(TFDP_COORDINATOR TFDP_PEERS TFDP_SECRET OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS
+    TF_NUM_INTEROP_THREADS MALLOC_MMAP_THRESHOLD_ MALLOC_TRIM_THRESHOLD_)
 
 COMMAND=("$PYTHON" -u train.py --epochs 3)
 if mpirun --version | grep -q "Open MPI"; then

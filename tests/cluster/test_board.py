@@ -90,7 +90,7 @@ def test_a_broken_connection_is_a_lost_rank_on_all(loser):
             for writer in writers:
                 writer.transport.abort()
 
-        boards[loser]._loop.call_soon_threadsafe(abort)
+        boards[loser]._connections.loop.call_soon_threadsafe(abort)
         others = [board for board in boards if board.rank != loser]
         errors = meeting.on_all(*(lambda b=b: b.all_gather("x") for b in others))
         assert all(f"{LOST_RANK_MARK} {loser}" in str(error) for error in errors)

@@ -1,7 +1,6 @@
 """Messages arrive whole, or not at all."""
 
 import asyncio
-import socket
 import struct
 
 import pytest
@@ -9,14 +8,14 @@ import pytest
 from tfdp.cluster import wire
 
 
-def read_all(data):
+def read_all(data, **limits):
     """What a stream of `data` holds."""
 
     async def read():
         reader = asyncio.StreamReader()
         reader.feed_data(data)
         reader.feed_eof()
-        return await wire.read(reader)
+        return await wire.read(reader, **limits)
 
     return asyncio.run(read())
 
@@ -39,18 +38,16 @@ def test_a_cut_message_is_a_broken_connection(cut):
         b"GET / HTTP/1.1\r\n\r\n",
         struct.pack(">IQ", 4, 0) + b"nope",
         struct.pack(">IQ", 2, 0) + b"[]",
+        struct.pack(">IQ", 200_000, 0) + b"[" * 200_000,
     ],
 )
 def test_what_is_no_message_is_a_broken_connection(data):
-    with pytest.raises(ConnectionError):
+    with pytest.raises(wire.NoMessageError):
         read_all(data)
 
 
-def test_blocking_ends_understand_each_other():
-    one, other = socket.socketpair()
-    with one, other:
-        wire.send(one, {"type": "hello"})
-        assert wire.receive(other) == {"type": "hello"}
-        one.close()
-        with pytest.raises(ConnectionError):
-            wire.receive(other)
+def test_a_message_that_is_too_long_is_not_read():
+    data = wire.frame({"type": "post"}, b"payload")
+    assert read_all(data, most_bytes=len(data))[1] == b"payload"
+    with pytest.raises(wire.NoMessageError):
+        read_all(data[:12], most_bytes=16)

@@ -62,18 +62,33 @@ def test_every_pod_finds_its_rank_in_one_cluster(tmp_path):
 
 def test_the_manifest_is_consistent():
     yaml = pytest.importorskip("yaml")
-    service, job = yaml.safe_load_all(MANIFEST.read_text())
+    service, policy, job = yaml.safe_load_all(MANIFEST.read_text())
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    environ = {entry["name"]: entry["value"] for entry in container["env"]}
-    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    environ = {entry["name"]: entry.get("value") for entry in container["env"]}
+    (secret,) = (entry for entry in container["env"] if "value" not in entry)
+    assert (service["kind"], policy["kind"], job["kind"]) == ("Service", "NetworkPolicy", "Job")
     assert service["spec"]["clusterIP"] == "None"
     assert service["metadata"]["name"] == pod["subdomain"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert job["spec"]["completionMode"] == "Indexed"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == int(environ["WORLD_SIZE"])
     assert container["args"] == [pod_script() + "\n"]
+    assert environ.pop(secret["name"]) is None
+    assert (secret["name"], secret["valueFrom"]["secretKeyRef"]["key"]) == ("TFDP_SECRET", "secret")
     assert all(isinstance(value, str) for value in environ.values())
+
+
+def test_no_pod_but_the_jobs_own_reaches_them():
+    yaml = pytest.importorskip("yaml")
+    service, policy, _ = yaml.safe_load_all(MANIFEST.read_text())
+    own = {"podSelector": {"matchLabels": service["spec"]["selector"]}}
+    ports = [{"port": port["port"]} for port in service["spec"]["ports"]]
+    assert policy["spec"] == {
+        **own,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [own], "ports": ports}],
+    }
 
 
 @pytest.mark.parametrize(
@@ -85,7 +100,8 @@ def test_the_manifest_is_consistent():
 )
 def test_mpirun_is_called_for_both_hosts_with_the_coordinator(tmp_path, version, shape):
     said = f'if [ "$1" = --version ]; then echo "{version}"; else'
-    path = stub(tmp_path, "mpirun", f'{said} echo "$TFDP_COORDINATOR $*"; fi')
+    hidden = '[[ ${#TFDP_SECRET} = 44 && "$*" = *TFDP_SECRET* && "$*" != *"$TFDP_SECRET"* ]]'
+    path = stub(tmp_path, "mpirun", f'{said} {hidden} && echo "$TFDP_COORDINATOR $*"; fi')
     environ = {"PATH": path, "HOME": "/home/me"}
     called = subprocess.run(
         [FOLDER / "mpirun.sh"], env=environ, capture_output=True, text=True, check=True
@@ -98,11 +114,19 @@ def test_the_batch_script_gives_every_task_its_cores(tmp_path):
     home = tmp_path / "venv" / "bin"
     home.mkdir(parents=True)
     (home / "activate").touch()
-    path = stub(tmp_path, "srun", 'echo "$OMP_NUM_THREADS $TF_NUM_INTEROP_THREADS $*"')
-    environ = {"PATH": path, "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "16"}
+    path = stub(
+        tmp_path,
+        "srun",
+        'case "$*" in *"hostname -I") echo "10.0.0.1 fd00::1 "; echo "10.0.0.2 ";; '
+        '*) echo "$OMP_NUM_THREADS $TF_NUM_INTEROP_THREADS $*"; '
+        'echo "$TFDP_PEERS, ${#TFDP_SECRET}" > "$HOME/told";; esac',
+    )
+    environ = {"PATH": path, "HOME": str(tmp_path)}
+    environ |= {"SLURM_CPUS_PER_TASK": "16", "SLURM_NNODES": "2"}
     called = subprocess.run(
         ["bash", FOLDER / "slurm.sbatch"], env=environ, capture_output=True, text=True, check=True
     ).stdout
+    assert (tmp_path / "told").read_text() == "10.0.0.1 fd00::1 10.0.0.2, 44\n"
     assert called.startswith("16 8 --cpus-per-task=16 ")
     assert called.endswith(" python -u train.py --epochs 3\n")
 

@@ -26,11 +26,13 @@ def test_there_are_threads_for_all_devices_of_a_rank(devices, threads):
 def test_only_the_cluster_replaces_what_the_user_has_set():
     before = rank_environment([20000, 20001], 0, 2, environ={})
     mine = dict.fromkeys(before, "mine")
-    added = rank_environment([20000, 20001], 1, 2, "/folder", environ=mine)
+    mine["TFDP_SECRET"] = "of another run"
+    added = rank_environment([20000, 20001], 1, 2, "/folder", environ=mine, secret="of this run")
     assert added == {
         "TF_CONFIG": tf_config([20000, 20001], 1),
         "TFDP_DEVICES_PER_PROCESS": "2",
         "TFDP_RUN_STATUS": "/folder",
+        "TFDP_SECRET": "of this run",
     }
     assert json.loads(added["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
 

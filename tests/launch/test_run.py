@@ -29,6 +29,35 @@ def test_every_rank_gets_its_place_in_one_cluster(runs):
     assert len(set(clusters[0]["worker"])) == 3
 
 
+def test_the_ranks_of_a_run_have_a_secret_that_nobody_sees(runs):
+    script = runs.script(
+        """
+        import pathlib
+        marked()
+        secret = os.environ["TFDP_SECRET"]
+        pathlib.Path(f"secret-{rank}").write_text(secret)
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                assert secret.encode() not in path.read_bytes(), path
+            except OSError:
+                pass
+        print(tuple(name for name in os.environ if "SECRET" in name))
+        """
+    )
+    secrets = set()
+    for _ in range(2):
+        outcome = runs.run("-n", 2, "--log-dir", "logs", script)
+        assert outcome.returncode == 0, outcome.verdict
+        first, second = ((runs.folder / f"secret-{rank}").read_text() for rank in range(2))
+        assert first == second
+        assert len(first) == 64
+        logs = "".join(path.read_text() for path in (runs.folder / "logs").rglob("*.log"))
+        assert logs
+        assert first not in logs + outcome.out + outcome.verdict
+        secrets.add(first)
+    assert len(secrets) == 2
+
+
 def test_ranks_can_listen_at_their_addresses_at_once(runs):
     script = runs.script(
         """
@@ -141,6 +170,7 @@ def test_dry_run_prints_what_a_shell_would_run_and_starts_nothing(runs):
     outcome = runs.run("-n", 2, "--log-dir", "logs", "--dry-run", script, "two words")
     assert outcome.returncode == 0
     assert sorted(path.name for path in runs.folder.iterdir()) == [script]
+    assert "TFDP_SECRET=" not in outcome.out
     commands = [line for line in outcome.out.splitlines() if not line.startswith("#")]
     assert len(commands) == 2
     for rank, command in enumerate(commands):

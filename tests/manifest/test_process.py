@@ -34,6 +34,8 @@ def test_what_matters_is_there(name):
         "AWS_SECRET_ACCESS_KEY",
         "TF_API_KEY",
         "TFDP_TOKEN",
+        "TFDP_SECRET",
+        "TFDP_SECRET_FILE",
         "KERAS_PASSWORD",
         "NCCL_Secret",
         "KERAS_APIKEY",

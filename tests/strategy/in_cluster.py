@@ -4,18 +4,22 @@ Not collected by itself: `keras_adapter/test_across_processes.py` runs it in eve
 cluster, and `test_cluster.py` in other clusters.
 """
 
+import contextlib
 import csv
 import os
 import random
+import socket
 import zlib
 
 import harness
 import keras
+import malformed
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdp
+from tfdp.cluster import port_of
 
 pytestmark = pytest.mark.telling
 
@@ -654,3 +658,56 @@ def test_a_pipeline_that_is_further_on_one_rank_is_named(strategy, board):
         next(iter(pipeline))
     with pytest.raises(tfdp.errors.RankMismatchError, match="position"):
         strategy.experimental_distribute_dataset(pipeline)
+
+
+def listening():
+    """The TCP ports that this process listens on."""
+    ports = set()
+    for name in os.listdir("/proc/self/fd"):
+        with (
+            contextlib.suppress(OSError),  # no socket, or closed meanwhile
+            socket.socket(fileno=os.dup(int(name))) as opened,
+        ):
+            inet = opened.family in (socket.AF_INET, socket.AF_INET6)
+            if inet and opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                ports.add(opened.getsockname()[1])
+    return ports
+
+
+def address_towards_others():
+    """This host's, or None where it has none but the loopback interface's."""
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards,
+    ):
+        towards.connect(("203.0.113.1", 9))
+        return towards.getsockname()[0]
+
+
+def send_nonsense(ports):
+    """Comes to ports in turn as processes of this host that are no ranks."""
+    for ordinal, data in enumerate(malformed.inputs(4)):
+        with (
+            contextlib.suppress(ConnectionError),  # TensorFlow sent it away
+            socket.create_connection(("127.0.0.1", ports[ordinal % len(ports)]), 5.0) as stranger,
+        ):
+            stranger.sendall(data)
+
+
+def test_strangers_change_nothing_and_find_no_port_but_the_ranks_own(strategy, board):
+    ports = [port_of(address) for address in strategy.extended.processes.addresses]
+    assert listening() == {ports[board.rank]}
+    count = tf.function(
+        lambda: strategy.run(
+            lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0))
+        )
+    )
+    for _ in range(3):
+        if board.rank == 0:
+            send_nonsense(ports)  # the others are in the step already
+        (*_, last) = strategy.experimental_local_results(count())
+        assert last == strategy.num_replicas_in_sync
+    address = address_towards_others()
+    for port in ports if address else ():
+        with pytest.raises(TimeoutError):
+            socket.create_connection((address, port), 0.3)

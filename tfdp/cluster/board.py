@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tfdp.cluster import wire
+from tfdp.cluster.connections import Connections
 from tfdp.cluster.ranks import ranks_in_words
 from tfdp.errors import (
     LOST_RANK_MARK,
@@ -66,7 +66,7 @@ class Board:
     Args:
       rank: This process'.
       world_size: Number of processes.
-      connections: On rank 0 those to all others, by rank; elsewhere that to rank 0.
+      connections: On rank 0 those to all others; elsewhere that to rank 0.
       timeout_seconds: How long a wait may take.
     """
 
@@ -74,7 +74,7 @@ class Board:
         self,
         rank: int,
         world_size: int,
-        connections: dict[int, socket.socket],
+        connections: Connections,
         timeout_seconds: float,
     ) -> None:
         self.rank = rank
@@ -91,12 +91,12 @@ class Board:
         self.waits_for: list[str] = []
         self._listeners: list[Callable[[Exception], None]] = []
         self._closed = False
-        self._writers: dict[int, asyncio.StreamWriter] = {}
-        self._listening: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="tfdp-board", daemon=True).start()
-        opened = asyncio.run_coroutine_threadsafe(self._open(connections), self._loop)
-        opened.result()
+        self._connections = connections
+        self._writers = {rank: writer for rank, (_, writer) in connections.streams.items()}
+        self._listening = [
+            connections.start(self._listen(rank, reader))
+            for rank, (reader, _) in connections.streams.items()
+        ]
 
     # ---- posting and waiting
 
@@ -271,7 +271,7 @@ class Board:
         self._closed = True
         self._send({"type": "bye", "from": self.rank, "value": error})
         with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result(timeout_seconds)
+            self._connections.start(self._drain()).result(timeout_seconds)
 
     # ---- inside
 
@@ -335,15 +335,7 @@ class Board:
                 if rank != but and not writer.is_closing():
                     writer.write(data)
 
-        self._loop.call_soon_threadsafe(write)
-
-    async def _open(self, connections: dict[int, socket.socket]) -> None:
-        for rank, connection in connections.items():
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 22)
-            self._writers[rank] = writer
-            self._listening.add(self._loop.create_task(self._listen(rank, reader)))
+        self._connections.loop.call_soon_threadsafe(write)
 
     async def _drain(self) -> None:
         """Ends the connections once the others have read the goodbye: else their writes break."""
@@ -352,7 +344,8 @@ class Board:
                 await writer.drain()
                 writer.write_eof()
         if self._listening:
-            await asyncio.wait(self._listening, timeout=_GOODBYE_SECONDS)
+            ends = [asyncio.wrap_future(future) for future in self._listening]
+            await asyncio.wait(ends, timeout=_GOODBYE_SECONDS)
         for writer in self._writers.values():
             writer.close()
 
@@ -360,13 +353,16 @@ class Board:
         try:
             while True:
                 header, payload = await wire.read(reader)
-                if self.rank == 0 and header["type"] not in ("number?",):
+                kind, sender = wire.field(header, "type", str), wire.field(header, "from", int)
+                if self.rank == 0 and sender != rank:
+                    raise wire.NoMessageError
+                if self.rank == 0 and kind not in ("number?",):
                     self._send(header, payload, but=rank)
-                self._received(header, payload)
-                if header["type"] == "bye" and int(header["from"]) == rank:
+                self._received(kind, sender, header, payload)
+                if kind == "bye" and sender == rank:
                     self._writers[rank].close()
                     return
-        except (OSError, KeyError) as error:
+        except Exception as error:  # whatever it was: else all would wait in vain
             if rank not in self._ended and not self._closed:
                 await asyncio.sleep(0)
                 reason = f"its connection broke ({error})"
@@ -375,8 +371,8 @@ class Board:
                 else:
                     self._failed(self._lost(rank, reason))
 
-    def _received(self, header: dict[str, Any], payload: bytes) -> None:
-        kind, sender, value = header["type"], int(header["from"]), header.get("value")
+    def _received(self, kind: str, sender: int, header: dict[str, Any], payload: bytes) -> None:
+        value = header.get("value")
         if kind == "post":
             self._keep(sender, header["key"], Post(value, payload))
         elif kind == "number?":

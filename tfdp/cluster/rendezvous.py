@@ -1,7 +1,8 @@
 """The start of a cluster: every process says who it is before TensorFlow listens or waits.
 
 1. Rank 0 listens on its own address, where TensorFlow will listen afterwards.
-2. The others connect, and say which rank they are, what they run and where they can be reached.
+2. The others connect, show that they know the secret, and say which rank they are, what they run
+   and where they can be reached.
 3. Rank 0 compares, and gives everyone all that was said, or the reason to stop.
 
 The connections stay open: `tfdp.cluster.board` goes on with them.
@@ -9,19 +10,24 @@ The connections stay open: `tfdp.cluster.board` goes on with them.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import dataclasses
+import logging
 import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.spec import Cluster, host_of, join_address, split_address
+from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream, host_of_peer
+from tfdp.cluster.gathering import STRANGER_SECONDS, Gathering
+from tfdp.cluster.handshake import SecretError, introduce
+from tfdp.cluster.ranks import ranks_in_words
+from tfdp.cluster.secret import HOW_TO_GIVE_ONE
+from tfdp.cluster.spec import Cluster, host_of, is_loopback, port_of
 from tfdp.errors import ClusterError
 
-# How long one message may take once a connection stands, and the pause between two attempts.
-_MESSAGE_SECONDS = 10.0
+# The pause between two attempts to reach rank 0.
 _RETRY_SECONDS = 0.1
 
 
@@ -31,16 +37,21 @@ class Meeting:
 
     Attributes:
       introductions: For each rank what it said of itself.
-      connections: By rank: those of rank 0 to all others, or that of this process to rank 0.
+      connections: Those of rank 0 to all others, or that of this process to rank 0.
     """
 
     introductions: list[dict[str, Any]]
-    connections: dict[int, socket.socket]
+    connections: Connections
 
     @property
     def addresses(self) -> list[str]:
         """Where each rank can be reached, as "host:port"."""
         return [introduction["address"] for introduction in self.introductions]
+
+    @property
+    def hosts(self) -> list[str | None]:
+        """The IP address that each rank came from, as rank 0 saw it; rank 0's own may be None."""
+        return [introduction.get("host") for introduction in self.introductions]
 
 
 def meet(
@@ -48,6 +59,7 @@ def meet(
     introduction: dict[str, Any],
     compare: Callable[[list[dict[str, Any]]], str | None],
     timeout_seconds: float,
+    secret: str | None = None,
 ) -> Meeting:
     """Waits until all ranks of `cluster` are there.
 
@@ -56,22 +68,31 @@ def meet(
       introduction: What the others must know of this process; JSON.
       compare: Called on rank 0 with all introductions; gives the reason to stop, or None.
       timeout_seconds: After it the missing ranks are named.
+      secret: What all ranks know and nobody else. With None anybody may pose as a rank, and rank 0
+        warns of it.
 
     Raises:
-      ClusterError: A rank did not come, a port is in use, two processes have one rank, or what
-        `compare` says.
+      ClusterError: A rank did not come, a port is in use, two processes have one rank, this one
+        has not rank 0's secret, or what `compare` says.
     """
     deadline = time.monotonic() + timeout_seconds
     own = {
         **introduction,
-        "protocol": "tfdp 1",
         "rank": cluster.rank,
         "world_size": cluster.world_size,
         "address": _own_address(cluster),
     }
-    if cluster.rank == 0:
-        return _gather(cluster, own, compare, deadline, timeout_seconds)
-    return _introduce(cluster, own, deadline, timeout_seconds)
+    connections = Connections()
+    try:
+        if cluster.rank == 0:
+            meeting = _gather(cluster, own, compare, deadline, timeout_seconds, secret)
+        else:
+            meeting = _introduce(cluster, own, deadline, timeout_seconds, secret)
+        introductions, connections.streams = connections.run(meeting)
+    except BaseException:
+        connections.close()
+        raise
+    return Meeting(introductions, connections)
 
 
 def _own_address(cluster: Cluster) -> str | None:
@@ -88,167 +109,143 @@ def _own_address(cluster: Cluster) -> str | None:
 
 
 def _listen(cluster: Cluster, address: str) -> socket.socket:
-    host, port = split_address(address)
-    listener = socket.socket(_family(host))
-    # TensorFlow binds the same port while the connections of this one still stand.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Binds the port of `address`: on the loopback interface if it is there, else on all."""
+    host, port = host_of(address), port_of(address)
     try:
-        listener.bind(("", port))
-        listener.listen(cluster.world_size + 8)
+        # TensorFlow binds the same port while the connections of this one still stand: REUSEADDR,
+        # which is set here.
+        if is_loopback(host):
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, port), family=family)
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
     except (OSError, OverflowError) as error:
-        listener.close()
         raise ClusterError(
             f"Rank {cluster.rank} must be able to listen on port {port}, as {cluster.source} says, "
             f"but: {error}. End the process that uses the port (`ss -ltnp 'sport = :{port}'` "
             "names it), or give this rank another port on all hosts."
         ) from error
-    return listener
 
 
-def _family(host: str) -> socket.AddressFamily:
-    """IPv6 where the host has nothing else."""
-    try:
-        found = {family for family, *_ in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:  # a name that is known to others only
-        return socket.AF_INET
-    return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
-
-
-def _gather(
+async def _gather(
     cluster: Cluster,
     own: dict[str, Any],
     compare: Callable[[list[dict[str, Any]]], str | None],
     deadline: float,
     timeout_seconds: float,
-) -> Meeting:
+    secret: str | None,
+) -> tuple[list[dict[str, Any]], dict[int, Stream]]:
     assert cluster.coordinator is not None
-    arrived: dict[int, dict[str, Any]] = {0: own}
-    connections: dict[int, socket.socket] = {}
-    reason: str | None = None
-    with _listen(cluster, cluster.coordinator) as listener:
-        while len(arrived) < cluster.world_size and reason is None:
-            listener.settimeout(max(deadline - time.monotonic(), 0.01))
-            try:
-                connection, peer = listener.accept()
-            except TimeoutError:
-                missing = [r for r in range(cluster.world_size) if r not in arrived]
-                reason = (
-                    f"Every rank must come within {timeout_seconds:g} s, but {_ranks(missing)} of "
-                    f"{cluster.world_size} did not connect to {cluster.coordinator} "
-                    f"({_expected(cluster, missing)}). Look at the output of the missing ranks; "
-                    "start them, open the port between the hosts, or allow more time with "
-                    "`startup_timeout_seconds`."
-                )
-                break
-            reason = _welcome(cluster, connection, peer[0], arrived, connections)
-    introductions = [arrived.get(rank, {}) for rank in range(cluster.world_size)]
-    reason = reason or compare(introductions)
-    for connection in connections.values():
-        with contextlib.suppress(OSError):
-            wire.send(connection, {"all": introductions, "reason": reason})
-    if reason is not None:
-        _close(connections)
-        raise ClusterError(f"Rank 0: {reason}")
-    return Meeting(introductions, connections)
-
-
-def _welcome(
-    cluster: Cluster,
-    connection: socket.socket,
-    host: str,
-    arrived: dict[int, dict[str, Any]],
-    connections: dict[int, socket.socket],
-) -> str | None:
-    """Takes one process in; gives the reason to stop, if it shows one."""
-    connection.settimeout(_MESSAGE_SECONDS)
-    try:
-        introduction = wire.receive(connection)
-        rank, world_size = introduction["rank"], introduction["world_size"]
-        if introduction["protocol"] != arrived[0]["protocol"]:
-            raise KeyError("protocol")
-        numbers = isinstance(rank, int) and isinstance(world_size, int)
-        if not numbers or not isinstance(introduction["address"], str):
-            raise KeyError("rank")
-    except (OSError, KeyError):
-        connection.close()  # Not one of us: a scanner, or another program.
-        return None
-    if rank in arrived:
+    if secret is None:
+        logging.getLogger("tfdp").warning(
+            "Rank 0: the ranks have no secret, so whoever reaches %s may pose as one of them. %s",
+            cluster.coordinator,
+            HOW_TO_GIVE_ONE,
+        )
+    came = Gathering(cluster, own, secret)
+    listener = _listen(cluster, cluster.coordinator)
+    reason = await came.wait(listener, deadline - time.monotonic())
+    missing = came.missing()
+    if reason is None and missing:
         reason = (
-            f"Each rank must be one process, but two say that they are rank {rank} (the second "
-            f"from {host}). Give each process its own index in {cluster.source}."
+            f"Every rank must come within {timeout_seconds:g} s, but {ranks_in_words(missing)} of "
+            f"{cluster.world_size} did not connect to {cluster.coordinator} "
+            f"({_expected(cluster, missing)}). {came.turned_away(missing)}Look at the output of "
+            "the missing ranks; start them, open the port between the hosts, or allow more time "
+            "with `startup_timeout_seconds`."
         )
-        with contextlib.suppress(OSError), connection:
-            wire.send(connection, {"all": [], "reason": reason})
-        return reason
-    connections[rank] = connection
-    if world_size != cluster.world_size or not 0 < rank < world_size:
-        return (
-            f"All ranks must know the same cluster, but rank {rank} (from {host}) says there are "
-            f"{world_size} ranks and rank 0 says {cluster.world_size}. Make {cluster.source} "
-            "alike on all hosts."
-        )
-    if introduction["address"].startswith(":"):
-        # A process on rank 0's host may have come by the loopback interface.
-        local = host == "::1" or host.startswith("127.")
-        reachable = host_of(str(cluster.coordinator)) if local else host
-        introduction["address"] = join_address(reachable, int(introduction["address"][1:]))
-    arrived[rank] = introduction
-    return None
+    introductions = [came.introductions.get(rank, {}) for rank in range(cluster.world_size)]
+    reason = reason or compare(introductions)
+    for _, writer in came.streams.values():
+        writer.write(wire.frame({"all": introductions, "reason": reason}))
+        if reason is not None:
+            writer.close()
+    if reason is not None:
+        raise ClusterError(f"Rank 0: {reason}")
+    return introductions, came.streams
 
 
-def _introduce(
-    cluster: Cluster, own: dict[str, Any], deadline: float, timeout_seconds: float
-) -> Meeting:
-    connection = _connect(cluster, deadline, timeout_seconds)
+async def _introduce(
+    cluster: Cluster,
+    own: dict[str, Any],
+    deadline: float,
+    timeout_seconds: float,
+    secret: str | None,
+) -> tuple[list[dict[str, Any]], dict[int, Stream]]:
+    stream = await _connect(cluster, own, deadline, timeout_seconds, secret)
     try:
-        wire.send(connection, own)
         # Rank 0 answers when all are there, or when its own time is over.
-        connection.settimeout(max(deadline - time.monotonic(), 0.0) + _MESSAGE_SECONDS)
-        answer = wire.receive(connection)
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0.0) + STRANGER_SECONDS):
+            answer, _ = await wire.read(stream[0])
+            introductions = wire.field(answer, "all", list)
     except OSError as error:
-        connection.close()
-        raise ClusterError(
-            f"Rank {cluster.rank}: rank 0 at {cluster.coordinator} must say when all ranks are "
-            f"there, but: {error}. Look at the output of rank 0; is another program listening on "
-            "its port?"
-        ) from error
+        stream[1].close()
+        raise _no_answer(cluster, error) from error
     if answer.get("reason") is not None:
-        connection.close()
+        stream[1].close()
         raise ClusterError(f"Rank {cluster.rank}: {answer['reason']}")
-    return Meeting(answer["all"], {0: connection})
+    introductions[0]["host"] = host_of_peer(stream[1])
+    return introductions, {0: stream}
 
 
-def _connect(cluster: Cluster, deadline: float, timeout_seconds: float) -> socket.socket:
+async def _connect(
+    cluster: Cluster,
+    own: dict[str, Any],
+    deadline: float,
+    timeout_seconds: float,
+    secret: str | None,
+) -> Stream:
+    """The stream to rank 0, to which this process has introduced itself."""
     assert cluster.coordinator is not None
-    host, port = split_address(cluster.coordinator)
+    host, port = host_of(cluster.coordinator), port_of(cluster.coordinator)
     while True:
         remaining = deadline - time.monotonic()
         try:
-            # A host name may be unknown until its container has started: that is retried too.
-            connection = socket.create_connection((host, port), min(max(remaining, 0.01), 10.0))
-            connection.settimeout(_MESSAGE_SECONDS)
-            return connection
+            async with asyncio.timeout(min(max(remaining, 0.01), STRANGER_SECONDS)):
+                # A host name may be unknown until its container has started: that is retried too.
+                return await _introduced(host, port, own, secret)
+        except SecretError as error:
+            raise ClusterError(
+                f"Rank {cluster.rank}: all ranks must have the same secret, but {error}. "
+                f"{HOW_TO_GIVE_ONE}"
+            ) from None
+        except wire.NoMessageError as error:
+            raise _no_answer(cluster, error) from error
         except OSError as error:
             if remaining <= _RETRY_SECONDS:
                 raise ClusterError(
                     f"Rank {cluster.rank}: rank 0 must answer at {cluster.coordinator} within "
-                    f"{timeout_seconds:g} s, but: {error}. Start rank 0, mend its address in "
-                    f"{cluster.source}, open the port between the hosts, or allow more time with "
-                    "`startup_timeout_seconds`."
+                    f"{timeout_seconds:g} s, but: {_in_words(error)}. Start rank 0, mend its "
+                    f"address in {cluster.source}, open the port between the hosts, or allow more "
+                    "time with `startup_timeout_seconds`."
                 ) from error
-            time.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _introduced(host: str, port: int, own: dict[str, Any], secret: str | None) -> Stream:
+    stream = await asyncio.open_connection(host, port, limit=BUFFER_BYTES)
+    try:
+        await introduce(stream, own, secret)
+    except BaseException:
+        stream[1].close()
+        raise
+    return stream
+
+
+def _in_words(error: OSError) -> str:
+    return str(error) or "it is silent"
+
+
+def _no_answer(cluster: Cluster, error: OSError) -> ClusterError:
+    return ClusterError(
+        f"Rank {cluster.rank}: rank 0 at {cluster.coordinator} must say when all ranks are there, "
+        f"but: {_in_words(error)}. Look at the output of rank 0; is another program "
+        "listening on its port?"
+    )
 
 
 def _expected(cluster: Cluster, ranks: list[int]) -> str:
     if cluster.addresses is None:
         return f"as {cluster.source} says"
     return "expected at " + ", ".join(cluster.addresses[rank] for rank in ranks)
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-
-
-def _close(connections: dict[int, socket.socket]) -> None:
-    for connection in connections.values():
-        connection.close()

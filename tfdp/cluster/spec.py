@@ -148,6 +148,18 @@ def port_of(address: str) -> int:
     return split_address(address)[1]
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this one, by its loopback interface.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "node-1", "10.0.0.1")]
+    [True, True, True, False, False]
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def check_distinct(addresses: tuple[str, ...], where: str) -> None:
     """Raises ClusterError unless each is well formed and no two ranks listen at one address."""
     first: dict[tuple[str, int], int] = {}

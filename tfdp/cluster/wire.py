@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
+import math
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 _LENGTHS = struct.Struct(">IQ")
 _LONGEST_HEADER = 1 << 26
+
+T = TypeVar("T")
+
+
+class NoMessageError(ConnectionError):
+    """What arrived is no message of tfdp."""
+
+    def __init__(self) -> None:
+        super().__init__("what arrived is no message of tfdp")
 
 
 def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
@@ -25,58 +34,49 @@ def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
     return _LENGTHS.pack(len(text), len(payload)) + text + payload
 
 
-async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
+async def read(
+    reader: asyncio.StreamReader, most_bytes: float = math.inf
+) -> tuple[dict[str, Any], bytes]:
     """The next message of a stream.
 
+    Args:
+      reader: The stream.
+      most_bytes: A longer message is not read.
+
     Raises:
-      ConnectionError: The other side is gone, or sends something else.
+      NoMessageError: What arrived is something else, or too long, or nested too deep.
+      ConnectionError: The other side is gone.
     """
     try:
         header_bytes, payload_bytes = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
-        header = _parsed(header_bytes, await reader.readexactly(_checked(header_bytes)))
+        if header_bytes > _LONGEST_HEADER or header_bytes + payload_bytes > most_bytes:
+            raise NoMessageError
+        header = _parsed(await reader.readexactly(header_bytes))
         return header, await reader.readexactly(payload_bytes)
     except asyncio.IncompleteReadError as error:
         raise ConnectionError("the connection was closed") from error
 
 
-def send(connection: socket.socket, header: dict[str, Any]) -> None:
-    """Sends a message without a payload, by the connection's timeout."""
-    connection.sendall(frame(header))
-
-
-def receive(connection: socket.socket) -> dict[str, Any]:
-    """Receives a message without a payload, by the connection's timeout.
+def field(header: dict[str, Any], name: str, kind: type[T]) -> T:
+    """What a message says under `name`.
 
     Raises:
-      ConnectionError: The other side is gone, or sends something else.
+      NoMessageError: It is missing, or of another type.
+
+    >>> field({"rank": 1}, "rank", int)
+    1
     """
-    header_bytes, payload_bytes = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
-    if payload_bytes:
-        raise ConnectionError("a message with a payload came before the cluster was up")
-    return _parsed(header_bytes, _exactly(connection, _checked(header_bytes)))
+    value = header.get(name)
+    if type(value) is not kind:
+        raise NoMessageError
+    return value
 
 
-def _checked(header_bytes: int) -> int:
-    if header_bytes > _LONGEST_HEADER:
-        raise ConnectionError("what arrived is no message of tfdp")
-    return header_bytes
-
-
-def _parsed(header_bytes: int, text: bytes) -> dict[str, Any]:
+def _parsed(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text)
-    except ValueError as error:
-        raise ConnectionError("what arrived is no message of tfdp") from error
+    except (ValueError, RecursionError) as error:
+        raise NoMessageError from error
     if not isinstance(header, dict):
-        raise ConnectionError("what arrived is no message of tfdp")
+        raise NoMessageError
     return header
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    parts = b""
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
-            raise ConnectionError("the connection was closed")
-        parts += part
-    return parts

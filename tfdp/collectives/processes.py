@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.cluster import secret
+from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
@@ -67,7 +69,8 @@ class Processes:
         self, cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float
     ) -> None:
         introduction = {"versions": _versions(), "local_size": local_size}
-        meeting = meet(cluster, introduction, _difference, startup_seconds)
+        shared = secret.in_environment()
+        meeting = meet(cluster, introduction, _difference, startup_seconds, shared)
         self.rank, self.world_size = cluster.rank, cluster.world_size
         self.local_size, self.cluster = local_size, cluster
         self.board = Board(self.rank, self.world_size, meeting.connections, timeout_seconds)
@@ -76,7 +79,10 @@ class Processes:
         names = [host_of(address) for address in meeting.addresses]
         self.hosts = [names.index(name) for name in names]
         try:
-            runtime.start(self.rank, meeting.addresses)
+            networks = admitted(meeting.addresses)
+            if networks is not None:
+                check_admitted(self.rank, meeting.hosts, networks)
+            runtime.start(self.rank, meeting.addresses, networks)
         except ClusterError as error:
             self.board.close(str(error))
             raise

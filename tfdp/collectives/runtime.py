@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from tfdp.cluster.admission import Network, doorkeeper, is_beside
+from tfdp.cluster.spec import port_of
 from tfdp.collectives._tensorflow import ServerDef, context
 from tfdp.collectives._tensorflow import global_seed as global_seed
 from tfdp.errors import ClusterError
 
 _JOB = "worker"
+_SHARE = "TF_GRPC_REUSE_PORT"
 
 
-def start(rank: int, addresses: Sequence[str]) -> None:
+def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | None = None) -> None:
     """Starts this process' server; returns once it listens.
+
+    It listens on all interfaces and does what anybody asks of it; TensorFlow gives it neither
+    another address nor credentials. The kernel is told to let nobody but `admitted` connect.
 
     No coordination service: it would end the process where a peer is lost, without an error.
 
     Args:
       rank: This process'.
       addresses: "host:port" of each process.
+      admitted: Who may connect; None for everybody.
 
     Raises:
       ClusterError: TensorFlow is in use already, or cannot listen on the address.
@@ -44,14 +55,50 @@ def start(rank: int, addresses: Sequence[str]) -> None:
         task_index=rank,
         protocol="grpc",
     )
+    door = None if admitted is None else _door(admitted, rank, port_of(addresses[rank]))
     try:
-        ctx.enable_collective_ops(server)
-        ctx.ensure_initialized()
+        with contextlib.nullcontext() if door is None else _sharing_ports():
+            ctx.enable_collective_ops(server)
+            ctx.ensure_initialized()
     except tf.errors.OpError as error:
         raise ClusterError(
             f"Rank {rank}: TensorFlow must be able to listen at {addresses[rank]}, but: "
             f"{error.message}. Give this rank another port on all hosts."
         ) from error
+    if door is not None:
+        if not is_beside(door):
+            _warn_of_open_port(rank, port_of(addresses[rank]))
+        door.detach()  # the kernel closes it with the process; Python would before TensorFlow ends
+
+
+def _door(networks: Sequence[Network], rank: int, port: int) -> socket.socket | None:
+    try:
+        return doorkeeper(networks, port)
+    except OSError:
+        _warn_of_open_port(rank, port)
+        return None
+
+
+def _warn_of_open_port(rank: int, port: int) -> None:
+    logging.getLogger("tfdp").warning(
+        "Rank %d: TensorFlow does what whoever reaches port %d asks of it, and this system cannot "
+        "close the port to other hosts. Let a firewall do it (SECURITY.md).",
+        rank,
+        port,
+    )
+
+
+@contextlib.contextmanager
+def _sharing_ports() -> Iterator[None]:
+    """TensorFlow's server lets others of this process share its port, as `doorkeeper` needs it."""
+    before = os.environ.get(_SHARE)
+    os.environ[_SHARE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_SHARE]
+        if before is not None:
+            os.environ[_SHARE] = before
 
 
 def abort(message: str) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from tfdp.cluster.run_status import STATUS_VARIABLE
+from tfdp.cluster.secret import VARIABLE as SECRET_VARIABLE
 from tfdp.launch.ports import LOOPBACK
 
 DEVICES_VARIABLE = "TFDP_DEVICES_PER_PROCESS"
@@ -45,6 +46,7 @@ def rank_environment(
     devices_per_process: int | None = None,
     status_folder: str | None = None,
     environ: Mapping[str, str] = os.environ,
+    secret: str | None = None,
 ) -> dict[str, str]:
     """What is added or changed for one rank.
 
@@ -57,6 +59,7 @@ def rank_environment(
         devices_per_process: logical CPU devices, or None to leave that alone.
         status_folder: where the strategy leaves word that it was made.
         environ: the launcher's environment.
+        secret: what the ranks of this run know, in place of one that the user has set.
 
     Example:
         >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
@@ -79,4 +82,6 @@ def rank_environment(
         added[DEVICES_VARIABLE] = str(devices_per_process)
     if status_folder is not None:
         added[STATUS_VARIABLE] = status_folder
+    if secret is not None:
+        added[SECRET_VARIABLE] = secret
     return added

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
+from tfdp.cluster import secret
 from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.launch.command import resolve
 from tfdp.launch.environment import rank_environment
@@ -46,7 +47,8 @@ def run(options: RunOptions) -> int:
 
 def _print_plan(options: RunOptions, command: Sequence[str], ports: Sequence[int]) -> None:
     """Prints a line for each rank that a shell would run."""
-    print("# Each rank also gets TFDP_RUN_STATUS, a temporary folder made at the start.")
+    print("# Each rank also gets TFDP_RUN_STATUS, a temporary folder made at the start,")
+    print("# and TFDP_SECRET, by which they know each other.")
     for rank in range(options.processes):
         added = rank_environment(ports, rank, options.devices_per_process)
         words = ["env", *(f"{name}={value}" for name, value in sorted(added.items())), *command]
@@ -63,8 +65,11 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
         outlets = [Outlet(file, file.name) for file in logs]
         for outlet in outlets:
             stack.callback(outlet.close)
+        shared = secret.made()
         added = [
-            rank_environment(reserved.ports, rank, options.devices_per_process, folder)
+            rank_environment(
+                reserved.ports, rank, options.devices_per_process, folder, secret=shared
+            )
             for rank in range(options.processes)
         ]
         reserved.release()

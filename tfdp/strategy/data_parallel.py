@@ -35,7 +35,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     In a cluster each process runs the same script and makes the same strategy; its replicas are
     the devices of all processes. The cluster is read from `cluster_resolver`, `TF_CONFIG`, MPI's or
-    Slurm's variables, in this order; without any of these the process is alone.
+    Slurm's variables, in this order; without any of these the process is alone. The ranks know each
+    other by a secret, in `TFDP_SECRET` or the file that `TFDP_SECRET_FILE` names: `tfdp run` makes
+    one. `TFDP_PEERS` lists the hosts of a cluster; without it whoever reaches TensorFlow's servers
+    may use them, but not from other hosts where all ranks are on one.
 
     Args:
       devices: Names such as `["GPU:0", "GPU:1"]`, of one kind and in this process. None: all local

@@ -1,0 +1,202 @@
+"""Who may connect to a port that another library opens: a program in Linux' kernel decides.
+
+TensorFlow's server listens on all interfaces, whatever its address is, and serves whoever connects.
+No privilege is needed for what is done here about it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import os
+import re
+import socket
+import stat
+import struct
+from collections.abc import Mapping, Sequence
+
+from tfdp.cluster.spec import host_of, is_loopback
+from tfdp.errors import ClusterError
+
+PEERS = "TFDP_PEERS"
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+LOOPBACK: tuple[Network, ...] = (
+    ipaddress.IPv4Network("127.0.0.0/8"),
+    ipaddress.IPv6Network("::1/128"),
+)
+
+_HOW_TO_LIST = (
+    "List the addresses of all hosts, alike on all ranks (`hostname -I` prints those of one), or "
+    "unset it."
+)
+
+# From Linux' headers; Python has no names for them.
+_SO_ATTACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 26, 51
+
+# Instructions of the classic Berkeley packet filter.
+_LOAD_BYTE, _LOAD_WORD, _AND, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = (
+    0x30,
+    0x20,
+    0x54,
+    0x74,
+    0x15,
+    6,
+)
+_INSTRUCTION = struct.Struct("=HBBI")
+_IP_HEADER = 0x100000000 - 0x100000  # where it begins, whatever is before it (SKF_NET_OFF)
+
+# What programs return: how much of a packet is kept, and which socket of a group gets it.
+_NOTHING = 0
+_FIRST, _SECOND = 0, 1
+
+
+def admitted(
+    addresses: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> tuple[Network, ...] | None:
+    """Who may connect to the ranks: this host alone if all are on it, or what `TFDP_PEERS` lists.
+
+    Args:
+      addresses: "host:port" of every rank.
+      environ: Where `TFDP_PEERS` may be: addresses and networks, with commas or spaces between.
+
+    Returns:
+      Networks, those of the loopback interface always among them; None for everybody.
+
+    Raises:
+      ClusterError: `TFDP_PEERS` lists something else.
+
+    >>> admitted(["a:1", "b:1"], {"TFDP_PEERS": "10.0.0.7, 10.1.0.0/16"})[2:]
+    (IPv4Network('10.0.0.7/32'), IPv4Network('10.1.0.0/16'))
+    >>> admitted(["127.0.0.1:1", "127.0.0.1:2"], {}) == LOOPBACK
+    True
+    """
+    if all(is_loopback(host_of(address)) for address in addresses):
+        return LOOPBACK
+    words = [word for word in re.split(r"[\s,]+", environ.get(PEERS, "")) if word]
+    try:
+        named = [ipaddress.ip_network(word, strict=False) for word in words]
+    except ValueError as error:
+        raise ClusterError(
+            f"`{PEERS}` must list IP addresses or networks, but is {environ[PEERS]!r}: {error}. "
+            f"{_HOW_TO_LIST}"
+        ) from error
+    return (*LOOPBACK, *named) if named else None
+
+
+def check_admitted(rank: int, hosts: Sequence[str | None], networks: Sequence[Network]) -> None:
+    """Raises ClusterError if a rank comes from elsewhere than `networks`: it would wait in vain.
+
+    Args:
+      rank: This process'.
+      hosts: For each rank the IP address it came from, or None where that is not known.
+      networks: Who is admitted.
+    """
+    for other, host in enumerate(hosts):
+        if host is not None and not _is_in(networks, host):
+            raise ClusterError(
+                f"Rank {rank}: `{PEERS}` must list where all ranks come from, but rank {other} "
+                f"comes from {host}, and it lists {', '.join(map(str, networks))}. {_HOW_TO_LIST}"
+            )
+
+
+def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
+    """Sees to it that nobody but `networks` reaches what another library will open at `port`.
+
+    1. A socket of ours listens there first, and lets others share the port (`SO_REUSEPORT`).
+    2. A program of the kernel chooses between those that do: who is admitted goes to the second
+       socket, which is the library's, everybody else to ours.
+    3. What comes to ours is dropped: who is not admitted hears nothing.
+
+    The library must open the port with `SO_REUSEPORT`, and in our socket's family (`is_beside`).
+
+    Returns:
+      Our socket; the port is guarded until it is closed.
+
+    Raises:
+      OSError: The port is taken, or this is not Linux, or a sandbox that has no such programs.
+
+    >>> with doorkeeper(LOOPBACK, 0) as door:
+    ...     is_beside(door)
+    True
+    """
+    family = socket.AF_INET6 if _has_both_families() else socket.AF_INET
+    door = socket.socket(family)
+    try:
+        if family == socket.AF_INET6:
+            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _attach(door, _SO_ATTACH_FILTER, _program((), _NOTHING, _NOTHING))
+        door.bind(("", port))
+        # Not before: another run's could bind the port with us.
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        _attach(door, _SO_ATTACH_REUSEPORT_CBPF, _program(networks, _SECOND, _FIRST))
+        door.listen(1)
+    except (OSError, AttributeError) as error:
+        door.close()
+        raise OSError(str(error)) from error
+    return door
+
+
+def is_beside(door: socket.socket) -> bool:
+    """Whether all that this process listens with at the port is in the doorkeeper's group."""
+    port = door.getsockname()[1]
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            opened = socket.socket(fileno=os.dup(int(name)))
+        except OSError:  # closed meanwhile
+            continue
+        with opened:
+            if opened.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            listens = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and opened.getsockname()[1] == port and opened.family != door.family:
+                return False
+    return True
+
+
+def _has_both_families() -> bool:
+    """Whether gRPC listens by IPv6, with IPv4 mapped into it: where it may bind the loopback."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _attach(to: socket.socket, option: int, program: bytes) -> None:
+    buffer = ctypes.create_string_buffer(program)
+    count = len(program) // _INSTRUCTION.size
+    to.setsockopt(socket.SOL_SOCKET, option, struct.pack("HP", count, ctypes.addressof(buffer)))
+
+
+def _is_in(networks: Sequence[Network], host: str) -> bool:
+    return any(ipaddress.ip_address(host) in network for network in networks)
+
+
+def _program(networks: Sequence[Network], inside: int, outside: int) -> bytes:
+    """Instructions that return `inside` if a packet's source is in `networks`, `outside` else."""
+    program = b""
+    for network in networks:
+        # The version, then the words of the source's address of which the network fixes bits.
+        steps = [(_LOAD_BYTE, _IP_HEADER), (_SHIFT_RIGHT, 4), (_JUMP_IF_EQUAL, network.version)]
+        begins = 12 if network.version == 4 else 8
+        masks, values = network.netmask.packed, network.network_address.packed
+        for at in range(0, len(masks), 4):
+            (mask,), (value,) = (
+                struct.unpack_from(">I", masks, at),
+                struct.unpack_from(">I", values, at),
+            )
+            if mask:
+                steps += [(_LOAD_WORD, _IP_HEADER + begins + at), (_AND, mask)]
+                steps += [(_JUMP_IF_EQUAL, value)]
+        for index, (code, value) in enumerate(steps):
+            other = len(steps) - index if code == _JUMP_IF_EQUAL else 0
+            program += _INSTRUCTION.pack(code, 0, other, value)
+        program += _INSTRUCTION.pack(_RETURN, 0, 0, inside)
+    return program + _INSTRUCTION.pack(_RETURN, 0, 0, outside)

@@ -1,0 +1,59 @@
+"""The connections of a process to others, which a thread of their own reads and writes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+# How many bytes that nobody has asked for yet a stream holds before the sender must wait.
+BUFFER_BYTES = 1 << 22
+
+T = TypeVar("T")
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def host_of_peer(writer: asyncio.StreamWriter) -> str:
+    """The IP address of the other side."""
+    host: str = writer.get_extra_info("peername")[0]
+    return host.removeprefix("::ffff:")
+
+
+class Connections:
+    """Streams to other processes, and the event loop that they belong to.
+
+    Attributes:
+      streams: By rank: those of rank 0 to all others, or that of this process to rank 0.
+      loop: Runs in a daemon thread: coroutines of the streams belong there.
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, name="tfdp-board", daemon=True).start()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Runs a coroutine in the loop, from any thread; its result may be waited for."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine in the loop to its end; an interruption cancels it."""
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        """Ends the streams, once what was written to them is sent, and the loop."""
+
+        async def end() -> None:
+            for _, writer in self.streams.values():
+                writer.close()
+            await asyncio.sleep(0)
+            self.loop.stop()
+
+        self.start(end())

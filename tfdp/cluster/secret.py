@@ -1,0 +1,92 @@
+"""The secret that all ranks of a cluster know, and how one shows another that it knows it.
+
+`tfdp run` makes one for each run. Elsewhere it is in the environment variable `TFDP_SECRET`, or in
+the file that `TFDP_SECRET_FILE` names. It is never sent, written or shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pathlib
+import secrets
+from collections.abc import Mapping
+
+from tfdp.errors import ClusterError
+
+VARIABLE = "TFDP_SECRET"
+FILE_VARIABLE = "TFDP_SECRET_FILE"
+
+# Whoever sees a proof can try secrets at leisure: a word of a dictionary is none.
+_LEAST_CHARACTERS = 16
+
+HOW_TO_GIVE_ONE = (
+    f"Give all ranks the same secret in `{VARIABLE}`, or in a file that `{FILE_VARIABLE}` names; "
+    "`python -c 'import secrets; print(secrets.token_hex(32))'` makes one."
+)
+
+
+def made() -> str:
+    """A new secret, of 256 random bits.
+
+    >>> len(made())
+    64
+    """
+    return secrets.token_hex(32)
+
+
+def in_environment(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The secret of this process, without white space around it; None where there is none.
+
+    `TFDP_SECRET` goes before `TFDP_SECRET_FILE`.
+
+    Raises:
+      ClusterError: The file cannot be read, or the secret is short or empty.
+
+    >>> in_environment({"TFDP_SECRET": "correct horse battery staple"})
+    'correct horse battery staple'
+    """
+    name = VARIABLE if VARIABLE in environ else FILE_VARIABLE
+    text = environ.get(name)
+    if text is None:
+        return None
+    if name == FILE_VARIABLE:
+        try:
+            text = pathlib.Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ClusterError(
+                f"`{name}` must name a text file that this process can read, but: {error}. Write "
+                "the secret there, or unset the variable on all ranks."
+            ) from error
+    if len(text.strip()) < _LEAST_CHARACTERS:
+        raise ClusterError(
+            f"`{name}` must hold a secret of at least {_LEAST_CHARACTERS} characters, but holds "
+            f"{len(text.strip())}. {HOW_TO_GIVE_ONE}"
+        )
+    return text.strip()
+
+
+def proof(secret: str, role: str, nonces: str) -> str:
+    """What only somebody who knows `secret` can say: HMAC-SHA256 of who says it and of the nonces.
+
+    Args:
+      secret: The secret.
+      role: Who shows it, so that nobody can send back to one side what that side has said.
+      nonces: A random text of each side, so that nobody can say again what was said before.
+
+    >>> proof("correct horse battery staple", "rank 0", "of one" + "of the other")[:8]
+    'f496108d'
+    """
+    said = f"tfdp {role} {nonces}".encode(errors="replace")
+    return hmac.new(secret.encode(errors="replace"), said, hashlib.sha256).hexdigest()
+
+
+def proves(shown: object, secret: str, role: str, nonces: str) -> bool:
+    """Whether `shown`, which came from the network, is `role`'s proof; in constant time.
+
+    >>> proves("nothing", "correct horse battery staple", "rank 0", "of one" + "of the other")
+    False
+    """
+    wanted = proof(secret, role, nonces).encode()
+    return isinstance(shown, str) and hmac.compare_digest(shown.encode(errors="replace"), wanted)
