@@ -76,10 +76,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def temporary_folder(parent: str) -> Iterator[str]:
+def temporary_folder(parent: str | None = None) -> Iterator[str]:
     """Yields a new folder in `parent` that nobody else may read; it is removed at the end.
 
     Removes those of killed processes of the same user in `parent`; those of live ones stay.
+
+    Args:
+      parent: A folder; None means the system's for temporary files.
 
     Raises:
       OSError: It cannot be made.
@@ -91,6 +94,7 @@ def temporary_folder(parent: str) -> Iterator[str]:
     True
     []
     """
+    parent = parent or tempfile.gettempdir()
     _remove_leftovers(parent)
     folder, lock = _made(parent)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import tempfile
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +10,7 @@ from rich.table import Table
 from tfdp.bench.devices import split_cpu
 from tfdp.bench.options import MODELS
 from tfdp.bench.summary import ratio, spread
+from tfdp.files import temporary_folder
 
 _EXAMPLES_PER_REPLICA = 16
 _SIDES = ("with", "without")
@@ -62,7 +62,7 @@ def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list
     batch = _EXAMPLES_PER_REPLICA * replicas
     data = random_batch(name, batch * steps)
     seconds: dict[str, list[float]] = {side: [] for side in _SIDES}
-    with tempfile.TemporaryDirectory(prefix="tfdp-bench-telemetry-") as folder:
+    with temporary_folder() as folder:
         for number in range(rounds + 1):  # the first traces
             for side in _SIDES if number % 2 else reversed(_SIDES):
                 model = models[side]

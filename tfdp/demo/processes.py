@@ -8,7 +8,6 @@ import json
 import pathlib
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
@@ -18,6 +17,7 @@ import numpy as np
 from tfdp import launch
 from tfdp.demo.options import DemoOptions
 from tfdp.demo.train import TrainingRun
+from tfdp.files import temporary_folder
 
 _RESULT = "result.npz"
 _STEPS = "steps"
@@ -55,7 +55,7 @@ def train_in_processes(
     Raises:
         RanksFailedError: a rank failed, or the run was interrupted.
     """
-    with tempfile.TemporaryDirectory(prefix="tfdp-demo-") as name:
+    with temporary_folder() as name:
         folder = pathlib.Path(name)
         calm: Any = _WithoutChatter(sys.stderr)
         with _watching(folder / _STEPS, on_steps), contextlib.redirect_stderr(calm):

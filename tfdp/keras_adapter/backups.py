@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +41,7 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
             processes.board.from_first("the backup to restore", found, content)
         return original(self, logs)
     self._tfdp_backup_dir = self.backup_dir
-    with temporary_folder(tempfile.gettempdir()) as folder:
+    with temporary_folder() as folder:
         # It is gone when training has begun; then this rank neither writes nor deletes a backup.
         self.backup_dir = folder
         for name in _PATHS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +30,6 @@ def tensorboard(original: Callable[..., Any], self: Any, model: Any) -> Any:
     processes = cluster_of(model.distribute_strategy)
     if processes is not None and processes.rank != 0:
         kept = contextlib.ExitStack()
-        self.log_dir = kept.enter_context(temporary_folder(tempfile.gettempdir()))
+        self.log_dir = kept.enter_context(temporary_folder())
         weakref.finalize(self, kept.close)
     return original(self, model)

@@ -6,12 +6,12 @@ import contextlib
 import os
 import shlex
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
 from tfdp.cluster import secret
 from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
+from tfdp.files import temporary_folder
 from tfdp.launch.command import resolve
 from tfdp.launch.environment import rank_environment
 from tfdp.launch.failures import Failure
@@ -58,7 +58,7 @@ def _print_plan(options: RunOptions, command: Sequence[str], ports: Sequence[int
 def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -> int:
     ranks: list[RankProcess] = []
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tfdp-run-"))
+        folder = stack.enter_context(temporary_folder())
         received = stack.enter_context(ReceivedSignals())
         sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
         logs = [] if options.log_dir is None else open_logs(options.log_dir, options.processes)

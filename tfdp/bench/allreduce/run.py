@@ -8,7 +8,6 @@ import importlib.util
 import json
 import pathlib
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,6 +18,7 @@ from tfdp.bench.allreduce.report import Bound, Measured, draw, summary_table
 from tfdp.bench.allreduce.worker import Plan
 from tfdp.bench.processes import Failure, run_module, unset_launcher_settings
 from tfdp.bench.results import write_results
+from tfdp.files import temporary_folder
 
 
 def run(options: AllReduceOptions, console: Console | None = None) -> int:
@@ -93,7 +93,7 @@ def _bound(options: AllReduceOptions, namespaces: Sequence[str]) -> Bound:
 def _measure(
     engine: str, sides: tuple[str, ...], options: AllReduceOptions, namespaces: Sequence[str]
 ) -> list[Measured] | Failure:
-    with tempfile.TemporaryDirectory(prefix="tfdp-bench-") as folder:
+    with temporary_folder() as folder:
         plan = Plan(
             engine=engine,
             sides=sides,

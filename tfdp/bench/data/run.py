@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from tfdp.bench.data.options import DataOptions
 from tfdp.bench.datasets import load
 from tfdp.bench.results import write_results
 from tfdp.bench.summary import ratio, spread
+from tfdp.files import temporary_folder
 
 
 def run(options: DataOptions, console: Console | None = None) -> int:
@@ -37,7 +37,7 @@ def run(options: DataOptions, console: Console | None = None) -> int:
         DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded.
     """
     console = console or Console()
-    with tempfile.TemporaryDirectory(prefix="tfdp-bench-data-") as folder:
+    with temporary_folder() as folder:
         results = []
         for case in _cases(options, folder):
             with console.status(f"{case.what}, {_order(case.shuffled)}"):
