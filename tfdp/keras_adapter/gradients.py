@@ -167,7 +167,7 @@ def check_waiting(step: Step) -> None:
     waiting, allowed = step.waiting, step.linear
     step.waiting, step.linear = [], []
     for value in waiting:
-        for user, _ in users(value):
+        for user, _ in users(Place(value)):
             if not any(user.attributes is op for op in allowed):
                 raise GradientError(
                     "A gradient that an optimizer accumulates is summed over replicas when its "

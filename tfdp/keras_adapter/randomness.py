@@ -181,6 +181,7 @@ def dropout(
     if noise_shape is not None:
         given = enumerate(noise_shape)
         shape = [shape[axis] if size is None else size for axis, size in given]
+        draws.warn_of_one(step, shape)
     claims = Claims(step)
     layout = of_inputs = claims.layouts.of(Place(inputs))
     first = tf.get_static_value(shape[0]) if len(shape) == len(inputs.shape) else 1
@@ -213,6 +214,7 @@ def _drawn(shape: Any, seed: Any, draw: Callable[..., Any], original: Callable[[
         return original()
     claims = Claims(step)
     layout = draws.layout_of(claims.layouts, step.share.rows, shape)
+    draws.warn_of_one(step, shape)
     later = layout is Layout.SPREAD
     value = original() if later else draw(*_place(step, shape, seed, layout))
     if layout is Layout.FITS:
