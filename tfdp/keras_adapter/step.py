@@ -278,11 +278,24 @@ def entered(step: Step) -> Iterator[None]:
         _thread.step = outer
 
 
-def replica_count_was_read() -> None:
-    """Notes that a step of Keras' trainer asks for the number of replicas: see `weighing`."""
+def replica_count_was_read(strategy: Any, reader: str) -> None:
+    """Notes that a module asks for the number of replicas, in a step or outside: see `weighing`.
+
+    Args:
+      strategy: Whose replicas they are.
+      reader: The module's name. Outside of steps TensorFlow, Keras and tfdp ask for it, too.
+    """
     step = getattr(_thread, "step", None)
-    if step is not None and step.share is not None and not step.writes_alike:
+    if step is None:
+        if reader.partition(".")[0] not in ("keras", "tensorflow", "tfdp"):
+            vars(strategy)["_tfdp_count_was_read"] = True
+    elif step.share is not None and not step.writes_alike:
         step.share.count_was_read = True
+
+
+def knows_replica_count(strategy: Any) -> bool:
+    """Whether the program has asked for the number of replicas outside of steps."""
+    return bool(vars(strategy).get("_tfdp_count_was_read"))
 
 
 def at_least_float32(dtype: Any) -> tf.DType:

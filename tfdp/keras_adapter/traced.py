@@ -93,7 +93,7 @@ class Walk:
     """Reads the program back from tensors; what one walk finds, it finds once."""
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[int, int], Frame] = {}
+        self._frames: dict[tuple[int, int, int], Frame] = {}
         self._captures: dict[int, dict[int, Any]] = {}
 
     def made_by(self, place: Place) -> tuple[Place, Node | None]:

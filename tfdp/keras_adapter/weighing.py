@@ -20,7 +20,7 @@ from tfdp.errors import GradientError
 from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.origins import Origin, origins
-from tfdp.keras_adapter.step import Share, Step
+from tfdp.keras_adapter.step import Share, Step, knows_replica_count
 from tfdp.keras_adapter.terms import Kind, Term, Terms, UnknownTerm
 from tfdp.keras_adapter.traced import Place, Walk
 
@@ -133,7 +133,7 @@ def over_fraction(step: Step, term: Term) -> float:
             "the examples divided by the size of the global batch, "
             "`tf.nn.compute_average_loss`, and a mean divided by the number itself need neither."
         )
-    if term.divided and term.kind is Kind.MEAN:
+    if term.divided and knows_replica_count(step.strategy):
         step.warn_once(
             "a factor",
             "A step of your own differentiates a mean that is multiplied by 1/%d, which is taken "
