@@ -261,7 +261,7 @@ def _weighted(step: Step, values: tf.Tensor) -> tf.Tensor:
 
 
 def _is_seen(step: Step, value: Any) -> bool:
-    """Whether it is known how a tensor was computed: in a graph, and in a step of Keras' trainer."""
+    """Whether it is known how a tensor was computed: in graphs, and steps of Keras' trainer."""
     return tf.is_tensor(value) and (_is_symbolic(value) or step.share is not None)
 
 

@@ -57,9 +57,9 @@ class Share:
             tf.shape(tensor, tf.int64)[0],
             tf.convert_to_tensor(self.place)[2] if like is None else tf.shape(like, tf.int64)[0],
             "What a step of your own differentiates must be computed from all examples of the "
-            "batch, but a function was given, or a layer gave, fewer or more rows. Bring those of "
-            "the whole batch together first, `tf.distribute.get_replica_context().all_gather("
-            "rows, axis=0)`, or give `custom_loss` to the strategy.",
+            "batch, but a function was given, or a layer gave, fewer or more rows. Choose among "
+            "those of the whole batch, `x = tfdp.whole_batch(x)`, or give `custom_loss` to the "
+            "strategy.",
         )
 
     @property
