@@ -212,6 +212,12 @@ def _drawn(shape: Any, seed: Any, draw: Callable[..., Any], original: Callable[[
     step = _step()
     if step is None:
         return original()
+    if not tf.is_tensor(shape) and None in shape:
+        raise ValueError(
+            f"A draw needs a number for each size, but its shape is {tuple(shape)}: the number of "
+            "examples is not known before the step runs, nor that of a share of one example. Use "
+            "`keras.ops.shape(x)[0]`, not `x.shape[0]`."
+        )
     claims = Claims(step)
     layout = draws.layout_of(claims.layouts, step.share.rows, shape)
     draws.warn_of_one(step, shape)
