@@ -138,11 +138,14 @@ class WithPlainVariable(Writes):
         self.state = tf.Variable(1.0, trainable=False)
 
 
-def test_a_variable_of_tensorflow_that_replicas_would_write_differently_is_refused():
+@pytest.mark.parametrize(
+    "eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["graph", "eager"]
+)
+def test_a_variable_of_tensorflow_that_replicas_would_write_differently_is_refused(eagerly):
     def build(write):
         layer = WithPlainVariable(write)
         model = keras.Sequential([keras.Input((5,)), layer, layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.01), "mse")
+        model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=eagerly)
         return model
 
     model = harness.build_in_scope(lambda: build(lambda v, x: v.assign_add(tf.reduce_sum(x))), 2)
@@ -154,8 +157,11 @@ def test_a_variable_of_tensorflow_that_replicas_would_write_differently_is_refus
     assert first > 1.0 and all(first == other for other in others)
 
 
+@pytest.mark.parametrize(
+    "eagerly", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["eager", "graph"]
+)
 @harness.in_one_process
-def test_what_is_not_declared_is_told_once(caplog):
+def test_what_is_not_declared_is_told_once(eagerly, caplog):
     said = {}
     writes = {
         "from the batch": lambda v, x: v.assign(ops.maximum(v, ops.max(x))),
@@ -163,6 +169,7 @@ def test_what_is_not_declared_is_told_once(caplog):
     }
     for name, write in writes.items():
         model = harness.build_in_scope(model_with(write), 2)
+        model.run_eagerly = eagerly
         with caplog.at_level(logging.WARNING, "tfdp"):
             caplog.clear()
             fit(model)

@@ -367,21 +367,36 @@ def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, train
         harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
 
 
-@pytest.mark.parametrize("said", [None, pytest.param("mean", marks=pytest.mark.exhaustive)])
-def test_a_factor_that_is_an_inverse_by_chance_stays_a_factor(said, replicas, caplog):
-    """What TensorFlow's functions divide by is known. Where nothing is said the factor is named."""
+@pytest.mark.parametrize(
+    "said, reads",
+    [
+        (None, True),
+        (None, False),
+        *(pytest.param("mean", reads, marks=pytest.mark.exhaustive) for reads in (True, False)),
+    ],
+)
+def test_a_factor_that_is_an_inverse_by_chance_stays_a_factor(said, reads, replicas, caplog):
+    """It is named if the program has asked for the number of replicas, and nothing is said."""
 
     def fraction(model, x, y):
         penalty = tf.nn.scale_regularization_loss(0.1 * tf.square(model.out.kernel))
         mean = tf.nn.compute_average_loss(squares(model, x, y))
         return mean * (1 / replicas) + penalty * (1 / replicas)
 
-    expected = harness.weights(fits_once(None, fraction))
-    with caplog.at_level(logging.WARNING, logger="tfdp"):
-        model = fits_once(harness.strategy(replicas, custom_loss=said), fraction)
-    harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
-    named = [r for r in caplog.records if f"1/{replicas}" in r.getMessage()]
-    assert len(named) == (said is None)
+    def fraction_of_keras(model, x, y):
+        return keras.losses.MeanSquaredError()(y, model(x)) / replicas
+
+    for loss in (fraction, fraction_of_keras):
+        expected = harness.weights(fits_once(None, loss))
+        strategy = harness.strategy(replicas, custom_loss=said)
+        if reads:
+            assert strategy.num_replicas_in_sync == replicas
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="tfdp"):
+            model = fits_once(strategy, loss)
+        harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
+        named = [r for r in caplog.records if f"1/{replicas}" in r.getMessage()]
+        assert len(named) == (said is None and reads)
 
 
 def test_an_option_of_another_name_is_refused(replicas):

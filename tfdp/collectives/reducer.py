@@ -52,9 +52,6 @@ class Reducer:
         Of slices the result holds every replica's rows in the order of ranks, which is what one
         device given the global batch computes: Keras' Adam squares each row, so that rows which
         were merged train otherwise. Gathering sends n times the rows of the replica with the most.
-        What has each row once by its making, as the gradient of a product with a sparse matrix, has
-        so after the sum.
-
         Args:
           values: Dense tensors, or IndexedSlices.
           rank: The caller's.
@@ -106,8 +103,7 @@ class Reducer:
             return slices.all_reduce(
                 self._communicator, value, lambda dense: self._run_schedule(dense, rank)
             )
-        gathered = slices.gather(self._communicator, value)
-        return slices.merged(gathered) if slices.were_merged(value) else gathered
+        return slices.gather(self._communicator, value)
 
     def _reduce_bucket(
         self, tensors: list[tf.Tensor], rank: int, prepare: Callable[[tf.Tensor], tf.Tensor]

@@ -43,21 +43,6 @@ def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, rows, slices.dense_shape)
 
 
-def were_merged(slices: tf.IndexedSlices) -> bool:
-    """Whether the graph says that each row comes once, as `merged` makes it.
-
-    So does the gradient of `tf.nn.embedding_lookup_sparse`, of which Keras makes the product of a
-    sparse matrix and a dense one, and that of an embedding of positions, which are a range. Outside
-    of graphs nothing is known.
-    """
-    indices = slices.indices
-    if not tf.is_symbolic_tensor(indices):
-        return False
-    while indices.op.type in ("Identity", "Reshape", "Cast", "ExpandDims"):
-        indices = indices.op.inputs[0]
-    return indices.op.type in ("Unique", "UniqueV2", "Range")
-
-
 def gather(communicator: Communicator, slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """All ranks' rows, in the order of ranks.
 

@@ -2,7 +2,8 @@
 
 A draw is for the examples where its first size is their number as the traced program counts them.
 Where shapes are fixed, a size that equals the number of the share's examples may be that of a
-weight, too. Then the end of the step sees what the numbers were combined with.
+weight, too. Then the end of the step sees what the numbers were combined with. A share of one
+example is traced as one of any length (`sharing`), for a size of 1 stands for all of them as well.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from tfdp.keras_adapter.layout_rules import ELEMENTWISE, Layout
 from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.origins import READS, Origin, origins
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.traced import Node, Place, Walk, users
+from tfdp.keras_adapter.traced import Node, Place, Walk, is_result_elsewhere, users
 
 # What they give holds the numbers that they are given.
 _HOLDS = (*ELEMENTWISE, "Reshape", "Squeeze", "ExpandDims", "StridedSlice", "Transpose")
+_OUT_OF_ONE = (
+    "train in a graph, with dense features, or in batches of two examples or more for each replica"
+)
 _WITH_KERNELS = ("MatMul", "Conv", "Depthwise")
 
 
@@ -74,6 +78,29 @@ def is_later(rows: int | None, shape: Any) -> bool:
     return None in others if rows is None else first % max(rows, 1) != 0 and rows in others
 
 
+def warn_of_one(step: Step, shape: Any) -> None:
+    """Warns of a first size of 1 where that may be the number of a replica's examples.
+
+    In a graph it is not, for there that number has no value, unless a feature is sparse.
+    """
+    share = step.share
+    assert share is not None
+    sizes = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
+    if not share.rows or sizes is None or not len(sizes) or tf.get_static_value(sizes[0]) != 1:
+        return
+    fewest = share.rows
+    if tf.executing_eagerly():
+        fewest = int(tf.convert_to_tensor(share.place)[3]) // step.num_replicas
+    if fewest <= 1:
+        step.warn_once(
+            "a draw for one",
+            "Random numbers of shape %s are taken for an example's own on a replica that has one "
+            "example. Where all examples of a batch have the same, the step trains otherwise than "
+            "on one device; then %s.",
+            sizes, _OUT_OF_ONE,
+        )  # fmt: skip
+
+
 def note(step: Step, value: Any, layout: Layout) -> None:
     """Remembers numbers of a shape that says nothing certain, for `check`."""
     assert step.share is not None
@@ -94,6 +121,15 @@ def check(step: Step) -> None:
         walk = Walk()
         finder = _Uses(draw, walk, Claims(step, walk).layouts)
         used = finder.wrong()
+        if used is None and finder.is_lost:
+            step.warn_once(
+                "a draw in a function",
+                "Random numbers of shape %s go through a `tf.function` that runs eagerly, where it "
+                "is not seen what they are combined with: they are taken for %s. Train once with "
+                "run_eagerly=False, where it is.",
+                tuple(draw.value.shape),
+                "the same on all replicas" if draw.alike else "the examples' own",
+            )  # fmt: skip
         if used is None:
             continue
         shape, rows = tuple(draw.value.shape), step.share and step.share.rows
@@ -104,35 +140,46 @@ def check(step: Step) -> None:
                 f"`{used}` combines them with values of examples. Draw in the shape of the batch, "
                 "`keras.random.normal((keras.ops.shape(x)[0], ...))`, and reshape what is drawn."
             )
+        mend = (
+            "Draw noise on weights with a first axis of 1, `keras.random.normal((1, *shape))[0]`; "
+            "or batch the dataset without `drop_remainder=True`."
+        )
         raise ValueError(
             f"Random numbers of shape {shape} are drawn for the batch's examples, {rows} on this "
-            f"replica, but `{used}` combines them with a variable, or takes them for one. Draw "
-            "noise on weights with a first axis of 1, `keras.random.normal((1, *shape))[0]`; or "
-            "batch the dataset without `drop_remainder=True`."
+            f"replica, but `{used}` combines them with a variable, or takes them for one. "
+            f"{mend if rows != 1 else f'Try this: {_OUT_OF_ONE}.'}"
         )
 
 
 class _Uses:
-    """Follows a draw through the step, up to where it meets values of examples or variables."""
+    """Follows a draw through the step, up to where it meets values of examples or variables.
+
+    Attributes:
+      is_lost: Whether it came to where it cannot be followed.
+    """
 
     def __init__(self, draw: Draw, walk: Walk, layouts: Layouts) -> None:
         self._draw, self._walk, self._layouts = draw, walk, layouts
+        self.is_lost = False
 
     def wrong(self) -> str | None:
         """The operation that shows that the draw is for others, if there is one."""
-        seen: dict[int, Any] = {}
-        ahead = [self._draw.value]
+        seen: dict[tuple[int, int], Place] = {}
+        ahead = self._walk.places(self._draw.value)
         while ahead:
-            value = ahead.pop()
-            if id(value) in seen:
+            place = ahead.pop()
+            if place.key in seen:
                 continue
-            seen[id(value)] = value
-            for user, outputs in users(value):
-                others = [place for place in user.inputs if place.tensor is not value]
-                if self._is_wrong(user, value, others):
+            seen[place.key] = place
+            self.is_lost |= is_result_elsewhere(place)
+            for user, outputs in users(place):
+                self.is_lost |= user.is_function
+                others = [given for given in user.inputs if given.tensor is not place.tensor]
+                if self._is_wrong(user, place.tensor, others):
                     return user.type
                 if user.type in _HOLDS and not origins(others, walk=self._walk) & Origin.DATA:
                     ahead += outputs
+            ahead += self._walk.elsewhere(place)
         return None
 
     def _is_wrong(self, user: Node, value: Any, others: list[Place]) -> bool:

@@ -167,7 +167,7 @@ def check_waiting(step: Step) -> None:
     waiting, allowed = step.waiting, step.linear
     step.waiting, step.linear = [], []
     for value in waiting:
-        for user, _ in users(value):
+        for user, _ in users(Place(value)):
             if not any(user.attributes is op for op in allowed):
                 raise GradientError(
                     "A gradient that an optimizer accumulates is summed over replicas when its "
@@ -208,7 +208,7 @@ def _mark(value: Any, as_what: Mark | None) -> None:
         mark(value, as_what)
 
 
-def _parts(value: Any) -> list[Any]:
+def _tensors(value: Any) -> list[Any]:
     """A tensor, or the tensors of IndexedSlices, each of which may be used by itself."""
     return [value, value.values, value.indices] if isinstance(value, tf.IndexedSlices) else [value]
 
@@ -222,7 +222,7 @@ def _summed(step: Step, share: Share, gradients: list[Any]) -> list[Any]:
         with recorded.watching_buckets() as watch:
             sums = rows.summed(step, gradients, share.select, watch)
     for total in sums:
-        for part in _parts(total):
+        for part in _tensors(total):
             mark(part, Mark.SUM)
     return list(sums)
 
@@ -249,5 +249,5 @@ def _waiting(step: Step, share: Share, value: Any) -> Any:
             mark(part, Mark.LOCAL)
     else:
         stands_for = tf.identity(own)
-    step.waiting += [part for part in _parts(stands_for) if tf.is_tensor(part)]
+    step.waiting += [part for part in _tensors(stands_for) if tf.is_tensor(part)]
     return mark_local(stands_for, own)

@@ -62,22 +62,28 @@ def hook(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., 
     """
 
     def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
-        HOOKS.append(Hook(owner, name, vars(owner)[name], wrapper))
+        HOOKS.append(Hook(owner, name, function(vars(owner)[name]), wrapper))
         return wrapper
 
     return register
 
 
+def function(member: Any) -> Any:
+    """A member of a class or module itself; of a property the function that reads it."""
+    return member.fget if isinstance(member, property) else member
+
+
 def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     """Puts `wrapper` in the place of `owner.name`."""
-    original = vars(owner)[name]
+    member = vars(owner)[name]
+    original = function(member)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return wrapper(original, *args, **kwargs)
 
     wrapped.is_tfdp_hook = True  # type: ignore[attr-defined]
-    setattr(owner, name, wrapped)
+    setattr(owner, name, property(wrapped) if isinstance(member, property) else wrapped)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What layers and collectives give: rows for rows, and the same on all replicas."""
+"""What layers and a replica's context give: rows for rows, and the same on all or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdp.keras_adapter._keras import Layer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.layouts import MARK_OF, Layouts
-from tfdp.keras_adapter.provenance import Claim, mark, mark_claimed, mark_global, mark_of
+from tfdp.keras_adapter.provenance import Claim, Mark, mark, mark_claimed, mark_global, mark_of
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.traced import Place, Walk
 
@@ -109,6 +109,16 @@ def _collective(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-for _name in ("all_gather", "all_reduce"):
+def _number(original: Callable[..., Any], self: Any) -> Any:
+    """The replica's own number is a constant, but not the same on all replicas."""
+    return mark(original(self), Mark.RANK)
+
+
+_OF_CONTEXT = {
+    "all_gather": _collective,
+    "all_reduce": _collective,
+    "replica_id_in_sync_group": _number,
+}
+for _name, _wrapper in _OF_CONTEXT.items():
     _owner = next(c for c in tf.distribute.ReplicaContext.__mro__ if _name in vars(c))
-    hook(_owner, _name)(_collective)
+    hook(_owner, _name)(_wrapper)

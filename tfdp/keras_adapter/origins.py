@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.keras_adapter.provenance import Mark, mark_of
-from tfdp.keras_adapter.traced import Place, Walk
+from tfdp.keras_adapter.traced import Node, Place, Walk
 
 # Their outputs are the same wherever they run. `Shape` is, of what has a fixed shape.
 _ALIKE = ("Const", "CollectiveReduceV2", "CollectiveGatherV2", "CollectiveBcastRecvV2")
@@ -50,6 +50,7 @@ _OF_MARKS = {
     Mark.FITS: Origin.RANDOM,
     Mark.SPREAD: Origin.DATA,
     Mark.CLAIMED: Origin.DATA,
+    Mark.RANK: Origin.DATA,
     Mark.STATE: Origin.DATA,
 }
 
@@ -59,13 +60,19 @@ def is_random(kind: str) -> bool:
     return "Random" in kind or "Multinomial" in kind or "Truncated" in kind
 
 
-def origins(values: Iterable[Any], apart: Iterable[Any] = (), walk: Walk | None = None) -> Origin:
+def origins(
+    values: Iterable[Any],
+    apart: Iterable[Any] = (),
+    walk: Walk | None = None,
+    alike: Callable[[Place, Node], bool] | None = None,
+) -> Origin:
     """What `values` were computed from.
 
     Args:
       values: Tensors, or places of a walk.
       apart: Variables that count as data, such as those that this replica has written by itself.
       walk: A walk to go on with.
+      alike: Says of further operations that what they give is the same on all replicas.
     """
     walk = walk or Walk()
     data = {id(handle) for variable in apart for handle in handles(variable)}
@@ -89,7 +96,11 @@ def origins(values: Iterable[Any], apart: Iterable[Any] = (), walk: Walk | None 
         elif node.type in READS:
             found |= _of_variable(walk, node.inputs[0], data)
             ahead += node.inputs[1:]
-        elif node.type in _ALIKE or _is_fixed_shape(node.type, node.inputs):
+        elif (
+            node.type in _ALIKE
+            or _is_fixed_shape(node.type, node.inputs)
+            or (alike is not None and alike(place, node))
+        ):
             continue
         elif is_random(node.type) and not node.type.startswith("Stateless"):
             found |= Origin.RANDOM

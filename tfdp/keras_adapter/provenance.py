@@ -24,6 +24,7 @@ class Mark(enum.Enum):
       SPREAD: It holds equally many numbers of each example, in any order.
       CLAIMED: It holds examples as its `Claim` says, if lengths are what nobody has checked yet.
       RANDOM: A random number, which replicas draw each for itself.
+      RANK: The replica's number.
       STATE: The handle of a variable of which each replica has a part of its own.
     """
 
@@ -37,6 +38,7 @@ class Mark(enum.Enum):
     SPREAD = enum.auto()
     CLAIMED = enum.auto()
     RANDOM = enum.auto()
+    RANK = enum.auto()
     STATE = enum.auto()
 
 

@@ -181,6 +181,7 @@ def dropout(
     if noise_shape is not None:
         given = enumerate(noise_shape)
         shape = [shape[axis] if size is None else size for axis, size in given]
+        draws.warn_of_one(step, shape)
     claims = Claims(step)
     layout = of_inputs = claims.layouts.of(Place(inputs))
     first = tf.get_static_value(shape[0]) if len(shape) == len(inputs.shape) else 1
@@ -211,8 +212,15 @@ def _drawn(shape: Any, seed: Any, draw: Callable[..., Any], original: Callable[[
     step = _step()
     if step is None:
         return original()
+    if not tf.is_tensor(shape) and None in shape:
+        raise ValueError(
+            f"A draw needs a number for each size, but its shape is {tuple(shape)}: the number of "
+            "examples is not known before the step runs, nor that of a share of one example. Use "
+            "`keras.ops.shape(x)[0]`, not `x.shape[0]`."
+        )
     claims = Claims(step)
     layout = draws.layout_of(claims.layouts, step.share.rows, shape)
+    draws.warn_of_one(step, shape)
     later = layout is Layout.SPREAD
     value = original() if later else draw(*_place(step, shape, seed, layout))
     if layout is Layout.FITS:

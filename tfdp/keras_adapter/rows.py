@@ -8,13 +8,15 @@ summed over the batch: there the values of replicas are summed in their places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.origins import Origin, origins
+from tfdp.collectives import slices
+from tfdp.keras_adapter.lookups import Lookups, Rows
 from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.telling import zero_if
 from tfdp.recording import Watch
 
 
@@ -32,46 +34,56 @@ def summed(
       prepare: Applied to each buffer before it is sent.
       watch: Is told of each bucket.
     """
-    pieces = [_pieces(gradient) for gradient in gradients]
+    lookups = Lookups(step)
+    pieces = [lookups.pieces(gradient) for gradient in gradients]
     flat = [piece for each in pieces for piece in each]
-    alike = [_rows_are_alike(piece) for piece in flat]
-    own = [g.values if a else g for g, a in zip(flat, alike, strict=True)]
-    sums = iter(step.sum_prepared(own, prepare, watch))
-    found = [
-        tf.IndexedSlices(next(sums), g.indices, g.dense_shape) if a else next(sums)
-        for g, a in zip(flat, alike, strict=True)
-    ]
-    rest = iter(found)
-    return [_together([next(rest) for _ in each]) for each in pieces]
+    rows = [lookups.rows_of(piece) for piece in flat]
+    sent = [_sent(*each) for each in zip(flat, rows, strict=True)]
+    sums = step.sum_prepared(sent, prepare, watch)
+    found = (_received(*each) for each in zip(sums, flat, rows, strict=True))
+    return [_together(each, found) for each in pieces]
 
 
-def _pieces(gradient: Any) -> list[Any]:
-    """A gradient, or, where some rows depend on the batch and some do not, each by itself.
-
-    The gradient of a table that is read several times has the rows of each reading in turn.
-    """
-    if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.indices):
-        return [gradient]
-    values, indices = gradient.values.op, gradient.indices.op
-    if not (values.type == indices.type == "ConcatV2") or len(values.inputs) != len(indices.inputs):
-        return [gradient]
-    read = zip(values.inputs[:-1], indices.inputs[:-1], strict=True)
-    pieces = [tf.IndexedSlices(*each, gradient.dense_shape) for each in read]
-    return pieces if any(map(_rows_are_alike, pieces)) else [gradient]
+def _sent(piece: Any, rows: Rows) -> Any:
+    if rows is Rows.ALIKE:
+        return piece.values
+    if rows is not Rows.IN_PLACES:
+        return piece
+    places = tf.range(tf.size(piece.indices), dtype=piece.indices.dtype)
+    indices = tf.stack([piece.indices, places], axis=1)
+    return tf.IndexedSlices(piece.values, indices, piece.dense_shape)
 
 
-def _together(pieces: list[Any]) -> Any:
-    if len(pieces) == 1:
-        return pieces[0]
+def _received(total: Any, piece: Any, rows: Rows) -> Any:
+    if rows is Rows.ALIKE:
+        return tf.IndexedSlices(total, piece.indices, piece.dense_shape)
+    if rows is Rows.ONCE:
+        return slices.merged(total)
+    return _in_places(total) if rows is Rows.IN_PLACES else total
+
+
+def _in_places(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The sum of values that are at the same place on their replicas, where they have one row."""
+    indices, places = tf.unstack(gathered.indices, axis=1)
+    size = tf.reduce_max(tf.concat([places, [-1]], axis=0)) + 1
+    rows = tf.math.unsorted_segment_max(indices, places, size)
+    zero = zero_if(
+        tf.reduce_all(indices == tf.gather(rows, places)),
+        "Rows of a table that do not depend on the batch's values must be the same on all replicas,"
+        " but some differ. Look them up by values of the batch, or give `tf.gather` a dense tensor,"
+        " `tf.gather(1.0 * table, rows)`.",
+    )
+    values = tf.math.unsorted_segment_sum(gathered.values, places, size)
+    return tf.IndexedSlices(values, rows + tf.cast(zero, rows.dtype), gathered.dense_shape)
+
+
+def _together(pieces: list[Any], sums: Iterator[Any]) -> Any:
+    """The sum of a gradient from the next sums, those of its pieces."""
+    found = [next(sums) for _ in pieces]
+    if len(found) == 1:
+        return found[0]
     values, indices = (
-        tf.concat([getattr(piece, name) for piece in pieces], axis=0)
+        tf.concat([getattr(piece, name) for piece in found], axis=0)
         for name in ("values", "indices")
     )
-    return tf.IndexedSlices(values, indices, pieces[0].dense_shape)
-
-
-def _rows_are_alike(gradient: Any) -> bool:
-    """Whether the graph shows slices to have the same rows in the same order on all replicas."""
-    if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.indices):
-        return False
-    return origins([gradient.indices]) is Origin.ALIKE
+    return tf.IndexedSlices(values, indices, found[0].dense_shape)

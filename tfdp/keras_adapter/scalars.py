@@ -16,7 +16,7 @@ from tfdp.keras_adapter.coupling import name_of, refuse_or_warn
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step
 from tfdp.keras_adapter.terms import Kind, OverLengthTerm, Term, UnknownTerm
-from tfdp.keras_adapter.weighing import over_fraction, terms_of
+from tfdp.keras_adapter.weighing import terms_of, times_fraction
 
 
 def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list) -> tf.Tensor:
@@ -33,7 +33,11 @@ def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list
     share = step.share
     assert share is not None
     try:
-        parts = _parts(step, share, value) if step.num_replicas > 1 else [_selected(share, value)]
+        parts = (
+            _parts_as_means(step, share, value)
+            if step.num_replicas > 1
+            else [_selected(share, value)]
+        )
     except UnknownTerm as unknown:
         # Keras divides what regularizes activities by the length of the batch.
         holders = find_holders()
@@ -44,9 +48,9 @@ def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list
     return mark(parts[0] if len(parts) == 1 else tf.add_n(parts), Mark.MEAN)
 
 
-def _parts(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tensor]:
+def _parts_as_means(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tensor]:
     terms = terms_of(step, value, checks=False)
-    weights = [_over_fraction(step, share, term) for term in terms]
+    weights = [_times_fraction(step, share, term) for term in terms]
     if len(set(weights)) == 1:
         return [_weighed(share, _selected(share, value), weights[0])]
     parts = []
@@ -60,21 +64,21 @@ def _parts(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tensor]:
     return parts
 
 
-def _over_fraction(step: Step, share: Share, term: Term) -> float:
+def _times_fraction(step: Step, share: Share, term: Term) -> float | None:
     # Such a loss is what it is on one device. It is divided only where the step is seen to read by
     # what: a penalty's rate may be the inverse of the number of replicas by chance.
     if term.kind is Kind.SUM:
-        return 0.0
+        return None
     divided = term.divided and share.count_was_read
-    return over_fraction(step, dataclasses.replace(term, kind=Kind.LOSS, divided=divided))
+    return times_fraction(step, dataclasses.replace(term, kind=Kind.LOSS, divided=divided))
 
 
-def _weighed(share: Share, part: tf.Tensor, weight: float) -> tf.Tensor:
-    if weight == 1.0:
+def _weighed(share: Share, part: tf.Tensor, number: float | None) -> tf.Tensor:
+    if number == 1.0:
         return part
-    if weight == 0.0:
+    if number is None:
         return tf.math.divide_no_nan(part, tf.cast(share.fraction, part.dtype))
-    return part * weight
+    return part * number
 
 
 def _selected(share: Share, value: tf.Tensor) -> tf.Tensor:

@@ -38,6 +38,8 @@ def sharing(
     place.assign(numbers, read_value=False)
     certain = isinstance(data, cut.FullCut) or step.num_replicas == 1
     data = data.rows if isinstance(data, cut.Cut) else data
+    if rows == 1 and step.num_replicas > 1 and not tf.executing_eagerly():
+        data, rows = _of_any_length(data)
     fraction = tf.math.divide_no_nan(examples, total)
     share = Share(examples, place, fraction, rows, not certain, custom_loss, windows)
     for leaf in tf.nest.flatten(data):
@@ -48,6 +50,23 @@ def sharing(
     with step.sharing(share), remembers:
         yield data, total
         draws.check(step)
+
+
+def _of_any_length(data: Any) -> tuple[Any, int | None]:
+    """One example, traced as so many as a step may have; and how many, where that is still known.
+
+    Else a size of 1 would be the number of the replica's examples, or that of what all have once.
+    """
+    leaves = tf.nest.flatten(data)
+    if any(leaf is not None and not isinstance(leaf, tf.Tensor) for leaf in leaves):
+        return data, 1
+
+    def of_any_length(leaf: tf.Tensor) -> tf.Tensor:
+        if leaf.shape.rank == 0:
+            return leaf
+        return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
+
+    return tf.nest.map_structure(of_any_length, data), None
 
 
 def place_in_batch(strategy: Any) -> tf.Variable:

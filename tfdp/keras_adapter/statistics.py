@@ -58,7 +58,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
         return original(self, _state_of_metric(step, self, value))
     if self.aggregation == "none":
-        step.note_written(self, may_differ=_is_symbolic(value) and not _is_alike([value]))
+        step.note_written(self, may_differ=_is_seen(step, value) and not _is_alike([value]))
         value = _unless_stand_in(step, self, value)
         with step.during(Phase.NOTED):
             return original(self, value)
@@ -95,7 +95,7 @@ def check_unmanaged(variable: tf.Variable, value: Any) -> None:
         return
     if step.phase not in (Phase.PROGRAM, Phase.COMPILED):
         return
-    tensors = [t for t in tf.nest.flatten(value, expand_composites=True) if _is_symbolic(t)]
+    tensors = [t for t in tf.nest.flatten(value, expand_composites=True) if _is_seen(step, t)]
     if not _is_alike(tensors, step.written):
         raise ValueError(
             f"What a step writes into {variable.name!r}, a `tf.Variable` without an aggregation, "
@@ -258,6 +258,11 @@ def _weighted(step: Step, values: tf.Tensor) -> tf.Tensor:
         return values / tf.cast(step.num_replicas, values.dtype)
     # What a stand-in gives may be NaN: it is left out, not multiplied by zero.
     return step.share.scaled(values, step.share.fraction)
+
+
+def _is_seen(step: Step, value: Any) -> bool:
+    """Whether it is known how a tensor was computed: in graphs, and steps of Keras' trainer."""
+    return tf.is_tensor(value) and (_is_symbolic(value) or step.share is not None)
 
 
 def _is_symbolic(value: Any) -> bool:

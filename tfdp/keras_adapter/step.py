@@ -57,9 +57,9 @@ class Share:
             tf.shape(tensor, tf.int64)[0],
             tf.convert_to_tensor(self.place)[2] if like is None else tf.shape(like, tf.int64)[0],
             "What a step of your own differentiates must be computed from all examples of the "
-            "batch, but a function was given, or a layer gave, fewer or more rows. Bring those of "
-            "the whole batch together first, `tf.distribute.get_replica_context().all_gather("
-            "rows, axis=0)`, or give `custom_loss` to the strategy.",
+            "batch, but a function was given, or a layer gave, fewer or more rows. Choose among "
+            "those of the whole batch, `x = tfdp.whole_batch(x)`, or give `custom_loss` to the "
+            "strategy.",
         )
 
     @property
@@ -278,11 +278,24 @@ def entered(step: Step) -> Iterator[None]:
         _thread.step = outer
 
 
-def replica_count_was_read() -> None:
-    """Notes that a step of Keras' trainer asks for the number of replicas: see `weighing`."""
+def replica_count_was_read(strategy: Any, reader: str) -> None:
+    """Notes that a module asks for the number of replicas, in a step or outside: see `weighing`.
+
+    Args:
+      strategy: Whose replicas they are.
+      reader: The module's name. Outside of steps TensorFlow, Keras and tfdp ask for it, too.
+    """
     step = getattr(_thread, "step", None)
-    if step is not None and step.share is not None and not step.writes_alike:
+    if step is None:
+        if reader.partition(".")[0] not in ("keras", "tensorflow", "tfdp"):
+            vars(strategy)["_tfdp_count_was_read"] = True
+    elif step.share is not None and not step.writes_alike:
         step.share.count_was_read = True
+
+
+def knows_replica_count(strategy: Any) -> bool:
+    """Whether the program has asked for the number of replicas outside of steps."""
+    return bool(vars(strategy).get("_tfdp_count_was_read"))
 
 
 def at_least_float32(dtype: Any) -> tf.DType:

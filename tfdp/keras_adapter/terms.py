@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 from typing import Any
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.layouts import Layouts
+from tfdp.keras_adapter.origins import Origin, origins
 from tfdp.keras_adapter.provenance import Mark, mark_of
 from tfdp.keras_adapter.traced import Node, Place, Walk
 
@@ -113,13 +115,26 @@ class Terms:
             return [_term(place, Kind.LOSS)]
         layout = self._layouts.of(found)
         if layout is Layout.FREE or self._layouts.is_free(found):
-            return [_term(place, Kind.FREE)]
+            return self._free(place, found, node)
         if layout in (Layout.ROWS, Layout.SPREAD):
             return [_term(place, Kind.SUM)]
         if layout is Layout.FITS:
             raise UnknownTerm("values whose length alone is that of the examples")
         if node is None:
             raise UnknownTerm("a value that was made elsewhere")
+        return self._composed(place, found, node)
+
+    def _free(self, place: Place, found: Place, node: Node | None) -> list[Term]:
+        """What is the same on all replicas; in scalars, losses of Keras are found, which are."""
+        together = origins([found], walk=self._walk) & Origin.TOGETHER
+        if node is not None and together and place.tensor.shape.rank == 0:
+            with contextlib.suppress(UnknownTerm):
+                terms = self._composed(place, found, node)
+                if any(term.kind is Kind.LOSS for term in terms):
+                    return [term if term.kind is Kind.LOSS else _by_chance(term) for term in terms]
+        return [_term(place, Kind.FREE)]
+
+    def _composed(self, place: Place, found: Place, node: Node) -> list[Term]:
         if node.type in ("Mean", "Sum", "L2Loss"):
             return self._reduction(place, node)
         if node.type in _SAME:
@@ -248,6 +263,11 @@ def _times(terms: list[Term], factor: Place, divides: bool, inverse: bool = Fals
     if factor.frame is not None or factor.tensor.shape.rank != 0:
         terms = [dataclasses.replace(term, factors=None) for term in terms]
     return [term.times(Factor(factor.tensor, inverse), divides) for term in terms]
+
+
+def _by_chance(term: Term) -> Term:
+    """A penalty, whose rate may be the inverse of the number of replicas."""
+    return dataclasses.replace(term, divided=False, is_quotient=False)
 
 
 def _has_sum(terms: list[Term]) -> bool:

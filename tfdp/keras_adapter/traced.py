@@ -19,6 +19,14 @@ from tfdp.keras_adapter._tensorflow import FuncGraph, add_op_callback, remove_op
 from tfdp.keras_adapter.provenance import mark_of
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# By the type of an operation: its attributes that are functions, and how many inputs come before
+# those that these are given.
+_FUNCTIONS = {
+    **dict.fromkeys(_CALLS, (("f",), 0)),
+    **dict.fromkeys(("If", "StatelessIf"), (("then_branch", "else_branch"), 1)),
+    **dict.fromkeys(("Case", "StatelessCase"), (("branches",), 1)),
+    **dict.fromkeys(("While", "StatelessWhile"), (("body",), 0)),
+}
 
 _thread = threading.local()
 
@@ -29,9 +37,15 @@ class Frame:
 
     Attributes:
       arguments: By the id of the function's placeholder.
+      call: The operation that calls it.
+      outer: The call that holds this operation.
+      outputs: What the function gives, in it.
     """
 
     arguments: dict[int, Place]
+    call: Any
+    outer: Frame | None
+    outputs: list[Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,12 +83,17 @@ class Node:
             return self.attributes[name]
         return self.attributes.get_attr(name)
 
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a `tf.function` that ran eagerly, of which nothing more is known."""
+        return self.type.startswith(("__inference_", "__forward_"))
+
 
 class Walk:
     """Reads the program back from tensors; what one walk finds, it finds once."""
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[int, int], Frame] = {}
+        self._frames: dict[tuple[int, int, int], Frame] = {}
         self._captures: dict[int, dict[int, Any]] = {}
 
     def made_by(self, place: Place) -> tuple[Place, Node | None]:
@@ -122,27 +141,99 @@ class Walk:
         graph = getattr(called, "graph", None)
         if graph is None or len(graph.outputs) != len(op.outputs):
             return None
-        key = (id(op), id(place.frame))
+        frame = self._frame(place.frame, op, graph, 0)
+        return Place(graph.outputs[place.tensor.value_index], frame)
+
+    def _frame(self, outer: Frame | None, op: Any, graph: Any, before: int) -> Frame:
+        key = (id(op), id(outer), id(graph))
         if key not in self._frames:
-            given = [Place(value, place.frame) for value in op.inputs]
-            named = zip((id(placeholder) for placeholder in graph.inputs), given, strict=True)
-            self._frames[key] = Frame(dict(named))
-        return Place(graph.outputs[place.tensor.value_index], self._frames[key])
+            given = [Place(value, outer) for value in op.inputs[before:]]
+            named = dict(zip(map(id, graph.inputs), given, strict=False))
+            self._frames[key] = Frame(named, op, outer, list(graph.outputs))
+        return self._frames[key]
+
+    def places(self, value: Any) -> list[Place]:
+        """A tensor of the trace in each call of the function that made it."""
+        graph = value.graph if tf.is_symbolic_tensor(value) else None
+        return [Place(value, frame) for frame in self._calls_of(graph)]
+
+    def _calls_of(self, graph: Any) -> list[Frame | None]:
+        if graph is None or graph is tf.compat.v1.get_default_graph():
+            return [None]
+        outer = getattr(graph, "outer_graph", None)
+        calls = [] if outer is None else _calls(outer.get_operations(), graph)
+        return [
+            self._frame(frame, op, graph, before)
+            for op, before in calls
+            for frame in self._calls_of(outer)
+        ] or [None]
+
+    def elsewhere(self, place: Place) -> list[Place]:
+        """The places of the same value in functions, branches and loops, and in what calls them.
+
+        What a loop is given is known there as its first value.
+        """
+        found = []
+        value, frame = place.tensor, place.frame
+        for op in value.consumers() if tf.is_symbolic_tensor(value) else ():
+            for graph, before in _functions(op):
+                inner = self._frame(frame, op, graph, before)
+                given = zip(graph.inputs, op.inputs[before:], strict=False)
+                found += [Place(inside, inner) for inside, outside in given if outside is value]
+        if frame is not None:
+            results = zip(frame.outputs, frame.call.outputs, strict=False)
+            found += [Place(outside, frame.outer) for inside, outside in results if inside is value]
+        return found
 
 
-def users(value: Any) -> list[tuple[Node, list[Any]]]:
-    """The operations that were given `value`, and what they gave.
+def _functions(op: Any) -> list[tuple[Any, int]]:
+    """The graphs of the functions that an operation calls, and the inputs before theirs."""
+    names, before = _FUNCTIONS.get(op.type, ((), 0))
+    named = [function for name in names for function in _listed(op.get_attr(name))]
+    called = [op.graph._get_function(function.name) for function in named]
+    return [(one.graph, before) for one in called if getattr(one, "graph", None) is not None]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _calls(operations: list[Any], graph: Any) -> list[tuple[Any, int]]:
+    return [
+        (op, before) for op in operations for called, before in _functions(op) if called is graph
+    ]
+
+
+def users(place: Place) -> list[tuple[Node, list[Place]]]:
+    """The operations that were given the value at `place`, and what they gave.
 
     They are those in its own graph or, of a value that is not of a graph, those in the thread.
     """
+    value, frame = place.tensor, place.frame
     if tf.is_symbolic_tensor(value):
-        consumers = value.consumers()
         return [
-            (Node(op.type, [Place(given) for given in op.inputs], 0, op), list(op.outputs))
-            for op in consumers
+            (
+                Node(op.type, [Place(given, frame) for given in op.inputs], 0, op),
+                [Place(output, frame) for output in op.outputs],
+            )
+            for op in value.consumers()
         ]
-    nodes = [(node, [output]) for output, node in (getattr(_thread, "nodes", None) or {}).values()]
-    return [user for user in nodes if any(given.tensor is value for given in user[0].inputs)]
+    nodes = (getattr(_thread, "nodes", None) or {}).values()
+    return [
+        (node, [Place(output)])
+        for output, node in nodes
+        if any(given.tensor is value for given in node.inputs)
+    ]
+
+
+def is_result_elsewhere(place: Place) -> bool:
+    """Whether it is what a function gives that no operation of the trace calls."""
+    value = place.tensor
+    if place.frame is not None or not tf.is_symbolic_tensor(value):
+        return False
+    graph = value.graph
+    results = getattr(graph, "outputs", ())
+    return graph is not tf.compat.v1.get_default_graph() and any(value is one for one in results)
 
 
 @contextlib.contextmanager

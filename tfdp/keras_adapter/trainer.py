@@ -85,7 +85,7 @@ def maybe_symbolic_build(
     strategy: Any = self._distribute_strategy
     if not is_tfdp(strategy):
         return original(self, iterator, data_batch)
-    if strategy.num_replicas_in_sync > 1:
+    if strategy.extended.num_replicas > 1:
         recurrent.check_states(self)
     if iterator is not None:
         spec = iterator._distributed_dataset.element_spec
@@ -158,7 +158,7 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
             f"{model.name!r} was built outside it. Move its construction and `compile` into "
             "`with strategy.scope():`."
         )
-    several = strategy.num_replicas_in_sync > 1
+    several = strategy.extended.num_replicas > 1
     for variable in model.trainable_variables:
         if several and getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(

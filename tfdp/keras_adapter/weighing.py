@@ -20,7 +20,7 @@ from tfdp.errors import GradientError
 from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter.layouts import Layouts
 from tfdp.keras_adapter.origins import Origin, origins
-from tfdp.keras_adapter.step import Share, Step
+from tfdp.keras_adapter.step import Share, Step, knows_replica_count
 from tfdp.keras_adapter.terms import Kind, Term, Terms, UnknownTerm
 from tfdp.keras_adapter.traced import Place, Walk
 
@@ -70,7 +70,7 @@ def weighed(
             assert step.share is not None
             parts = [(value, step.share.fraction)]
         else:
-            parts = _parts(step, tf.convert_to_tensor(value), variables)
+            parts = _weighed_parts(step, tf.convert_to_tensor(value), variables)
         if len(parts) > 1 and upstream is not None and upstream.shape.rank != 0:
             raise _error(step, "a sum of terms that weigh differently, with output gradients")
         for part, weight in parts:
@@ -86,7 +86,7 @@ def weight_of(step: Step, value: Any) -> tf.Tensor:
     Raises:
       GradientError: As `weighed`.
     """
-    parts = _parts(step, value, ())
+    parts = _weighed_parts(step, value, ())
     if len(parts) > 1:
         raise _error(step, "a sum of terms that weigh differently")
     return parts[0][1]
@@ -107,8 +107,8 @@ def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
         raise UnknownTerm("too long a program") from None
 
 
-def over_fraction(step: Step, term: Term) -> float:
-    """A term's weight, over the share's fraction; 0 for a weight of 1.
+def times_fraction(step: Step, term: Term) -> float | None:
+    """The number that gives a term's weight, times the share's fraction; None for a weight of 1.
 
     Raises:
       GradientError: The step asks for the number of replicas, and it cannot be told whether the
@@ -117,7 +117,7 @@ def over_fraction(step: Step, term: Term) -> float:
     share = step.share
     assert share is not None
     if term.kind is Kind.SUM:
-        return 0.0
+        return None
     if share.divides:
         return float(step.num_replicas) if term.divided or term.kind is not Kind.LOSS else 1.0
     if share.custom_loss is not None or not (term.divided or term.kind is Kind.MEAN):
@@ -133,7 +133,7 @@ def over_fraction(step: Step, term: Term) -> float:
             "the examples divided by the size of the global batch, "
             "`tf.nn.compute_average_loss`, and a mean divided by the number itself need neither."
         )
-    if term.divided and term.kind is Kind.MEAN:
+    if term.divided and knows_replica_count(step.strategy):
         step.warn_once(
             "a factor",
             "A step of your own differentiates a mean that is multiplied by 1/%d, which is taken "
@@ -144,7 +144,7 @@ def over_fraction(step: Step, term: Term) -> float:
     return 1.0
 
 
-def _parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, tf.Tensor]]:
+def _weighed_parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, tf.Tensor]]:
     share = step.share
     assert share is not None
     try:
@@ -153,25 +153,25 @@ def _parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tuple[Any, 
         if share.custom_loss is None:
             raise _error(step, str(unknown)) from None
         return [(value, share.fraction * (step.num_replicas if share.divides else 1))]
-    weights = [over_fraction(step, term) for term in terms]
+    weights = [times_fraction(step, term) for term in terms]
     if len(set(weights)) == 1:
-        return [(value, _number(share, weights[0]))]
+        return [(value, _weight(share, weights[0]))]
     parts = []
     for term, weight in zip(terms, weights, strict=True):
         factors = term.factors
         if factors is None or _depends(factors, variables):
             raise _error(step, "a sum of terms that weigh differently")
-        total = _number(share, weight)
+        total = _weight(share, weight)
         for factor in factors:
             total = factor.times(total)
         parts.append((term.value, total))
     return parts
 
 
-def _number(share: Share, weight: float) -> tf.Tensor:
-    if weight == 0.0:
+def _weight(share: Share, number: float | None) -> tf.Tensor:
+    if number is None:
         return tf.cast(share.examples > 0, share.fraction.dtype)
-    return share.fraction * weight
+    return share.fraction * number
 
 
 def _depends(factors: Sequence[Any], variables: Sequence[Any]) -> bool:
