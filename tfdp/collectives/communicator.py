@@ -192,7 +192,7 @@ class Communicator:
     def _all_reduce(
         self, tensor: tf.Tensor, group: tuple[int, ...], shaped: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """As `all_reduce`, of what has the elements of `shaped`, whose shape must be that of all."""
+        """As `all_reduce`, of the elements of `shaped`, whose shape must be that of all."""
         shaped = tensor if shaped is None else shaped
         launch = self._launcher.prepare("all_reduce", shaped, group)
         tensor = self._once_compared(tensor, shaped, group)

@@ -163,7 +163,8 @@ class Sequences:
                 f"{position + 1} is {x or 'missing'} on replica {a} and {y or 'missing'} on "
                 f"replica {b}. Take Python branches that depend on the replica out of the step, "
                 "or let every replica take part and select the result with `tf.where`."
-                + f" {shapes.REMEDY}" * bool(shapes_differ)
+                + f" {shapes.REMEDY}"
+                * bool(shapes_differ)
             )
 
 
