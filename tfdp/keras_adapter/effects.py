@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ from tfdp.collectives.capturing import is_token
 from tfdp.keras_adapter._tensorflow import get_read_write_resource_inputs, op_is_stateful
 from tfdp.keras_adapter.step import Step
 
-_WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+_ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 _TOGETHER = (
     "What replicas share must be written where they do not communicate, for they do it one after "
@@ -75,51 +75,57 @@ class Effects:
         stops = [stop for _, _, stop in self._of_replicas]
         if len(starts) < 2 or any(a > b for a, b in zip(stops, starts[1:], strict=False)):
             return  # With `merge_call` replicas are traced in turns.
-        tokens = {id(inner) for outer, inner in self._graph.captures if is_token(outer)}
         operations = self._graph.get_operations()
-        uses: list[_Use] = []
+        shared = self._written_by_one_and_used_by_others(operations)
+        if not shared:
+            return
+        tokens = {id(inner) for outer, inner in self._graph.captures if is_token(outer)}
         rounds: dict[Any, int] = {}
+        later = False
         for step, start, stop in self._of_replicas:
             sums = 0
             for operation in operations[start:stop]:
-                read, written = get_read_write_resource_inputs(operation)
-                writes = {id(resource) for resource in written}
-                used = writes.union(map(id, read))
-                communicates = bool(used & tokens)
+                used = {id(each) for each in operation.inputs if each.dtype == tf.resource}
+                communicates = not used.isdisjoint(tokens)
                 rounds[operation] = 2 * sums + communicates
                 sums += communicates
-                if used:
-                    uses.append(_Use(operation, step, used, writes, communicates))
-        ordered = _written_by_one_and_used_by_others(uses)
-        shared = [use for use in uses if use.used & ordered]
-        for use in shared:
-            name = use.operation.name
-            if use.communicates and use.writes & ordered:
-                raise RuntimeError(_TOGETHER % name)
-            if use.step.in_trainer and use.operation.type in _WRITES and use.writes & ordered:
-                use.step.warn_once(name, _FROM_OUTSIDE, name)
-        if any(rounds[use.operation] for use in shared):
+                if used.isdisjoint(shared):
+                    continue
+                later |= rounds[operation] > 0
+                if _writes(operation, shared):
+                    _check(step, operation, communicates)
+        if later:
             own = slice(starts[0], stops[-1])
             _reorder(self._graph, own, sorted(operations[own], key=lambda op: rounds.get(op, 0)))
 
+    def _written_by_one_and_used_by_others(self, operations: list[Any]) -> set[int]:
+        """The ids of the resources."""
+        replica_of: dict[Any, int] = {}
+        for step, start, stop in self._of_replicas:
+            replica_of |= dict.fromkeys(operations[start:stop], step.rank)
+        before = operations[: self._of_replicas[0][1]]
+        handles = [inner for _, inner in self._graph.captures]
+        handles += [output for operation in before for output in operation.outputs]
+        found = set()
+        for handle in handles:
+            users = handle.consumers() if handle.dtype == tf.resource else ()
+            replicas = {replica_of[operation] for operation in users if operation in replica_of}
+            if len(replicas) > 1 and any(_writes(operation, {id(handle)}) for operation in users):
+                found.add(id(handle))
+        return found
 
-class _Use(NamedTuple):
-    """An operation, and the ids of the resources that it uses, and writes."""
 
-    operation: Any
-    step: Step
-    used: set[int]
-    writes: set[int]
-    communicates: bool
+def _writes(operation: Any, resources: set[int]) -> bool:
+    """Whether it may write one of these."""
+    _, written = get_read_write_resource_inputs(operation)
+    return any(id(each) in resources for each in written)
 
 
-def _written_by_one_and_used_by_others(uses: list[_Use]) -> set[int]:
-    users: dict[int, set[int]] = {}
-    for use in uses:
-        for resource in use.used:
-            users.setdefault(resource, set()).add(use.step.rank)
-    written = set().union(*(use.writes for use in uses))
-    return {each for each in written if len(users[each]) > 1}
+def _check(step: Step, operation: Any, communicates: bool) -> None:
+    if communicates:
+        raise RuntimeError(_TOGETHER % operation.name)
+    if step.in_trainer and operation.type in _ASSIGNS:
+        step.warn_once(operation.name, _FROM_OUTSIDE, operation.name)
 
 
 def _reorder(graph: Any, where: slice, order: list[Any]) -> None:
