@@ -34,8 +34,17 @@ class TurnIterator(ShareIterator):
         return self._regrouped(elements)
 
     def get_next_as_optional(self) -> Any:
-        """The elements of the next round as TensorFlow gives them, or none."""
-        return DistributedIterator.get_next_as_optional(self)
+        """The shares of the next round, or none."""
+        optionals = self._next_optionals()
+        places, some = self._places(optionals)
+        elements = self._regrouped(self._elements(optionals, places))
+        return tf.cond(
+            some,
+            lambda: tf.experimental.Optional.from_value(elements),
+            lambda: tf.experimental.Optional.empty(
+                tf.nest.map_structure(tf.type_spec_from_value, elements)
+            ),
+        )
 
     @property
     def element_spec(self) -> Any:
