@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops
 
 import tfdp
@@ -194,7 +195,7 @@ FAST = {"batches of one", "a pipeline that maps"}
 
 @pytest.mark.parametrize(
     "feed",
-    [f if f in FAST else pytest.param(f, marks=pytest.mark.exhaustive) for f in FEEDS],
+    tiers.cases(FEEDS, FAST),
 )
 def test_shares_of_every_source_have_stand_ins(feed, trains_as_one_device):
     trains_as_one_device(refusing, harness.fit_datasets(FEEDS[feed], infer=True))
