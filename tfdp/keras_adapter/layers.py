@@ -1,4 +1,4 @@
-"""What layers and collectives give: rows for rows, and the same on all replicas."""
+"""What layers give: rows for rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdp.keras_adapter._keras import Layer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.layouts import MARK_OF, Layouts
-from tfdp.keras_adapter.provenance import Claim, mark, mark_claimed, mark_global, mark_of
+from tfdp.keras_adapter.provenance import Claim, mark, mark_claimed, mark_of
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.traced import Place, Walk
 
@@ -97,18 +97,3 @@ def _own_losses(original: Callable[..., Any], self: Layer, *args: Any, **kwargs:
 
 for _name in ("add_loss", "_get_own_losses", "_clear_losses"):
     hook(Layer, _name)(_own_losses)
-
-
-def _collective(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What replicas gather or sum is the same on all of them."""
-    step = current()
-    result = original(*args, **kwargs)
-    if step is not None and step.share is not None:
-        for value in tf.nest.flatten(result):
-            mark_global(value)
-    return result
-
-
-for _name in ("all_gather", "all_reduce"):
-    _owner = next(c for c in tf.distribute.ReplicaContext.__mro__ if _name in vars(c))
-    hook(_owner, _name)(_collective)
