@@ -2,7 +2,7 @@
 
 A test is *exhaustive* where it shows a variant of a mechanism that `make test` already shows in one
 variant. Of a test with cases that is any case beyond those that `make test` keeps; nothing more is
-said of it. A whole test says which other test shows its mechanism:
+said of it; `cases` marks them by name. A whole test says which other test shows its mechanism:
 
     @pytest.mark.exhaustive("test_clipping_acts_on_the_reduced_gradient")
     @pytest.mark.exhaustive("strategy/test_cluster.py::test_ranks_are_one_strategy")
@@ -17,9 +17,20 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 MARKER = "exhaustive"
+MARK = getattr(pytest.mark, MARKER)
 
 # Where `conftest.py` keeps what `without_a_fast_case` says of the collected tests.
 FAULTS = pytest.StashKey[list[str]]()
+
+
+def cases(names, kept):
+    """What `parametrize` takes: of `names`, those that are not in `kept` are exhaustive."""
+    return [
+        name
+        if name in kept
+        else pytest.param(*(name if isinstance(name, tuple) else [name]), marks=MARK)
+        for name in names
+    ]
 
 
 def without_a_fast_case(items):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfdp import callbacks, data, errors, optimizers, topology
+    from tfdp import callbacks, data, errors, optimizers, topology, verification
     from tfdp.determinism.enable import enable_determinism
     from tfdp.keras_adapter.whole_batch import whole_batch
     from tfdp.manifest.write import write_manifest
@@ -35,6 +35,7 @@ __all__ = [
     "errors",
     "optimizers",
     "topology",
+    "verification",
     "verify",
     "whole_batch",
     "write_manifest",
@@ -48,6 +49,7 @@ _LAZY = {
     "errors": ("tfdp.errors", None),
     "optimizers": ("tfdp.optimizers", None),
     "topology": ("tfdp.topology", None),
+    "verification": ("tfdp.verification", None),
     "verify": ("tfdp.verification.verify", "verify"),
     "whole_batch": ("tfdp.keras_adapter.whole_batch", "whole_batch"),
     "write_manifest": ("tfdp.manifest.write", "write_manifest"),

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from tfdp import topology
 from tfdp.collectives import Communicator, Reducer, transfers
@@ -30,10 +31,7 @@ def every_topology(test):
 def two_topologies(test):
     """One of rings and one of levels; the others in `make test-all`."""
     kept = (topology.Torus(), topology.Hierarchical())
-    rules = [
-        rule if rule in kept else pytest.param(rule, marks=pytest.mark.exhaustive)
-        for rule in TOPOLOGIES
-    ]
+    rules = tiers.cases(TOPOLOGIES, kept)
     return pytest.mark.parametrize("rule", rules, ids=str)(test)
 
 

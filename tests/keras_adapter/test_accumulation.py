@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import optimizers
 
 WINDOW = 4
@@ -57,7 +58,7 @@ def five_batches_the_last_partial():
 
 @pytest.mark.parametrize(
     "case",
-    [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in OPTIMIZERS],
+    tiers.cases(OPTIMIZERS, FAST),
 )
 def test_windows_run_over_epoch_ends_as_on_one_device(case, trains_as_one_device):
     # 15 steps make three whole windows and an open one; none ends with its epoch.

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops
 
 pytestmark = pytest.mark.slow
@@ -119,10 +120,7 @@ def written_in_a_branch(v, more):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n in ("assign_add", "in a function") else pytest.param(n, marks=pytest.mark.exhaustive)
-        for n in FROM_ITS_OWN_VALUE
-    ],
+    tiers.cases(FROM_ITS_OWN_VALUE, ("assign_add", "in a function")),
 )
 def test_a_sum_that_is_computed_from_its_own_value_is_refused(name):
     build = model_with(FROM_ITS_OWN_VALUE[name], aggregation="sum", shape=(2,))

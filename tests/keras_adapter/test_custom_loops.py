@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import optimizers
 
 BATCH = 8
@@ -62,9 +63,7 @@ def loop(model, x, y, epochs=2, build_lazily=False):
     return {"losses": losses, "mean": float(tracker.result())}
 
 
-@pytest.mark.parametrize(
-    "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in OPTIMIZERS]
-)
+@pytest.mark.parametrize("case", tiers.cases(OPTIMIZERS, FAST))
 def test_a_custom_loop_trains_as_on_one_device(case, trains_as_one_device):
     x, y = harness.regression_data(22)  # the last batch is short
     trains_as_one_device(

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops
 
 SHARE = 2  # examples on each replica
@@ -85,10 +86,7 @@ FOR_ALL = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n == "a multiple of the share" else pytest.param(n, marks=pytest.mark.exhaustive)
-        for n in FOR_ALL
-    ],
+    tiers.cases(FOR_ALL, ["a multiple of the share"]),
 )
 def test_noise_on_weights_is_the_same_on_all_replicas(name, replicas, trains_as_one_device):
     trains_as_one_device(model_with(FOR_ALL[name]), fit_in(replicas))
@@ -118,10 +116,7 @@ FOR_EXAMPLES = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n in ("GaussianNoise", "GRU") else pytest.param(n, marks=pytest.mark.exhaustive)
-        for n in FOR_EXAMPLES
-    ],
+    tiers.cases(FOR_EXAMPLES, ("GaussianNoise", "GRU")),
 )
 def test_in_batches_of_one_size_noise_is_each_examples(name, replicas, trains_as_one_device):
     trains_as_one_device(model_with(FOR_EXAMPLES[name]), fit_in(replicas))

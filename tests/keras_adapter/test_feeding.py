@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 import tfdp
 
@@ -80,9 +81,7 @@ FAST = {"a restart in the middle of an epoch", "steps_per_epoch beyond an epoch"
 
 
 @pytest.mark.telling
-@pytest.mark.parametrize(
-    "case", [c if c in FAST else pytest.param(c, marks=pytest.mark.exhaustive) for c in CASES]
-)
+@pytest.mark.parametrize("case", tiers.cases(CASES, FAST))
 def test_fit_trains_as_on_one_device(case, trains_as_one_device):
     options, steps = CASES[case]
     one, _ = trains_as_one_device(harness.dense_model, fitted(pipeline, **options))

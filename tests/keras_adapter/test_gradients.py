@@ -4,6 +4,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tiers
 from keras import layers, losses, ops, optimizers
 
 OPTIMIZERS = {
@@ -164,7 +165,7 @@ FAST = {"kernel regularizer", "activity regularizer", "add_loss of both"}
 
 @pytest.mark.parametrize(
     "kind",
-    [k if k in FAST else pytest.param(k, marks=pytest.mark.exhaustive) for k in EXTRA_LOSSES],
+    tiers.cases(EXTRA_LOSSES, FAST),
 )
 def test_added_losses_count_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(17)

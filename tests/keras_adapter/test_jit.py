@@ -4,6 +4,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tiers
 from keras import layers, ops, optimizers
 
 
@@ -39,9 +40,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [k if k == "plain" else pytest.param(k, marks=pytest.mark.exhaustive) for k in MODELS]
-)
+@pytest.mark.parametrize("kind", tiers.cases(MODELS, ["plain"]))
 def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(21)
 

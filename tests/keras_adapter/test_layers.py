@@ -4,6 +4,7 @@ import harness
 import keras
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
 from tfdp.errors import GradientError
@@ -81,10 +82,7 @@ KEEPS = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n == "a loop over rows" else pytest.param(n, marks=pytest.mark.exhaustive)
-        for n in KEEPS
-    ],
+    tiers.cases(KEEPS, ["a loop over rows"]),
 )
 def test_rows_for_rows_train_as_on_one_device(name, trains_as_one_device):
     function, reduce = KEEPS[name]
@@ -113,11 +111,11 @@ LOSES = {
 
 @pytest.mark.parametrize(
     "name",
-    [n if n == "some rows" else pytest.param(n, marks=pytest.mark.exhaustive) for n in LOSES],
+    tiers.cases(LOSES, ["some rows"]),
 )
 def test_rows_that_are_left_out_are_refused_when_the_step_runs(name, replicas):
     model = harness.build_in_scope(model_of(lambda: [Of(LOSES[name])]), replicas)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"fewer or more rows.*all_gather"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"fewer or more rows.*whole_batch"):
         fit(model)
 
 

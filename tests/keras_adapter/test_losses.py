@@ -4,6 +4,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tiers
 from keras import losses, ops
 
 SIZES = [3, 8, 1, 5]
@@ -81,9 +82,7 @@ def test_every_reduction_is_over_the_global_batch(reduction, weights, trains_as_
     trains_as_one_device(lambda: build(losses.MeanSquaredError(reduction=reduction)), fit)
 
 
-@pytest.mark.parametrize(
-    "kind", [k if k in FAST else pytest.param(k, marks=pytest.mark.exhaustive) for k in LOSSES]
-)
+@pytest.mark.parametrize("kind", tiers.cases(LOSSES, FAST))
 def test_a_loss_of_any_form_is_the_global_batchs(kind, trains_as_one_device):
     made = LOSSES[kind]
     if isinstance(made, type) or "sum" in kind:

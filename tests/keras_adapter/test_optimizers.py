@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops, optimizers
 
 import tfdp
@@ -125,7 +126,7 @@ def test_every_public_optimizer_has_a_row():
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in FAST else pytest.param(n, marks=pytest.mark.exhaustive) for n in OPTIMIZERS],
+    tiers.cases(OPTIMIZERS, FAST),
 )
 def test_every_optimizer_trains_as_on_one_device(name, trains_as_one_device):
     outcome, _ = trains_as_one_device(lambda: harness.dense_model(OPTIMIZERS[name]()))
@@ -136,7 +137,7 @@ def test_every_optimizer_trains_as_on_one_device(name, trains_as_one_device):
 
 @pytest.mark.parametrize(
     "option",
-    [o if o in FAST_OPTIONS else pytest.param(o, marks=pytest.mark.exhaustive) for o in OPTIONS],
+    tiers.cases(OPTIONS, FAST_OPTIONS),
 )
 def test_an_optimizers_options_work_as_on_one_device(option, trains_as_one_device):
     trains_as_one_device(lambda: harness.dense_model(OPTIONS[option]()))

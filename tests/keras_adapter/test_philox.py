@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def test_they_are_the_rest_of_the_whole_draw(kind, dtype, skipped, rows, columns
 
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    [k if k in FAST else pytest.param(*k, marks=pytest.mark.exhaustive) for k in KINDS],
+    tiers.cases(KINDS, FAST),
     ids=name_of,
 )
 def test_they_are_so_where_xla_compiles(kind, dtype):

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
 RANDOM_LAYERS = {
@@ -42,10 +43,7 @@ def draws(make_layer, replicas, times=2):
 @harness.in_one_process
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n == "Dropout with a seed" else pytest.param(n, marks=pytest.mark.exhaustive)
-        for n in RANDOM_LAYERS
-    ],
+    tiers.cases(RANDOM_LAYERS, ["Dropout with a seed"]),
 )
 def test_replicas_draw_different_numbers_and_a_run_repeats_them(name, replicas):
     drawn = draws(RANDOM_LAYERS[name], replicas)
@@ -151,7 +149,7 @@ def fit_uneven(model):
 @pytest.mark.telling
 @pytest.mark.parametrize(
     "name",
-    [n if n in FAST else pytest.param(n, marks=pytest.mark.exhaustive) for n in OF_SEQUENCES],
+    tiers.cases(OF_SEQUENCES, FAST),
 )
 def test_a_random_layer_trains_as_on_one_device(name, trains_as_one_device):
     trains_as_one_device(model_with(OF_SEQUENCES[name]), fit_uneven)

@@ -4,6 +4,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tiers
 from keras import layers
 
 RNG = np.random.default_rng(3)
@@ -55,7 +56,7 @@ MODELS = {
 
 @pytest.mark.parametrize(
     "name",
-    [n if n == "two layers" else pytest.param(n, marks=pytest.mark.exhaustive) for n in MODELS],
+    tiers.cases(MODELS, ["two layers"]),
 )
 def test_each_replica_goes_on_from_its_own_rows(name, trains_as_one_device):
     trains_as_one_device(MODELS[name], use)

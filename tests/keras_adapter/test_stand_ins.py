@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops
 
 import tfdp
@@ -194,15 +195,18 @@ FAST = {"batches of one", "a pipeline that maps"}
 
 @pytest.mark.parametrize(
     "feed",
-    [f if f in FAST else pytest.param(f, marks=pytest.mark.exhaustive) for f in FEEDS],
+    tiers.cases(FEEDS, FAST),
 )
 def test_shares_of_every_source_have_stand_ins(feed, trains_as_one_device):
     trains_as_one_device(refusing, harness.fit_datasets(FEEDS[feed], infer=True))
 
 
 @harness.in_one_process
-@pytest.mark.parametrize("examples", [9, pytest.param(12, marks=pytest.mark.exhaustive)])
-def test_every_epoch_of_a_datasets_function_has_its_steps(examples):
+@pytest.mark.parametrize(
+    ("examples", "steps"),
+    [(9, 2), *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in ((9, 1), (12, 1)))],
+)
+def test_every_epoch_of_a_datasets_function_has_its_steps(examples, steps):
     x, y = harness.regression_data(examples)
     data = tf.data.Dataset.from_tensor_slices((x, y))
 
@@ -216,5 +220,10 @@ def test_every_epoch_of_a_datasets_function_has_its_steps(examples):
         seen["evaluate"] = model.evaluate(batches, verbose=0, return_dict=True)
         return seen | {"predict": model.predict(batches, verbose=0)}
 
-    one = harness.train(refusing, lambda model: used(model, data.batch(6)))
-    harness.assert_same_outcome(harness.train(refusing, of_a_function, 2), one)
+    def build():
+        model = refusing()
+        model.steps_per_execution = steps
+        return model
+
+    one = harness.train(build, lambda model: used(model, data.batch(6)))
+    harness.assert_same_outcome(harness.train(build, of_a_function, 2), one)

@@ -7,18 +7,13 @@ import harness
 import keras
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops, optimizers
 
 import tfdp
 
 UNEVEN = [8, 3, 1, 5]
 X, Y = harness.regression_data(sum(UNEVEN))
-
-
-def cases(table, telling):
-    """Names of cases: `make test` runs those that are telling, and no other."""
-    variants = [name for name in table if name not in telling]
-    return [*telling, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in variants)]
 
 
 class Stepping(keras.Model):
@@ -213,7 +208,7 @@ TELLING = ["sharpness_aware", "second_order", "function_within", "per_example_cl
     "name",
     [
         pytest.param("by_global_norm", marks=pytest.mark.telling),
-        *cases([n for n in AFTERWARDS if n != "by_global_norm"], TELLING),
+        *tiers.cases([n for n in AFTERWARDS if n != "by_global_norm"], TELLING),
     ],
 )
 def test_what_is_done_with_gradients_means_what_it_means_on_one_device(name, trains_as_one_device):
@@ -250,7 +245,7 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("name", cases(TARGETS, ["weighted terms", "values per example"]))
+@pytest.mark.parametrize("name", tiers.cases(TARGETS, ["weighted terms", "values per example"]))
 def test_a_target_whose_reduction_can_be_seen_weighs_as_on_one_device(name, trains_as_one_device):
     def step(model, x, y):
         with tf.GradientTape() as tape:
@@ -322,7 +317,7 @@ UNKNOWN = {f.__name__: f for f in (root, masked_by_hand, selected_by_hand, sprea
 UNKNOWN["against_each_other"] = against_each_other
 
 
-@pytest.mark.parametrize("name", cases(UNKNOWN, ["root", "against_each_other"]))
+@pytest.mark.parametrize("name", tiers.cases(UNKNOWN, ["root", "against_each_other"]))
 def test_a_target_of_no_known_reduction_is_refused_and_the_option_named(name, replicas):
     with pytest.raises(tfdp.errors.GradientError, match="custom_loss") as raised:
         fits_once(harness.strategy(replicas), UNKNOWN[name])
@@ -473,7 +468,7 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("name", cases(WAITING, ["untouched", "two tapes"]))
+@pytest.mark.parametrize("name", tiers.cases(WAITING, ["untouched", "two tapes"]))
 def test_accumulated_gradients_are_those_of_one_device(name, trains_as_one_device):
     trains(trains_as_one_device, WAITING[name], accumulating(global_clipnorm=0.2))
 
@@ -488,7 +483,7 @@ EARLY = {f.__name__: f for f in (logged, by_global_norm, by_value)}
 
 
 @pytest.mark.parametrize("eagerly", [False, True], ids=["in a graph", "eagerly"])
-@pytest.mark.parametrize("name", cases(EARLY, ["logged"]))
+@pytest.mark.parametrize("name", tiers.cases(EARLY, ["logged"]))
 def test_accumulated_gradients_that_are_used_before_their_sum_are_refused(name, eagerly, replicas):
     with harness.strategy(replicas).scope():
         model = Stepping(EARLY[name])

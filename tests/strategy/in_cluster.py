@@ -17,6 +17,7 @@ import malformed
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 import tfdp
 from tfdp.cluster import port_of
@@ -123,10 +124,7 @@ def test_replicas_sum_tensors_and_slices(strategy, graph):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name == "ring" else pytest.param(name, marks=pytest.mark.exhaustive)
-        for name in sorted({*tfdp.topology.names()} - {"native"})
-    ],
+    tiers.cases(sorted({*tfdp.topology.names()} - {"native"}), ["ring"]),
 )
 def test_every_topology_sums_every_dtype_and_gives_the_same_bits(name, board):
     strategy = harness.strategy(None, topology=name)

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.errors import CollectiveMismatchError
+
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
@@ -96,6 +98,44 @@ def test_all_reduce_of_a_shape_that_changes_from_call_to_call(declared, shapes, 
         for copies, expected in ((once, 3 * x), (constant, np.full(4, 3.0)), (twice, 6 * x)):
             for copy in values(copies):
                 np.testing.assert_array_equal(copy, expected)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("around", "declared"),
+    [
+        (lambda fn: fn(), [None]),
+        (lambda fn: tf.function(fn)(), [None, 3]),
+        (lambda fn: tf.function(fn)(), None),
+    ],
+    ids=["alone", "in a function", "of unknown rank"],
+)
+def test_shapes_that_differ_between_replicas_are_named_when_the_step_runs(
+    around, declared, rank, values
+):
+    strategy = harness.strategy(2)
+
+    @tf.function(input_signature=[tf.TensorSpec(declared), tf.TensorSpec(declared)])
+    def step(first, second):
+        return strategy.run(lambda: around(lambda: all_reduce(SUM, (first, second)[rank()])))
+
+    one, other = (tf.ones([rows, 3] if declared != [None] else [rows]) for rows in (2, 4))
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"replica 0.*2.*replica 1.*4"):
+            step(one, other)
+        for total in values(step(one, one)):
+            np.testing.assert_array_equal(total, 2.0 * one.numpy())
+
+
+def test_a_shape_that_one_replica_alone_knows_is_refused_while_tracing(rank):
+    strategy = harness.strategy(2)
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def step(x):
+        return strategy.run(lambda: all_reduce(SUM, tf.ones([2]) if rank() else x))
+
+    with pytest.raises(CollectiveMismatchError, match=r"\[None\].*replica 0.*\[2\].*replica 1"):
+        step(tf.ones([2]))
 
 
 def test_all_reduce_of_slices_may_find_rows_on_some_replicas_or_on_none(rank, values):

@@ -142,6 +142,24 @@ def test_shapes_stay_known_where_the_batch_divides_evenly():
     assert [value.shape.as_list() for value in spec._value_specs] == [[2, 3]] * 2
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tf.RaggedTensor.from_tensor,
+        pytest.param(tf.sparse.from_dense, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_shapes_of_ragged_and_sparse_batches_are_as_in_mirrored_strategy(kind, mirrored):
+    whole = tf.data.Dataset.from_tensors({"rows": kind(np.eye(4, dtype=np.float32))})
+    for dataset in (whole, whole.unbatch().batch(4)):
+        ours, theirs = (
+            strategy.experimental_distribute_dataset(dataset)
+            for strategy in (harness.strategy(2), mirrored(2))
+        )
+        assert ours.element_spec == theirs.element_spec
+        assert iter(ours).element_spec == iter(theirs).element_spec
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_the_number_of_global_batches_stays_known(replicas):
     strategy = harness.strategy(replicas)

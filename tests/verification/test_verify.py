@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from verification import faults, programs
 
 import tfdp
@@ -25,10 +26,7 @@ TELLING_FAULTS = {"gradients", "state", "update"}
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in TELLING_FAULTS else pytest.param(name, marks=pytest.mark.exhaustive)
-        for name in faults.FAULTS
-    ],
+    tiers.cases(faults.FAULTS, TELLING_FAULTS),
 )
 def test_a_planted_fault_is_found_and_named(name):
     fault = faults.FAULTS[name]
@@ -88,10 +86,7 @@ TELLING = ("a codebook",)
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in TELLING else pytest.param(name, marks=pytest.mark.exhaustive)
-        for name in programs.HARD
-    ],
+    tiers.cases(programs.HARD, TELLING),
 )
 def test_what_it_says_of_hard_programs_is_what_training_shows(name):
     build, batches = programs.HARD[name], faults.batches((7, 8, 2))

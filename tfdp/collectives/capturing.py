@@ -6,6 +6,19 @@ import tensorflow as tf
 
 from tfdp.collectives import sequence
 
+_MARK = "_tfdp_is_token"
+
+
+def as_token(handle: tf.Tensor) -> tf.Tensor:
+    """Marks what orders collectives, and returns it."""
+    setattr(handle, _MARK, True)
+    return handle
+
+
+def is_token(handle: tf.Tensor) -> bool:
+    """Whether a graph that takes in `handle` communicates."""
+    return hasattr(handle, _MARK)
+
 
 def captured(handle: tf.Tensor) -> tf.Tensor:
     """`handle`, taken in by every graph from the replica's own to the current one.

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import sequence
-from tfdp.collectives.capturing import captured
+from tfdp.collectives.capturing import as_token, captured
 from tfdp.collectives.progress import Counter, ProgressCounters
 
 
@@ -135,9 +135,8 @@ class Launcher:
         if (group, rank) not in self._tokens:
             with tf.init_scope(), tf.device(self._devices[rank]):
                 name = f"tfdp_order_{self._group_keys[group]}_{rank}"
-                self._tokens[group, rank] = tf.raw_ops.VarHandleOp(
-                    dtype=tf.float32, shape=[], shared_name=name
-                )
+                handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=name)
+                self._tokens[group, rank] = as_token(handle)
         return self._tokens[group, rank]
 
 

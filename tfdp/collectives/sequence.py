@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.collectives import shapes
 from tfdp.errors import CollectiveMismatchError
 
 # TensorFlow's own strategies count group keys from 1 and instance keys from 100; a key belongs to
@@ -41,7 +42,8 @@ class Call:
     Attributes:
       kind: Such as "all_reduce".
       dtype: The name of the dtype.
-      shape: The static shape, None for an unknown dimension; None where the rank is unknown.
+      shape: The static shape, None for an unknown dimension; None where the rank is unknown. A
+        call whose shape is known when it runs waits for no call whose shape was known before.
       group: The ranks that take part.
     """
 
@@ -49,16 +51,6 @@ class Call:
     dtype: str
     shape: tuple[int | None, ...] | None
     group: tuple[int, ...]
-
-    def agrees_with(self, other: Call) -> bool:
-        """Whether the two can be one collective, as far as static shapes tell."""
-        if (self.kind, self.dtype, self.group) != (other.kind, other.dtype, other.group):
-            return False
-        if self.shape is None or other.shape is None:
-            return True
-        return len(self.shape) == len(other.shape) and all(
-            a is None or b is None or a == b for a, b in zip(self.shape, other.shape, strict=True)
-        )
 
     def __str__(self) -> str:
         shape = "unknown shape" if self.shape is None else list(self.shape)
@@ -84,6 +76,7 @@ class Sequences:
         self._graphs: dict[int, tf.Graph] = {}
         self._instance_keys: dict[tuple[tuple[int, ...], int], int] = {}
         self._issued: collections.Counter[tuple[int, Any]] = collections.Counter()
+        self._shapes: dict[tuple[Call, int], dict[int, tf.Tensor]] = {}
 
     @contextlib.contextmanager
     def replica(self, rank: int) -> Iterator[None]:
@@ -126,6 +119,12 @@ class Sequences:
             self._instance_keys.setdefault((call.group, position), next_key(keys))
         return self._instance_keys[call.group, position]
 
+    def note_shape(self, rank: int, tensor: tf.Tensor) -> None:
+        """Notes the tensor of the last call, whose shape `check` compares when the step runs."""
+        call = self._calls[rank][-1]
+        position = len(self._calls[rank])
+        self._shapes.setdefault((call, position), {})[rank] = shapes.sizes(tensor)
+
     def is_in_own_graph(self, rank: int) -> bool:
         """Whether the replica function's own graph is being built, not a loop or function in it."""
         if self._key_of is not None:
@@ -139,6 +138,8 @@ class Sequences:
         Raises:
           CollectiveMismatchError: Names the two replicas, the position and both collectives.
         """
+        for (call, _), of_ranks in self._shapes.items():
+            shapes.check(str(call), list(of_ranks), list(of_ranks.values()))
         for group in self.groups():
             first, *others = [rank for rank in group if rank in self._calls]
             for rank in others:
@@ -154,13 +155,16 @@ class Sequences:
 
     def _compare(self, a: int, calls_a: list[Call], b: int, calls_b: list[Call]) -> None:
         for position, (x, y) in enumerate(itertools.zip_longest(calls_a, calls_b)):
-            if x is not None and y is not None and x.agrees_with(y):
+            if x == y:
                 continue
+            shapes_differ = x and y and dataclasses.replace(x, shape=y.shape) == y
             raise CollectiveMismatchError(
                 "Every replica must issue the same collectives in the same order, but number "
                 f"{position + 1} is {x or 'missing'} on replica {a} and {y or 'missing'} on "
                 f"replica {b}. Take Python branches that depend on the replica out of the step, "
                 "or let every replica take part and select the result with `tf.where`."
+                + f" {shapes.REMEDY}"
+                * bool(shapes_differ)
             )
 
 

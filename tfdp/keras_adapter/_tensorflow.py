@@ -10,6 +10,9 @@ from tensorflow.python.eager.record import could_possibly_record
 # `experimental_acd_manager` does it, and its `run_independently` excepts an operation.
 from tensorflow.python.framework.auto_control_deps import op_is_stateful
 
+# Which resources an operation reads, and which it may write, as TensorFlow orders them.
+from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
+
 # The graph of a function that is being traced: it tells what it took from outside.
 from tensorflow.python.framework.func_graph import FuncGraph
 
@@ -23,6 +26,7 @@ __all__ = [
     "FuncGraph",
     "add_op_callback",
     "could_possibly_record",
+    "get_read_write_resource_inputs",
     "op_is_stateful",
     "parallel_for",
     "remove_op_callback",

@@ -1,4 +1,4 @@
-"""What layers and a replica's context give: rows for rows, and the same on all or not."""
+"""What layers give: rows for rows; and the number of a replica, which is its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdp.keras_adapter._keras import Layer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.layouts import MARK_OF, Layouts
-from tfdp.keras_adapter.provenance import Claim, Mark, mark, mark_claimed, mark_global, mark_of
+from tfdp.keras_adapter.provenance import Claim, Mark, mark, mark_claimed, mark_of
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.traced import Place, Walk
 
@@ -99,26 +99,7 @@ for _name in ("add_loss", "_get_own_losses", "_clear_losses"):
     hook(Layer, _name)(_own_losses)
 
 
-def _collective(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What replicas gather or sum is the same on all of them."""
-    step = current()
-    result = original(*args, **kwargs)
-    if step is not None and step.share is not None:
-        for value in tf.nest.flatten(result):
-            mark_global(value)
-    return result
-
-
+@hook(tf.distribute.ReplicaContext.__base__, "replica_id_in_sync_group")
 def _number(original: Callable[..., Any], self: Any) -> Any:
     """The replica's own number is a constant, but not the same on all replicas."""
     return mark(original(self), Mark.RANK)
-
-
-_OF_CONTEXT = {
-    "all_gather": _collective,
-    "all_reduce": _collective,
-    "replica_id_in_sync_group": _number,
-}
-for _name, _wrapper in _OF_CONTEXT.items():
-    _owner = next(c for c in tf.distribute.ReplicaContext.__mro__ if _name in vars(c))
-    hook(_owner, _name)(_wrapper)

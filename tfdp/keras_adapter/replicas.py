@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.effects import in_replica_order
+from tfdp.keras_adapter.effects import Effects
 from tfdp.keras_adapter.randomness import unseeded
 from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Step, Unseeded, entered
@@ -28,16 +28,20 @@ def around_replicas(
       The function to be called in its place.
     """
     with unseeded(strategy) as generator:
-        yield _around_replica(fn, generator)
+        effects = Effects()
+        yield _around_replica(fn, generator, effects)
+        effects.arrange()
 
 
-def _around_replica(fn: Callable[..., Any], generator: Unseeded) -> Callable[..., Any]:
+def _around_replica(
+    fn: Callable[..., Any], generator: Unseeded, effects: Effects
+) -> Callable[..., Any]:
     @tf.autograph.experimental.do_not_convert
     def run(*args: Any, **kwargs: Any) -> Any:
         context = tf.distribute.get_replica_context()
         rank = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group))
         step = Step(context=context, rank=int(rank), unseeded=generator)
-        with entered(step), in_replica_order():
+        with entered(step), effects.of_replica(step):
             result = fn(*args, **kwargs)
             average_written(step)
             return result

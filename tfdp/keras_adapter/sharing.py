@@ -61,8 +61,8 @@ def _of_any_length(data: Any) -> tuple[Any, int | None]:
     if any(leaf is not None and not isinstance(leaf, tf.Tensor) for leaf in leaves):
         return data, 1
 
-    def of_any_length(leaf: tf.Tensor) -> tf.Tensor:
-        if leaf.shape.rank == 0:
+    def of_any_length(leaf: tf.Tensor | None) -> tf.Tensor | None:
+        if leaf is None or leaf.shape.rank == 0:
             return leaf
         return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
 

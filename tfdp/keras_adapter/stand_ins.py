@@ -15,6 +15,7 @@ from tfdp.collectives import map_values
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.cut import Cut, FullCut
 from tfdp.keras_adapter.hooks import hook
+from tfdp.keras_adapter.provenance import mark_global
 from tfdp.keras_adapter.sharing import sharing
 from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Phase, Share, current
@@ -53,6 +54,13 @@ def all_reduce(
     original: Callable[..., Any], self: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """The program's sum, or mean, of the replicas that have examples: a stand-in is left out."""
+    reduced = _reduced(original, self, reduce_op, value, *args, **kwargs)
+    return _alike_on_all(reduced)
+
+
+def _reduced(
+    original: Callable[..., Any], self: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any
+) -> Any:
     share = _share_of_program()
     if share is None:
         return original(self, reduce_op, value, *args, **kwargs)
@@ -71,11 +79,20 @@ def all_gather(
 ) -> Any:
     """What the program gathers: a stand-in adds no row to it."""
     share = _share_of_program()
-    if share is None or isinstance(self, _Plain):
-        return original(self, value, axis, *args, **kwargs)
-    value = tf.nest.map_structure(lambda leaf: _cut_off(share, leaf, axis), value)
-    # Its gradient gathers the lengths, of which none must be left out.
-    return original(_Plain(self, original), value, axis, *args, **kwargs)
+    if share is not None and not isinstance(self, _Plain):
+        value = tf.nest.map_structure(lambda leaf: _cut_off(share, leaf, axis), value)
+        # Its gradient gathers the lengths, of which none must be left out.
+        self = _Plain(self, original)
+    return _alike_on_all(original(self, value, axis, *args, **kwargs))
+
+
+def _alike_on_all(values: Any) -> Any:
+    """Notes in a step of Keras' trainer that `values` are the same on all replicas."""
+    step = current()
+    if step is not None and step.share is not None:
+        for value in tf.nest.flatten(values):
+            mark_global(value)
+    return values
 
 
 class _Plain:

@@ -144,6 +144,7 @@ class Step:
       unseeded: The generator of draws without a seed.
       phase: What the replica is doing; set by `during`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
+      in_trainer: Whether it is, or was, a step of Keras' trainer.
       summing: Inside `sum`, whose values are such that they can be summed.
       written: Keras variables that this replica wrote by itself, each once.
       differing: Those of them that other replicas may have written differently.
@@ -159,6 +160,7 @@ class Step:
     unseeded: Unseeded
     phase: Phase = Phase.PROGRAM
     share: Share | None = None
+    in_trainer: bool = False
     summing: bool = False
     written: list[Any] = dataclasses.field(default_factory=list)
     differing: list[Any] = dataclasses.field(default_factory=list)
@@ -206,6 +208,7 @@ class Step:
     def sharing(self, share: Share) -> Iterator[None]:
         """Makes `share` the replica's part of the batch."""
         outer, self.share = self.share, share
+        self.in_trainer = True
         try:
             yield
         finally:

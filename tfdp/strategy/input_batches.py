@@ -231,10 +231,12 @@ def _rank(leaf: Any) -> int | None:
 
 
 def _with_static_rows(share: Any, batch: Any, num_replicas: int) -> Any:
-    if batch.shape.rank is None:
+    rows = None if batch.shape.rank is None else batch.shape[0]
+    if rows is None or rows % num_replicas:
         return share
-    rows = batch.shape[0]
-    if isinstance(share, tf.Tensor) and rows is not None and rows % num_replicas == 0:
+    if isinstance(share, tf.RaggedTensor):
+        share.row_splits.set_shape([rows // num_replicas + 1])
+    else:
         share.set_shape([rows // num_replicas, *share.shape[1:]])
     return share
 

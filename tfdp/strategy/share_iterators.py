@@ -23,10 +23,10 @@ from tfdp.strategy._tensorflow import (
     DistributedIteratorSpec,
     regroup,
 )
+from tfdp.strategy.fetching import BROKEN, Fetching
 
 _BROKEN = (
-    "The replicas must get the shares of one batch, but these shares belong to several: an "
-    "iterator whose dataset raised an error cannot go on. Make a new one, with `iter(dataset)`."
+    "The replicas must get the shares of one batch, but these shares belong to several: " + BROKEN
 )
 
 
@@ -89,10 +89,14 @@ class ShareDatasetSpec(DistributedDatasetSpec):
 class ShareIterator(DistributedIterator):
     """Gives each replica its share of the next batch; see the module."""
 
+    _fetching: Fetching
+
     @classmethod
     def over(cls, iterator: DistributedIterator) -> ShareIterator:
         """Of this class, over what another fetches."""
-        return cls(
+        known = getattr(iterator, "_fetching", None)
+        return cls._made(
+            known or Fetching.made(),
             input_workers=iterator._input_workers,
             components=iterator._iterators,
             element_spec=iterator._element_spec,
@@ -102,6 +106,12 @@ class ShareIterator(DistributedIterator):
             options=iterator._options,
             replica_order=iterator._replica_order,
         )
+
+    @classmethod
+    def _made(cls, fetching: Fetching, **parts: Any) -> ShareIterator:
+        iterator = cls(**parts)
+        iterator._fetching = fetching
+        return iterator
 
     @functools.cached_property
     def cuts(self) -> ShareIterator:
@@ -120,10 +130,10 @@ class ShareIterator(DistributedIterator):
         with self._watching() as took, cut.explained(self._strategy):
             if tf.executing_eagerly() and not self._must_agree:
                 # One device after the other: what is raised first is what went wrong.
-                elements = self._worker.get_next_as_list()
+                elements = self._next_elements()
                 self._check(elements)
             else:
-                optionals = self._worker.get_next_as_optional_list()
+                optionals = self._next_optionals()
                 with tf.control_dependencies([self._all_or_end(optionals)]):
                     elements = self._values(optionals)
             took(elements)
@@ -132,7 +142,7 @@ class ShareIterator(DistributedIterator):
     def get_next_as_optional(self) -> Any:
         """The shares of the next batch, or none."""
         with self._watching() as took:
-            optionals = self._worker.get_next_as_optional_list()
+            optionals = self._next_optionals()
 
             def shares() -> Any:
                 with tf.control_dependencies([self._check(self._values(optionals))]):
@@ -192,6 +202,22 @@ class ShareIterator(DistributedIterator):
         extended = self._strategy.extended
         return extended.in_cluster and self._enable_get_next_as_optional
 
+    def _next_elements(self) -> list[Any]:
+        self._fetching.begin()
+        try:
+            elements: list[Any] = self._worker.get_next_as_list()
+        except tf.errors.OutOfRangeError:
+            self._fetching.end(tf.constant(False))
+            raise
+        self._fetching.end(tf.constant(True))
+        return elements
+
+    def _next_optionals(self) -> list[Any]:
+        """What each device has next; whoever asks for it says when all of them have got it."""
+        with tf.control_dependencies(self._fetching.begin()):
+            optionals: list[Any] = self._worker.get_next_as_optional_list()
+        return optionals
+
     def _values(self, optionals: Sequence[Any]) -> list[Any]:
         values = []
         for device, optional in zip(self._strategy.extended.worker_devices, optionals, strict=True):
@@ -210,6 +236,7 @@ class ShareIterator(DistributedIterator):
         """Whether there is a batch; waits until it is known for all devices, and ranks."""
         with tf.device("CPU:0"):
             on_devices = tf.stack([optional.has_value() for optional in optionals])
+            on_devices = self._fetching.end(on_devices)
             some = _all_or_none(on_devices, [_BROKEN])
             if not self._must_agree:
                 return some
@@ -259,10 +286,19 @@ class ShareIteratorSpec(DistributedIteratorSpec):
         """The class."""
         return ShareIterator
 
+    @property
+    def _component_specs(self) -> list[Any]:
+        return [*super()._component_specs, Fetching.spec]
+
+    def _to_components(self, value: ShareIterator) -> list[Any]:
+        return [*super()._to_components(value), value._fetching.handle]
+
     def _from_components(self, components: Any) -> ShareIterator:
-        return self.value_type(
+        *iterators, handle = components
+        return self.value_type._made(
+            Fetching(handle),
             input_workers=self._input_workers,
-            components=components,
+            components=iterators,
             element_spec=self._element_spec,
             strategy=self._strategy,
             cardinality=self._cardinality,

@@ -27,15 +27,24 @@ class TurnIterator(ShareIterator):
           tf.errors.OutOfRangeError: No replica has an element left.
           tf.errors.OpError: Whatever went wrong in a dataset.
         """
-        optionals = self._worker.get_next_as_optional_list()
+        optionals = self._next_optionals()
         places, some = self._places(optionals)
         with tf.control_dependencies([tf.cond(some, lambda: tf.constant(True), self._end)]):
             elements = self._elements(optionals, places)
         return self._regrouped(elements)
 
     def get_next_as_optional(self) -> Any:
-        """The elements of the next round as TensorFlow gives them, or none."""
-        return DistributedIterator.get_next_as_optional(self)
+        """The shares of the next round, or none."""
+        optionals = self._next_optionals()
+        places, some = self._places(optionals)
+        elements = self._regrouped(self._elements(optionals, places))
+        return tf.cond(
+            some,
+            lambda: tf.experimental.Optional.from_value(elements),
+            lambda: tf.experimental.Optional.empty(
+                tf.nest.map_structure(tf.type_spec_from_value, elements)
+            ),
+        )
 
     @property
     def element_spec(self) -> Any:
@@ -68,7 +77,7 @@ class TurnIterator(ShareIterator):
             )
             for optional in optionals
         ]
-        before, total = tf.constant(0, tf.int64), tf.add_n(counts)
+        before, total = tf.constant(0, tf.int64), self._fetching.end(tf.add_n(counts))
         if extended.in_cluster:
             on_ranks = extended.of_all_processes(total)
             before = tf.reduce_sum(on_ranks[: self._strategy.rank])

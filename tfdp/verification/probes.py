@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter.gradients import innermost
 from tfdp.verification import readings
 
 
@@ -26,7 +27,7 @@ class GradientProbe:
         if model.jit_compile:
             return
         for outer in readings.optimizers(model):
-            for optimizer in readings.innermost(outer):
+            for optimizer in innermost(outer):
                 update = optimizer._backend_update_step
                 # Past what Keras does with attributes: it is no state.
                 vars(optimizer)["_backend_update_step"] = self._around(update)

@@ -53,16 +53,6 @@ def optimizers(model: keras.Model) -> list[Any]:
     return list({id(o): o for o in [*kept, compiled] if o is not None}.values())
 
 
-def innermost(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that update variables: what others wrap, else itself."""
-    wrapped = getattr(optimizer, "inner_optimizer", None)
-    inner = [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
-    if not inner:
-        yield optimizer
-    for other in inner:
-        yield from innermost(other)
-
-
 def copies(variable: Any) -> list[np.ndarray]:
     """A variable's value on each local replica; of what replicas hold shares of, their sum."""
     value = variable.value

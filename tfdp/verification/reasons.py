@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tfdp.keras_adapter.gradients import innermost
 from tfdp.verification import readings, sources
 from tfdp.verification.report import Difference
 
@@ -182,7 +183,7 @@ def _own_step(model: keras.Model) -> str:
 
 
 def _optimizers(model: keras.Model) -> str:
-    found = [o for outer in readings.optimizers(model) for o in readings.innermost(outer)]
+    found = [o for outer in readings.optimizers(model) for o in innermost(outer)]
     return " and ".join(sources.at(type(o).__name__, o) for o in found)
 
 

@@ -1,0 +1,44 @@
+"""Shapes that are known when a step runs: replicas whose shapes differ would wait for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+REMEDY = (
+    "Values of different shapes have no sum: reduce or pad them first, or join their rows with "
+    "`all_gather`. Where one replica alone knows a length, `tf.ensure_shape` says it on the others."
+)
+_MOST_AXES = 8  # of a tensor of unknown rank
+
+
+def sizes(tensor: tf.Tensor) -> tf.Tensor:
+    """The shape as int32, filled up by -1 where the rank is unknown."""
+    shape = tf.shape(tensor)
+    if tensor.shape.rank is not None:
+        return shape
+    padded = tf.pad(shape, [[0, _MOST_AXES - tf.rank(tensor)]], constant_values=-1)
+    return tf.ensure_shape(padded, [_MOST_AXES])
+
+
+def check(call: str, ranks: Sequence[int], shapes: Sequence[tf.Tensor]) -> tf.Operation:
+    """Raises when the step runs, unless all `ranks` call with the same shape.
+
+    Args:
+      call: The collective in words.
+      ranks: Who calls it.
+      shapes: Of each what `sizes` gave.
+    """
+    with tf.device("CPU:0"):
+        same = tf.reduce_all([tf.reduce_all(shape == shapes[0]) for shape in shapes])
+        said: list[str | tf.Tensor] = [f"{call} must be given the same shape on every replica. "]
+        for rank, shape in zip(ranks, shapes, strict=True):
+            said += [f"On replica {rank} it has", shape]
+        assertion = tf.raw_ops.Assert(condition=same, data=[*said, REMEDY], summarize=_MOST_AXES)
+    # Ordered after all that was traced before, it would wait for the collective.
+    graph = tf.compat.v1.get_default_graph()
+    dependencies = getattr(graph, "experimental_acd_manager", None)
+    if dependencies is not None:
+        dependencies.run_independently(assertion)
+    return assertion

@@ -1,0 +1,52 @@
+"""Whether an iterator may be asked for more: one whose dataset raised an error may not.
+
+An error on one device cancels a step while other devices wait for their shares, and what these are
+given is lost. From then on the devices' buffers are filled and emptied unevenly, until all wait.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+BROKEN = (
+    "an iterator whose dataset raised an error cannot go on. Make a new one, with `iter(dataset)`."
+)
+
+
+class Fetching:
+    """A flag of an iterator that is up while it fetches, and stays so after an error.
+
+    Args:
+      handle: Of a boolean variable; a graph is given it as the iterator's other parts.
+    """
+
+    spec = tf.TensorSpec([], tf.resource)
+
+    def __init__(self, handle: tf.Tensor) -> None:
+        self.handle = handle
+
+    @classmethod
+    def made(cls) -> Fetching:
+        """A new one, which lives as long as its handle."""
+        with tf.device("CPU:0"):
+            handle = tf.raw_ops.VarHandleOp(
+                dtype=tf.bool, shape=[], shared_name="cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+            )  # TensorFlow's name for what has none
+            tf.raw_ops.AssignVariableOp(resource=handle, value=False)
+        return cls(handle)
+
+    def begin(self) -> list[tf.Operation]:
+        """What must be done before anything is fetched; raises InvalidArgumentError if it broke."""
+        up = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.bool)
+        assertion = tf.debugging.Assert(~up, [f"The replicas' batches are out of step: {BROKEN}"])
+        with tf.control_dependencies([] if assertion is None else [assertion]):
+            return self._set(True)
+
+    def end(self, value: tf.Tensor) -> tf.Tensor:
+        """`value`, which is there once all devices have been given what they asked for."""
+        with tf.control_dependencies([value]), tf.control_dependencies(self._set(False)):
+            return tf.identity(value)
+
+    def _set(self, up: bool) -> list[tf.Operation]:
+        done = tf.raw_ops.AssignVariableOp(resource=self.handle, value=up)
+        return [] if done is None else [done]
