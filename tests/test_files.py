@@ -151,6 +151,14 @@ def test_a_folder_that_is_taken_for_a_leftover_is_made_again(tmp_path, monkeypat
         assert os.listdir(tmp_path) == [os.path.basename(folder)]
 
 
+def test_what_another_system_has_made_stays(tmp_path, monkeypatch):
+    for system in ("another", files._system()):
+        left = tmp_path / f".tfdp-{system}-left"
+        left.mkdir()
+        replace_text(tmp_path / "f.json", "new")
+        assert left.exists() == (system == "another")
+
+
 def test_without_locks_what_others_left_stays(tmp_path, monkeypatch):
     def flock(descriptor, operation):
         raise OSError(38, "Function not implemented")

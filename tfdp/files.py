@@ -1,16 +1,19 @@
 """Files and folders that are there whole or not at all.
 
 What is written goes into a folder beside its target, is brought to the disk (`fsync`) and renamed.
-The folder is called `.tfdp-` and some letters. Its writer keeps a file in it locked (`flock`); the
-system frees the lock when the writer ends, however that comes, and tells other hosts. So a folder
-whose lock is free was left by a killed process, and the next who writes beside it removes it. Where
-the file system has no locks such folders stay; they can be deleted by hand when nobody writes.
+The folder's name begins with `.tfdp-` and says which running system wrote it. Its writer keeps a
+file in it locked (`flock`), and the kernel frees the lock when the writer ends, however that comes.
+So a folder of this system whose lock is free was left by a killed process, and the next who writes
+beside it removes it. All others stay, for many file systems do not tell of another host's locks:
+those of another host, of before a restart, of file systems without locks. They can be deleted by
+hand when nobody writes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import pathlib
 import shutil
@@ -45,8 +48,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     those that are not `.h5` are removed first and come last: a kill in that instant leaves a set
     that does not load instead of one that is mixed. What a folder holds besides stays there.
 
-    A link is followed, the permissions of a replaced file are kept, and what is neither file nor
-    folder (`/dev/stdout`) is written as it is.
+    A link is followed, the permissions of a replaced file are kept, and so is its owner as far as
+    this process may (not its hard links and access lists). What is neither file nor folder
+    (`/dev/stdout`) is written as it is.
 
     Raises:
       OSError: It cannot be written; then nothing has changed. The folder of `path` must be there,
@@ -63,11 +67,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
     False
     'new'
     """
-    path = os.path.realpath(path)
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        yield path
+        yield os.fspath(path)
         return
-    parent, name = os.path.split(path)
+    parent, name = os.path.split(os.path.realpath(path))
     with temporary_folder(parent) as folder:
         written = os.path.join(folder, "new")
         os.mkdir(written)
@@ -79,7 +82,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
 def temporary_folder(parent: str | None = None) -> Iterator[str]:
     """Yields a new folder in `parent` that nobody else may read; it is removed at the end.
 
-    Removes those of killed processes of the same user in `parent`; those of live ones stay.
+    Removes those that killed processes of the same user and system left in `parent`.
 
     Args:
       parent: A folder; None means the system's for temporary files.
@@ -107,7 +110,7 @@ def temporary_folder(parent: str | None = None) -> Iterator[str]:
 def _made(parent: str) -> tuple[str, int]:
     """A folder and the descriptor whose lock says that it is in use."""
     while True:
-        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{_system()}-", dir=parent)
         # Before it is locked, another process may take it for a leftover and remove it.
         with contextlib.suppress(FileNotFoundError):
             lock = _open_lock(folder)
@@ -122,9 +125,21 @@ def _open_lock(folder: str) -> int:
     return os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
+def _system() -> str:
+    """What no other system is called, nor this one after a restart."""
+    try:
+        name = pathlib.Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        return "unknown"
+    return hashlib.sha256(name).hexdigest()[:16]
+
+
 def _remove_leftovers(parent: str) -> None:
+    system = _system()
+    if system == "unknown":
+        return
     with os.scandir(parent) as entries:
-        found = [entry for entry in entries if entry.name.startswith(_PREFIX)]
+        found = [entry for entry in entries if entry.name.startswith(f"{_PREFIX}{system}-")]
     for entry in found:
         # Not removed by somebody else meanwhile, not another user's, not in use.
         with contextlib.suppress(OSError):
@@ -147,6 +162,7 @@ def _put_in_place(written: str, parent: str) -> None:
     moves = [*_moves(written, parent)]
     for new, old in moves:
         if os.path.isfile(old):
+            _own_as(old, new)
             shutil.copymode(old, new)
             if len(moves) > 1 and not old.endswith(".h5"):
                 os.unlink(old)
@@ -166,6 +182,13 @@ def _moves(written: str, parent: str) -> Iterator[tuple[str, str]]:
             yield from _moves(entry.path, old)
         else:
             yield entry.path, old
+
+
+def _own_as(old: str, new: str) -> None:
+    status = os.stat(old)
+    for ids in ((-1, status.st_gid), (status.st_uid, -1)):
+        with contextlib.suppress(OSError):
+            os.chown(new, *ids)
 
 
 def _sync(path: str) -> None:

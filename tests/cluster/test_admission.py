@@ -1,6 +1,7 @@
 """Only who may connect does, at a port that somebody else has opened."""
 
 import ipaddress
+import os
 import socket
 
 import meeting
@@ -44,6 +45,26 @@ def family(request, monkeypatch):
     elif not both:
         pytest.skip("no IPv6 here")
     return socket.AF_INET6 if request.param == "both families" else socket.AF_INET
+
+
+def test_a_list_that_the_kernel_cannot_hold_is_refused():
+    peers = " ".join(f"10.0.{i // 128}.{i % 128 * 2}" for i in range(700))
+    with pytest.raises(ClusterError, match=r"some 500 addresses.*lists 702.*10\.1\.0\.0/16"):
+        doorkeeper(admitted(["a:1", "b:1"], {"TFDP_PEERS": peers}), 0)
+    all_of_them = " ".join(f"10.0.0.{i}" for i in range(256))
+    assert len(admitted(["a:1", "b:1"], {"TFDP_PEERS": all_of_them})) == 3
+
+
+def test_a_default_timeout_leaves_the_sockets_of_others_blocking():
+    usual = socket.getdefaulttimeout()
+    one, other = socket.socketpair()
+    with doorkeeper(LOOPBACK, 0) as door, one, other:
+        socket.setdefaulttimeout(5.0)
+        try:
+            is_beside(door)
+            assert os.get_blocking(one.fileno()) and socket.getdefaulttimeout() == 5.0
+        finally:
+            socket.setdefaulttimeout(usual)
 
 
 def test_who_is_not_admitted_never_connects(family):

@@ -7,7 +7,7 @@ import meeting
 import pytest
 
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.errors import LOST_RANK_MARK, RankLostError, RankMismatchError
+from tfdp.errors import LOST_RANK_MARK, CollectiveTimeoutError, RankLostError, RankMismatchError
 
 
 def failure_of(board, within_seconds=10.0):
@@ -126,6 +126,19 @@ def test_what_differs_ends_nothing_where_a_rank_does_not_wait_or_all_wait_in_one
         ]
         time.sleep(1.0)
         assert [board.failure for board in boards] == [None, None]
+        for dog in dogs:
+            dog.stop()
+
+
+def test_a_collective_that_all_have_begun_is_under_way_however_long_one_takes():
+    ended = dataclasses.replace(STOPS, steps=3, begun=2, done=2)
+    with meeting.boards(2, timeout_seconds=2.0) as boards:
+        dogs = [
+            Watchdog(b, lambda p=p: p, 60.0, 0.1)
+            for b, p in zip(boards, (GOES_ON, ended), strict=True)
+        ]
+        with pytest.raises(CollectiveTimeoutError):  # the deadline, after 20 periods
+            boards[1].all_gather("the metrics")
         for dog in dogs:
             dog.stop()
 

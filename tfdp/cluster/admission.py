@@ -45,6 +45,7 @@ _LOAD_BYTE, _LOAD_WORD, _AND, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = (
     6,
 )
 _INSTRUCTION = struct.Struct("=HBBI")
+_MOST_INSTRUCTIONS = 4096  # of a program (BPF_MAXINSNS)
 _IP_HEADER = 0x100000000 - 0x100000  # where it begins, whatever is before it (SKF_NET_OFF)
 
 # What programs return: how much of a packet is kept, and which socket of a group gets it.
@@ -82,7 +83,11 @@ def admitted(
             f"`{PEERS}` must list IP addresses or networks, but is {environ[PEERS]!r}: {error}. "
             f"{_HOW_TO_LIST}"
         ) from error
-    return (*LOOPBACK, *named) if named else None
+    of_4 = [network for network in named if isinstance(network, ipaddress.IPv4Network)]
+    of_6 = [network for network in named if isinstance(network, ipaddress.IPv6Network)]
+    joined: list[Network] = [*ipaddress.collapse_addresses(of_4)]
+    joined += ipaddress.collapse_addresses(of_6)
+    return (*LOOPBACK, *joined) if joined else None
 
 
 def check_admitted(rank: int, hosts: Sequence[str | None], networks: Sequence[Network]) -> None:
@@ -115,12 +120,19 @@ def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
       Our socket; the port is guarded until it is closed.
 
     Raises:
+      ClusterError: They are too many for one program: some 500 addresses.
       OSError: The port is taken, or this is not Linux, or a sandbox that has no such programs.
 
     >>> with doorkeeper(LOOPBACK, 0) as door:
     ...     is_beside(door)
     True
     """
+    program = _program(networks, _SECOND, _FIRST)
+    if len(program) > _MOST_INSTRUCTIONS * _INSTRUCTION.size:
+        raise ClusterError(
+            f"`{PEERS}` must be short enough for the kernel, some 500 addresses, but lists "
+            f"{len(networks)}. List the networks of the hosts, such as 10.1.0.0/16."
+        )
     family = socket.AF_INET6 if _has_both_families() else socket.AF_INET
     door = socket.socket(family)
     try:
@@ -131,16 +143,29 @@ def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
         door.bind(("", port))
         # Not before: another run's could bind the port with us.
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        _attach(door, _SO_ATTACH_REUSEPORT_CBPF, _program(networks, _SECOND, _FIRST))
+        _attach(door, _SO_ATTACH_REUSEPORT_CBPF, program)
         door.listen(1)
-    except (OSError, AttributeError) as error:
+    except AttributeError as error:  # a system without SO_REUSEPORT
         door.close()
         raise OSError(str(error)) from error
+    except OSError:
+        door.close()
+        raise
     return door
 
 
 def is_beside(door: socket.socket) -> bool:
     """Whether all that this process listens with at the port is in the doorkeeper's group."""
+    # With a default timeout Python would make the sockets non-blocking for whoever has them.
+    usual = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        return _is_beside(door)
+    finally:
+        socket.setdefaulttimeout(usual)
+
+
+def _is_beside(door: socket.socket) -> bool:
     port = door.getsockname()[1]
     for name in os.listdir("/proc/self/fd"):
         try:

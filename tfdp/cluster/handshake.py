@@ -47,7 +47,7 @@ async def greet(stream: Stream, secret: str | None) -> dict[str, Any]:
     said, _ = await wire.read(reader, _MOST_BYTES)
     nonces = own + wire.field(said, "nonce", str)
     introduction, shown = wire.field(said, "introduction", dict), said.get("proof")
-    alike = shown is None if secret is None else proves(shown, secret, _OTHER, nonces)
+    alike = shown is None if secret is None else proves(shown, secret, _OTHER, nonces, introduction)
     answer = proof(secret, _FIRST, nonces) if secret is not None and alike else None
     writer.write(wire.frame({"proof": answer}))
     if not alike:
@@ -69,7 +69,7 @@ async def introduce(stream: Stream, introduction: dict[str, Any], secret: str | 
         raise wire.NoMessageError
     own, theirs = secrets.token_hex(32), wire.field(greeting, "nonce", str)
     asks = wire.field(greeting, "secret", bool)
-    shown = None if secret is None else proof(secret, _OTHER, theirs + own)
+    shown = None if secret is None else proof(secret, _OTHER, theirs + own, introduction)
     writer.write(wire.frame({"nonce": own, "proof": shown, "introduction": introduction}))
     answer, _ = await wire.read(reader, _MOST_BYTES)
     if asks and secret is None:

@@ -210,10 +210,10 @@ async def _connect(
                 f"Rank {cluster.rank}: all ranks must have the same secret, but {error}. "
                 f"{HOW_TO_GIVE_ONE}"
             ) from None
-        except wire.NoMessageError as error:
-            raise _no_answer(cluster, error) from error
-        except OSError as error:
+        except OSError as error:  # also another program, such as an earlier run that is not gone
             if remaining <= _RETRY_SECONDS:
+                if isinstance(error, wire.NoMessageError):
+                    raise _no_answer(cluster, error) from error
                 raise ClusterError(
                     f"Rank {cluster.rank}: rank 0 must answer at {cluster.coordinator} within "
                     f"{timeout_seconds:g} s, but: {_in_words(error)}. Start rank 0, mend its "

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import pathlib
 import secrets
 from collections.abc import Mapping
+from typing import Any
 
 from tfdp.errors import ClusterError
 
@@ -67,26 +69,29 @@ def in_environment(environ: Mapping[str, str] = os.environ) -> str | None:
     return text.strip()
 
 
-def proof(secret: str, role: str, nonces: str) -> str:
-    """What only somebody who knows `secret` can say: HMAC-SHA256 of who says it and of the nonces.
+def proof(secret: str, role: str, nonces: str, says: Mapping[str, Any] | None = None) -> str:
+    """What only somebody who knows `secret` can say: HMAC-SHA256 of all the rest.
 
     Args:
       secret: The secret.
       role: Who shows it, so that nobody can send back to one side what that side has said.
       nonces: A random text of each side, so that nobody can say again what was said before.
+      says: What is said with it (JSON), so that nobody can change that on the way.
 
     >>> proof("correct horse battery staple", "rank 0", "of one" + "of the other")[:8]
-    'f496108d'
+    '62827810'
     """
-    said = f"tfdp {role} {nonces}".encode(errors="replace")
+    said = f"tfdp {role} {nonces} {json.dumps(says, sort_keys=True)}".encode(errors="replace")
     return hmac.new(secret.encode(errors="replace"), said, hashlib.sha256).hexdigest()
 
 
-def proves(shown: object, secret: str, role: str, nonces: str) -> bool:
+def proves(
+    shown: object, secret: str, role: str, nonces: str, says: Mapping[str, Any] | None = None
+) -> bool:
     """Whether `shown`, which came from the network, is `role`'s proof; in constant time.
 
     >>> proves("nothing", "correct horse battery staple", "rank 0", "of one" + "of the other")
     False
     """
-    wanted = proof(secret, role, nonces).encode()
+    wanted = proof(secret, role, nonces, says).encode()
     return isinstance(shown, str) and hmac.compare_digest(shown.encode(errors="replace"), wanted)

@@ -167,13 +167,16 @@ class Watchdog:
         before, periods = self._standing
         self._standing = standing, periods + 1 if standing == before else 0
         each_waits = len(signs) == self._board.world_size and all(w for _, w in places.values())
-        stands = fresh and each_waits and self._standing[1] >= _PERIODS
+        # A collective that all have begun is under way, however long it takes one of them.
+        begun = {sign["begun"] for sign in signs.values()}
+        under_way = len(begun) == 1 and any(sign["begun"] > sign["done"] for sign in signs.values())
+        stands = fresh and each_waits and not under_way and self._standing[1] >= _PERIODS
         if not stands or len(set(places.values())) == 1:
             return
         for name in self._own["settings"]:
             by_value: dict[Any, list[int]] = {}
             for rank, sign in signs.items():
-                by_value.setdefault(sign["settings"].get(name), []).append(rank)
+                by_value.setdefault(sign["settings"][name], []).append(rank)
             if len(by_value) > 1:
                 values = [f"{value} on {ranks_in_words(them)}" for value, them in by_value.items()]
                 where = " ".join(f"Rank {rank} is {sign['text']}." for rank, sign in signs.items())

@@ -3,13 +3,14 @@
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.communicator import Communicator
 from tfdp.collectives.probing import Probe
-from tfdp.collectives.processes import Processes, join, joined
+from tfdp.collectives.processes import STOP_TRAINING, Processes, join, joined
 from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.runtime import global_seed
 from tfdp.collectives.sequence import Sequences
 from tfdp.collectives.slices import map_values
 
 __all__ = [
+    "STOP_TRAINING",
     "Agreement",
     "Communicator",
     "Probe",

@@ -32,6 +32,9 @@ from tfdp.collectives import runtime
 from tfdp.collectives.progress import ProgressCounters
 from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
 
+# The setting that `fit` reads from its model.
+STOP_TRAINING = "`stop_training`"
+
 # What TensorFlow raises where a collective ended because of another rank.
 _CONSEQUENCES = (
     tf.errors.UnavailableError,
@@ -89,8 +92,9 @@ class Processes:
         self.board.on_failure(lambda error: runtime.abort(str(error)))
         self.counters = ProgressCounters()
         self.error: str | None = None
-        self.settings: dict[str, Callable[[], Any]] = {
-            "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly
+        self.settings: dict[str, Callable[[], bool]] = {
+            "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly,
+            STOP_TRAINING: lambda: False,
         }
         self._watchdog = Watchdog(self.board, self._progress)
         self._say_goodbye_at_exit()
@@ -98,7 +102,7 @@ class Processes:
         self.board.barrier("the start of TensorFlow on all ranks")
 
     def _progress(self) -> Progress:
-        settings = {name: read() for name, read in self.settings.items()}
+        settings = {name: _read(setting) for name, setting in self.settings.items()}
         return dataclasses.replace(self.counters.read(), error=self.error or "", settings=settings)
 
     def compare_strategies(self, options: dict[str, Any]) -> int:
@@ -297,6 +301,14 @@ def _versions() -> dict[str, str]:
         version = getattr(module, "__version__", None)
         versions[distribution] = version or importlib.metadata.version(distribution)
     return versions
+
+
+def _read(setting: Callable[[], Any]) -> Any:
+    """The value as JSON has it; what cannot be read must not end the watchdog's thread."""
+    try:
+        return bool(setting())
+    except Exception as error:
+        return f"not to be read ({error})"
 
 
 def _difference(introductions: list[dict[str, Any]]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -67,24 +68,31 @@ def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | Non
         ) from error
     if door is not None:
         if not is_beside(door):
-            _warn_of_open_port(rank, port_of(addresses[rank]))
+            _warn_of_open_port(rank, port_of(addresses[rank]), "TensorFlow listens elsewhere")
         door.detach()  # the kernel closes it with the process; Python would before TensorFlow ends
 
 
 def _door(networks: Sequence[Network], rank: int, port: int) -> socket.socket | None:
     try:
         return doorkeeper(networks, port)
-    except OSError:
-        _warn_of_open_port(rank, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ClusterError(
+                f"Rank {rank} must be able to listen on port {port}, but: {error}. End the process "
+                f"that uses the port (`ss -ltnp 'sport = :{port}'` names it), or give this rank "
+                "another port on all hosts."
+            ) from error
+        _warn_of_open_port(rank, port, str(error))
         return None
 
 
-def _warn_of_open_port(rank: int, port: int) -> None:
+def _warn_of_open_port(rank: int, port: int, reason: str) -> None:
     logging.getLogger("tfdp").warning(
         "Rank %d: TensorFlow does what whoever reaches port %d asks of it, and this system cannot "
-        "close the port to other hosts. Let a firewall do it (SECURITY.md).",
+        "close the port to other hosts (%s). Let a firewall do it (SECURITY.md).",
         rank,
         port,
+        reason,
     )
 
 

@@ -85,8 +85,8 @@ def _run_arranged(
         processes.adopt_random_states()
     if name == "fit":
         trained = weakref.ref(model)
-        processes.settings["`stop_training`"] = lambda: bool(
-            getattr(trained(), "stop_training", False)  # NumPy's bool is no JSON
+        processes.settings[collectives.STOP_TRAINING] = lambda: getattr(
+            trained(), "stop_training", False
         )
     if processes.rank != 0:
         bound.arguments["verbose"] = 0

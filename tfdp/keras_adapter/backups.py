@@ -84,19 +84,25 @@ def back_up(original: Callable[..., Any], self: Any) -> Any:
         if remote:
             replaced(lambda _: original(self), self._weights_path)
             return
-        if self.double_checkpoint and os.path.exists(self._weights_path):
-            replaced(lambda path: _copy(self, path), self._prev_weights_path)
+        if all(map(os.path.exists, (self._weights_path, self._training_metadata_path))):
+            # Keras restores it where a kill in the instant of replacing leaves no other.
+            replaced(lambda path: _keep(self, path), self._prev_weights_path)
         replaced(lambda path: _write(self, path), self._weights_path, makes_folder=True)
+        if not self.double_checkpoint:
+            for path in (self._prev_weights_path, self._prev_training_metadata_path):
+                pathlib.Path(path).unlink(missing_ok=True)
 
     on_rank_0(self.model, self._weights_path, act)
     return None
 
 
-def _copy(callback: Any, path: str) -> None:
-    shutil.copyfile(callback._weights_path, path)
-    shutil.copyfile(
-        callback._training_metadata_path, _beside(path, callback._prev_training_metadata_path)
-    )
+def _keep(callback: Any, path: str) -> None:
+    metadata = _beside(path, callback._prev_training_metadata_path)
+    for old, new in ((callback._weights_path, path), (callback._training_metadata_path, metadata)):
+        try:
+            os.link(old, new)
+        except OSError:  # a file system without links
+            shutil.copyfile(old, new)
 
 
 def _write(callback: Any, path: str) -> None:

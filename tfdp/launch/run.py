@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tfdp.cluster import secret
 from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
@@ -73,10 +73,14 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
             for rank in range(options.processes)
         ]
         reserved.release()
+        output = {}
         for rank in range(options.processes):
-            ranks.append(_started(rank, options, command, added[rank]))
-            stack.callback(ranks[-1].close)
-        output = {rank.rank: _Output(rank, sink, outlets) for rank in ranks}
+            try:
+                ranks.append(RankProcess(rank, command, {**os.environ, **added[rank]}))
+                stack.callback(ranks[-1].close)
+                output[rank] = _Output(ranks[-1], sink, outlets)
+            except (OSError, RuntimeError) as error:  # no more processes, files or threads
+                raise _too_many(options, rank, error) from error
 
         def describe(rank: RankProcess) -> Failure:
             assert rank.returncode is not None
@@ -100,17 +104,13 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
     return code
 
 
-def _started(
-    rank: int, options: RunOptions, command: Sequence[str], added: Mapping[str, str]
-) -> RankProcess:
-    try:
-        return RankProcess(rank, command, {**os.environ, **added})
-    except OSError as error:
-        raise OSError(
-            f"`-n` must not exceed the processes and open files that the system allows; received "
-            f"{options.processes}, and rank {rank} could not be started: {error.strerror}; do "
-            f"`-n {max(1, rank)}`, or raise the limits (`ulimit -n`, `ulimit -u`)."
-        ) from error
+def _too_many(options: RunOptions, rank: int, error: Exception) -> OSError:
+    return OSError(
+        f"`-n` must not exceed the processes and open files that the system allows; received "
+        f"{options.processes}, and rank {rank} could not be started: "
+        f"{getattr(error, 'strerror', None) or error}; do `-n {max(1, rank)}`, or raise the limits "
+        "(`ulimit -n`, `ulimit -u`)."
+    )
 
 
 class _Output:
