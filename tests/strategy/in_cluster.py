@@ -96,9 +96,7 @@ def test_values_of_different_ranks_cannot_be_gathered(strategy, board, graph):
     def gather():
         return strategy.gather(harness.per_replica(strategy, parts), 0)
 
-    with pytest.raises(
-        (ValueError, tfdp.errors.CollectiveMismatchError), match=r"axes|\[None, 1\]"
-    ):
+    with pytest.raises((ValueError, tfdp.errors.CollectiveMismatchError), match=r"axes|\[None, 1"):
         (tf.function(gather) if graph else gather)()
 
 
