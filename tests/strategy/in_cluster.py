@@ -483,10 +483,10 @@ def test_another_seed_or_eager_functions_on_a_rank_are_named(strategy, board):
         model.fit(x, y, verbose=0)
     tf.config.run_functions_eagerly(False)
     model.fit(x, y, verbose=0)
-    stops = strategy.extended.processes.settings["`stop_training`"]
-    assert stops() is False
+    progress = strategy.extended.processes._progress
+    assert progress().settings["`stop_training`"] is False
     model.stop_training = np.bool_(True)  # signs of life are JSON
-    assert stops() is True
+    assert progress().settings["`stop_training`"] is True
 
 
 def test_elements_that_are_no_batches_go_to_the_replicas_in_turn(strategy, board):
