@@ -198,6 +198,13 @@ def test_a_size_of_one_is_not_the_number_of_a_share_s_examples(replicas, trains_
     trains_as_one_device(model_with(drawn_for_one), fit_in(replicas, share=1))
 
 
+def test_who_needs_the_number_of_a_share_s_only_example_is_told_why_it_has_none(replicas):
+    build = model_with(lambda: WithNoise(lambda x, seed: tf.stack(tf.unstack(x))))
+    model = harness.build_in_scope(build, replicas)
+    with pytest.raises(ValueError, match=r"(?s)argument `num`.*Use `tf\.shape\(x\)\[0\]`"):
+        fit_in(replicas, share=1)(model)
+
+
 def test_what_eager_steps_do_not_show_of_a_draw_is_told(replicas, caplog):
     def noise(x, seed):
         return tf.function(lambda: keras.random.normal((1, 4), seed=seed))()

@@ -23,9 +23,10 @@ _ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 _TOGETHER = (
     "What replicas share must be written where they do not communicate, for they do it one after "
-    "the other, but %r writes something of the kind, such as a table or a variable made outside "
-    "of the scope, in a branch, a loop or a function that also sums over replicas. Take it out of "
-    "there, or make the variable in `strategy.scope()`."
+    "the other, but %r writes something of the kind, such as a variable made outside of the scope "
+    "or a table (TensorFlow takes a lookup for a write), in a branch, a loop or a function that "
+    "also sums over replicas. Make the variable in `strategy.scope()`, take the lookup out of "
+    "there, or take `@tf.function` off."
 )
 _FROM_OUTSIDE = (
     "Each replica writes a variable that was made outside of `strategy.scope()`, one after the "

@@ -38,7 +38,8 @@ def sharing(
     place.assign(numbers, read_value=False)
     certain = isinstance(data, cut.FullCut) or step.num_replicas == 1
     data = data.rows if isinstance(data, cut.Cut) else data
-    if rows == 1 and step.num_replicas > 1 and not tf.executing_eagerly():
+    single = rows == 1 and step.num_replicas > 1 and not tf.executing_eagerly()
+    if single:
         data, rows = _of_any_length(data)
     fraction = tf.math.divide_no_nan(examples, total)
     share = Share(examples, place, fraction, rows, not certain, custom_loss, windows)
@@ -48,8 +49,20 @@ def sharing(
         mark(own, Mark.STATE)
     remembers = remembering() if tf.executing_eagerly() else contextlib.nullcontext()
     with step.sharing(share), remembers:
-        yield data, total
+        try:
+            yield data, total
+        except (TypeError, ValueError) as error:
+            if rows is None and single:
+                error.add_note(_OF_ANY_LENGTH)
+            raise
         draws.check(step)
+
+
+_OF_ANY_LENGTH = (
+    "Each replica has one example here, and is traced for any number of them, so that nothing of "
+    "size 1 is taken for that: `x.shape[0]` is None. Use `tf.shape(x)[0]`, or give each replica "
+    "two or more."
+)
 
 
 def _of_any_length(data: Any) -> tuple[Any, int | None]:
@@ -62,7 +75,7 @@ def _of_any_length(data: Any) -> tuple[Any, int | None]:
         return data, 1
 
     def of_any_length(leaf: tf.Tensor | None) -> tf.Tensor | None:
-        if leaf is None or leaf.shape.rank == 0:
+        if leaf is None or not leaf.shape.rank:  # or an unknown one
             return leaf
         return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 BROKEN = (
-    "an iterator whose dataset raised an error cannot go on. Make a new one, with `iter(dataset)`."
+    "an iterator whose dataset raised an error, or which was interrupted, cannot go on. Make a new "
+    "one, with `iter(dataset)`."
 )
 
 
