@@ -116,12 +116,13 @@ class RankLostError(RuntimeError):
 
     Here one process plays the first of two ranks, and the connection to the other ends:
 
-    >>> import socket
+    >>> import asyncio, socket
     >>> from tfdp.cluster.board import Board
-    >>> server = socket.create_server(("127.0.0.1", 0))
-    >>> theirs = socket.create_connection(server.getsockname())
-    >>> ours, _ = server.accept()
-    >>> board = Board(rank=0, world_size=2, connections={1: ours}, timeout_seconds=60.0)
+    >>> from tfdp.cluster.connections import Connections
+    >>> ours, theirs = socket.socketpair()
+    >>> connections = Connections()
+    >>> connections.streams[1] = connections.run(asyncio.open_connection(sock=ours))
+    >>> board = Board(rank=0, world_size=2, connections=connections, timeout_seconds=60.0)
     >>> theirs.close()
     >>> board.all_gather("the loss")
     Traceback (most recent call last):
@@ -137,12 +138,13 @@ class CollectiveTimeoutError(RuntimeError):
 
     Here one process plays the first of two ranks, and the other says nothing:
 
-    >>> import socket
+    >>> import asyncio, socket
     >>> from tfdp.cluster.board import Board
-    >>> server = socket.create_server(("127.0.0.1", 0))
-    >>> theirs = socket.create_connection(server.getsockname())
-    >>> ours, _ = server.accept()
-    >>> board = Board(rank=0, world_size=2, connections={1: ours}, timeout_seconds=0.1)
+    >>> from tfdp.cluster.connections import Connections
+    >>> ours, theirs = socket.socketpair()
+    >>> connections = Connections()
+    >>> connections.streams[1] = connections.run(asyncio.open_connection(sock=ours))
+    >>> board = Board(rank=0, world_size=2, connections=connections, timeout_seconds=0.1)
     >>> board.all_gather("the loss")
     Traceback (most recent call last):
         ...
@@ -158,13 +160,14 @@ class RankMismatchError(RuntimeError):
 
     Here one process plays two ranks; what one of them finds ends the waits of both:
 
-    >>> import socket
+    >>> import asyncio, socket
     >>> from tfdp.cluster.board import Board
-    >>> server = socket.create_server(("127.0.0.1", 0))
-    >>> theirs = socket.create_connection(server.getsockname())
-    >>> ours, _ = server.accept()
-    >>> first = Board(rank=0, world_size=2, connections={1: ours}, timeout_seconds=60.0)
-    >>> second = Board(rank=1, world_size=2, connections={0: theirs}, timeout_seconds=60.0)
+    >>> from tfdp.cluster.connections import Connections
+    >>> sockets, ends = socket.socketpair(), [Connections(), Connections()]
+    >>> for rank, (end, own) in enumerate(zip(ends, sockets)):
+    ...     end.streams[1 - rank] = end.run(asyncio.open_connection(sock=own))
+    >>> first = Board(rank=0, world_size=2, connections=ends[0], timeout_seconds=60.0)
+    >>> second = Board(rank=1, world_size=2, connections=ends[1], timeout_seconds=60.0)
     >>> second.fail(RankMismatchError("Rank 1: the seed is 2 here, and 1 on rank 0."))
     >>> first.all_gather("the loss")
     Traceback (most recent call last):
