@@ -10,10 +10,10 @@ CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 # by itself.
 ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
 
-# `make test`: two replicas, which cost least, and graphs as they were traced, for TensorFlow's way
-# of rewriting them takes a sixth of a test's time; clusters and scripts run as users' programs do.
-# `make test-all` has an odd number, which shares nearly every batch unevenly, and rewritten graphs.
-# Tests that need a number of their own say so.
+# `make test` and `make check`: two replicas, which cost least, and graphs as they were traced, for
+# TensorFlow's way of rewriting them takes a sixth of a test's time; clusters and scripts run as
+# users' programs do. `make test-all` has an odd number, which shares nearly every batch unevenly,
+# and rewritten graphs. Tests that need a number of their own say so.
 FAST = os.environ.get("TFDP_TESTS_FAST") == "1"
 REPLICAS = CLUSTER_REPLICAS or (2 if FAST else 3)
 
