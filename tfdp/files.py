@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import pathlib
@@ -125,6 +126,7 @@ def _open_lock(folder: str) -> int:
     return os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
+@functools.cache
 def _system() -> str:
     """What no other system is called, nor this one after a restart."""
     try:

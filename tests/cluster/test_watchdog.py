@@ -101,10 +101,7 @@ STOPS = Progress(2, 1, 1, settings={"`stop`": True})
 
 def test_ranks_that_wait_for_each_other_are_told_what_differs():
     with meeting.boards(2, timeout_seconds=60.0) as boards:
-        dogs = [
-            Watchdog(b, lambda p=p: p, 60.0, 0.1)
-            for b, p in zip(boards, (GOES_ON, STOPS), strict=True)
-        ]
+        dogs = watched(boards, GOES_ON, STOPS)
         with pytest.raises(RankMismatchError):
             boards[1].all_gather("the metrics")
         for board in boards:
@@ -120,10 +117,7 @@ def test_ranks_that_wait_for_each_other_are_told_what_differs():
 @pytest.mark.parametrize("other", [STOPS, dataclasses.replace(GOES_ON, settings=STOPS.settings)])
 def test_what_differs_ends_nothing_where_a_rank_does_not_wait_or_all_wait_in_one_place(other):
     with meeting.boards(2, timeout_seconds=60.0) as boards:
-        dogs = [
-            Watchdog(b, lambda p=p: p, 60.0, 0.1)
-            for b, p in zip(boards, (GOES_ON, other), strict=True)
-        ]
+        dogs = watched(boards, GOES_ON, other)
         time.sleep(1.0)
         assert [board.failure for board in boards] == [None, None]
         for dog in dogs:
@@ -133,10 +127,7 @@ def test_what_differs_ends_nothing_where_a_rank_does_not_wait_or_all_wait_in_one
 def test_a_collective_that_all_have_begun_is_under_way_however_long_one_takes():
     ended = dataclasses.replace(STOPS, steps=3, begun=2, done=2)
     with meeting.boards(2, timeout_seconds=2.0) as boards:
-        dogs = [
-            Watchdog(b, lambda p=p: p, 60.0, 0.1)
-            for b, p in zip(boards, (GOES_ON, ended), strict=True)
-        ]
+        dogs = watched(boards, GOES_ON, ended)
         with pytest.raises(CollectiveTimeoutError):  # the deadline, after 20 periods
             boards[1].all_gather("the metrics")
         for dog in dogs:
@@ -145,10 +136,7 @@ def test_a_collective_that_all_have_begun_is_under_way_however_long_one_takes():
 
 def test_a_rank_that_has_ended_is_lost_to_a_collective_and_where_it_was_is_told():
     with meeting.boards(2, timeout_seconds=60.0) as boards:
-        dogs = [
-            Watchdog(b, lambda p=p: p, 60.0, 0.1)
-            for b, p in zip(boards, (GOES_ON, STOPS), strict=True)
-        ]
+        dogs = watched(boards, GOES_ON, STOPS)
         dogs[1].stop()
         boards[1].close()
         text = failure_of(boards[0])

@@ -24,7 +24,7 @@ from tfdp.cluster.gathering import STRANGER_SECONDS, Gathering
 from tfdp.cluster.handshake import SecretError, introduce
 from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
-from tfdp.cluster.spec import Cluster, host_of, is_loopback, port_of
+from tfdp.cluster.spec import Cluster, cannot_listen, host_of, is_loopback, port_of
 from tfdp.errors import ClusterError
 
 # The pause between two attempts to reach rank 0.
@@ -121,11 +121,7 @@ def _listen(cluster: Cluster, address: str) -> socket.socket:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         return socket.create_server(("", port))
     except (OSError, OverflowError) as error:
-        raise ClusterError(
-            f"Rank {cluster.rank} must be able to listen on port {port}, as {cluster.source} says, "
-            f"but: {error}. End the process that uses the port (`ss -ltnp 'sport = :{port}'` "
-            "names it), or give this rank another port on all hosts."
-        ) from error
+        raise cannot_listen(cluster.rank, port, error, f", as {cluster.source} says") from error
 
 
 async def _gather(

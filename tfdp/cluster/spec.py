@@ -148,6 +148,19 @@ def port_of(address: str) -> int:
     return split_address(address)[1]
 
 
+def cannot_listen(rank: int, port: int, error: Exception, why_there: str = "") -> ClusterError:
+    """What a rank says whose own port it cannot have.
+
+    >>> str(cannot_listen(1, 2222, OSError("it is in use")))[:59]
+    'Rank 1 must be able to listen on port 2222, but: it is in u'
+    """
+    return ClusterError(
+        f"Rank {rank} must be able to listen on port {port}{why_there}, but: {error}. End the "
+        f"process that uses the port (`ss -ltnp 'sport = :{port}'` names it), or give this rank "
+        "another port on all hosts."
+    )
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this one, by its loopback interface.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from tfdp.cluster.admission import Network, doorkeeper, is_beside
-from tfdp.cluster.spec import port_of
+from tfdp.cluster.spec import cannot_listen, port_of
 from tfdp.collectives._tensorflow import ServerDef, context
 from tfdp.collectives._tensorflow import global_seed as global_seed
 from tfdp.errors import ClusterError
@@ -77,11 +77,7 @@ def _door(networks: Sequence[Network], rank: int, port: int) -> socket.socket | 
         return doorkeeper(networks, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise ClusterError(
-                f"Rank {rank} must be able to listen on port {port}, but: {error}. End the process "
-                f"that uses the port (`ss -ltnp 'sport = :{port}'` names it), or give this rank "
-                "another port on all hosts."
-            ) from error
+            raise cannot_listen(rank, port, error) from error
         _warn_of_open_port(rank, port, str(error))
         return None
 
