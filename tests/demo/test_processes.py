@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfdp.demo import processes
-from tfdp.demo.options import DemoOptions
+from tfdp.demo.demo_command import DemoOptions
 from tfdp.demo.train import TrainingRun
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tfdp.demo.compare import WeightDifference
-from tfdp.demo.options import DemoOptions
+from tfdp.demo.demo_command import DemoOptions
 from tfdp.demo.run import _verdict
 
 

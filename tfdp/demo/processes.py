@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from tfdp import launch
-from tfdp.demo.options import DemoOptions
+from tfdp.demo.demo_command import DemoOptions
 from tfdp.demo.train import TrainingRun
 from tfdp.files import temporary_folder
 

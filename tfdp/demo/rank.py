@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import tfdp
-from tfdp.bench.datasets import load
-from tfdp.demo.options import DemoOptions
+from tfdp.demo.demo_command import DemoOptions
+from tfdp.demo.images import load
 from tfdp.demo.processes import save_run, step_signs, told_options
 from tfdp.demo.train import train
 
@@ -35,7 +35,7 @@ def run(options: DemoOptions, folder: pathlib.Path) -> None:
         result = train(
             load(options.dataset),
             strategy=strategy,
-            epochs=options.passes,
+            epochs=options.epochs,
             batch_size=options.batch_size,
             seed=options.seed,
             on_step=on_step,

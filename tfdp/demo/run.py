@@ -15,10 +15,10 @@ from rich.progress import (
 from rich.table import Table
 
 import tfdp
-from tfdp.bench.datasets import load
 from tfdp.demo.compare import RELATIVE_BOUND, WeightDifference, weight_difference
+from tfdp.demo.demo_command import DemoOptions
 from tfdp.demo.devices import prepare_devices
-from tfdp.demo.options import DemoOptions
+from tfdp.demo.images import load
 from tfdp.demo.plot import plot_curves
 from tfdp.demo.processes import RanksFailedError, train_in_processes
 from tfdp.demo.train import TrainingRun, steps_per_epoch, train
@@ -37,7 +37,7 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
         process failed.
 
     Raises:
-        tfdp.bench.datasets.DataUnavailableError: the images cannot be had.
+        tfdp.demo.images.DataUnavailableError: the images cannot be had.
     """
     console = console or Console()
     try:
@@ -61,15 +61,15 @@ def _train_both(options: DemoOptions, console: Console) -> dict[str, TrainingRun
     devices = prepare_devices(1 if in_processes else options.replicas)
     data = load(options.dataset)
     strategy = None if in_processes else tfdp.DataParallelStrategy(devices=devices)
-    total_steps = options.passes * steps_per_epoch(data, options.batch_size)
+    total_steps = options.epochs * steps_per_epoch(data, options.batch_size)
     where = f"{options.processes} processes" if in_processes else f"devices {', '.join(devices)}"
     console.print(
         f"{options.dataset}: {len(data.train_images)} training and {len(data.test_images)} test "
-        f"images, {options.passes} epochs, {total_steps} steps of {options.batch_size} examples; "
+        f"images, {options.epochs} epochs, {total_steps} steps of {options.batch_size} examples; "
         f"{where}"
     )
     fit = functools.partial(
-        train, data, epochs=options.passes, batch_size=options.batch_size, seed=options.seed
+        train, data, epochs=options.epochs, batch_size=options.batch_size, seed=options.seed
     )
     with _progress(console) as progress:
         task = progress.add_task("one device", total=total_steps)
