@@ -93,7 +93,6 @@ def test_a_run_measures_prints_draws_and_keeps(sides, where, tmp_path):
         "-m",
         "tfdp.cli",
         "bench",
-        "allreduce",
         "--topology",
         ",".join(sides),
     ]

@@ -3,6 +3,7 @@
 import pathlib
 import re
 import shlex
+import types
 
 import pytest
 
@@ -16,9 +17,9 @@ README = pathlib.Path(everything.__file__).with_name("README.md")
 def commands(monkeypatch, tmp_path):
     """Replaces the commands: the second fails until there is a file `mended`."""
     found = {
-        "one": "python -c print('first')",
-        "two": f"python -c open(r'{tmp_path / 'mended'}')",
-        "three": "python -c print('{folder}')",
+        "one": "python -c \"print('first')\"",
+        "two": f"python -c \"open('{tmp_path / 'mended'}')\"",
+        "three": "python -c \"print('{folder}')\"",
     }
     monkeypatch.setattr(everything, "COMMANDS", found)
     return found
@@ -29,9 +30,7 @@ def written(folder):
 
 
 def test_it_goes_on_past_what_fails_and_tries_only_that_again(commands, tmp_path, capsys):
-    options = everything.AllOptions.__new__(everything.AllOptions)
-    object.__setattr__(options, "output", tmp_path / "tables")
-    object.__setattr__(options, "only", tuple(commands))
+    options = types.SimpleNamespace(output=tmp_path / "tables", only=tuple(commands))
     assert everything.run(options) == 1
     said = capsys.readouterr()
     assert "first" in said.out and "two failed: see" in said.err

@@ -47,7 +47,7 @@ def test_options_after_the_command_are_its_own(received, words, command):
             "received 0;",
             "`--devices-per-process 1`",
         ),
-        (["-n", "2", "--log-dir", __file__, "x"], "test_command_line.py", "-logs`"),
+        (["-n", "2", "--log-dir", __file__, "x"], "test_run_command.py", "-logs`"),
         (["-n", "2", "--log-dir", "", "x"], "received '',", "`--log-dir .`"),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_run_to_compare_with_is_checked_like_the_first(tmp_path, capsys):
     [
         ("page.txt", "page.html`"),
         ("no/where/page.html", "do `mkdir -p "),
-        ("logs", "do `--output run.html`"),
+        ("logs", "/logs/tfdp.html`"),
     ],
 )
 def test_an_output_that_cannot_be_is_refused(tmp_path, capsys, output, remedy):

@@ -12,10 +12,10 @@ from benchmarks.convergence.convergence_command import ConvergenceOptions
     ("choices", "message"),
     [
         ({"task": "mpl"}, r"`task` must be one of mlp, cnn.*'mpl'; do `--task mlp`"),
-        ({"optimizers": ("sgd", "lion")}, r"`optimizers` must be some of.*'lion'"),
+        ({"optimizers": ("sgd", "lion")}, r"`optimizers` must be some of.*'sgd,lion'"),
         ({"epochs": 0}, r"`epochs` must be at least 1; received 0"),
         ({"micro_batch": 0}, r"`micro-batch` must be at least 1"),
-        ({"seeds": 0}, r"do `--seeds 1`"),
+        ({"seeds": 0}, r"do `--seeds 3`"),
         ({"jobs": -1}, r"do `--jobs 1`"),
         ({"timeout_seconds": float("nan")}, r"`timeout` must be above 0"),
         ({"minutes": -1}, r"`minutes` must be at least 0"),
