@@ -5,19 +5,21 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from tfdp.demo.compare import WeightDifference
 from tfdp.demo.demo_command import DemoOptions
-from tfdp.demo.run import _verdict
+from tfdp.demo.run import RELATIVE_BOUND, _verdict
 
 
-@pytest.mark.parametrize(("absolute", "code"), [(1e-7, 0), (1e-2, 1), (float("nan"), 1)])
-def test_the_exit_code_says_whether_the_weights_agree(absolute, code):
+@pytest.mark.parametrize(
+    ("apart", "code"), [(1e-7, 0), (RELATIVE_BOUND, 0), (1e-2, 1), (np.inf, 1), (np.nan, 1)]
+)
+def test_the_exit_code_says_whether_the_weights_agree(apart, code):
     text = io.StringIO()
-    difference = WeightDifference(absolute, largest_weight=1.0)
-    assert _verdict(difference, DemoOptions(), Console(file=text, width=200)) == code
+    assert _verdict(apart, 8.0, DemoOptions(), Console(file=text, width=200)) == code
+    assert f"{8 * apart:.2e}, {apart:.2e} of the largest weight" in text.getvalue()
     assert ("This is a bug in tfdp" in text.getvalue()) == (code == 1)
 
 

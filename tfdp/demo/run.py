@@ -15,13 +15,20 @@ from rich.progress import (
 from rich.table import Table
 
 import tfdp
-from tfdp.demo.compare import RELATIVE_BOUND, WeightDifference, weight_difference
 from tfdp.demo.demo_command import DemoOptions
 from tfdp.demo.devices import prepare_devices
 from tfdp.demo.images import load
 from tfdp.demo.plot import plot_curves
 from tfdp.demo.processes import RanksFailedError, train_in_processes
 from tfdp.demo.train import TrainingRun, steps_per_epoch, train
+from tfdp.verification.compare import difference, largest
+
+# Sums in another order differ in the last bit of float32 (6e-8), and training amplifies that. One
+# device that is given each batch's examples in reverse ended 5e-7 from itself after the 184 steps
+# of the digits and 4e-6 after the 1,876 of Fashion-MNIST; two replicas ended 5e-7 and 2e-5 from one
+# device (single runs on CPU). The bound leaves room above these, and is far below what other
+# training does: two replicas of stock MirroredStrategy ended 6e-2 away on the digits.
+RELATIVE_BOUND = 1e-4
 
 
 def run(options: DemoOptions, console: Console | None = None) -> int:
@@ -33,7 +40,7 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
 
     Returns:
         The exit code: 0, or 1 where the weights differ by more than
-        :data:`tfdp.demo.compare.RELATIVE_BOUND` of the largest weight; the launcher's where a
+        :data:`RELATIVE_BOUND` of the largest weight; the launcher's where a
         process failed.
 
     Raises:
@@ -49,10 +56,12 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
         )
         return error.exit_code
     single, replicated = runs.values()
-    difference = weight_difference(single.weights, replicated.weights)
+    scale = largest(single.weights)
+    pairs = zip(replicated.weights, single.weights, strict=True)
+    apart = max(difference(ours, expected, scale) for ours, expected in pairs)
     plot_curves(runs, f"{options.dataset}: {' and '.join(runs)}, same seed", options.output)
     console.print(_table(runs))
-    return _verdict(difference, options, console)
+    return _verdict(apart, scale, options, console)
 
 
 def _train_both(options: DemoOptions, console: Console) -> dict[str, TrainingRun]:
@@ -119,17 +128,17 @@ def _table(runs: dict[str, TrainingRun]) -> Table:
     return table
 
 
-def _verdict(difference: WeightDifference, options: DemoOptions, console: Console) -> int:
+def _verdict(apart: float, scale: float, options: DemoOptions, console: Console) -> int:
     console.print(
-        f"Largest weight difference: {difference.absolute:.2e}, "
-        f"{difference.relative:.2e} of the largest weight (bound {RELATIVE_BOUND:.0e})"
+        f"Largest weight difference: {apart * scale:.2e}, {apart:.2e} of the largest weight "
+        f"(bound {RELATIVE_BOUND:.0e})"
     )
     console.print(f"Curves: {options.output}", soft_wrap=True, highlight=False)
-    if difference.within_bound:
+    if apart <= RELATIVE_BOUND:  # NaN is not
         return 0
     console.print(
         f"[bold red]{options.replicas} replicas must end within {RELATIVE_BOUND:.0e} of one "
-        f"device's largest weight; received {difference.relative:.2e}.[/] This is a bug in tfdp; "
+        f"device's largest weight; received {apart:.2e}.[/] This is a bug in tfdp; "
         "please report it with the output above and the output of `pip freeze`."
     )
     return 1
