@@ -82,7 +82,7 @@ def test_a_missing_tensorflow_is_answered_with_what_to_install(capsys, monkeypat
 
 def test_a_demo_in_processes_has_a_replica_in_each_by_default(monkeypatch):
     received = []
-    monkeypatch.setattr("tfdp.demo.run.run", lambda options: received.append(options) or 0)
+    monkeypatch.setattr("tfdp.demo.comparison.run", lambda options: received.append(options) or 0)
     for name in ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is undone
     for words in ([], ["--processes", "3"], ["--processes", "2", "--replicas", "4"]):

@@ -39,7 +39,6 @@ _INSTALL = {
 }
 
 _KINDS = {int: "a whole number", float: "a number"}
-_LISTS = {int: "whole numbers with commas between", float: "numbers with commas between"}
 
 #: The default of an option that must be given.
 REQUIRED: Any = dataclasses.MISSING
@@ -96,25 +95,21 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """Adds every option of a dataclass to a parser."""
     hints = typing.get_type_hints(kind)
     for field in _fields(kind):
-        told = field.metadata["option"]
-        settings = {"help": told.help, "default": field.default, **told.settings}
-        (first, *_) = flags = _flags(field)
+        told, flags = field.metadata["option"], _flags(field)
         element, several = _element(hints[field.name])
-        if first.startswith("-"):
-            settings["dest"] = field.name
-            settings.setdefault("metavar", _metavar(field) if element is not bool else None)
-            settings["required"] = field.default is REQUIRED
-        else:
-            flags = (field.name,)
-            settings["metavar"] = first
-        if field.default is REQUIRED or field.default == ():
-            settings["default"] = None if field.default is REQUIRED else []
+        # What is not given is the dataclass' default; argparse shows it, and extends no tuple.
+        default = None if field.default in (REQUIRED, ()) else field.default
+        settings = {"help": told.help, "default": default}
         if element is bool:
-            del settings["metavar"]
             settings["action"] = "store_true"
         else:
-            settings["type"] = _parser(field, element, several and "nargs" not in settings)
-        parser.add_argument(*flags, **settings)
+            settings["metavar"] = _metavar(field)
+            settings["type"] = _parser(field, element, several and "nargs" not in told.settings)
+        if flags[0].startswith("-"):
+            settings |= {"dest": field.name, "required": field.default is REQUIRED}
+        else:
+            flags = (field.name,)
+        parser.add_argument(*flags, **settings | told.settings)
 
 
 def options_of(parsed: argparse.Namespace, kind: Callable[..., Any]) -> Any:
@@ -123,12 +118,12 @@ def options_of(parsed: argparse.Namespace, kind: Callable[..., Any]) -> Any:
     Raises:
         ValueError: an option is out of its limits.
     """
-    values = {field.name: getattr(parsed, field.name) for field in _fields(kind)}
-    for name, value in values.items():
+    given = {field.name: getattr(parsed, field.name) for field in _fields(kind)}
+    for name, value in given.items():
         if isinstance(value, list):
             # The `--` before a command is not one of its words.
-            values[name] = tuple(value[1:] if value[:1] == ["--"] else value)
-    return kind(**values)
+            given[name] = tuple(value[value[:1] == ["--"] :])
+    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 def add_command(
@@ -196,7 +191,8 @@ def _name(field: dataclasses.Field[Any]) -> str:
 
 def _metavar(field: dataclasses.Field[Any]) -> str:
     choices = field.metadata["option"].choices
-    return f"{{{','.join(choices)}}}" if choices else _name(field).upper().replace("-", "_")
+    name = _flags(field)[-1].lstrip("-").upper().replace("-", "_")
+    return f"{{{','.join(choices)}}}" if choices else name
 
 
 def _element(hint: Any) -> tuple[Any, bool]:
@@ -209,19 +205,16 @@ def _element(hint: Any) -> tuple[Any, bool]:
 
 def _parser(field: dataclasses.Field[Any], element: Any, listed: bool) -> Callable[[str], Any]:
     told = field.metadata["option"]
-    convert = told.parse or element
 
     def parse(text: str) -> Any:
         if listed and told.choices and text == "all":
             return tuple(told.choices)
         try:
-            values = tuple(convert(part) for part in (text.split(",") if listed else [text]))
+            words = text.split(",") if listed else [text]
+            values = tuple((told.parse or element)(word) for word in words)
         except ValueError as error:
-            said = (
-                str(error)
-                if told.parse
-                else _refusal(field, (_LISTS if listed else _KINDS)[element], repr(text))
-            )
+            must_be = "numbers with commas between" if listed else _KINDS[element]
+            said = str(error) if told.parse else _refusal(field, must_be, repr(text))
             raise argparse.ArgumentTypeError(said) from None
         return values if listed else values[0]
 
@@ -232,16 +225,21 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
     told = field.metadata["option"]
     each = value if isinstance(value, tuple) else (value,)
     if told.choices and not (each and set(each) <= set(told.choices)):
-        listed = ", ".join(told.choices)
-        some = f"some of {listed}, or all" if isinstance(value, tuple) else f"one of {listed}"
-        raise ValueError(_refusal(field, some, repr(",".join(each))))
+        names = ", ".join(told.choices)
+        must_be = f"some of {names}, or all" if isinstance(value, tuple) else f"one of {names}"
+        raise ValueError(_refusal(field, must_be, repr(",".join(each))))
+    if told.at_most is not None:
+        must_be = f"from {told.at_least} to {told.at_most}"
+    else:
+        must_be = f"above {told.above}" if told.at_least is None else f"at least {told.at_least}"
     # Written so that NaN is refused too.
-    if told.at_most is not None and not all(told.at_least <= v <= told.at_most for v in each):
-        raise ValueError(_refusal(field, f"from {told.at_least} to {told.at_most}", value))
-    if told.at_least is not None and not all(v >= told.at_least for v in each):
-        raise ValueError(_refusal(field, f"at least {told.at_least}", value))
-    if told.above is not None and not all(v > told.above for v in each):
-        raise ValueError(_refusal(field, f"above {told.above}", value))
+    if not all(
+        (told.at_least is None or number >= told.at_least)
+        and (told.at_most is None or number <= told.at_most)
+        and (told.above is None or number > told.above)
+        for number in each
+    ):
+        raise ValueError(_refusal(field, must_be, value))
     if told.writes is not None:
         _check_file(field, value)
 

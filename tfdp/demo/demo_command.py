@@ -94,8 +94,8 @@ def _demo(options: DemoOptions, parser: argparse.ArgumentParser) -> int:
     if options.processes > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
+    from tfdp.demo.comparison import run
     from tfdp.demo.images import DataUnavailableError
-    from tfdp.demo.run import run
 
     try:
         return run(options)

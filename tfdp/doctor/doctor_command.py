@@ -55,6 +55,6 @@ def add_doctor(commands: argparse._SubParsersAction) -> None:
 
 
 def _doctor(options: DoctorOptions, parser: argparse.ArgumentParser) -> int:
-    from tfdp.doctor.run import run
+    from tfdp.doctor.examination import run
 
     return run(options)

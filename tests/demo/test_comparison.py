@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tfdp.demo.comparison import RELATIVE_BOUND, _verdict
 from tfdp.demo.demo_command import DemoOptions
-from tfdp.demo.run import RELATIVE_BOUND, _verdict
 
 
 @pytest.mark.parametrize(
