@@ -7,9 +7,9 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping
 
-from tfdp.report.files import steady
-from tfdp.report.reading import Run
-from tfdp.report.records import Step
+from tfdp.report.log_directory import Run
+from tfdp.report.log_lines import Step
+from tfdp.report.rank_log import steady
 
 # In the order of a step. `rest` stands for all but the first where a step is not taken apart.
 PARTS = ("input", "compute", "meeting", "communication", "other", "rest")
@@ -80,12 +80,12 @@ def rank_splits(run: Run) -> tuple[RankSplit, ...]:
     """Each rank's median step; without sampled steps only into `input` and `rest`.
 
     Ranks without any measured part are left out, and so are the steps that
-    :func:`tfdp.report.files.steady` leaves out.
+    :func:`tfdp.report.rank_log.steady` leaves out.
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
-        >>> from tfdp.report.records import Start
+        >>> from tfdp.report.rank_log import RankLog, Session
+        >>> from tfdp.report.log_lines import Start
         >>> steps = [Step(n, n, 0, 1, 8, seconds=4, input_seconds=n) for n in (1, 2, 3)]
         >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
         >>> rank_splits(Run(pathlib.Path(), (log,), None, ()))
@@ -106,8 +106,8 @@ def over_time(run: Run) -> list[tuple[int, Split]]:
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
-        >>> from tfdp.report.records import Start
+        >>> from tfdp.report.rank_log import RankLog, Session
+        >>> from tfdp.report.log_lines import Start
         >>> steps = [Step(n, n, 0, 1, 8, seconds=4, compute_seconds=3) for n in (1, 2)]
         >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
         >>> over_time(Run(pathlib.Path(), (log, log), None, ()))

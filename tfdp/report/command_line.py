@@ -44,13 +44,13 @@ def _report(parsed: argparse.Namespace) -> int:
         options = ReportOptions(parsed.log_dir, parsed.output, tuple(parsed.compare))
     except ValueError as error:
         parser.error(str(error))
-    require(["jinja2"], parser)
+    require(["jinja2", "matplotlib"], parser)
 
-    from tfdp.report.fields import LogError
-    from tfdp.report.run import run
+    from tfdp.report.log_values import LogError
+    from tfdp.report.page import write_page
 
     try:
-        return run(options)
+        return write_page(options)
     except LogError as error:
         parser.error(str(error))
     except OSError as error:

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from tfdp.report.breakdown import RankSplit, rank_splits
-from tfdp.report.reading import Run
-from tfdp.report.records import Start, Step
+from tfdp.report.log_directory import Run
+from tfdp.report.log_lines import Start, Step
+from tfdp.report.number_words import count, duration, number, percent
 from tfdp.report.stragglers import Wait, straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped
-from tfdp.report.words import count, duration, number, percent
 from tfdp.stragglers import LATE_SHARE, LEAST_SAMPLES, last_share
 
 INPUT_SHARE = 0.15
@@ -44,7 +44,7 @@ def findings(run: Run) -> tuple[Finding, ...]:
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
+        >>> from tfdp.report.rank_log import RankLog, Session
         >>> steps = tuple(Step(0, n, 0, 1, 8, 1.0, input_seconds=0.75, loss=1.0) for n in (1, 2))
         >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, [*steps]),), steps, (), ())
         >>> [(found.name, bool(found.advice))

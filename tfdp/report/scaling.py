@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from tfdp.report.reading import Run
+from tfdp.report.log_directory import Run
 from tfdp.report.summary import Headline
 
 

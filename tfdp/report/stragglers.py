@@ -6,8 +6,8 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 
-from tfdp.report.files import steady
-from tfdp.report.reading import Run
+from tfdp.report.log_directory import Run
+from tfdp.report.rank_log import steady
 from tfdp.report.summary import headline
 from tfdp.stragglers import arrivals
 
@@ -41,8 +41,8 @@ def waits(run: Run) -> tuple[Wait, ...]:
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
-        >>> from tfdp.report.records import Start, Step
+        >>> from tfdp.report.rank_log import RankLog, Session
+        >>> from tfdp.report.log_lines import Start, Step
         >>> def log(rank, *waits):
         ...     steps = tuple(Step(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
         ...                   for n, wait in enumerate(waits, 1))

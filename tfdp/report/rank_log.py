@@ -8,8 +8,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tfdp.report.fields import LogError
-from tfdp.report.records import End, Epoch, Record, Start, Step, Straggler, record
+from tfdp.report.log_lines import End, Epoch, Record, Start, Step, Straggler, record
+from tfdp.report.log_values import LogError
 
 
 @dataclasses.dataclass

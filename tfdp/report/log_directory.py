@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdp.cluster.ranks import ranks_in_words
-from tfdp.report.fields import LogError
-from tfdp.report.files import RankLog, read_rank
-from tfdp.report.records import Start, check_format
+from tfdp.report.log_lines import Start, check_format
+from tfdp.report.log_values import LogError
+from tfdp.report.rank_log import RankLog, read_rank
 
 _RANK_FILE = re.compile(r"rank(\d+)\.jsonl")
 _WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"
@@ -56,7 +56,7 @@ def read_run(directory: pathlib.Path) -> Run:
     Example:
         >>> read_run(pathlib.Path("no/logs"))
         Traceback (most recent call last):
-        tfdp.report.fields.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     logs = _rank_logs(directory)
     size = max(logs.values(), key=lambda log: log.start.time).start.world_size

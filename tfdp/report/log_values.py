@@ -14,7 +14,7 @@ class LogError(ValueError):
 
     >>> raise LogError("`logs` must be a log directory ...")
     Traceback (most recent call last):
-    tfdp.report.fields.LogError: `logs` must be a log directory ...
+    tfdp.report.log_values.LogError: `logs` must be a log directory ...
     """
 
 
@@ -34,7 +34,7 @@ class Fields:
         (3, nan, None)
         >>> fields.number("step", least=4)
         Traceback (most recent call last):
-        tfdp.report.fields.LogError: rank0.jsonl, line 2: `step` must be a number of at least 4, ...
+        tfdp.report.log_values.LogError: rank0.jsonl, line 2: `step` must be a number of at ...
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:

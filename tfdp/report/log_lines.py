@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfdp.report.fields import Fields, LogError
+from tfdp.report.log_values import Fields, LogError
 
 FORMAT = 1
 
