@@ -7,8 +7,8 @@ import pathlib
 import sys
 
 from tfdp.launch.command import CommandError
+from tfdp.launch.launcher import run
 from tfdp.launch.options import RunOptions
-from tfdp.launch.run import run
 
 
 def add_run(commands: argparse._SubParsersAction) -> None:

@@ -7,6 +7,7 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 
@@ -69,17 +70,19 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
         "/ bound: time / bound.",
+        box=SIMPLE_HEAD,
     )
-    for column in ("side", "median", "min-max", "algorithm", "bus", "/ bound"):
-        table.add_column(column, justify="left" if column == "side" else "right", no_wrap=True)
+    table.add_column("side", overflow="fold")
+    for column in ("median", "min-max", "algorithm\nMB/s", "bus\nMB/s", "/ bound"):
+        table.add_column(column, justify="right", no_wrap=True)
     for side, seconds in sorted(times(measured, size_bytes).items(), key=lambda row: row[1][0]):
         median = statistics.median(seconds)
         table.add_row(
             side,
             _show(median),
             f"{_show(min(seconds))} - {_show(max(seconds))}",
-            f"{size_bytes / median / 1e6:.1f} MB/s",
-            f"{bound.bus_rate(size_bytes, median) / 1e6:.1f} MB/s",
+            f"{size_bytes / median / 1e6:.1f}",
+            f"{bound.bus_rate(size_bytes, median) / 1e6:.1f}",
             f"{median / bound.seconds(size_bytes):.2f}",
         )
     return table
