@@ -42,6 +42,6 @@ def _doctor(parsed: argparse.Namespace) -> int:
     except ValueError as error:
         parser.error(str(error))
 
-    from tfdp.doctor.run import run
+    from tfdp.doctor.examination import run
 
     return run(options)

@@ -55,8 +55,8 @@ def rank_lines(
         megabytes: size of the large all-reduce.
     """
     replicas = sum(len(facts.devices) for facts in ranks)
-    head = ["rank", "host", "pid", "devices", "cores", "round trip", "all-reduce 4 B"]
-    head += [f"{megabytes} MB", "GB/s", "result"]
+    head = ["rank", "host", "pid", "devices", "cores", "trip ms", "4 B ms"]
+    head += [f"{megabytes} MB ms", "GB/s", "result"]
     rows = [head]
     for facts, result in zip(ranks, measured, strict=True):
         row = [str(facts.rank), facts.host, str(facts.pid)]
@@ -68,10 +68,10 @@ def rank_lines(
         for row in rows
     ]
     if replicas > 1:
-        lines.append(
-            f"(medians over {replicas} replicas; GB/s: bytes that a replica sends, 2(n-1)/n of "
-            "the buffer, by time)"
-        )
+        lines += [
+            "(milliseconds, medians: a trip to rank 0 and back, an all-reduce of that size",
+            f"over {replicas} replicas; GB/s: what a replica sends, 2(n-1)/n of it, by time)",
+        ]
     else:
         lines.append("(one replica: there is nothing to reduce)")
     return lines
@@ -90,7 +90,7 @@ def _result_cells(result: Measurement | None, replicas: int, megabytes: int) -> 
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return _NOTHING if seconds is None else f"{1e3 * seconds:.2f} ms"
+    return _NOTHING if seconds is None else f"{1e3 * seconds:.2f}"
 
 
 def _joined(devices: Sequence[str]) -> str:

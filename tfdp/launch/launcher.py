@@ -76,9 +76,7 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
                     (ranks[-1].stdout, sink.stdout),
                     (ranks[-1].stderr, sink.stderr),
                 ):
-                    streams.append(
-                        RankStream(rank, source, sink, target, logs[rank] if logs else None)
-                    )
+                    streams.append(RankStream(rank, source, sink, target, log))
                     streams[-1].start()
             except (OSError, RuntimeError) as error:  # no more processes, files or threads
                 raise _too_many(options, rank, error) from error

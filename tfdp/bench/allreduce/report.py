@@ -71,6 +71,8 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
         "/ bound: time / bound.",
         box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
     table.add_column("side", overflow="fold")
     for column in ("median", "min-max", "algorithm\nMB/s", "bus\nMB/s", "/ bound"):
@@ -80,7 +82,7 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
         table.add_row(
             side,
             _show(median),
-            f"{_show(min(seconds))} - {_show(max(seconds))}",
+            _range(min(seconds), max(seconds)),
             f"{size_bytes / median / 1e6:.1f}",
             f"{bound.bus_rate(size_bytes, median) / 1e6:.1f}",
             f"{median / bound.seconds(size_bytes):.2f}",
@@ -147,3 +149,9 @@ def _show(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def _range(least: float, most: float) -> str:
+    low, unit = _show(least).split()
+    high = _show(most)
+    return f"{low} - {high}" if high.endswith(f" {unit}") else f"{low} {unit} - {high}"
