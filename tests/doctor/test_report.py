@@ -2,6 +2,7 @@
 
 from tfdp.cluster import Cluster
 from tfdp.doctor.facts import Facts, Measurement
+from tfdp.doctor.options import DoctorOptions
 from tfdp.doctor.report import cluster_lines, rank_lines
 
 RANKS = [Facts(rank=0, host="a", pid=7), Facts(rank=1, host="node-1", pid=12345)]
@@ -19,7 +20,7 @@ def test_each_rank_has_a_line_and_columns_are_aligned():
 
 def test_the_lines_fit_80_columns_behind_the_launcher_s_prefix():
     measured = [Measurement(0.0123, 0.0456, 1.2, right=True)] * 2
-    lines = rank_lines(RANKS, measured, megabytes=100)
+    lines = rank_lines(RANKS, measured, DoctorOptions().megabytes)
     assert max(map(len, lines)) + len("[0] ") <= 80
 
 

@@ -1,4 +1,4 @@
-"""What the doctor prints: plain lines, which a launcher's prefix does not tear apart."""
+"""The lines that the doctor prints: plain ones, which a launcher's prefix does not tear apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTHING = "-"
 
 
 def versions_line(versions: Mapping[str, str | None]) -> str:
-    """All versions in one line.
+    """Returns all versions in one line.
 
     Example:
         >>> versions_line({"python": "3.11.7", "tensorflow": None})
@@ -23,7 +23,7 @@ def versions_line(versions: Mapping[str, str | None]) -> str:
 
 
 def cluster_lines(cluster: Cluster) -> list[str]:
-    """The cluster as this process understands it.
+    """Returns the cluster as this process understands it, in lines.
 
     Example:
         >>> print(*cluster_lines(Cluster(0, 2, "a:20000", ("a:20000", "b:20000"), "TF_CONFIG")),
@@ -47,7 +47,7 @@ def cluster_lines(cluster: Cluster) -> list[str]:
 def rank_lines(
     ranks: Sequence[Facts], measured: Sequence[Measurement | None], megabytes: int
 ) -> list[str]:
-    """The table: a head, a line for each rank, and what the numbers mean.
+    """Returns the table: a head, a line for each rank, and what the numbers mean.
 
     Args:
         ranks: every rank of the cluster.
@@ -69,8 +69,8 @@ def rank_lines(
     ]
     if replicas > 1:
         lines += [
-            "(milliseconds, medians: a trip to rank 0 and back, an all-reduce of that size",
-            f"over {replicas} replicas; GB/s: what a replica sends, 2(n-1)/n of it, by time)",
+            f"(medians in ms: a message to all ranks, by rank 0; all-reduces over {replicas}",
+            "replicas of that size; GB/s: what a replica sends, 2(n-1)/n of it, by time)",
         ]
     else:
         lines.append("(one replica: there is nothing to reduce)")
@@ -94,7 +94,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _joined(devices: Sequence[str]) -> str:
-    """Devices without the kind repeated.
+    """Returns devices without the kind repeated.
 
     Example:
         >>> _joined(["CPU:0", "CPU:1", "CPU:2"])

@@ -129,7 +129,7 @@ class Outlet:
 
 
 class Sink:
-    r"""Where whole lines go, those of all ranks; no two are ever mixed.
+    r"""Takes the whole lines of all ranks; no two lines are ever mixed.
 
     Args:
         stdout, stderr: the launcher's own streams.
@@ -187,7 +187,7 @@ class Sink:
             self._tell()
 
     def _tell(self) -> None:
-        """Where standard error is on the full disk too, it is tried again later."""
+        """Says what is still to be said; if standard error is on the full disk too, later again."""
         if self._to_tell and self._write(self.stderr, self._to_tell):
             self._to_tell = b""
 
@@ -267,7 +267,7 @@ def log_path(folder: pathlib.Path, rank: int) -> pathlib.Path:
 
 
 def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
-    """Makes the folder as `prepare_log_folder` does, and opens an empty log for each rank.
+    """Prepares the folder as `prepare_log_folder` does, and opens an empty log for each rank.
 
     Raises:
         OSError: the folder cannot be made or written.

@@ -1,4 +1,4 @@
-"""What a rank is started with: a port, an environment, and a process under a supervisor."""
+"""Starts a rank: a port, an environment, and a process under a supervisor."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ReservedPorts:
 
 
 def tf_config(ports: Sequence[int], rank: int) -> str:
-    """The `TF_CONFIG` of one rank of a cluster on this host.
+    """Returns the `TF_CONFIG` of one rank of a cluster on this host.
 
     Example:
         >>> tf_config([20000, 20001], rank=1)
@@ -136,7 +136,7 @@ def rank_environment(
     environ: Mapping[str, str] = os.environ,
     secret: str | None = None,
 ) -> dict[str, str]:
-    """What is added or changed for one rank.
+    """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
     `TF_CONFIG` replaces the launcher's own and goes before what MPI or Slurm say. Thread counts
     and allocator settings yield to those that the user has set.

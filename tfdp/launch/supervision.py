@@ -76,7 +76,7 @@ class ReceivedSignals:
         os.close(self._writer)
 
     def fileno(self) -> int:
-        """Readable when there is something to :meth:`take`."""
+        """Returns a descriptor that is readable when there is something to :meth:`take`."""
         return self._reader
 
     def broken(self) -> None:
@@ -84,7 +84,7 @@ class ReceivedSignals:
         os.write(self._writer, bytes([signal.SIGPIPE]))
 
     def take(self) -> list[int]:
-        """The numbers received since the last call, in order."""
+        """Returns the numbers received since the last call, in order."""
         try:
             return list(os.read(self._reader, 512))
         except BlockingIOError:
@@ -121,7 +121,7 @@ class Supervisor:
         self._outcome: Outcome | None = None
 
     def supervise(self) -> Outcome:
-        """Returns when nothing of any rank is left."""
+        """Waits until nothing of any rank is left, and returns how the run ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._received, selectors.EVENT_READ)
             for rank in self._ranks:
@@ -147,7 +147,7 @@ class Supervisor:
         return min(deadlines, default=float("inf"))
 
     def _failure_deadline(self) -> float:
-        """When the others are ended; by then the cause has shown itself."""
+        """Returns when the others are ended; by then the cause has shown itself."""
         failures = [self._describe(rank) for rank in self._ranks if rank.failed]
         if not failures:
             return float("inf")

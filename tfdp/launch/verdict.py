@@ -1,4 +1,4 @@
-"""How a run ended: which rank failed first and of what, the exit code and the last lines."""
+"""The end of a run: which rank failed first and of what, the exit code and the last lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log m
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The way in which a run ended.
 
     Args:
         signal: the first signal that the launcher received and passed on, or None.
@@ -79,22 +79,22 @@ class Failure:
 
     @property
     def exit_code(self) -> int:
-        """What a shell would exit with: the code, or 128 + the signal."""
+        """The code that a shell would exit with: the rank's, or 128 + the signal."""
         return self.returncode if self.returncode > 0 else 128 - self.returncode
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended it, other than the one that it sends itself."""
+        """Whether a signal ended the rank, other than the one that it sends itself."""
         return self.returncode < 0 and self.returncode != -signal.SIGABRT
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it says itself that another rank was lost."""
+        """Whether the rank says itself that another one was lost."""
         return any(LOST_RANK_MARK in line for line in self.said)
 
     @property
     def lost_rank(self) -> int | None:
-        """The rank that it says it lost last, if any.
+        """The rank that this one says it lost last, if any.
 
         Example:
             >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
@@ -105,7 +105,7 @@ class Failure:
 
 
 def signal_name(number: int) -> str:
-    """A signal's name.
+    """Returns a signal's name.
 
     Example:
         >>> signal_name(15)
@@ -118,7 +118,7 @@ def signal_name(number: int) -> str:
 
 
 def first_failure(failures: Sequence[Failure]) -> Failure:
-    """The failure that the others followed from.
+    """Returns the failure that the others followed from.
 
     A rank that says itself that it lost another is passed by. The first of the rest in time is
     it, but a rank that a signal killed within the next second goes before: the others see its
@@ -138,7 +138,7 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
 
 
 def last_error(lines: Sequence[str]) -> str:
-    r"""The exception of the last traceback, with its message; of a long one both ends.
+    r"""Returns the exception of the last traceback, with its message; of a long one both ends.
 
     Where there is no traceback, the last lines that say anything.
 
@@ -171,7 +171,7 @@ def verdict(
     status_folder: str,
     configs: Sequence[str],
 ) -> tuple[int, str]:
-    """The exit code, and what to say about it.
+    """Returns the exit code, and what to say about it.
 
     Args:
         options: what was asked for.
@@ -247,7 +247,7 @@ def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
 def _trained_alone(
     options: RunOptions, status_folder: str, configs: Sequence[str]
 ) -> tuple[int, str]:
-    """Every rank ended with 0: right, unless they knew nothing of each other."""
+    """Judges a run in which every rank ended with 0: right, unless one trained alone."""
     alone = ranks_without_strategy(status_folder, options.processes)
     if options.processes == 1 or not alone:
         return 0, ""

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, on each rank and over time."""
+"""The parts of a step's time, on each rank and over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = ("input", "compute", "meeting", "communication", "other", "rest")
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A step's seconds by part; what was not measured is not there."""
+    """The seconds of a step by part; what was not measured is not there."""
 
     parts: Mapping[str, float]
 
@@ -27,7 +27,7 @@ class Split:
         return sum(self.parts.values())
 
     def share(self, part: str) -> float | None:
-        """A part's fraction of the step; None if it was not measured.
+        """Returns a part's fraction of the step; None if it was not measured.
 
         Example:
             >>> split = Split({"input": 1.0, "rest": 3.0})
@@ -50,7 +50,7 @@ class RankSplit:
 
 
 def split_of(step: Step) -> Split | None:
-    """One step of an execution taken apart; None if it was not sampled.
+    """Takes one step of an execution apart; None if it was not sampled.
 
     `other` is what is left of the step: Keras, callbacks, the launch of the function. Meetings may
     overlap; their sum is cut to what the parts that do not overlap leave.
@@ -77,7 +77,7 @@ def split_of(step: Step) -> Split | None:
 
 
 def rank_splits(run: Run) -> tuple[RankSplit, ...]:
-    """Each rank's median step; without sampled steps only into `input` and `rest`.
+    """Returns each rank's median step; without sampled steps only into `input` and `rest`.
 
     Ranks without any measured part are left out, and so are the steps that
     :func:`tfdp.report.rank_log.steady` leaves out.
@@ -102,7 +102,7 @@ def rank_splits(run: Run) -> tuple[RankSplit, ...]:
 
 
 def over_time(run: Run) -> list[tuple[int, Split]]:
-    """(step, the median of the ranks) of each sampled step, in order.
+    """Returns (step, the median of the ranks) of each sampled step, in order.
 
     Example:
         >>> import pathlib
@@ -123,7 +123,7 @@ def over_time(run: Run) -> list[tuple[int, Split]]:
 
 
 def median(splits: Iterable[Split]) -> Split:
-    """The median of each part, over the splits that have it.
+    """Returns the median of each part, over the splits that have it.
 
     Example:
         >>> median([Split({"input": 1.0}), Split({"input": 3.0}), Split({"input": 9.0})]).parts

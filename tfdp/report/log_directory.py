@@ -20,7 +20,7 @@ _WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a log directory holds.
+    """The contents of a log directory.
 
     Args:
         directory: where.
@@ -74,7 +74,7 @@ def read_run(directory: pathlib.Path) -> Run:
 
 
 def _rank_logs(directory: pathlib.Path) -> dict[int, RankLog]:
-    """The logs by rank, of all files that have begun."""
+    """Returns the logs by rank, of all files that have begun."""
     if not directory.is_dir():
         found = "a file" if directory.exists() else "nothing"
         raise LogError(
@@ -118,7 +118,7 @@ def _check_ranks(directory: pathlib.Path, logs: Mapping[int, RankLog], size: int
 
 
 def _manifest(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """The manifest and a note if it cannot be read, which takes nothing from the numbers."""
+    """Returns the manifest, and a note if it cannot be read; the numbers do not need it."""
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -129,5 +129,5 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
 
 
 def _code(text: str) -> markupsafe.Markup:
-    """A sentence with what stands in backquotes set as code."""
+    """Returns a sentence with what stands in backquotes set as code."""
     return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))

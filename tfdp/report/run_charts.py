@@ -27,7 +27,7 @@ PART_NAMES = {
 
 
 def learning(run: Run) -> list[Chart]:
-    """Losses and metrics by epoch, and the loss by step.
+    """Draws losses and metrics by epoch, and the loss by step.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -56,7 +56,7 @@ def learning(run: Run) -> list[Chart]:
 
 
 def speed(run: Run) -> list[Chart]:
-    """Examples per second and the time of a step, of :func:`tfdp.report.rank_log.steady` steps.
+    """Draws examples per second and the time of a step, of steps that are :func:`steady`.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -91,7 +91,7 @@ def speed(run: Run) -> list[Chart]:
 
 
 def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Chart | None, Chart | None]:
-    """Each rank's step as a bar, and the median of the ranks over time.
+    """Draws each rank's step as a bar, and the median of the ranks over time.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -127,7 +127,7 @@ def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Chart | None, Cha
 
 
 def wait_bars(found: Sequence[Wait]) -> Chart | None:
-    """How long each rank waits for the others.
+    """Draws how long each rank waits for the others.
 
     Example:
         >>> wait_bars([Wait(0, "a", 0.01, 0.0, 1, 2)]).rows
@@ -144,7 +144,7 @@ def wait_bars(found: Sequence[Wait]) -> Chart | None:
 
 
 def efficiency_bars(points: Sequence[Point]) -> Chart | None:
-    """The efficiency of each run.
+    """Draws the efficiency of each run.
 
     Example:
         >>> import pathlib
@@ -169,7 +169,7 @@ def efficiency_bars(points: Sequence[Point]) -> Chart | None:
 
 
 def optimizer(run: Run) -> list[Chart]:
-    """Gradient norm, trust ratios, loss scale and skipped steps, of those that were logged.
+    """Draws gradient norm, trust ratios, loss scale and skipped steps, if they were logged.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -211,7 +211,7 @@ def optimizer(run: Run) -> list[Chart]:
 
 
 def rank_label(rank: int, host: str) -> str:
-    """How a rank is called.
+    """Returns how a rank is called.
 
     Example:
         >>> rank_label(3, "node-1")

@@ -51,7 +51,7 @@ class Headline:
 
 
 def headline(run: Run) -> Headline:
-    """The run's headline numbers.
+    """Returns the run's headline numbers.
 
     Example:
         >>> from tfdp.report.rank_log import Session
@@ -104,7 +104,7 @@ class Curve:
 
 
 def curves(log: RankLog) -> tuple[Curve, ...]:
-    """What the epochs' logs hold: losses first, then the others by name.
+    """Returns what the epochs' logs hold: losses first, then the others by name.
 
     Example:
         >>> from tfdp.report.log_lines import Epoch
@@ -126,7 +126,7 @@ def curves(log: RankLog) -> tuple[Curve, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What a rank sent: bytes in a step, the median, and in all steps together."""
+    """The bytes that a rank sent: in a step, the median, and in all steps together."""
 
     rank: int
     host: str
@@ -135,7 +135,7 @@ class Traffic:
 
 
 def traffic(run: Run) -> tuple[Traffic, ...]:
-    """What each rank sent, of those that measured it.
+    """Returns what each rank sent, for the ranks that measured it.
 
     Example:
         >>> import pathlib
@@ -157,7 +157,7 @@ def traffic(run: Run) -> tuple[Traffic, ...]:
 
 
 def skipped(steps: Sequence[Step]) -> tuple[int, int] | None:
-    """How many steps did not change the weights, and of how many; None if nobody counted.
+    """Counts the steps that did not change the weights, and all; None if nobody counted.
 
     Example:
         >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])
