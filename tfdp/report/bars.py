@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from tfdp.report.charts import Chart, Words, by_round_numbers, drawable
 from tfdp.report.svg import Said, drawn, ink
@@ -52,29 +53,24 @@ def bar_chart(
     def paint(axes: Axes, said: Said) -> None:
         top = 0.0
         for (label, parts), lines, total in zip(bars, labels, totals, strict=True):
-            axes.text(
-                1,
-                top,
-                "x",
-                transform=axes.get_yaxis_transform(),
-                horizontalalignment="right",
-                verticalalignment="top",
-                weight="bold",
-                gid=said(words(total)),
-            )
+            right = axes.get_yaxis_transform()
+            text = axes.text(1, top, "x", va="top", ha="right", weight="bold", transform=right)
+            text.set(gid=said(words(total)), in_layout=False)
             for line in lines:
-                axes.text(0, top, "x", verticalalignment="top", gid=said(line))
+                axes.text(0, top, "x", va="top", in_layout=False, gid=said(line))
                 top += _LINE
             left = 0.0
             for part, value in parts.items():
                 width = drawable(scale * value)
-                [bar] = axes.barh(top, width, _BAR, left, align="edge", color=ink(part))
-                bar.set_gid(said(f"{label}: {used[part]}: {words(value)}"))
+                bar = Rectangle((left, top), width, _BAR, color=ink(part), linewidth=0)
+                gid = said(f"{label}: {used[part]}: {words(value)}")
+                bar.set(gid=gid, in_layout=False)
+                axes.add_artist(bar)
                 left += width
             top += _BAR + _GAP
         axes.set_ylim(bottom, 0)
         axes.yaxis.set_visible(False)
-        by_round_numbers(axes.xaxis, 5)
+        by_round_numbers(axes.xaxis, (0.0, drawable(scale * high)), 5)
 
     several = len(used) > 1
     longest = bars[totals.index(high)][0]

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import markupsafe
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tfdp.report.number_words import number
@@ -105,15 +105,27 @@ def drawable(value: float) -> float:
     return max(-_LARGEST, min(_LARGEST, value))
 
 
-def by_round_numbers(axis: Axis, most: int, whole: bool = False) -> None:
-    """Gives an axis of matplotlib at most `most` steps, or one more, between round numbers.
+def by_round_numbers(axis: Axis, ends: tuple[float, float], most: int, whole: bool = False) -> None:
+    """Gives an axis of matplotlib at most `most` steps between round numbers, and ends it at such.
+
+    Args:
+        axis: one of two.
+        ends: the least and the largest value that must be on it.
+        most: how many steps there may be; where `ends` are no round numbers, one more.
+        whole: whether only whole numbers are shown.
 
     Example:
         >>> from matplotlib.figure import Figure
         >>> axes = Figure().add_subplot()
-        >>> by_round_numbers(axes.yaxis, most=4)
-        >>> axes.yaxis.get_major_locator().tick_values(0, 1500).tolist()
-        [0.0, 500.0, 1000.0, 1500.0]
+        >>> by_round_numbers(axes.yaxis, (3.0, 57.0), most=6)
+        >>> axes.get_ylim(), len(axes.get_yticks())
+        ((0.0, 60.0), 7)
     """
-    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole))
+    low, high = ends
+    if low == high:
+        room = abs(low) / 2 or 1.0
+        low, high = low - room if low else low, high + room
+    ticks = MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole).tick_values(low, high)
+    axis.set_ticks(ticks)
     axis.set_major_formatter(NUMBERS)
+    axis.axes.set(**{f"{axis.axis_name}lim": (ticks[0], ticks[-1])})

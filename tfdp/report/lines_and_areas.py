@@ -109,9 +109,8 @@ def line_chart(
         if logarithmic:
             _by_powers_of_ten(axes, low, high)
         else:
-            by_round_numbers(axes.yaxis, 6)
-        if zero:
-            axes.update_datalim([(places[0], 0.0)])
+            ends = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
+            by_round_numbers(axes.yaxis, (drawable(ends[0]), drawable(ends[1])), 5)
         _finish(axes, x_label, places, restarts)
         _strips(axes, said, x_label, places, tuple(by_name), cells)
 
@@ -183,8 +182,7 @@ def area_chart(
     def paint(axes: Axes, said: Said) -> None:
         heights = [[drawable(bin_.median) for bin_ in bins] for bins in columns]
         axes.stackplot(places, *heights, colors=[ink(part) for part in names], linewidth=0)
-        by_round_numbers(axes.yaxis, 6)
-        axes.update_datalim([(places[0], 0.0)])
+        by_round_numbers(axes.yaxis, (0.0, max(map(sum, zip(*heights, strict=True)))), 5)
         _finish(axes, x_label, places, restarts)
         _strips(axes, said, x_label, places, shown, cells)
 
@@ -217,11 +215,13 @@ def _finish(axes: Axes, x_label: str, places: Sequence[float], restarts: list[fl
     """Gives the axes of lines or areas their numbers, and shows the restarts."""
     axes.set_xlabel(x_label)
     axes.xaxis.grid(False)
-    by_round_numbers(axes.xaxis, 4, whole=True)
+    first, last = places[0], places[-1]
+    if first == last:
+        first, last = first - 0.5, last + 0.5
+    by_round_numbers(axes.xaxis, (first, last), 4, whole=True)
+    axes.set_xlim(first, last)
     for mark in restarts:
         axes.axvline(mark, color=ink("open"), linestyle=":")
-    if places[0] < places[-1]:
-        axes.set_xlim(places[0], places[-1])
 
 
 def _strips(

@@ -75,14 +75,11 @@ def drawn(paint: Callable[[Axes, Said], None], height: float) -> markupsafe.Mark
 
 def _style() -> dict[str, object]:
     return {
-        "axes.autolimit_mode": "round_numbers",
         "axes.axisbelow": True,
         "axes.edgecolor": "none",
         "axes.facecolor": "none",
         "axes.grid": True,
         "axes.labelcolor": ink("soft"),
-        "axes.xmargin": 0,
-        "axes.ymargin": 0,
         "figure.facecolor": "none",
         "font.family": "DejaVu Sans",
         "font.size": 12.5,
