@@ -8,7 +8,7 @@ from tfdp.doctor import hints as hints_
 from tfdp.doctor.facts import Facts
 from tfdp.doctor.hints import described, hints
 from tfdp.keras_adapter._keras import TESTED_VERSIONS
-from tfdp.launch.environment import rank_environment
+from tfdp.launch.starting import rank_environment
 
 TESTED = {"tensorflow": "2.21.0", "keras": "3.15.1"}
 

@@ -59,7 +59,7 @@ def _round_trip(board: Any) -> float:
 
 
 def _all_reduce(strategy: Any, board: Any, elements: int, runs: int) -> tuple[float, bool]:
-    """Seconds for one all-reduce over all replicas, and whether the sums are right.
+    """Returns the seconds of one all-reduce over all replicas, and whether the sums are right.
 
     Each replica has other numbers, and neighbouring ones differ: pieces that arrive at a wrong
     place show.

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfdp.report.areas import area_chart
-from tfdp.report.bars import Bars, stacked_bars
+from tfdp.report.bars import bar_chart
 from tfdp.report.breakdown import RankSplit, over_time
-from tfdp.report.drawing import Chart
-from tfdp.report.files import steady
-from tfdp.report.lines import Series, line_chart
-from tfdp.report.reading import Run
+from tfdp.report.charts import Chart
+from tfdp.report.lines_and_areas import Series, area_chart, line_chart
+from tfdp.report.log_directory import Run
+from tfdp.report.number_words import count, duration, number, percent
+from tfdp.report.rank_log import steady
 from tfdp.report.scaling import Point
 from tfdp.report.stragglers import Wait
 from tfdp.report.summary import curves
-from tfdp.report.words import count, duration, number, percent
 
 PART_NAMES = {
     "input": "input wait",
@@ -28,11 +27,11 @@ PART_NAMES = {
 
 
 def learning(run: Run) -> list[Chart]:
-    """Losses and metrics by epoch, and the loss by step.
+    """Draws losses and metrics by epoch, and the loss by step.
 
     Example:
         >>> from types import SimpleNamespace as Fake
-        >>> from tfdp.report.records import Epoch, Step
+        >>> from tfdp.report.log_lines import Epoch, Step
         >>> epochs = (Epoch(0, 0, 1, 1.0, {"loss": 2.0, "auc": 0.5}),)
         >>> log = Fake(epochs=epochs, steps=(Step(0, 1, 0, 1, 8, 1.0, loss=2.0),), restarts=())
         >>> [chart.title for chart in learning(Fake(first=log))]
@@ -43,7 +42,7 @@ def learning(run: Run) -> list[Chart]:
             curve.name,
             [
                 Series("training", curve.training, "s0"),
-                Series("validation", curve.validation, "s1 dashed"),
+                Series("validation", curve.validation, "s1", dashed=True),
             ],
             x_label="epoch",
             may_be_logarithmic="loss" in curve.name,
@@ -57,11 +56,11 @@ def learning(run: Run) -> list[Chart]:
 
 
 def speed(run: Run) -> list[Chart]:
-    """Examples per second and the time of a step, of :func:`tfdp.report.files.steady` steps.
+    """Draws examples per second and the time of a step, of steps that are :func:`steady`.
 
     Example:
         >>> from types import SimpleNamespace as Fake
-        >>> from tfdp.report.records import Step
+        >>> from tfdp.report.log_lines import Step
         >>> log = Fake(sessions=(), steps=(Step(0, 1, 0, 1, None, 1.0),), restarts=())
         >>> [chart.title for chart in speed(Fake(first=log))]
         ['Step time']
@@ -83,7 +82,7 @@ def speed(run: Run) -> list[Chart]:
             "Step time",
             [Series("milliseconds", times, "s3")],
             x_label="step",
-            y_label="ms",
+            unit="ms",
             zero=True,
             marks=marks,
         ),
@@ -91,8 +90,8 @@ def speed(run: Run) -> list[Chart]:
     return [chart for chart in charts if chart is not None]
 
 
-def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Bars | None, Chart | None]:
-    """Each rank's step as a bar, and the median of the ranks over time.
+def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Chart | None, Chart | None]:
+    """Draws each rank's step as a bar, and the median of the ranks over time.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -102,7 +101,7 @@ def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Bars | None, Char
         >>> bars.rows, chart
         ((('rank 0 on a', '10 ms'),), None)
     """
-    bars = stacked_bars(
+    bars = bar_chart(
         "A step on each rank",
         [(rank_label(one.rank, one.host), one.split.parts) for one in splits],
         PART_NAMES,
@@ -120,21 +119,21 @@ def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Bars | None, Char
         samples,
         {part: name for part, name in PART_NAMES.items() if part in present},
         x_label="step",
-        y_label="ms, median of the ranks",
+        unit="ms, median of the ranks",
         words=_milliseconds,
         marks=run.first.restarts,
     )
     return bars, chart
 
 
-def wait_bars(found: Sequence[Wait]) -> Bars | None:
-    """How long each rank waits for the others.
+def wait_bars(found: Sequence[Wait]) -> Chart | None:
+    """Draws how long each rank waits for the others.
 
     Example:
         >>> wait_bars([Wait(0, "a", 0.01, 0.0, 1, 2)]).rows
         (('rank 0 on a', '10 ms'),)
     """
-    return stacked_bars(
+    return bar_chart(
         "Waiting for the other ranks",
         [(rank_label(wait.rank, wait.host), {"wait": wait.wait_seconds}) for wait in found],
         {"wait": "wait"},
@@ -144,15 +143,15 @@ def wait_bars(found: Sequence[Wait]) -> Bars | None:
     )
 
 
-def efficiency_bars(points: Sequence[Point]) -> Bars | None:
-    """The efficiency of each run.
+def efficiency_bars(points: Sequence[Point]) -> Chart | None:
+    """Draws the efficiency of each run.
 
     Example:
         >>> import pathlib
         >>> efficiency_bars([Point(pathlib.Path("logs"), 4, 2, 64.0, 900.0, 3.0, 0.75, 7)]).rows
         (('4 replicas (logs)', '75%'),)
     """
-    return stacked_bars(
+    return bar_chart(
         "Examples per second and replica, relative to the fewest replicas",
         [
             (
@@ -170,11 +169,11 @@ def efficiency_bars(points: Sequence[Point]) -> Bars | None:
 
 
 def optimizer(run: Run) -> list[Chart]:
-    """Gradient norm, trust ratios, loss scale and skipped steps, of those that were logged.
+    """Draws gradient norm, trust ratios, loss scale and skipped steps, if they were logged.
 
     Example:
         >>> from types import SimpleNamespace as Fake
-        >>> from tfdp.report.records import Step
+        >>> from tfdp.report.log_lines import Step
         >>> log = Fake(steps=(Step(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
         >>> [chart.title for chart in optimizer(Fake(first=log))]
         ['Gradient norm']
@@ -212,7 +211,7 @@ def optimizer(run: Run) -> list[Chart]:
 
 
 def rank_label(rank: int, host: str) -> str:
-    """How a rank is called.
+    """Returns how a rank is called.
 
     Example:
         >>> rank_label(3, "node-1")

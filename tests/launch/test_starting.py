@@ -1,18 +1,20 @@
-"""What is added to a rank's environment, and what is left as it was."""
+"""What a rank is started with: ports of its own, and what is added to its environment."""
 
 import json
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from tfdp.launch import environment
-from tfdp.launch.environment import rank_environment, tf_config
+from tfdp import machine
+from tfdp.launch import starting
+from tfdp.launch.starting import ReservedPorts, rank_environment, tf_config
 
 
 @pytest.mark.parametrize(("cores", "ranks", "share"), [(16, 4, "4"), (16, 3, "5"), (2, 8, "1")])
 def test_ranks_share_the_cores(monkeypatch, cores, ranks, share):
-    monkeypatch.setattr(environment, "available_cores", lambda: cores)
+    monkeypatch.setattr(machine, "cores", lambda: list(range(cores)))
     added = rank_environment(range(20000, 20000 + ranks), 0, environ={})
     assert added["TF_NUM_INTRAOP_THREADS"] == added["OMP_NUM_THREADS"] == share
 
@@ -54,3 +56,25 @@ def test_freed_memory_is_kept_for_the_next_step():
     added = rank_environment([20000], 0, environ={})
     allocator = {name: value for name, value in added.items() if name.startswith("MALLOC_")}
     assert page_faults(**allocator) < 0.8 * page_faults()
+
+
+def test_two_runs_get_different_ports_also_after_their_release(monkeypatch):
+    monkeypatch.setattr(starting, "_PORTS", range(31000, 31040))
+    with ReservedPorts(8) as one:
+        one.release()
+        with ReservedPorts(8) as other:
+            assert not set(one.ports) & set(other.ports)
+
+
+def test_a_released_port_can_be_listened_on():
+    with ReservedPorts(1) as reserved:
+        with pytest.raises(OSError):
+            socket.create_server((starting.LOOPBACK, reserved.ports[0]))
+        reserved.release()
+        socket.create_server((starting.LOOPBACK, reserved.ports[0])).close()
+
+
+def test_more_ranks_than_ports_are_refused(monkeypatch):
+    monkeypatch.setattr(starting, "_PORTS", range(31050, 31053))
+    with pytest.raises(OSError, match=r"received 4, and after 3 ports no other .* or start fewer"):
+        ReservedPorts(4)

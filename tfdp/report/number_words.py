@@ -7,7 +7,7 @@ import time
 
 
 def number(value: float | None) -> str:
-    """Three or four digits that count; whole numbers in full.
+    """Writes three or four digits that count, and whole numbers in full.
 
     Example:
         >>> [number(x) for x in (1234567, 1834.2, 0.93127, 2.5e-5, float("nan"), None, 12.0)]
@@ -25,7 +25,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in the unit that fits.
+    """Writes a time in the unit that fits.
 
     Example:
         >>> [duration(x) for x in (0, 4.2e-5, 0.0123, 1.25, 75, 7380, 2e5, None)]
@@ -50,7 +50,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction of 1.
+    """Writes a fraction of 1 in percent.
 
     Example:
         >>> percent(0.123), percent(0.05), percent(0.0042), percent(None)
@@ -63,7 +63,7 @@ def percent(fraction: float | None) -> str:
 
 
 def size(bytes_: float | None) -> str:
-    """Bytes, by powers of 1000.
+    """Writes bytes, by powers of 1000.
 
     Example:
         >>> size(12), size(48_300_000), size(2.5e12)
@@ -79,7 +79,7 @@ def size(bytes_: float | None) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time of day, in UTC.
+    """Writes a day and time, in UTC.
 
     Example:
         >>> moment(0)
@@ -92,7 +92,7 @@ def moment(seconds: float) -> str:
 
 
 def count(amount: int, thing: str) -> str:
-    """A number and its noun.
+    """Writes a number and its noun.
 
     Example:
         >>> count(1, "step"), count(1200, "step")

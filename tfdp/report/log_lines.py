@@ -1,4 +1,4 @@
-"""What stands in a rank's log: its kinds of lines."""
+"""The kinds of lines that stand in a rank's log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfdp.report.fields import Fields, LogError
+from tfdp.report.log_values import Fields, LogError
 
 FORMAT = 1
 
@@ -131,7 +131,7 @@ Record = Start | Step | Epoch | Straggler | End
 
 
 def record(values: Mapping[str, Any], where: str) -> Record | None:
-    """What a line says; None for kinds that the report does not use.
+    """Returns what a line says; None for kinds that the report does not use.
 
     Args:
         values: the line's JSON object.

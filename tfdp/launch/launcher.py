@@ -1,4 +1,4 @@
-"""One run of `tfdp run`, from the choices to the exit code."""
+"""A whole run of `tfdp run`, from the choices to the exit code."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import contextlib
 import os
 import shlex
 import sys
-import threading
 from collections.abc import Sequence
 
 from tfdp.cluster import secret
 from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.files import temporary_folder
 from tfdp.launch.command import resolve
-from tfdp.launch.environment import rank_environment
-from tfdp.launch.failures import Failure
-from tfdp.launch.logs import open_logs
-from tfdp.launch.output import Outlet, RankStream, Sink
-from tfdp.launch.ports import ReservedPorts
-from tfdp.launch.process import RankProcess
+from tfdp.launch.output import RankStream, Sink, open_logs
 from tfdp.launch.run_command import RunOptions
-from tfdp.launch.signals import ReceivedSignals
-from tfdp.launch.supervision import Outcome, Supervisor
-from tfdp.launch.verdict import verdict
+from tfdp.launch.starting import RankProcess, ReservedPorts, rank_environment
+from tfdp.launch.supervision import ReceivedSignals, Supervisor
+from tfdp.launch.verdict import Failure, verdict
 
 
 def run(options: RunOptions) -> int:
@@ -62,9 +56,8 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
         received = stack.enter_context(ReceivedSignals())
         sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
         logs = [] if options.log_dir is None else open_logs(options.log_dir, options.processes)
-        outlets = [Outlet(file, file.name) for file in logs]
-        for outlet in outlets:
-            stack.callback(outlet.close)
+        for each in logs:
+            stack.callback(each.close)
         shared = secret.made()
         added = [
             rank_environment(
@@ -73,29 +66,35 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
             for rank in range(options.processes)
         ]
         reserved.release()
-        output = {}
+        streams: list[RankStream] = []  # each rank's standard output and standard error
         for rank in range(options.processes):
+            log = logs[rank] if logs else None
             try:
                 ranks.append(RankProcess(rank, command, {**os.environ, **added[rank]}))
                 stack.callback(ranks[-1].close)
-                output[rank] = _Output(ranks[-1], sink, outlets)
+                for source, target in (
+                    (ranks[-1].stdout, sink.stdout),
+                    (ranks[-1].stderr, sink.stderr),
+                ):
+                    streams.append(RankStream(rank, source, sink, target, log))
+                    streams[-1].start()
             except (OSError, RuntimeError) as error:  # no more processes, files or threads
                 raise _too_many(options, rank, error) from error
+        errors = streams[1::2]
 
         def describe(rank: RankProcess) -> Failure:
             assert rank.returncode is not None
-            return Failure(rank.rank, rank.returncode, rank.ended_at, output[rank.rank].said())
+            return Failure(rank.rank, rank.returncode, rank.ended_at, errors[rank.rank].said())
 
         def absent(ended: Sequence[int]) -> list[int]:
             without = ranks_without_strategy(folder, options.processes)
             waits = set(ranks_that_wait(folder, options.processes)) - set(ended)
             return [rank for rank in ended if rank in without] if waits else []
 
-        outcome: Outcome = Supervisor(
-            ranks, received, describe, absent, options.timeout_seconds
-        ).supervise()
-        for each in output.values():
-            each.finish()
+        supervisor = Supervisor(ranks, received, describe, absent, options.timeout_seconds)
+        outcome = supervisor.supervise()
+        for stream in streams:
+            stream.finish()
         failures = {rank.rank: describe(rank) for rank in ranks if rank.failed}
         configs = [each["TF_CONFIG"] for each in added]
         code, message = verdict(options, outcome, failures, folder, configs)
@@ -111,26 +110,3 @@ def _too_many(options: RunOptions, rank: int, error: Exception) -> OSError:
         f"{getattr(error, 'strerror', None) or error}; do `-n {max(1, rank)}`, or raise the limits "
         "(`ulimit -n`, `ulimit -u`)."
     )
-
-
-class _Output:
-    """Both streams of one rank, and its log."""
-
-    def __init__(self, rank: RankProcess, sink: Sink, logs: Sequence[Outlet]) -> None:
-        log = logs[rank.rank] if logs else None
-        lock = threading.Lock()
-        self._streams = [
-            RankStream(rank.rank, source, sink, target, log, lock)
-            for source, target in ((rank.stdout, sink.stdout), (rank.stderr, sink.stderr))
-        ]
-        for stream in self._streams:
-            stream.start()
-
-    def said(self) -> list[str]:
-        """The last lines on standard error, as far as it has been read."""
-        lines = self._streams[1].last_lines.copy()
-        return [line.decode(errors="backslashreplace") for line in lines]
-
-    def finish(self) -> None:
-        for stream in self._streams:
-            stream.finish()

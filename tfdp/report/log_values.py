@@ -10,16 +10,16 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class LogError(ValueError):
-    """A log directory cannot be read; the message says what is missing and what to do.
+    """Says that a log directory cannot be read; the message tells what is missing and what to do.
 
     >>> raise LogError("`logs` must be a log directory ...")
     Traceback (most recent call last):
-    tfdp.report.fields.LogError: `logs` must be a log directory ...
+    tfdp.report.log_values.LogError: `logs` must be a log directory ...
     """
 
 
 class Fields:
-    """One line of a log.
+    """The values of one line of a log.
 
     Args:
         values: the JSON object.
@@ -34,7 +34,7 @@ class Fields:
         (3, nan, None)
         >>> fields.number("step", least=4)
         Traceback (most recent call last):
-        tfdp.report.fields.LogError: rank0.jsonl, line 2: `step` must be a number of at least 4, ...
+        tfdp.report.log_values.LogError: rank0.jsonl, line 2: `step` must be a number of at ...
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -42,18 +42,18 @@ class Fields:
         self._where = where
 
     def whole(self, key: str, least: int = 0) -> int:
-        """A whole number."""
+        """Returns a whole number."""
         value = self._values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
             raise self._error(key, f"a whole number of at least {least}")
         return value
 
     def whole_or_none(self, key: str, least: int = 0) -> int | None:
-        """A whole number that may be missing or null."""
+        """Returns a whole number that may be missing or null."""
         return None if self._values.get(key) is None else self.whole(key, least)
 
     def number(self, key: str, least: float = -math.inf) -> float:
-        """A number that is finite."""
+        """Returns a number that is finite."""
         value = as_number(self._values.get(key))
         if value is None or not math.isfinite(value) or value < least:
             limit = "" if least == -math.inf else f" of at least {least:g}"
@@ -61,7 +61,7 @@ class Fields:
         return value
 
     def number_or_none(self, key: str) -> float | None:
-        """A number that may be missing, null, infinite or NaN."""
+        """Returns a number that may be missing, null, infinite or NaN."""
         value = self._values.get(key)
         if value is None:
             return None
@@ -71,24 +71,24 @@ class Fields:
         return number
 
     def seconds_or_none(self, key: str) -> float | None:
-        """A time that may be missing; a clock that goes back gives 0."""
+        """Returns a time that may be missing; a clock that goes back gives 0."""
         number = self.number_or_none(key)
         return None if number is None or not math.isfinite(number) else max(0.0, number)
 
     def text(self, key: str) -> str:
-        """A text."""
+        """Returns a text."""
         value = self._values.get(key)
         if not isinstance(value, str):
             raise self._error(key, "a text")
         return value
 
     def text_or_none(self, key: str) -> str | None:
-        """A text, or whatever else stands there as text; may be missing or null."""
+        """Returns a text, or whatever else stands there as text; may be missing or null."""
         value = self._values.get(key)
         return None if value is None else str(value)
 
     def numbers(self, key: str) -> dict[str, float]:
-        """An object of numbers, by name; {} where it is missing. What is no number is left out."""
+        """Returns an object of numbers by name, without what is none; {} where it is missing."""
         value = self._values.get(key)
         if value is None:
             return {}
@@ -108,7 +108,7 @@ class Fields:
 
 
 def as_number(value: Any) -> float | None:
-    """A number of a log, in which NaN and infinity are texts; None for what is no number.
+    """Reads a number of a log, in which NaN and infinity are texts; None for what is no number.
 
     Example:
         >>> as_number("-inf"), as_number(2), as_number(True), as_number("many")

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdp.cluster.ranks import ranks_in_words
-from tfdp.report.fields import LogError
-from tfdp.report.files import RankLog, read_rank
-from tfdp.report.records import Start, check_format
+from tfdp.report.log_lines import Start, check_format
+from tfdp.report.log_values import LogError
+from tfdp.report.rank_log import RankLog, read_rank
 
 _RANK_FILE = re.compile(r"rank(\d+)\.jsonl")
 _WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"
@@ -20,7 +20,7 @@ _WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a log directory holds.
+    """The contents of a log directory.
 
     Args:
         directory: where.
@@ -56,7 +56,7 @@ def read_run(directory: pathlib.Path) -> Run:
     Example:
         >>> read_run(pathlib.Path("no/logs"))
         Traceback (most recent call last):
-        tfdp.report.fields.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     logs = _rank_logs(directory)
     size = max(logs.values(), key=lambda log: log.start.time).start.world_size
@@ -74,7 +74,7 @@ def read_run(directory: pathlib.Path) -> Run:
 
 
 def _rank_logs(directory: pathlib.Path) -> dict[int, RankLog]:
-    """The logs by rank, of all files that have begun."""
+    """Returns the logs by rank, of all files that have begun."""
     if not directory.is_dir():
         found = "a file" if directory.exists() else "nothing"
         raise LogError(
@@ -118,7 +118,7 @@ def _check_ranks(directory: pathlib.Path, logs: Mapping[int, RankLog], size: int
 
 
 def _manifest(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """The manifest and a note if it cannot be read, which takes nothing from the numbers."""
+    """Returns the manifest, and a note if it cannot be read; the numbers do not need it."""
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -5,8 +5,8 @@ import json
 import pytest
 from report.logs import HOUR, line, start_line, step_line, write_rank, write_run
 
-from tfdp.report.fields import LogError
-from tfdp.report.reading import read_run
+from tfdp.report.log_directory import read_run
+from tfdp.report.log_values import LogError
 
 
 def refusal(directory):

@@ -22,7 +22,7 @@ _TITLES = {
 
 
 def manifest_groups(manifest: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(title, rows of (name, value)) of each part of a manifest; what is null is left out.
+    """Returns (title, rows of (name, value)) of each part of a manifest; what is null is left out.
 
     What a newer manifest of the same format has beyond the known parts comes last.
 

@@ -8,17 +8,17 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tfdp.report.fields import LogError
-from tfdp.report.records import End, Epoch, Record, Start, Step, Straggler, record
+from tfdp.report.log_lines import End, Epoch, Record, Start, Step, Straggler, record
+from tfdp.report.log_values import LogError
 
 
 @dataclasses.dataclass
 class Session:
-    """What a rank wrote from one start to the next.
+    """The lines that a rank wrote from one start to the next.
 
     Args:
         start: its first line.
-        last_time: of its last line, seconds since 1970.
+        last_time: the time of its last line, seconds since 1970.
     """
 
     start: Start
@@ -43,13 +43,13 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class RankLog:
-    """What one rank wrote, in the order of steps.
+    """The lines that one rank wrote, in the order of steps.
 
     Args:
         sessions: one for each start.
         steps: of all sessions; where a restart went back and repeated steps, the later ones.
-        epochs: likewise.
-        stragglers: likewise; an epoch may have several.
+        epochs: of all sessions, without repeated ones.
+        stragglers: of all sessions, without repeated ones; an epoch may have several.
         repeated_steps: how many steps were repeated.
         restarts: the first steps of the second and later starts.
         cut_lines: the numbers of lines that a kill cut off.
@@ -70,7 +70,7 @@ class RankLog:
 
     @property
     def last_time(self) -> float:
-        """Of the last line, seconds since 1970."""
+        """The time of the last line, seconds since 1970."""
         return self.sessions[-1].last_time
 
     @property
@@ -118,7 +118,7 @@ def read_rank(path: pathlib.Path) -> RankLog | None:
 
 
 def _lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Each line's number and object; None for a line that a kill cut off.
+    """Yields each line's number and object; None for a line that a kill cut off.
 
     That is the last one if it has no end, and one that a restart goes on after.
     """
@@ -146,7 +146,7 @@ def _lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 
 def _start_behind(line: bytes) -> dict[str, Any] | None:
-    """The start that a restart wrote behind a line that was cut off, in the same line."""
+    """Returns the start that a restart wrote behind a line that was cut off, in the same line."""
     for brace in range(1, len(line)):
         if line[brace : brace + 1] == b"{" and _is_start(values := _object(line[brace:])):
             return values
@@ -166,7 +166,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:
-    """The sessions as one run: where a later one repeats steps, the earlier are left out."""
+    """Joins the sessions to one run: where a later one repeats steps, the earlier are left out."""
     began = [session.steps[0].first if session.steps else None for session in sessions]
     later = [first for first in began[1:] if first is not None]
     steps: list[Step] = []
@@ -196,7 +196,7 @@ def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:
 
 
 def steady(log: RankLog) -> tuple[Step, ...]:
-    """The executions whose times tell of the training, not of what else happens.
+    """Returns the executions whose times tell of the training, not of what else happens.
 
     Left out are the first one of each epoch, which has compilation or validation and the start of
     the input in it, and after each start the first with another number of steps, which is compiled
@@ -215,7 +215,7 @@ def steady(log: RankLog) -> tuple[Step, ...]:
 
 
 def only_first(log: RankLog) -> bool:
-    """Whether there are no executions but those that :func:`steady` leaves out.
+    """Returns whether there are no executions but those that :func:`steady` leaves out.
 
     Example:
         >>> step = Step(time=0, step=1, epoch=0, steps=1, examples=8, seconds=9)
