@@ -189,11 +189,11 @@ def batches_of(sizes, *arrays):
 
 def new_folder(tmp_path_factory, name, model):
     """A folder for what `model` writes; under a cluster's strategy it is rank 0's on every rank."""
+    from tfdp.replicas import processes_of
+
     folder = tmp_path_factory.mktemp(name)
-    extended = model.distribute_strategy.extended
-    if getattr(extended, "in_cluster", False):
-        return pathlib.Path(extended.processes.board.from_first(name, str(folder)).value)
-    return folder
+    processes = processes_of(model.distribute_strategy)
+    return pathlib.Path(processes.from_first(name, str(folder)).value)
 
 
 def fit_arrays(model, x=None, y=None, batch_size=7, epochs=1, shuffle=False, **fit):

@@ -28,7 +28,8 @@ LAYERS = {
     "compression": 2,
     "optimizers": 2,
     "precision": 2,
-    "callbacks": 2,
+    "replicas": 2.2,  # what replicas do together: asked by what is above, answered by `strategy`
+    "callbacks": 2.5,
     "keras_adapter": 3,
     "data": 3.2,  # its pipelines are fed to Keras by the adapter, which knows nothing of them
     "strategy": 3.5,  # composes the Keras adapter, which knows nothing of it

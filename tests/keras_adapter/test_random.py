@@ -15,6 +15,8 @@ import tensorflow as tf
 import tiers
 from keras import layers
 
+from tfdp.replicas import replicas_of
+
 RANDOM_LAYERS = {
     "Dropout": lambda: layers.Dropout(0.5),
     "Dropout with a seed": lambda: layers.Dropout(0.5, seed=3),
@@ -265,8 +267,8 @@ def test_a_function_inside_a_layer_draws_in_steps_that_are_traced_later(
 @harness.in_one_process
 def test_no_draw_needs_a_collective(replicas, monkeypatch):
     model = harness.build_in_scope(dropout_model, replicas)
-    extended = type(model.distribute_strategy.extended)
-    monkeypatch.delattr(extended, "broadcast_from_first")
+    replicas = type(replicas_of(model.distribute_strategy))
+    monkeypatch.delattr(replicas, "broadcast_from_first")
     harness.fit_arrays(model)
 
 

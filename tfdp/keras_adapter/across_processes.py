@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import weakref
@@ -15,20 +14,7 @@ from tfdp import collectives
 from tfdp.keras_adapter import feeding, fitting, likeness
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import is_tfdp
-
-
-def cluster_of(strategy: Any) -> Any:
-    """The strategy's processes, or None where it has one."""
-    if is_tfdp(strategy) and strategy.extended.in_cluster:
-        return strategy.extended.processes
-    return None
-
-
-def explained(strategy: Any) -> contextlib.AbstractContextManager[None]:
-    """Raises what went wrong in the cluster in place of what TensorFlow says of it."""
-    processes = cluster_of(strategy)
-    return contextlib.nullcontext() if processes is None else processes.explained()
+from tfdp.replicas import replicas_of
 
 
 @hook(TensorFlowTrainer, "fit")
@@ -60,8 +46,8 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
 def _run_arranged(
     name: str, original: Callable[..., Any], model: Any, bound: inspect.BoundArguments
 ) -> Any:
-    processes = cluster_of(model.distribute_strategy)
-    if not is_tfdp(model.distribute_strategy):
+    replicas = replicas_of(model.distribute_strategy)
+    if replicas is None:
         if collectives.joined() and name == "fit":
             logging.getLogger("tfdp").warning(
                 "%r was built outside the strategy's scope: each rank trains it alone, with all "
@@ -71,7 +57,8 @@ def _run_arranged(
         return original(*bound.args, **bound.kwargs)
     if name == "fit":
         fitting.prepare(model, bound.arguments)
-    if processes is None:
+    processes = replicas.processes
+    if processes.world_size == 1:  # what is alike need not be found out
         return original(*bound.args, **bound.kwargs)
     # Within `fit`, validation calls `evaluate` with what `fit` was given.
     if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
@@ -90,5 +77,5 @@ def _run_arranged(
         )
     if processes.rank != 0:
         bound.arguments["verbose"] = 0
-    with explained(model.distribute_strategy):
+    with processes.explained():
         return original(*bound.args, **bound.kwargs)

@@ -69,7 +69,7 @@ def arrived(step: Step, gradient: Any) -> Arrived:
     if Origin.SUM in origin:
         raise GradientError(
             "What is done with a gradient must be the same on all replicas, for it is that of the "
-            f"whole batch already, but replica {step.rank} computes with its own examples what "
+            f"whole batch already, but {step.trace.name} computes with its own examples what "
             "becomes of it. Sum those over replicas first, such as by `tf.distribute."
             'get_replica_context().all_reduce("SUM", value)`.'
         )
@@ -82,7 +82,7 @@ def _weighed(share: Share, value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
 
 
 def _of_first(step: Step, gradient: Any) -> Any:
-    return step.strategy.extended.broadcast_from_first(gradient, gradient.dtype)
+    return step.replicas.broadcast_from_first(gradient, gradient.dtype)
 
 
 def _is_linear(step: Step, layouts: Layouts, walk: Walk, tensor: Any) -> bool:

@@ -13,10 +13,9 @@ import keras
 import tensorflow as tf
 
 from tfdp.files import temporary_folder
-from tfdp.keras_adapter.across_processes import cluster_of
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.saving import on_rank_0, replaced
-from tfdp.keras_adapter.step import is_tfdp
+from tfdp.replicas import processes_of, replicas_of
 
 _Backup = keras.callbacks.BackupAndRestore
 _PATHS = (
@@ -30,15 +29,15 @@ _PATHS = (
 @hook(_Backup, "on_train_begin")
 def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
     """All ranks restore what rank 0 finds, also where they do not see its folder."""
-    processes = cluster_of(self.model.distribute_strategy)
-    if processes is None:
+    processes = processes_of(self.model.distribute_strategy)
+    if processes.world_size == 1:  # the backup need not be read to be sent
         return original(self, logs)
     if processes.rank == 0:
         for name in _PATHS:
             path = getattr(self, name)
             found = tf.io.gfile.exists(path)
             content = tf.io.gfile.GFile(path, "rb").read() if found else b""
-            processes.board.from_first("the backup to restore", found, content)
+            processes.from_first("the backup to restore", found, content)
         return original(self, logs)
     self._tfdp_backup_dir = self.backup_dir
     with temporary_folder() as folder:
@@ -47,7 +46,7 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
         for name in _PATHS:
             path = os.path.join(folder, os.path.basename(getattr(self, name)))
             setattr(self, name, path)
-            post = processes.board.from_first("the backup to restore")
+            post = processes.from_first("the backup to restore")
             if post.value:
                 pathlib.Path(path).write_bytes(post.payload)
         return original(self, logs)
@@ -56,7 +55,7 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
 @hook(_Backup, "_load_model")
 def load(original: Callable[..., Any], self: Any) -> Any:
     """A backup that is not whole is an error that names the file and what to do."""
-    if not is_tfdp(self.model.distribute_strategy):
+    if replicas_of(self.model.distribute_strategy) is None:
         return original(self)
     weights, metadata = self._weights_path, self._training_metadata_path
     found = [tf.io.gfile.exists(path) for path in (weights, metadata)]
@@ -76,7 +75,7 @@ def load(original: Callable[..., Any], self: Any) -> Any:
 @hook(_Backup, "_save_model")
 def back_up(original: Callable[..., Any], self: Any) -> Any:
     """The epoch's number takes its place with the weights, and what is kept before them."""
-    if not is_tfdp(self.model.distribute_strategy):
+    if replicas_of(self.model.distribute_strategy) is None:
         return original(self)
     remote = "://" in os.fspath(self.backup_dir)
 
@@ -116,9 +115,8 @@ def _beside(path: str, name: str) -> pathlib.Path:
 
 
 def _unusable(callback: Any, path: str, reason: str) -> OSError:
-    processes = cluster_of(callback.model.distribute_strategy)
+    rank = processes_of(callback.model.distribute_strategy).said_by
     folder = os.fspath(getattr(callback, "_tfdp_backup_dir", callback.backup_dir))
-    rank = "" if processes is None else f"Rank {processes.rank}: "
     path = os.path.join(folder, os.path.basename(path))
     return OSError(
         f"{rank}a backup must be whole, but {path!r} is not: {reason}. Put a whole copy of both of "

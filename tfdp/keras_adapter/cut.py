@@ -53,13 +53,13 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Te
         examples, rows = _num_examples(data)
         # One sum tells each replica how many there are, and how many come before its own.
         (counts,) = step.meet(
-            [tf.one_hot(step.rank, step.num_replicas, examples, dtype=tf.float64)]
+            [tf.one_hot(step.replica_id, step.num_replicas, examples, dtype=tf.float64)]
         )
-        before, total = tf.reduce_sum(counts[: step.rank]), tf.reduce_sum(counts)
+        before, total = tf.reduce_sum(counts[: step.replica_id]), tf.reduce_sum(counts)
         return examples, before, total, examples, rows
     computed, rows = _num_examples(data.rows)
     _, examples, before, total = tf.unstack(tf.cast(data.place, tf.float64))
-    if step.strategy.extended.in_cluster:
+    if step.replicas.processes.world_size > 1:  # each has cut a batch that it read itself
         total = _alike(step, total)
     return examples, before, total, computed, rows
 
@@ -103,9 +103,8 @@ def _described(text: str, numbers: list[int], strategy: Any) -> str:
 
 def _alike(step: Step, total: tf.Tensor) -> tf.Tensor:
     """`total`, once the other processes have been found to have the same."""
-    extended = step.strategy.extended
-    (totals,) = step.meet([tf.one_hot(step.rank, step.num_replicas, total, dtype=tf.float64)])
-    by_process = totals[:: len(extended.worker_devices)]
+    (totals,) = step.meet([tf.one_hot(step.replica_id, step.num_replicas, total, dtype=tf.float64)])
+    by_process = totals[:: step.replicas.processes.local_size]
     alike = tf.debugging.Assert(
         tf.reduce_all(tf.equal(by_process, total)), [UNEQUAL, by_process], summarize=-1
     )

@@ -102,8 +102,8 @@ class Effects:
     def _written_by_one_and_used_by_others(self, operations: list[Any]) -> set[int]:
         """The ids of the resources."""
         replica_of: dict[Any, int] = {}
-        for step, start, stop in self._of_replicas:
-            replica_of |= dict.fromkeys(operations[start:stop], step.rank)
+        for index, (_, start, stop) in enumerate(self._of_replicas):
+            replica_of |= dict.fromkeys(operations[start:stop], index)
         before = operations[: self._of_replicas[0][1]]
         handles = [inner for _, inner in self._graph.captures]
         handles += [output for operation in before for output in operation.outputs]

@@ -23,7 +23,7 @@ from tfdp.keras_adapter._keras import (
     make_class_weight_map_fn,
 )
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import is_tfdp
+from tfdp.replicas import replicas_of
 
 # Whether it is `predict`, and Keras' own function of it, that makes an iterator.
 _PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
@@ -175,7 +175,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
             feed = feed.with_share_fn(make_class_weight_map_fn(weights), key)
         strategy = kwargs["distribute_strategy"]
         self._tfdp_counts = False
-        if not is_tfdp(strategy) and not _is_default(strategy):
+        if replicas_of(strategy) is None and not _is_default(strategy):
             # It would fetch batches beforehand, and Keras one to learn its shape.
             feed, self._tfdp_counts = feed.uncounted(), True
         # It shuffles by itself; Keras would warn of its own default.
@@ -190,7 +190,7 @@ def get_iterator(original: Callable[..., Any], self: Any) -> Any:
     """`predict` takes batches by itself, before its function does: with what is known of them."""
     dataset = original(self)
     strategy = self._distribute_strategy
-    if not self._tfdp_gives_cuts or not is_tfdp(strategy):
+    if not self._tfdp_gives_cuts or replicas_of(strategy) is None:
         return dataset
     return _Cuts(dataset, strategy)
 

@@ -11,15 +11,14 @@ from typing import Any
 import keras
 
 from tfdp.files import temporary_folder
-from tfdp.keras_adapter.across_processes import cluster_of
 from tfdp.keras_adapter.hooks import hook
+from tfdp.replicas import processes_of
 
 
 @hook(keras.callbacks.CSVLogger, "on_train_begin")
 def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
     """The other ranks' rows go nowhere."""
-    processes = cluster_of(self.model.distribute_strategy)
-    if processes is not None and processes.rank != 0:
+    if processes_of(self.model.distribute_strategy).rank != 0:
         self.filename = os.devnull
     return original(self, logs)
 
@@ -27,8 +26,7 @@ def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any
 @hook(keras.callbacks.TensorBoard, "set_model")
 def tensorboard(original: Callable[..., Any], self: Any, model: Any) -> Any:
     """The other ranks' events go into a folder that is deleted when they end."""
-    processes = cluster_of(model.distribute_strategy)
-    if processes is not None and processes.rank != 0:
+    if processes_of(model.distribute_strategy).rank != 0:
         kept = contextlib.ExitStack()
         self.log_dir = kept.enter_context(temporary_folder())
         weakref.finalize(self, kept.close)

@@ -139,8 +139,9 @@ def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
     for variable in variables:
         value = tf.convert_to_tensor(variable.value)
         number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
-        keep = variable.aggregation in ("sum", "mean") or step.rank == 0
-        own.append(number if keep else tf.zeros_like(number))
+        if variable.aggregation not in ("sum", "mean"):
+            number = tf.where(step.of_first, number, tf.zeros_like(number))
+        own.append(number)
     values = step.sum(own)
     for index, variable in enumerate(variables):
         if variable.aggregation == "mean":

@@ -20,6 +20,7 @@ from tfdp.keras_adapter.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients import innermost
 from tfdp.keras_adapter.hooks import hook, wrap
 from tfdp.keras_adapter.step import Phase, Step, current
+from tfdp.replicas import Value, replicas_of
 
 
 @hook(TFOptimizer, "__init__")
@@ -127,10 +128,10 @@ def add_variable_from_reference(
     initializer: Any = "zeros",
 ) -> Any:
     """Accumulators hold one share per replica; what is read and saved is their sum."""
-    extended = self._distribution_strategy.extended
-    if name != "gradient_accumulator" or not getattr(extended, "is_tfdp", False):
+    replicas = replicas_of(self._distribution_strategy)
+    if name != "gradient_accumulator" or replicas is None:
         return original(self, reference_variable, name=name, initializer=initializer)
-    with extended.summed_on_read():
+    with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
 
 
@@ -147,15 +148,24 @@ def _outermost(
         sums = _summed(step, [values[index] for index in local])
         for index, total in zip(local, sums, strict=True):
             values[index] = total
-    elif step.rank:
-        # Each replica accumulates its own: of what is the same on all, replica 0 alone has a share.
-        values = [v if one.local else _zeros(v) for one, v in zip(found, values, strict=True)]
+    elif step.num_replicas > 1:
+        # Each replica accumulates its own: of what is the same on all, the first alone has a share.
+        values = [
+            v if one.local else _of_first(step, v) for one, v in zip(found, values, strict=True)
+        ]
     with step.during(Phase.LOCAL_UPDATE if accumulates else Phase.UPDATE):
         return run(values)
 
 
-def _zeros(grad: Any) -> Any:
-    return None if grad is None else map_values(tf.zeros_like, grad)
+def _of_first(step: Step, grad: Value | None) -> Value | None:
+    """The gradient on the first replica, zeros on the others."""
+    if grad is None:
+        return None
+
+    def selected(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.cond(step.of_first, lambda: tf.identity(tensor), lambda: tf.zeros_like(tensor))
+
+    return map_values(selected, grad)
 
 
 def _summed(step: Step, grads: list[Any]) -> list[Any]:

@@ -26,8 +26,9 @@ from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layers import Claims
 from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.provenance import Mark, mark
-from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current, is_tfdp
+from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current
 from tfdp.keras_adapter.traced import Place, Walk
+from tfdp.replicas import replicas_of
 
 # Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
 _STRIDE = 2654435761
@@ -46,11 +47,16 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
         seed = original(self, *args, **kwargs)
     if step.phase is Phase.DRAW:
         return seed
-    if step.rank == 0:
+    if step.num_replicas == 1:
         return mark(seed, Mark.RANDOM)
-    bits = 8 * seed.dtype.size
-    offset = step.rank * _STRIDE % 2 ** (bits - 1)
-    return mark(seed + tf.constant([offset, 0], seed.dtype), Mark.RANDOM)
+    return mark(seed + _offset(step.replica_id, seed.dtype), Mark.RANDOM)
+
+
+def _offset(replica_id: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """What is added to the two numbers of a seed: a positive number of the dtype, and nothing."""
+    far = tf.cast(replica_id, tf.int64) * _STRIDE
+    far = tf.bitwise.bitwise_and(far, 2 ** (8 * dtype.size - 1) - 1)
+    return tf.stack([tf.cast(far, dtype), tf.zeros([], dtype)])
 
 
 @hook(seed_generator, "global_seed_generator")
@@ -68,7 +74,7 @@ def _usable(generator: SeedGenerator) -> SeedGenerator:
     """The generator itself or, in the scope of another strategy than its own, one that goes on."""
     owner = _owner(generator)
     elsewhere = tf.distribute.has_strategy() and tf.distribute.get_strategy() is not owner
-    if not (is_tfdp(owner) and elsewhere):
+    if replicas_of(owner) is None or not elsewhere:
         return generator
     copied = _copied(generator)
     global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, copied)

@@ -11,23 +11,25 @@ import tensorflow as tf
 from tfdp import recording
 from tfdp.collectives import slices
 from tfdp.optimizers.trust_ratio import square_norm
+from tfdp.replicas import Trace
 
 
 @contextlib.contextmanager
-def step(recorder: recording.Recorder | None, rank: int, model: Any, data: Any) -> Iterator[None]:
+def step(
+    recorder: recording.Recorder | None, trace: Trace, model: Any, data: Any
+) -> Iterator[None]:
     """One replica's step: its input, and within it whatever else records.
 
     Args:
       recorder: None where nothing is to be recorded.
-      rank: The replica's.
+      trace: Whose step it is: each has a buffer on its device.
       model: What is trained.
       data: The replica's share.
     """
     if recorder is None:
         yield
         return
-    # All processes have as many replicas, in the order of ranks.
-    tap = recording.Tap(recorder, rank % len(recorder.buffers))
+    tap = recording.Tap(recorder, trace.index)
     tap.add("steps", 1)
     if model.steps_per_execution == 1 and not tf.executing_eagerly():
         # Within a loop the next batch is asked for before the step begins, eagerly before it all.

@@ -16,9 +16,8 @@ import tensorflow as tf
 from tfdp.files import replacing
 from tfdp.keras_adapter import h5_files
 from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib
-from tfdp.keras_adapter.across_processes import cluster_of
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import is_tfdp
+from tfdp.replicas import replicas_of
 
 # Where a save that is under way writes, and where that will stand. What is hooked here and called
 # within it writes where it is told to.
@@ -120,33 +119,33 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
     Raises:
       OSError: It could not be written, on all ranks.
     """
-    strategy = model._distribute_strategy
-    processes = cluster_of(strategy)
-    if processes is None:
+    replicas = replicas_of(model._distribute_strategy)
+    if replicas is None or replicas.processes.world_size == 1:  # an error is raised as it is
         act()
         return
+    processes = replicas.processes
     # Sums over replicas are read by all ranks together, before rank 0 writes alone.
-    with strategy.extended.sums_read_once(_summed_variables(model)):
+    with replicas.sums_read_once(_summed_variables(model)):
         failed = None
-        processes.board.barrier(f"the saving of {os.path.basename(path)}")
+        processes.barrier(f"the saving of {os.path.basename(path)}")
         if processes.rank == 0:
-            with strategy.extended.made_alone():
+            with replicas.made_alone():
                 failed = _attempt(act)
         reason = None if failed is None else _text(failed)
-        reason = processes.board.from_first("a file", reason).value
+        reason = processes.from_first("a file", reason).value
     if isinstance(failed, OSError):
         raise _error(failed.errno, f"Rank 0: {_text(failed)}") from failed
     if failed is not None:
         raise failed
     if reason is not None:
-        raise OSError(f"Rank {processes.rank}: rank 0 could not write {path!r}: {reason}")
+        raise OSError(f"{processes.said_by}rank 0 could not write {path!r}: {reason}")
 
 
 def _saved(
     write: Callable[[Any], Any], model: Any, filepath: Any, makes_folder: bool = False
 ) -> Any:
-    ours = is_tfdp(getattr(model, "_distribute_strategy", None))
-    if not ours or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
+    ours = replicas_of(getattr(model, "_distribute_strategy", None))
+    if ours is None or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
         return write(filepath)
     path = str(os.fspath(filepath))
     return on_rank_0(model, path, lambda: replaced(write, path, makes_folder))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdp.errors import ScopeError
 from tfdp.keras_adapter._keras import BaseOptimizer, KerasVariable
 from tfdp.keras_adapter.hooks import hook
-from tfdp.keras_adapter.step import is_tfdp
+from tfdp.replicas import replicas_of
 
 _IN_A_LOOP = (
     "In a loop of your own put the step, from the tape to the optimizer, into a function of one "
@@ -28,7 +28,7 @@ def build(original: Callable[..., Any], self: BaseOptimizer, variables: Any) -> 
         replica: replicas that write them would wait for each other for ever.
     """
     strategy = self._distribution_strategy
-    if is_tfdp(strategy):
+    if replicas_of(strategy) is not None:
         check_variables("The model", variables, strategy)
         if tf.distribute.get_strategy() is not strategy:
             raise ScopeError(
@@ -48,7 +48,7 @@ def check_variables_are_known(
       ScopeError: It is made outside a replica.
     """
     strategy = self._distribution_strategy
-    if is_tfdp(strategy) and _outside_replicas(strategy):
+    if replicas_of(strategy) is not None and _outside_replicas(strategy):
         raise ScopeError(
             "An optimizer's step must be made inside a replica, where gradients are summed, but "
             f"{self.name!r} makes one outside. {_IN_A_LOOP}"
@@ -59,7 +59,7 @@ def check_variables_are_known(
 def check_compiled_in_scope(model: Any) -> None:
     """Raises ScopeError if `model` is compiled in a scope in which it was not built."""
     strategy = tf.distribute.get_strategy()
-    if is_tfdp(strategy) and model._distribute_strategy is not strategy:
+    if replicas_of(strategy) is not None and model._distribute_strategy is not strategy:
         raise ScopeError(
             f"A model must be built in the scope that it is compiled in, but {model.name!r} was "
             "built outside it, and would train on one device. Move its construction into `with "

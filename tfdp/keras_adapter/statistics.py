@@ -49,11 +49,11 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if step is None:
         return original(self, value)
     if step.writes_alike:
-        with step.strategy.extended.identical_writes():
+        with step.replicas.identical_writes():
             return original(self, value)
     if self.trainable and _is_alike([value], step.written):
         # As where a step moves weights along a gradient and back.
-        with step.strategy.extended.identical_writes():
+        with step.replicas.identical_writes():
             return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
         return original(self, _state_of_metric(step, self, value))
@@ -65,7 +65,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if self.aggregation not in _DECLARED or step.share is None:
         return original(self, _unless_stand_in(step, self, value))
     together = _together_absolute(step, self, value)
-    with step.strategy.extended.identical_writes():
+    with step.replicas.identical_writes():
         return original(self, together)
 
 
@@ -110,21 +110,20 @@ def average_written(step: Step) -> None:
     """Makes what the replica wrote by itself one value for all: the last thing in a step."""
     if not step.written or step.num_replicas == 1:
         return
-    extended = step.strategy.extended
     for variable in step.written:
         if not variable.value.dtype.is_floating:
             # A count or a flag has no mean: replica 0's holds.
-            first = extended.broadcast_from_first(
+            first = step.replicas.broadcast_from_first(
                 tf.convert_to_tensor(variable.value), variable.value.dtype
             )
-            with extended.identical_writes():
+            with step.replicas.identical_writes():
                 variable.value.assign(first, read_value=False)
     variables = [v for v in step.written if v.value.dtype.is_floating]
     own = [
         tf.cast(tf.convert_to_tensor(v.value), at_least_float32(v.value.dtype)) for v in variables
     ]
     means = step.sum_prepared(own, lambda values: _weighted(step, values))
-    with extended.identical_writes():
+    with step.replicas.identical_writes():
         for variable, mean in zip(variables, means, strict=True):
             variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
     step.written.clear()
@@ -132,7 +131,7 @@ def average_written(step: Step) -> None:
 
 def warn_of_undeclared(step: Step, model: keras.Model) -> None:
     """Warns, once, of each variable of a user's layer that replicas may write differently."""
-    if step.rank or step.num_replicas == 1:
+    if not step.trace.of_first or step.num_replicas == 1:
         return
     undeclared = [v for v in step.written if any(v is other for other in step.differing)]
     for layer in model._flatten_layers():

@@ -7,12 +7,13 @@ import dataclasses
 import enum
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tfdp.recording import Watch, meeting
+from tfdp.replicas import Prepare, Replicas, Trace, Value
 
 _thread = threading.local()
 
@@ -139,8 +140,9 @@ class Step:
     """One replica function while it is traced, or run eagerly.
 
     Attributes:
-      context: The replica's context.
-      rank: The replica's.
+      strategy: The strategy whose replica this is.
+      replicas: What its replicas do together.
+      trace: Whose step it is, as far as Python may know while it is traced.
       unseeded: The generator of draws without a seed.
       phase: What the replica is doing; set by `during`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
@@ -155,8 +157,9 @@ class Step:
       added: By the id of a layer, what that gave to `add_loss`.
     """
 
-    context: tf.distribute.ReplicaContext
-    rank: int
+    strategy: tf.distribute.Strategy
+    replicas: Replicas
+    trace: Trace
     unseeded: Unseeded
     phase: Phase = Phase.PROGRAM
     share: Share | None = None
@@ -173,12 +176,17 @@ class Step:
     @property
     def num_replicas(self) -> int:
         """Number of replicas in sync."""
-        return self.strategy.extended.num_replicas
+        return self.replicas.num_replicas
 
     @property
-    def strategy(self) -> tf.distribute.Strategy:
-        """The strategy whose replica this is."""
-        return self.context.strategy
+    def replica_id(self) -> tf.Tensor:
+        """The replica's number among all, a scalar int32."""
+        return self.replicas.replica_id
+
+    @property
+    def of_first(self) -> tf.Tensor:
+        """Whether the replica is the first of all, a scalar."""
+        return tf.equal(self.replica_id, 0)
 
     @property
     def compiling(self) -> bool:
@@ -222,23 +230,23 @@ class Step:
             self.differing.append(variable)
 
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
-        """Logs a warning of replica 0, once in the strategy's life for what it is `about`."""
+        """Logs the first replica's warning, once in the strategy's life for what it is `about`."""
         said = vars(self.strategy).setdefault("_tfdp_warned_about", set())
-        if self.rank == 0 and about not in said:
+        if self.trace.of_first and about not in said:
             said.add(about)
             logging.getLogger("tfdp").warning(message, *arguments)
 
-    def sum(self, values: Sequence[Any]) -> list[Any]:
+    def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""
         if not values:
             return []
         outer, self.summing = self.summing, True
         try:
-            return list(self.context.all_reduce("SUM", list(values)))
+            return self.replicas.sum(values)
         finally:
             self.summing = outer
 
-    def meet(self, values: Sequence[Any]) -> list[Any]:
+    def meet(self, values: Sequence[Value]) -> list[Value]:
         """As `sum`, where the step cannot go on without the sums: how long it waits is recorded."""
         with meeting(values) as sums:
             sums += self.sum(values)
@@ -246,14 +254,14 @@ class Step:
 
     def sum_prepared(
         self,
-        values: Sequence[Any],
-        prepare: Callable[[tf.Tensor], tf.Tensor] | None,
+        values: Sequence[Value],
+        prepare: Prepare | None,
         watch: Watch | None = None,
-    ) -> list[Any]:
+    ) -> list[Value]:
         """As `sum`, of `prepare`d values, without a gradient."""
         if self.num_replicas == 1 or not values:
             return list(values)
-        return self.strategy.extended.sum_prepared(values, prepare, watch=watch)
+        return self.replicas.sum_prepared(values, prepare, watch=watch)
 
 
 def current() -> Step | None:
@@ -304,8 +312,3 @@ def knows_replica_count(strategy: Any) -> bool:
 def at_least_float32(dtype: Any) -> tf.DType:
     """The dtype in which numbers of `dtype` are summed: float64 for itself, else float32."""
     return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
-
-
-def is_tfdp(strategy: Any) -> bool:
-    """Whether `strategy` is one of tfdp's."""
-    return getattr(getattr(strategy, "extended", None), "is_tfdp", False)

@@ -13,12 +13,12 @@ from tfdp import recording
 from tfdp.errors import ScopeError
 from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, recurrent, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
-from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.gradients import Windows, check_waiting
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
-from tfdp.keras_adapter.step import current, is_tfdp
+from tfdp.keras_adapter.step import current
+from tfdp.replicas import Replicas, replicas_of
 
 
 @hook(TensorFlowTrainer, "_make_function")
@@ -27,9 +27,10 @@ def make_function(
 ) -> Callable[..., Any]:
     """The function for `fit` and `evaluate`: each replica's step knows its share of the batch."""
     strategy = self.distribute_strategy
-    if not is_tfdp(strategy):
+    replicas = replicas_of(strategy)
+    if replicas is None:
         return original(self, step_function)
-    check_made_in_scope(self, strategy)
+    check_made_in_scope(self, strategy, replicas)
     trains = step_function == self.train_step
     recorder = recording.Recorder.of(self) if trains else None
     with compiling.forward_only(self):
@@ -38,7 +39,7 @@ def make_function(
     counts = trains and _counts_without_a_batch(self)
 
     def function(iterator: Any) -> Any:
-        with explained(strategy), cut.explained(strategy):
+        with replicas.processes.explained(), cut.explained(strategy):
             try:
                 result = run(_cut(strategy, iterator))
             except tf.errors.OutOfRangeError:
@@ -57,16 +58,17 @@ def make_function(
 def make_predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> None:
     """The function for `predict`, whose batches may be whole."""
     strategy = self.distribute_strategy
-    if not is_tfdp(strategy) or (self.predict_function is not None and not force):
+    replicas = replicas_of(strategy)
+    if replicas is None or (self.predict_function is not None and not force):
         return original(self, force)
-    check_made_in_scope(self, strategy)
+    check_made_in_scope(self, strategy, replicas)
     place_in_batch(strategy)
     with compiling.forward_only(self), predictions.of_examples(self):
         original(self, force)
     run = self.predict_function
 
     def function(batches: Any) -> Any:
-        with explained(strategy), cut.explained(strategy):
+        with replicas.processes.explained(), cut.explained(strategy):
             return run(list(_cut(strategy, batches)))
 
     self.predict_function = function
@@ -83,9 +85,10 @@ def maybe_symbolic_build(
     device.
     """
     strategy: Any = self._distribute_strategy
-    if not is_tfdp(strategy):
+    replicas = replicas_of(strategy)
+    if replicas is None:
         return original(self, iterator, data_batch)
-    if strategy.extended.num_replicas > 1:
+    if replicas.num_replicas > 1:
         recurrent.check_states(self)
     if iterator is not None:
         spec = iterator._distributed_dataset.element_spec
@@ -108,7 +111,7 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
     scopes.check_compiled_in_scope(self)
     strategy: Any = getattr(self, "_distribute_strategy", None)
     compiling.note_asked(self, kwargs.get("jit_compile"))
-    if not is_tfdp(strategy) or tf.distribute.has_strategy():
+    if replicas_of(strategy) is None or tf.distribute.has_strategy():
         return original(self, *args, **kwargs)
     with strategy.scope():
         return original(self, *args, **kwargs)
@@ -128,10 +131,12 @@ def reduce_per_replica(
     original: Callable[..., Any], values: Any, strategy: Any, reduction: str
 ) -> Any:
     """Logs are the same on all replicas; what `predict` gives has the rows of all processes."""
-    if not is_tfdp(strategy):
+    replicas = replicas_of(strategy)
+    if replicas is None:
         return original(values, strategy, reduction)
-    if reduction == "concat" and strategy.extended.in_cluster:
-        return tf.nest.map_structure(strategy.extended.gather_rows, values)
+    if reduction == "concat" and replicas.processes.world_size > 1:
+        # Keras joins the rows of the replicas in one process by itself.
+        return tf.nest.map_structure(replicas.gather_rows, values)
     # The mean of equal logs could differ in the last bit.
     return original(values, strategy, "first" if reduction == "auto" else reduction)
 
@@ -150,7 +155,7 @@ def _counts_without_a_batch(model: Any) -> bool:
     return not optimizer.gradient_accumulation_steps
 
 
-def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
+def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: Replicas) -> None:
     """Raises ScopeError if the model, or a variable that it uses, was made outside the scope."""
     if model._distribute_strategy is not strategy:
         raise ScopeError(
@@ -158,9 +163,8 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy) -> None:
             f"{model.name!r} was built outside it. Move its construction and `compile` into "
             "`with strategy.scope():`."
         )
-    several = strategy.extended.num_replicas > 1
     for variable in model.trainable_variables:
-        if several and getattr(variable, "overwrite_with_gradient", False):
+        if replicas.num_replicas > 1 and getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(
                 "On several replicas no variable may take its gradient as its value, but "
                 f"{variable.path!r} does, as float8 scales do. Train in another dtype, such "
@@ -189,7 +193,7 @@ def _with_share(
         if step is None:
             return step_function(data)
         with (
-            recorded.step(recorder, step.rank, model, data),
+            recorded.step(recorder, step.trace, model, data),
             sharing(step, data, custom_loss, windows) as (rows, total),
         ):
             recorded.examples(total)

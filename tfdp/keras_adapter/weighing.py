@@ -182,7 +182,7 @@ def _depends(factors: Sequence[Any], variables: Sequence[Any]) -> bool:
 def _error(step: Step, found: str) -> GradientError:
     return GradientError(
         "What a step of your own differentiates must be a loss of Keras, or a mean or a sum over "
-        f"the examples of the batch, but replica {step.rank} found {found}. Use such a mean, bring "
+        f"the examples of the batch, but {step.trace.name} found {found}. Use such a mean, bring "
         "the whole batch together with `tfdp.whole_batch`, or say "
         f'what it is in {_OPTION}: "mean" takes it for a mean over the examples of each '
         'replica, "divided" for such a mean divided by the number of replicas.'

@@ -172,9 +172,9 @@ def _asked(step: Step, own: list[tf.Tensor]) -> list[_Place]:
     """In a loop of the user's own, from what all replicas say."""
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in own])
     (counts,) = step.meet(
-        [tf.one_hot(step.rank, step.num_replicas, dtype=tf.int64)[:, None] * rows]
+        [tf.one_hot(step.replica_id, step.num_replicas, dtype=tf.int64)[:, None] * rows]
     )
-    before, total = tf.reduce_sum(counts[: step.rank], 0), tf.reduce_sum(counts, 0)
+    before, total = tf.reduce_sum(counts[: step.replica_id], 0), tf.reduce_sum(counts, 0)
     return [_Place(rows[i], before[i], total[i]) for i in range(len(own))]
 
 

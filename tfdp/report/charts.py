@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import markupsafe
+from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tfdp.report.number_words import number

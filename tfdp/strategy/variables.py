@@ -70,17 +70,6 @@ def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def declared(kwargs: dict[str, Any], initial_value: tf.Tensor) -> dict[str, Any]:
-    """What must be alike on all ranks of a variable that is made with `kwargs`; JSON."""
-    return {
-        "name": kwargs.get("name") or "Variable",
-        "shape": initial_value.shape.as_list(),
-        "dtype": initial_value.dtype.name,
-        "trainable": kwargs.get("trainable"),
-        "aggregation": str(kwargs.get("aggregation")),
-    }
-
-
 class _Scalar:
     """Conversions that a variable on one device has and TensorFlow's distributed ones lack."""
 
@@ -127,7 +116,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     def _aggregated(self, value: Any, aggregation: tf.VariableAggregation) -> Any:
         context = tf.distribute.get_replica_context()
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-            return context.strategy.extended.broadcast_from_first(value, self.dtype)
+            return context.strategy.extended.replicas.broadcast_from_first(value, self.dtype)
         mean = aggregation == tf.VariableAggregation.MEAN
         if not (tf.is_tensor(value) or isinstance(value, tf.IndexedSlices)):
             value = tf.convert_to_tensor(value, self.dtype)
