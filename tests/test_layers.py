@@ -15,6 +15,7 @@ LAYERS = {
     "files": 0,
     "lazy": 0,
     "machine": 0,
+    "shares": 0,
     "stragglers": 0,
     "types": 0,
     "cluster": 1,

@@ -12,6 +12,7 @@ from tfdp.data.chains import Begin, indexed_shares
 from tfdp.data.options import PipelineOptions
 from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.streams import stream_shares
+from tfdp.shares import largest_share
 
 
 def make_shares(
@@ -38,7 +39,7 @@ def make_shares(
       endless: Goes on with the next epochs.
       share_fn: Of a share, as `Dataset.map` calls it.
     """
-    width = -(-options.global_batch_size // num_replicas)
+    width = largest_share(options.global_batch_size, num_replicas)
     if isinstance(source, AbstractIndexedSource):
         parallel_calls, _ = _limits(options, memory.example_bytes(source.element_spec), width)
         shares = indexed_shares(

@@ -14,6 +14,7 @@ from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key
 from tfdp.data.sources.base import AbstractStreamSource
+from tfdp.shares import share_place
 
 
 def stream_shares(
@@ -142,7 +143,7 @@ def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.D
         size = tf.shape(batch[0], tf.int64)[0]
 
         def share(rank: tf.Tensor) -> Any:
-            place, start, end = share_place(size, num_replicas, rank)
+            place, start, end = place_and_rows(size, num_replicas, rank)
             return *tf.nest.map_structure(lambda leaf: leaf[start:end], batch), place
 
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(share)
@@ -150,26 +151,7 @@ def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.D
     return batches.flat_map(shares)
 
 
-def share_bounds(
-    size: tf.Tensor, num_replicas: int, rank: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first row of a rank's share of a batch, and that after its last; in a graph.
-
-    Args:
-      size: Of the batch, int64.
-      num_replicas: In all processes; the first take the rest.
-      rank: int64.
-
-    >>> start, end = share_bounds(tf.constant(6, tf.int64), 4, tf.constant(1, tf.int64))
-    >>> int(start), int(end)
-    (2, 4)
-    """
-    least, rest = size // num_replicas, size % num_replicas
-    start = rank * least + tf.minimum(rank, rest)
-    return start, start + least + tf.cast(rank < rest, tf.int64)
-
-
-def share_place(
+def place_and_rows(
     size: tf.Tensor, num_replicas: int, rank: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """A share's place in its batch, and the rows to take: of an empty one a stand-in, the first.
@@ -180,20 +162,15 @@ def share_place(
       rank: int64.
 
     Returns:
-      The place as `plan.Shares` says it, int64 (4); the first row, and that after the last.
+      `shares.share_place`, int64 (4); the first row, and that after the last.
 
-    >>> share_place(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
+    >>> place_and_rows(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
     [1, 0, 1, 1]
     """
-    start, end = share_bounds(size, num_replicas, rank)
-    place = tf.stack([rank, end - start, start, size])
-    is_empty = start == end
-    first = tf.constant(0, tf.int64)
-    return (
-        place,
-        tf.where(is_empty, first, start),
-        tf.where(is_empty, tf.minimum(size, 1), end),
-    )
+    place = tf.stack(share_place(size, num_replicas, rank))
+    _, count, start, _ = tf.unstack(place)
+    first = tf.where(count > 0, start, 0)
+    return place, first, first + tf.where(count > 0, count, tf.minimum(size, 1))
 
 
 def _map_share(function: Any, indices: tf.Tensor, key: tf.Tensor, share: Any) -> Any:
