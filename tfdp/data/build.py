@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from tfdp import keras_adapter
 from tfdp.data.global_batches import Pipeline
 from tfdp.data.options import PipelineOptions
 from tfdp.data.sources.choice import as_source
@@ -82,5 +81,4 @@ def pipeline(
         memory_bytes=memory_bytes,
         shuffle_buffer=shuffle_buffer,
     )
-    keras_adapter.install()
     return Pipeline(as_source(source, split=split), options)

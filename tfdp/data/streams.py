@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key
 from tfdp.data.sources.base import AbstractStreamSource
+from tfdp.determinism import seconds_in_graph
 from tfdp.shares import share_place
 
 
@@ -51,17 +53,22 @@ def stream_shares(
     if options.map_fn is not None:
         function = with_one_shape(function, numbered)
 
-    seed = options.seed  # TensorFlow never forgets a function of Python: it shall hold no more
+    # TensorFlow never forgets a function of Python: it shall hold no more.
+    seed, described = options.seed, source.describe()
 
     def key_of(epoch: np.ndarray) -> np.int64:
         return np.int64(epoch_key(seed, int(epoch)))
 
     def epoch_shares(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
+        shares = cut_and_mapped(epoch, position)
+        return _if_any(position, shares, lambda shares: _timed(shares, position, described))
+
+    def cut_and_mapped(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
         key = tf.reshape(tf.numpy_function(key_of, [epoch], tf.int64), [])
         rows = numbered
         if options.shuffle:
             rows = _shuffled(rows, options.shuffle_buffer, key)
-        rows = _after(rows, position)
+        rows = _if_any(position, rows, lambda all_rows: all_rows.skip(position))
         if learn is not None:
             rows = _counted(rows, position, learn)
         if num_replicas == 1:
@@ -85,14 +92,42 @@ def stream_shares(
     return each_epoch(begin, endless, epoch_shares, unknown)
 
 
-def _after(dataset: tf.data.Dataset, position: tf.Tensor) -> tf.data.Dataset:
-    """Without the first elements. TensorFlow 2.21 crashes at `skip` of 0 within `flat_map`."""
+def _if_any(
+    position: tf.Tensor,
+    dataset: tf.data.Dataset,
+    change: Callable[[tf.data.Dataset], tf.data.Dataset],
+) -> tf.data.Dataset:
+    """The changed dataset where `position` is not 0. TensorFlow 2.21 crashes at `skip` of 0."""
     variant = tf.cond(
         position > 0,
-        lambda: tf.data.experimental.to_variant(dataset.skip(position)),
+        lambda: tf.data.experimental.to_variant(change(dataset)),
         lambda: tf.data.experimental.to_variant(dataset),
     )
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def _timed(shares: tf.data.Dataset, position: tf.Tensor, described: str) -> tf.data.Dataset:
+    """`shares`; when the first is there, the log says how long that took."""
+    began = seconds_in_graph()
+
+    def say(position: np.ndarray, seconds: np.ndarray) -> np.bool_:
+        logging.getLogger("tfdp").info(
+            "Went on after the first %d examples of %s, which can only be read in order: that "
+            "took %.1f s.",
+            position,
+            described,
+            seconds,
+        )
+        return np.bool_(False)
+
+    def pass_on(is_first: tf.Tensor, share: Any) -> tuple[tf.Tensor, Any]:
+        def first() -> tf.Tensor:
+            seconds = seconds_in_graph() - began
+            return tf.reshape(tf.numpy_function(say, [position, seconds], tf.bool), [])
+
+        return tf.cond(is_first, first, lambda: tf.constant(False)), share
+
+    return shares.scan(tf.constant(True), pass_on)
 
 
 def _shuffled(dataset: tf.data.Dataset, buffer: int, key: tf.Tensor) -> tf.data.Dataset:

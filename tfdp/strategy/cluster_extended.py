@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Agreement, Communicator, Probe, Processes, Sequences
 from tfdp.collectives.sequence import Call
-from tfdp.data import Pipeline
+from tfdp.data.feed import AbstractFeed
 from tfdp.errors import RankMismatchError
 from tfdp.strategy import input_batches, variables
 from tfdp.strategy._tensorflow import (
@@ -290,8 +290,8 @@ class ClusterExtended(DataParallelExtended):
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if not isinstance(dataset, tf.data.Dataset):
             return super()._experimental_distribute_dataset(dataset, options)
-        if isinstance(dataset, Pipeline):
-            return self._distribute_pipeline(dataset, options)
+        if isinstance(dataset, AbstractFeed):
+            return self._distribute_feed(dataset, options)
         input_batches.warn_if_small(input_batches.declared_size(dataset), self.num_replicas)
         divided = self._divided(dataset)
         if divided is not None:
@@ -336,7 +336,7 @@ class ClusterExtended(DataParallelExtended):
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return input_batches.divide(dataset, self._num_replicas_in_sync, self._ranks)
 
-    def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
+    def _distribute_feed(self, feed: AbstractFeed, options: Any) -> Any:
         """Each process reads for its own replicas.
 
         Raises:
@@ -344,16 +344,11 @@ class ClusterExtended(DataParallelExtended):
         """
         self.processes.compare(
             "a pipeline (make it alike on all ranks; each reads its own replicas' examples)",
-            pipeline.state()
-            | {
-                "global_batch_size": pipeline.pipeline_options.global_batch_size,
-                "drop_remainder": pipeline.pipeline_options.drop_remainder,
-                "batches in an epoch": pipeline.batches_per_epoch,
-            },
+            feed.alike_on_all_ranks(),
         )
         if self.processes.rank == 0:
-            pipeline.say_what_is_read(self.processes.world_size)
-        return super()._distribute_pipeline(pipeline, options)
+            feed.say_what_is_read(self.processes.world_size)
+        return super()._distribute_feed(feed, options)
 
     @property
     def _ranks(self) -> range:

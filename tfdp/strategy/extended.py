@@ -13,10 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
-from tfdp.data import Pipeline
+from tfdp.data.feed import AbstractFeed
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.recording import Watch
-from tfdp.strategy import device_iterators, input_batches, pipelines, variables
+from tfdp.strategy import device_iterators, input_batches, share_datasets, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedIterator,
@@ -30,7 +30,7 @@ from tfdp.strategy._tensorflow import (
     create_mirrored_variable,
     tf_convert,
 )
-from tfdp.strategy.share_iterators import ShareDataset
+from tfdp.strategy.share_datasets import ShareDataset
 from tfdp.strategy.turn_iterators import TurnIterator
 from tfdp.topology import Topology
 
@@ -284,8 +284,8 @@ class DataParallelExtended(MirroredExtended):
     # ---- input
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        if isinstance(dataset, Pipeline):
-            return self._distribute_pipeline(dataset, options)
+        if isinstance(dataset, AbstractFeed):
+            return self._distribute_feed(dataset, options)
         input_batches.warn_if_small(input_batches.declared_size(dataset), self.num_replicas)
         divided = self._divided(dataset)
         if divided is None:
@@ -293,21 +293,15 @@ class DataParallelExtended(MirroredExtended):
             return super()._experimental_distribute_dataset(dataset, options)
         return self._distribute(divided, dataset, options)
 
-    def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
-        size = pipeline.pipeline_options.global_batch_size
-        input_batches.warn_if_small(size, self.num_replicas)
-        shares = self._shares(pipeline)
-        return pipelines.distribute(
-            pipeline,
+    def _distribute_feed(self, feed: AbstractFeed, options: Any) -> Any:
+        input_batches.warn_if_small(feed.global_batch_size, self.num_replicas)
+        return share_datasets.distribute(
+            feed,
             self._input_workers_with_options(options),
             self._container_strategy(),
-            shares,
+            input_batches.without_autotuning(feed.cuts(self._num_replicas_in_sync, self._ranks)),
             options,
         )
-
-    def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
-        shares = pipeline.cuts(self._num_replicas_in_sync, self._ranks)
-        return input_batches.without_autotuning(shares)
 
     @property
     def _ranks(self) -> range:
