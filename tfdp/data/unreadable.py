@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_order
-from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource
+from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource
 
 
 def explained(

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import collectives
-from tfdp.keras_adapter import feeding, fitting, likeness
+from tfdp.keras_adapter import batch_and_rate, feeding, likeness
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
@@ -70,7 +70,7 @@ def _run_arranged(
             )
         return original(*bound.args, **bound.kwargs)
     if name == "fit":
-        fitting.prepare(model, bound.arguments)
+        batch_and_rate.prepare(model, bound.arguments)
     if processes is None:
         return original(*bound.args, **bound.kwargs)
     # Within `fit`, validation calls `evaluate` with what `fit` was given.

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
+from tfdp import keras_adapter
 from tfdp.bench.data.files import FEATURES, image_paths
 
 # Reads an epoch and returns the number of its batches.
@@ -122,6 +123,7 @@ def _iterate(dataset: tf.data.Dataset) -> Read:
 
 
 def _fit(*data: Any, **options: Any) -> Read:
+    keras_adapter.install()  # there is no strategy
     model = _Nothing()
     model.compile()
     counter = _Counter()

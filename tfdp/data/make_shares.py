@@ -7,13 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data import memory
-from tfdp.data.chains import indexed_shares
-from tfdp.data.length import empty
+from tfdp.data.example_count import empty
+from tfdp.data.indexed_shares import indexed_shares
+from tfdp.data.memory_budget import batches_within, example_bytes
 from tfdp.data.options import PipelineOptions
 from tfdp.data.progress import Progress
-from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
-from tfdp.data.streams import stream_shares
+from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
+from tfdp.data.stream_shares import stream_shares
 from tfdp.data.view import View
 from tfdp.shares import largest_share
 
@@ -49,7 +49,7 @@ def make_shares(
 
     width = largest_share(options.global_batch_size, num_replicas)
     if isinstance(source, AbstractIndexedSource):
-        parallel_calls, _ = _limits(options, memory.example_bytes(source.element_spec), width)
+        parallel_calls, _ = _limits(options, example_bytes(source.element_spec), width)
         shares = indexed_shares(
             source, options, begin, num_replicas, ranks, view.endless, parallel_calls
         )
@@ -76,7 +76,7 @@ def make_shares(
     if options.prefetch != "auto":
         ready = options.prefetch * len(ranks)
     else:
-        _, ready = _limits(options, memory.example_bytes(mapped), width)
+        _, ready = _limits(options, example_bytes(mapped), width)
     return tuned(shares if ready == 0 else shares.prefetch(ready), options)
 
 
@@ -113,7 +113,7 @@ def _limits(options: PipelineOptions, size: int | None, width: int) -> tuple[int
     """How many shares may be made at once, and how many may wait."""
     if options.memory_bytes is None or size is None:
         return tf.data.AUTOTUNE, tf.data.AUTOTUNE
-    return memory.batches_within(options.memory_bytes, size * width)
+    return batches_within(options.memory_bytes, size * width)
 
 
 def _of_example(spec: Any) -> Any:

@@ -12,7 +12,7 @@ from tfdp.data import plan
 from tfdp.data.mapping import ExampleFunction, example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key, epoch_order
-from tfdp.data.sources.base import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.shares import largest_share
 
 # Asked when an iterator starts: the epoch, and the position in it, where it begins.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.chains import Begin, each_epoch
+from tfdp.data.indexed_shares import Begin, each_epoch
 from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key
-from tfdp.data.sources.base import AbstractStreamSource
+from tfdp.data.sources.abstract import AbstractStreamSource
 from tfdp.determinism import seconds_in_graph
 from tfdp.shares import share_place
 
@@ -29,7 +29,7 @@ def stream_shares(
     ranks: range,
     endless: bool,
 ) -> tf.data.Dataset:
-    """The shares of `ranks`, as `chains.indexed_shares` gives them, of a stream.
+    """The shares of `ranks`, as `indexed_shares` gives them, of a stream.
 
     1. All examples are read, numbered, and shuffled through a buffer.
     2. Those before the position are skipped, the others batched.
