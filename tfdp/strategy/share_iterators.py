@@ -100,24 +100,24 @@ class ShareIterator(DistributedIterator):
 
     def get_next_as_optional(self) -> Any:
         """The shares of the next batch, or none."""
-        with Clock() as clock:
+        with explained(self._feed), Clock() as clock:
             optionals = self._next_optionals()
 
-        def shares() -> Any:
-            with tf.control_dependencies([self._check(self._values(optionals))]):
-                elements = self._values(optionals)
-            self._count(clock, elements)
-            return tf.experimental.Optional.from_value(self._regrouped(elements))
+            def shares() -> Any:
+                with tf.control_dependencies([self._check(self._values(optionals))]):
+                    elements = self._values(optionals)
+                self._count(clock, elements)
+                return tf.experimental.Optional.from_value(self._regrouped(elements))
 
-        return tf.cond(
-            self._has_next(optionals),
-            shares,
-            lambda: tf.experimental.Optional.empty(self.element_spec),
-        )
+            return tf.cond(
+                self._has_next(optionals),
+                shares,
+                lambda: tf.experimental.Optional.empty(self.element_spec),
+            )
 
     @property
     def element_spec(self) -> Any:
-        """Of what is given."""
+        """The spec of what is given."""
         return self._given(self._cut_of(self._element_spec))
 
     @property
@@ -139,6 +139,7 @@ class ShareIterator(DistributedIterator):
         )
 
     def _count(self, clock: Clock, elements: Sequence[Any]) -> None:
+        """Counts the batch whose shares are the elements, where it is a feed's."""
         if self._tally is not None:
             self._tally.add(clock.seconds_until(elements[0]))
 
