@@ -16,30 +16,28 @@ LAYERS = {
     "files": 0,
     "lazy": 0,
     "machine": 0,
+    "shares": 0,
     "stragglers": 0,
-    "types": 0,
     "cluster": 1,
     "determinism": 1,
     "bucketing": 1,
     "topology": 1,
-    "recording": 1.5,  # what graphs tell of themselves: written by all that is above
-    "manifest": 1.5,  # knows strategies, data and models by their public attributes alone
-    "collectives": 2,
-    "compression": 2,
-    "optimizers": 2,
-    "precision": 2,
-    "replicas": 2.2,  # what replicas do together: asked by what is above, answered by `strategy`
-    "callbacks": 2.5,
-    "keras_adapter": 3,
-    "data": 3.2,  # its pipelines are fed to Keras by the adapter, which knows nothing of them
-    "strategy": 3.5,  # composes the Keras adapter, which knows nothing of it
-    "verification": 3.7,  # trains users' programs under a strategy
-    "launch": 4,
-    "bench": 4,
-    "doctor": 4,
-    "report": 4,
-    "demo": 4.5,  # starts its processes with the launcher
-    "cli": 5,  # calls the others of its kind
+    "recording": 2,  # what graphs tell of themselves: written by all that is above
+    "manifest": 2,  # knows strategies, data and models by their public attributes alone
+    "collectives": 3,
+    "optimizers": 3,
+    "replicas": 4,  # what replicas do together: asked by what is above, answered by `strategy`
+    "callbacks": 5,
+    "data": 5,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
+    "keras_adapter": 6,
+    "strategy": 7,  # composes the Keras adapter, which knows nothing of it
+    "verification": 8,  # trains users' programs under a strategy
+    "launch": 9,
+    "bench": 9,
+    "doctor": 9,
+    "report": 9,
+    "demo": 10,  # starts its processes with the launcher
+    "cli": 11,  # calls the others of its kind
 }
 
 # These import the package's lazy surface (`import tfdp`) as a user would.

@@ -19,7 +19,7 @@ ELSEWHERE = {
     "test_across_processes",
     "test_bad_input",
     "test_executed_reductions",
-    "test_fitting",
+    "test_batch_and_rate",
     "test_hooks",
     "test_layouts",
     "test_philox",

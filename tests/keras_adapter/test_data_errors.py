@@ -9,6 +9,9 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+import tfdp.keras_adapter
+
+tfdp.keras_adapter.install()  # on one device no strategy does it
 
 X, Y = harness.regression_data(40)
 SIGNATURE = (tf.TensorSpec((None, 5)), tf.TensorSpec((None, 1)))

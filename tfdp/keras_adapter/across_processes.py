@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import collectives
-from tfdp.keras_adapter import feeding, fitting, likeness
+from tfdp.keras_adapter import batch_and_rate, feeding, likeness
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.hooks import hook
 from tfdp.replicas import replicas_of
@@ -56,7 +56,7 @@ def _run_arranged(
             )
         return original(*bound.args, **bound.kwargs)
     if name == "fit":
-        fitting.prepare(model, bound.arguments)
+        batch_and_rate.prepare(model, bound.arguments)
     processes = replicas.processes
     if processes.world_size == 1:  # what is alike need not be found out
         return original(*bound.args, **bound.kwargs)

@@ -1,4 +1,4 @@
-"""Pipelines in `fit`, `evaluate` and `predict`, under a strategy and without one.
+"""Feeds in `fit`, `evaluate` and `predict`, under a strategy and without one.
 
 Keras asks a dataset for its number of batches once and starts iterators as it likes. A feed counts
 its epochs itself, and the first after a restart may be short: so Keras is told at each epoch.
@@ -6,7 +6,6 @@ its epochs itself, and the first after a restart may be short: so Keras is told 
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.callbacks import InputMonitor, Telemetry
+from tfdp.data.feed import AbstractFeed, trainer_knows_feeds
 from tfdp.keras_adapter._keras import (
     EpochIterator,
     TensorFlowTrainer,
@@ -30,57 +30,6 @@ _PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting",
 
 # What Keras has where there is none.
 _DEFAULT = tf.distribute.get_strategy()
-
-
-class AbstractFeed(abc.ABC):
-    """A `tf.data.Dataset` of global batches that begins where the training is."""
-
-    @property
-    @abc.abstractmethod
-    def global_batch_size(self) -> int:
-        """Examples of a batch, all replicas together."""
-
-    @property
-    @abc.abstractmethod
-    def is_fresh(self) -> bool:
-        """Whether nothing was trained, nor restored."""
-
-    @property
-    @abc.abstractmethod
-    def batches_left(self) -> int | None:
-        """Those of the next iterator; None: not known, or endless."""
-
-    @abc.abstractmethod
-    def begin_at(self, epoch: int, steps_per_epoch: int | None) -> None:
-        """Goes to the beginning of an epoch as Keras counts them."""
-
-    @abc.abstractmethod
-    def endless(self) -> AbstractFeed:
-        """The same, going on with the next epoch where one ends."""
-
-    @abc.abstractmethod
-    def from_start(self) -> AbstractFeed:
-        """An epoch from its first batch, whatever was trained."""
-
-    @abc.abstractmethod
-    def explain(self, error: Exception) -> Exception:
-        """What is to be raised in the place of an error of its iterators."""
-
-    @abc.abstractmethod
-    def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> AbstractFeed:
-        """The same with a function of each replica's share of a batch; kept for an equal `key`."""
-
-    @abc.abstractmethod
-    def uncounted(self) -> AbstractFeed:
-        """The same, where nothing counts as trained but what `took` says."""
-
-    @abc.abstractmethod
-    def took(self, batches: int) -> None:
-        """Counts batches as trained."""
-
-    @abc.abstractmethod
-    def end(self) -> None:
-        """Notes that a step has found no batch left."""
 
 
 def callbacks_in(arguments: dict[str, Any]) -> list[Any]:
@@ -129,7 +78,8 @@ def during(method: str, model: Any) -> Iterator[None]:
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
     token = _PREDICTING.set(predicts)
     try:
-        yield
+        with trainer_knows_feeds():
+            yield
     finally:
         _PREDICTING.reset(token)
 

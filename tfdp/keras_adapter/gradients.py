@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import GradientError
-from tfdp.keras_adapter import recorded, rows
+from tfdp.keras_adapter import rows, step_recording
 from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter._tensorflow import could_possibly_record, parallel_for
 from tfdp.keras_adapter.hooks import hook
@@ -219,7 +219,7 @@ def _summed(step: Step, share: Share, gradients: list[Any]) -> list[Any]:
     if could_possibly_record():
         sums = [_differentiable_sum(step, share, value) for value in gradients]
     else:
-        with recorded.watching_buckets() as watch:
+        with step_recording.watching_buckets() as watch:
             sums = rows.summed(step, gradients, share.select, watch)
     for total in sums:
         for part in _tensors(total):

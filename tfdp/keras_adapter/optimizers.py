@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import fitting, recorded, rows
+from tfdp.keras_adapter import batch_and_rate, rows, step_recording
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
 from tfdp.keras_adapter.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients import innermost
@@ -32,7 +32,7 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
             if method is not None and not getattr(method, "is_tfdp_hook", False):
                 wrap(cls, name, wrapper)
     original(self, *args, **kwargs)
-    fitting.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
+    batch_and_rate.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
 
 
 def apply(
@@ -76,7 +76,7 @@ def clip_gradients(
         return original(self, grads, *args, **kwargs)
     summed = step.phase is Phase.UPDATE
     grads = list(grads) if summed else _summed(step, list(grads))
-    recorded.gradient_norm(grads)
+    step_recording.gradient_norm(grads)
     with step.during(Phase.UPDATE):
         return original(self, grads, *args, **kwargs)
 
@@ -104,7 +104,7 @@ def backend_update_step(
     original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any
 ) -> Any:
     """Runs once per update, around those of all variables."""
-    with recorded.trust_ratios(len(self._trainable_variables)):
+    with step_recording.trust_ratios(len(self._trainable_variables)):
         return original(self, *args, **kwargs)
 
 
@@ -171,7 +171,7 @@ def _of_first(step: Step, grad: Value | None) -> Value | None:
 def _summed(step: Step, grads: list[Any]) -> list[Any]:
     if all(grad is None for grad in grads):
         return grads
-    with recorded.watching_buckets() as watch:
+    with step_recording.watching_buckets() as watch:
         summed = iter(rows.summed(step, [g for g in grads if g is not None], None, watch))
     return [None if grad is None else next(summed) for grad in grads]
 

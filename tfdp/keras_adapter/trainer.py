@@ -11,7 +11,15 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
-from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, recurrent, scopes
+from tfdp.keras_adapter import (
+    compiling,
+    cut,
+    metrics,
+    predictions,
+    recurrent,
+    scopes,
+    step_recording,
+)
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.gradients import Windows, check_waiting
 from tfdp.keras_adapter.hooks import hook
@@ -193,10 +201,10 @@ def _with_share(
         if step is None:
             return step_function(data)
         with (
-            recorded.step(recorder, step.trace, model, data),
+            step_recording.step(recorder, step.trace, model, data),
             sharing(step, data, custom_loss, windows) as (rows, total),
         ):
-            recorded.examples(total)
+            step_recording.examples(total)
             with metrics.results_over_replicas(model):
                 logs = step_function(rows)
                 check_waiting(step)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import markupsafe
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tfdp.report.number_words import number
@@ -105,7 +105,9 @@ def drawable(value: float) -> float:
     return max(-_LARGEST, min(_LARGEST, value))
 
 
-def by_round_numbers(axis: Axis, ends: tuple[float, float], most: int, whole: bool = False) -> None:
+def by_round_numbers(
+    axis: XAxis | YAxis, ends: tuple[float, float], most: int, whole: bool = False
+) -> None:
     """Gives an axis of matplotlib at most `most` steps between round numbers, and ends it at such.
 
     Args:

@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data import Pipeline
+from tfdp.data.feed import AbstractFeed
 from tfdp.replicas import ProcessGroup
-from tfdp.strategy import input_batches, pipelines
+from tfdp.strategy import input_batches, share_datasets
 from tfdp.strategy._tensorflow import (
     DistributedIterator,
     MirroredExtended,
@@ -16,7 +16,7 @@ from tfdp.strategy._tensorflow import (
     get_distributed_datasets_from_function,
     regroup,
 )
-from tfdp.strategy.share_iterators import ShareDataset
+from tfdp.strategy.share_datasets import ShareDataset
 from tfdp.strategy.turn_iterators import TurnIterator
 
 
@@ -46,8 +46,8 @@ class Inputs(MirroredExtended):
         )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        if isinstance(dataset, Pipeline):
-            return self._distribute_pipeline(dataset, options)
+        if isinstance(dataset, AbstractFeed):
+            return self._distribute_feed(dataset, options)
         input_batches.warn_if_small(input_batches.declared_size(dataset), self.num_replicas)
         divided = self._divided(dataset)
         if divided is not None:
@@ -73,41 +73,27 @@ class Inputs(MirroredExtended):
         distributed._enable_get_next_as_optional = True
         return distributed
 
-    def _distribute_pipeline(self, pipeline: Pipeline, options: Any) -> Any:
-        """Each process reads for its own replicas.
+    def _distribute_feed(self, feed: AbstractFeed, options: Any) -> Any:
+        """Lets each process read for its own replicas.
 
         Raises:
           RankMismatchError: The ranks' pipelines differ, or are not equally far.
         """
         if self.in_cluster:
-            self._compare_pipelines(pipeline)
-        size = pipeline.pipeline_options.global_batch_size
-        input_batches.warn_if_small(size, self.num_replicas)
-        shares = self._shares(pipeline)
-        return pipelines.distribute(
-            pipeline,
+            self.processes.compare(
+                "a pipeline (make it alike on all ranks; each reads its own replicas' examples)",
+                feed.alike_on_all_ranks(),
+            )
+            if self.processes.rank == 0:
+                feed.say_what_is_read(self.processes.world_size)
+        input_batches.warn_if_small(feed.global_batch_size, self.num_replicas)
+        return share_datasets.distribute(
+            feed,
             self._input_workers_with_options(options),
             self._container_strategy(),
-            shares,
+            input_batches.without_autotuning(feed.cuts(self._num_replicas_in_sync, self._ranks)),
             options,
         )
-
-    def _compare_pipelines(self, pipeline: Pipeline) -> None:
-        self.processes.compare(
-            "a pipeline (make it alike on all ranks; each reads its own replicas' examples)",
-            pipeline.state()
-            | {
-                "global_batch_size": pipeline.pipeline_options.global_batch_size,
-                "drop_remainder": pipeline.pipeline_options.drop_remainder,
-                "batches in an epoch": pipeline.batches_per_epoch,
-            },
-        )
-        if self.processes.rank == 0:
-            pipeline.say_what_is_read(self.processes.world_size)
-
-    def _shares(self, pipeline: Pipeline) -> tf.data.Dataset:
-        shares = pipeline.cuts(self._num_replicas_in_sync, self._ranks)
-        return input_batches.without_autotuning(shares)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         distributed = get_distributed_datasets_from_function(

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import processes_of
-from tfdp.strategy.input_batches import shares
+from tfdp.shares import share_sizes
 from tfdp.verification import compare, layers, readings, reasons
 from tfdp.verification.batches import rows
 from tfdp.verification.report import Difference, Report
@@ -192,7 +192,7 @@ class Comparison:
         return Difference(_LAYERS, path, step, found[key], by_rounding), traced
 
     def _bounds(self, examples: int) -> list[tuple[int, int]]:
-        sizes = shares(examples, self._strategy.extended.num_replicas)
+        sizes = share_sizes(examples, self._strategy.extended.num_replicas)
         ends = np.cumsum(sizes).tolist()
         return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp import keras_adapter
 from tfdp.data import state as states
-from tfdp.data.counting import Counter, iterate
+from tfdp.data import unreadable
+from tfdp.data.counting import Tally, iterate
+from tfdp.data.example_count import checked_length
+from tfdp.data.feed import AbstractFeed, check_asker
 from tfdp.data.identity import identify
-from tfdp.data.length import checked_length, empty
+from tfdp.data.make_shares import make_shares, tuned, without_stand_ins
 from tfdp.data.options import PipelineOptions
-from tfdp.data.order import epoch_order
+from tfdp.data.plan import num_batches
 from tfdp.data.progress import Progress
-from tfdp.data.shares import make_shares, tuned, without_stand_ins
-from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
+from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
+from tfdp.data.view import View
 
 Structure = Any
 
 
-class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
+class Pipeline(tf.data.Dataset, AbstractFeed):
     """What `tfdp.data.pipeline` makes: a dataset of global batches that knows how far it is.
 
     An iterator begins where the training is: the next batch that was not taken yet. So a loop that
@@ -57,10 +60,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         options: PipelineOptions,
         *,
         progress: Progress | None = None,
-        endless: bool = False,
-        from_start: bool = False,
-        counts: bool = True,
-        share_fn: Callable[..., Any] | None = None,
+        view: View | None = None,
     ) -> None:
         if options.cache and isinstance(source, AbstractIndexedSource):
             source = cached(source, options.memory_bytes)
@@ -70,25 +70,21 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
             checked_length(source, options),
             options.global_batch_size,
             options.drop_remainder,
-            source.describe() if isinstance(source, AbstractStreamSource) else None,
         )
-        self._endless = endless
-        self._from_start = from_start
-        self._counts = counts
-        self._share_fn = share_fn
+        self._view = view = view or View()
         self._views: dict[Any, Pipeline] = {}
         self._shares: dict[tuple[int, range], tf.data.Dataset] = {}
-        self.batch_counter = Counter(self._take, self.end, self.explain)
-        self._batches = self.for_replicas(1, range(1))
-        self._marked = tuned(self.batch_counter.mark(self._batches), options)
+        # What iterators of the other views count is not read.
+        self._tally = self.progress.tally if view.counts and not view.from_start else Tally()
+        self._batches = self.cuts(1, range(1))
         # What other strategies and `map` start from.
-        self._plain = tuned(self.batch_counter.observe(self._batches), options)
+        self._plain = tuned(self._tally.observe(self._batches), options)
         super().__init__(tf.data.experimental.to_variant(self._plain))
 
     def __iter__(self) -> Any:
         if not tf.executing_eagerly():
             return super().__iter__()
-        return iterate(self._marked, self.batch_counter)
+        return iterate(self._batches, self, self._tally)
 
     # ---- what tf.data asks of a dataset
 
@@ -102,8 +98,9 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     def cardinality(self) -> tf.Tensor:
         """The batches of a whole epoch, wherever the next iterator begins; int64."""
+        check_asker()
         number: int = tf.data.INFINITE_CARDINALITY
-        if not self._endless:
+        if not self._view.endless:
             whole = self.batches_per_epoch
             number = tf.data.UNKNOWN_CARDINALITY if whole is None else whole
         return tf.constant(number, tf.int64)
@@ -116,7 +113,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         options, length = self.pipeline_options, self.progress.length
         if length is None:
             return None
-        return Progress(length, options.global_batch_size, options.drop_remainder).batches_left
+        return num_batches(length, options.global_batch_size, options.drop_remainder)
 
     def state(self) -> dict[str, Any]:
         """Where the training is, to be saved with the weights: small, JSON.
@@ -177,6 +174,11 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         return self.pipeline_options.global_batch_size
 
     @property
+    def tally(self) -> Tally:
+        """Where iterators count the batches that steps take."""
+        return self._tally
+
+    @property
     def is_fresh(self) -> bool:
         """Whether nothing was trained, nor restored."""
         return self.progress.is_fresh
@@ -184,9 +186,9 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
     @property
     def batches_left(self) -> int | None:
         """Those of the next iterator; None if not known before an epoch was read, or endless."""
-        if self._endless:
+        if self._view.endless:
             return None
-        return self.batches_per_epoch if self._from_start else self.progress.batches_left
+        return self.batches_per_epoch if self._view.from_start else self.progress.batches_left
 
     def begin_at(self, epoch: int, steps_per_epoch: int | None = None) -> None:
         """Goes to the beginning of an epoch as Keras counts them.
@@ -207,6 +209,19 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         else:
             epoch, batch = divmod(epoch * steps_per_epoch, whole)
             self.progress.move(epoch, batch * self.pipeline_options.global_batch_size)
+
+    def alike_on_all_ranks(self) -> dict[str, Any]:
+        """By name what all ranks' pipelines must have in common; JSON.
+
+        >>> import numpy as np, tfdp
+        >>> tfdp.data.pipeline(np.arange(6), 2, seed=1).alike_on_all_ranks()["batches in an epoch"]
+        3
+        """
+        return self.state() | {
+            "global_batch_size": self.global_batch_size,
+            "drop_remainder": self.pipeline_options.drop_remainder,
+            "batches in an epoch": self.batches_per_epoch,
+        }
 
     # ---- views of it
 
@@ -229,7 +244,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         >>> [batch.numpy().tolist() for batch in batches.from_start()]
         [[0, 1], [2]]
         """
-        endless = endless or self._endless
+        endless = endless or self._view.endless
         return self._kept_view(("from start", endless), from_start=True, endless=endless)
 
     def uncounted(self) -> Pipeline:
@@ -247,8 +262,7 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
 
     def took(self, batches: int) -> None:
         """Counts batches of an `uncounted` view, up to the end of the epoch."""
-        for _ in range(batches):
-            self.progress.take()
+        self.progress.take(batches=batches)
 
     def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> Pipeline:
         """The same with a function of each replica's share of a batch, row by row.
@@ -267,22 +281,11 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
     def _kept_view(self, key: Any, **changes: Any) -> Pipeline:
         # Each is traced anew: `evaluate` asks for the same after every epoch.
         if key not in self._views:
-            self._views[key] = self._view(**changes)
+            view = dataclasses.replace(self._view, **changes)
+            self._views[key] = Pipeline(
+                self.source, self.pipeline_options, progress=self.progress, view=view
+            )
         return self._views[key]
-
-    def _view(self, **changes: Any) -> Pipeline:
-        return Pipeline(
-            self.source,
-            self.pipeline_options,
-            **{
-                "progress": self.progress,
-                "endless": self._endless,
-                "from_start": self._from_start,
-                "counts": self._counts,
-                "share_fn": self._share_fn,
-                **changes,
-            },
-        )
 
     # ---- the batches
 
@@ -311,32 +314,15 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         """
         wanted = (num_replicas, ranks)
         if wanted not in self._shares:
-            self._shares[wanted] = self._make_shares(num_replicas, ranks)
+            self._shares[wanted] = make_shares(
+                self.source,
+                self.pipeline_options,
+                self.progress,
+                self._view,
+                num_replicas,
+                ranks,
+            )
         return self._shares[wanted]
-
-    def _make_shares(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
-        # TensorFlow keeps what it calls as long as the process lives: these hold no data.
-        progress, from_start, described = self.progress, self._from_start, self.source.describe()
-
-        def begin() -> tuple[int, int]:
-            return (0, 0) if from_start else progress.begin()
-
-        def learn(length: int) -> None:
-            if length == 0:
-                raise empty(described)
-            progress.read_to_end(length)
-
-        return make_shares(
-            self.source,
-            self.pipeline_options,
-            begin,
-            learn if self.progress.length is None else None,
-            progress.has_nothing_after,
-            num_replicas,
-            ranks,
-            self._endless,
-            self._share_fn,
-        )
 
     def say_what_is_read(self, world_size: int) -> None:
         """Logs once, for a stream, that each process reads all of it.
@@ -383,16 +369,5 @@ class Pipeline(tf.data.Dataset, keras_adapter.AbstractFeed):
         >>> batches.explain(error) is error  # an array can always be read
         True
         """
-        if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.NotFoundError):
-            return error
-        if not isinstance(self.source, AbstractIndexedSource):
-            return error
-        epoch, position = (0, 0) if self._from_start else self.progress.place
-        options = self.pipeline_options
-        order = epoch_order(len(self.source), options.seed, epoch, options.shuffle)
-        said = self.source.explain(order[position:].tolist())
-        return error if said is None else type(error)(error.node_def, error.op, said)
-
-    def _take(self, waited_seconds: float) -> None:
-        if self._counts and not self._from_start:
-            self.progress.take(waited_seconds)
+        place = (0, 0) if self._view.from_start else self.progress.place
+        return unreadable.explained(error, self.source, self.pipeline_options, place)

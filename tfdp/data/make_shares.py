@@ -7,60 +7,76 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data import memory
-from tfdp.data.chains import Begin, indexed_shares
+from tfdp.data.example_count import empty
+from tfdp.data.indexed_shares import indexed_shares
+from tfdp.data.memory_budget import batches_within, example_bytes
 from tfdp.data.options import PipelineOptions
-from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
-from tfdp.data.streams import stream_shares
+from tfdp.data.progress import Progress
+from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
+from tfdp.data.stream_shares import stream_shares
+from tfdp.data.view import View
+from tfdp.shares import largest_share
 
 
 def make_shares(
     source: AbstractSource,
     options: PipelineOptions,
-    begin: Begin,
-    learn: Callable[[int], None] | None,
-    has_nothing_after: Callable[[int], bool],
+    progress: Progress,
+    view: View,
     num_replicas: int,
     ranks: range,
-    endless: bool,
-    share_fn: Callable[..., Any] | None,
 ) -> tf.data.Dataset:
     """The shares, batch by batch and in them rank by rank; of several replicas with their places.
 
     Args:
-      source: Of the examples.
+      source: Where the examples come from.
       options: The pipeline's.
-      begin: Says where an iterator begins.
-      learn: Told the number of examples of a stream; None: it is known.
-      has_nothing_after: Asked then whether a position was the end of a stream.
-      num_replicas: Of all processes.
-      ranks: Whose shares are wanted.
-      endless: Goes on with the next epochs.
-      share_fn: Of a share, as `Dataset.map` calls it.
+      progress: Says where an iterator begins, and is told the length of a stream.
+      view: How the pipeline is looked at.
+      num_replicas: The number of replicas in all processes.
+      ranks: The replicas whose shares are wanted.
     """
-    width = -(-options.global_batch_size // num_replicas)
+    # TensorFlow keeps what it calls as long as the process lives: these hold no data.
+    from_start, described = view.from_start, source.describe()
+
+    def begin() -> tuple[int, int]:
+        return (0, 0) if from_start else progress.place
+
+    def learn(length: int) -> None:
+        if length == 0:
+            raise empty(described)
+        progress.read_to_end(length)
+
+    width = largest_share(options.global_batch_size, num_replicas)
     if isinstance(source, AbstractIndexedSource):
-        parallel_calls, _ = _limits(options, memory.example_bytes(source.element_spec), width)
+        parallel_calls, _ = _limits(options, example_bytes(source.element_spec), width)
         shares = indexed_shares(
-            source, options, begin, num_replicas, ranks, endless, parallel_calls
+            source, options, begin, num_replicas, ranks, view.endless, parallel_calls
         )
     else:
         assert isinstance(source, AbstractStreamSource)
         shares = stream_shares(
-            source, options, begin, learn, has_nothing_after, num_replicas, ranks, endless
+            source,
+            options,
+            begin,
+            learn if progress.length is None else None,
+            progress.has_nothing_after,
+            num_replicas,
+            ranks,
+            view.endless,
         )
     share_spec = shares.element_spec if num_replicas == 1 else shares.element_spec[0]
     mapped = tf.nest.map_structure(_of_example, share_spec)
-    if share_fn is not None:
+    if view.share_fn is not None:
         shares = shares.map(
-            share_fn if num_replicas == 1 else _of_share(share_fn),
+            view.share_fn if num_replicas == 1 else _of_share(view.share_fn),
             tf.data.AUTOTUNE,
             deterministic=True,
         )
     if options.prefetch != "auto":
         ready = options.prefetch * len(ranks)
     else:
-        _, ready = _limits(options, memory.example_bytes(mapped), width)
+        _, ready = _limits(options, example_bytes(mapped), width)
     return tuned(shares if ready == 0 else shares.prefetch(ready), options)
 
 
@@ -97,7 +113,7 @@ def _limits(options: PipelineOptions, size: int | None, width: int) -> tuple[int
     """How many shares may be made at once, and how many may wait."""
     if options.memory_bytes is None or size is None:
         return tf.data.AUTOTUNE, tf.data.AUTOTUNE
-    return memory.batches_within(options.memory_bytes, size * width)
+    return batches_within(options.memory_bytes, size * width)
 
 
 def _of_example(spec: Any) -> Any:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.callbacks import LossScaleMonitor
-from tfdp.keras_adapter.feeding import AbstractFeed
+from tfdp.data.feed import AbstractFeed
 from tfdp.optimizers.scaling import ScaledRate
 
 _KERAS_BATCH_SIZE = 32  # of `fit` on arrays

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tfdp.data.mapping import check_dense
-from tfdp.data.memory import check_buffer
+from tfdp.data.memory_budget import check_buffer
 from tfdp.data.options import PipelineOptions
-from tfdp.data.sources.base import AbstractIndexedSource, AbstractSource, AbstractStreamSource
+from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 
 
 def checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 import tfdp
-from tfdp.data import memory
+from tfdp.data import memory_budget
 
 EXAMPLE = 1000  # bytes
 BATCH = 10
@@ -23,7 +23,7 @@ BATCH = 10
 def test_the_bytes_of_an_example_are_those_of_its_arrays(shapes, dtype):
     arrays = [np.zeros(shape, dtype) for shape in shapes]
     specs = [tf.TensorSpec(array.shape, tf.as_dtype(dtype)) for array in arrays]
-    assert memory.example_bytes(specs) == sum(array.nbytes for array in arrays)
+    assert memory_budget.example_bytes(specs) == sum(array.nbytes for array in arrays)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_the_bytes_of_an_example_are_those_of_its_arrays(shapes, dtype):
     ],
 )
 def test_the_bytes_of_what_varies_are_not_known(spec):
-    assert memory.example_bytes((tf.TensorSpec([2], tf.float32), spec)) is None
+    assert memory_budget.example_bytes((tf.TensorSpec([2], tf.float32), spec)) is None
 
 
 @hypothesis.given(budget=st.integers(1, 10**9), batch=st.integers(1, 10**8))
 def test_what_is_made_and_what_waits_fit_unless_it_is_one_of_each(budget, batch):
-    made, waiting = memory.batches_within(budget, batch)
+    made, waiting = memory_budget.batches_within(budget, batch)
     assert made >= 1
     assert waiting >= 1
     assert (made + waiting) * batch <= budget or made == waiting == 1

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.data.sources.abstract import AbstractSource
 from tfdp.data.sources.arrays import ArraySource
-from tfdp.data.sources.base import AbstractSource
 from tfdp.data.sources.files import RecordSpan
 
 # Array types that are no NumPy array and are indexed otherwise than by example, or on a device.

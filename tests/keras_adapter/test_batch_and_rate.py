@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import optimizers
 
 import tfdp
-from tfdp.keras_adapter import fitting
+from tfdp.keras_adapter import batch_and_rate
 from tfdp.optimizers import PolynomialDecay, Warmup, scale_learning_rate
 
 pytestmark = harness.in_one_process
@@ -25,7 +25,7 @@ def said(caplog, strategy, optimizer, batch_size, data=None, **options):
     given = {"x": x, "y": y, "batch_size": batch_size} if data is None else {"x": data(x, y)}
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="tfdp"):
-        fitting.prepare(model, given | options)
+        batch_and_rate.prepare(model, given | options)
     return [record.getMessage() for record in caplog.records if record.name == "tfdp"]
 
 
@@ -150,12 +150,12 @@ def test_batches_of_unknown_size_are_passed_by(caplog):
     ids=["an iterator", "nothing", "empty", "mixed keys", "windows", "no input", "lists"],
 )
 def test_what_has_no_batch_that_can_be_told_is_passed_by(data):
-    assert fitting.global_batch_size({"x": data}) in (None, 2)
+    assert batch_and_rate.global_batch_size({"x": data}) in (None, 2)
 
 
 def test_fewer_examples_than_a_batch_are_the_batch():
-    assert fitting.global_batch_size({"x": np.ones([5, 2]), "batch_size": 7}) == 5
-    assert fitting.global_batch_size({"x": [np.ones([50, 2])] * 2, "batch_size": None}) == 32
+    assert batch_and_rate.global_batch_size({"x": np.ones([5, 2]), "batch_size": 7}) == 5
+    assert batch_and_rate.global_batch_size({"x": [np.ones([50, 2])] * 2, "batch_size": None}) == 32
 
 
 def scaling_model():
@@ -202,10 +202,10 @@ def test_a_callback_of_the_users_own_sees_the_numbers_and_none_is_added_twice(re
     with_overflows(model, callbacks=[record])
     assert seen == [2, 2, 2]
     arguments = {"callbacks": (tfdp.callbacks.LossScaleMonitor(), record), "x": np.ones([2, 2])}
-    fitting.prepare(model, arguments)
+    batch_and_rate.prepare(model, arguments)
     assert len(arguments["callbacks"]) == 2
     arguments["callbacks"] = record
-    fitting.prepare(model, arguments)
+    batch_and_rate.prepare(model, arguments)
     assert arguments["callbacks"][1:] == [record]
 
 

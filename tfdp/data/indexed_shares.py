@@ -12,7 +12,8 @@ from tfdp.data import plan
 from tfdp.data.mapping import ExampleFunction, example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key, epoch_order
-from tfdp.data.sources.base import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource
+from tfdp.shares import largest_share
 
 # Asked when an iterator starts: the epoch, and the position in it, where it begins.
 Begin = Callable[[], tuple[int, int]]
@@ -98,7 +99,7 @@ def indexed_shares(
     """
     length = len(source)
     batch_size = min(options.global_batch_size, length)
-    width = -(-batch_size // num_replicas)
+    width = largest_share(batch_size, num_replicas)
     # TensorFlow keeps functions of Python as long as the process lives: this one holds numbers, and
     # not `options`, whose `map_fn` may hold anything.
     seed, shuffle, drop_remainder = options.seed, options.shuffle, options.drop_remainder

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp.data.sources.arrays import ArraySource
-from tfdp.data.sources.choice import as_source
+from tfdp.data.sources.as_source import as_source
 from tfdp.data.sources.files import RecordSpan
 
 
@@ -185,7 +185,7 @@ def test_a_split_of_anything_else_is_refused(source):
 @pytest.mark.multiprocess
 def test_optional_libraries_are_imported_only_where_they_are_used():
     program = (
-        "import sys, numpy; from tfdp.data.sources.choice import as_source; "
+        "import sys, numpy; from tfdp.data.sources.as_source import as_source; "
         "as_source(numpy.zeros(3)); "
         "print({'tensorflow_datasets', 'array_record', 'google_crc32c'} & set(sys.modules))"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.chains import Begin, each_epoch
+from tfdp.data.indexed_shares import Begin, each_epoch
 from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key
-from tfdp.data.sources.base import AbstractStreamSource
+from tfdp.data.sources.abstract import AbstractStreamSource
+from tfdp.determinism import seconds_in_graph
+from tfdp.shares import share_place
 
 
 def stream_shares(
@@ -26,7 +29,7 @@ def stream_shares(
     ranks: range,
     endless: bool,
 ) -> tf.data.Dataset:
-    """The shares of `ranks`, as `chains.indexed_shares` gives them, of a stream.
+    """The shares of `ranks`, as `indexed_shares` gives them, of a stream.
 
     1. All examples are read, numbered, and shuffled through a buffer.
     2. Those before the position are skipped, the others batched.
@@ -50,17 +53,22 @@ def stream_shares(
     if options.map_fn is not None:
         function = with_one_shape(function, numbered)
 
-    seed = options.seed  # TensorFlow never forgets a function of Python: it shall hold no more
+    # TensorFlow never forgets a function of Python: it shall hold no more.
+    seed, described = options.seed, source.describe()
 
     def key_of(epoch: np.ndarray) -> np.int64:
         return np.int64(epoch_key(seed, int(epoch)))
 
     def epoch_shares(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
+        shares = cut_and_mapped(epoch, position)
+        return _if_any(position, shares, lambda shares: _timed(shares, position, described))
+
+    def cut_and_mapped(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
         key = tf.reshape(tf.numpy_function(key_of, [epoch], tf.int64), [])
         rows = numbered
         if options.shuffle:
             rows = _shuffled(rows, options.shuffle_buffer, key)
-        rows = _after(rows, position)
+        rows = _if_any(position, rows, lambda all_rows: all_rows.skip(position))
         if learn is not None:
             rows = _counted(rows, position, learn)
         if num_replicas == 1:
@@ -84,14 +92,42 @@ def stream_shares(
     return each_epoch(begin, endless, epoch_shares, unknown)
 
 
-def _after(dataset: tf.data.Dataset, position: tf.Tensor) -> tf.data.Dataset:
-    """Without the first elements. TensorFlow 2.21 crashes at `skip` of 0 within `flat_map`."""
+def _if_any(
+    position: tf.Tensor,
+    dataset: tf.data.Dataset,
+    change: Callable[[tf.data.Dataset], tf.data.Dataset],
+) -> tf.data.Dataset:
+    """The changed dataset where `position` is not 0. TensorFlow 2.21 crashes at `skip` of 0."""
     variant = tf.cond(
         position > 0,
-        lambda: tf.data.experimental.to_variant(dataset.skip(position)),
+        lambda: tf.data.experimental.to_variant(change(dataset)),
         lambda: tf.data.experimental.to_variant(dataset),
     )
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def _timed(shares: tf.data.Dataset, position: tf.Tensor, described: str) -> tf.data.Dataset:
+    """`shares`; when the first is there, the log says how long that took."""
+    began = seconds_in_graph()
+
+    def say(position: np.ndarray, seconds: np.ndarray) -> np.bool_:
+        logging.getLogger("tfdp").info(
+            "Went on after the first %d examples of %s, which can only be read in order: that "
+            "took %.1f s.",
+            position,
+            described,
+            seconds,
+        )
+        return np.bool_(False)
+
+    def pass_on(is_first: tf.Tensor, share: Any) -> tuple[tf.Tensor, Any]:
+        def first() -> tf.Tensor:
+            seconds = seconds_in_graph() - began
+            return tf.reshape(tf.numpy_function(say, [position, seconds], tf.bool), [])
+
+        return tf.cond(is_first, first, lambda: tf.constant(False)), share
+
+    return shares.scan(tf.constant(True), pass_on)
 
 
 def _shuffled(dataset: tf.data.Dataset, buffer: int, key: tf.Tensor) -> tf.data.Dataset:
@@ -142,7 +178,7 @@ def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.D
         size = tf.shape(batch[0], tf.int64)[0]
 
         def share(rank: tf.Tensor) -> Any:
-            place, start, end = share_place(size, num_replicas, rank)
+            place, start, end = place_and_rows(size, num_replicas, rank)
             return *tf.nest.map_structure(lambda leaf: leaf[start:end], batch), place
 
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(share)
@@ -150,26 +186,7 @@ def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.D
     return batches.flat_map(shares)
 
 
-def share_bounds(
-    size: tf.Tensor, num_replicas: int, rank: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first row of a rank's share of a batch, and that after its last; in a graph.
-
-    Args:
-      size: Of the batch, int64.
-      num_replicas: In all processes; the first take the rest.
-      rank: int64.
-
-    >>> start, end = share_bounds(tf.constant(6, tf.int64), 4, tf.constant(1, tf.int64))
-    >>> int(start), int(end)
-    (2, 4)
-    """
-    least, rest = size // num_replicas, size % num_replicas
-    start = rank * least + tf.minimum(rank, rest)
-    return start, start + least + tf.cast(rank < rest, tf.int64)
-
-
-def share_place(
+def place_and_rows(
     size: tf.Tensor, num_replicas: int, rank: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """A share's place in its batch, and the rows to take: of an empty one a stand-in, the first.
@@ -180,20 +197,15 @@ def share_place(
       rank: int64.
 
     Returns:
-      The place as `plan.Shares` says it, int64 (4); the first row, and that after the last.
+      `shares.share_place`, int64 (4); the first row, and that after the last.
 
-    >>> share_place(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
+    >>> place_and_rows(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
     [1, 0, 1, 1]
     """
-    start, end = share_bounds(size, num_replicas, rank)
-    place = tf.stack([rank, end - start, start, size])
-    is_empty = start == end
-    first = tf.constant(0, tf.int64)
-    return (
-        place,
-        tf.where(is_empty, first, start),
-        tf.where(is_empty, tf.minimum(size, 1), end),
-    )
+    place = tf.stack(share_place(size, num_replicas, rank))
+    _, count, start, _ = tf.unstack(place)
+    first = tf.where(count > 0, start, 0)
+    return place, first, first + tf.where(count > 0, count, tf.minimum(size, 1))
 
 
 def _map_share(function: Any, indices: tf.Tensor, key: tf.Tensor, share: Any) -> Any:
