@@ -16,19 +16,19 @@ def tfdp_run(processes, devices=1):
     return [*command, "--timeout", str(TIMEOUT_SECONDS - 20), "--"]
 
 
-def every_rank_passes(files, chosen, processes, devices=1, *, launch=None, **environ):
+def every_rank_passes(files, options, processes, devices=1, *, launch=None, **environ):
     """Asserts that each rank passes the tests; one of them that fails ends the run.
 
     Args:
       files: Test modules.
-      chosen: An expression of names and markers, as pytest's `-k` takes it.
+      options: Those of pytest that choose among the tests.
       processes: Number of ranks.
       devices: Replicas of each rank.
       launch: What starts the ranks; `tfdp run` by default.
       **environ: Environment variables.
     """
     ended = subprocess.run(
-        [*(launch or tfdp_run(processes, devices)), *PYTEST, "-k", chosen, *map(str, files)],
+        [*(launch or tfdp_run(processes, devices)), *PYTEST, *options, *map(str, files)],
         env={**os.environ, **environ, "TFDP_TESTS_CLUSTER_REPLICAS": str(processes * devices)},
         capture_output=True,
         text=True,

@@ -34,7 +34,8 @@ def modules():
 
 def test_in_two_processes_the_telling_tests_pass():
     files = [FOLDER.parent / "strategy" / "in_cluster.py", *modules()]
-    clusters.every_rank_passes(files, "telling and not exhaustive", 2, **ONLY_FIRST_CASES)
+    options = ["-m", "telling and not exhaustive"]
+    clusters.every_rank_passes(files, options, 2, **ONLY_FIRST_CASES)
 
 
 # Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
@@ -53,4 +54,5 @@ def test_in_two_processes_all_tests_pass_that_are_about_processes_and_telling_pr
     assert len(files) == len(ABOUT_PROCESSES)
     files.append(FOLDER.parent / "foreign" / "test_programs.py")
     chosen = "(test_programs and telling) or (not test_programs and not exhaustive and not telling)"
-    clusters.every_rank_passes(files, chosen, 2, TFDP_TESTS_AS_TRACED="1", **ONLY_FIRST_CASES)
+    environ = {"TFDP_TESTS_AS_TRACED": "1", **ONLY_FIRST_CASES}
+    clusters.every_rank_passes(files, ["-k", chosen], 2, **environ)

@@ -28,14 +28,15 @@ DEVICES = "numbered or reduce or gather or sum or shares or turn or all_replicas
 @pytest.mark.exhaustive(SHOWN_BY)
 def test_processes_of_several_devices_are_one_strategy_and_sum_windows():
     files = [CASES, PROMISE / "test_accumulation.py"]
-    chosen = f"not exhaustive and (test_accumulation or {DEVICES})"
-    clusters.every_rank_passes(files, chosen, 2, 2, **AS_TRACED)
+    options = ["-m", "not exhaustive", "-k", f"test_accumulation or {DEVICES}"]
+    clusters.every_rank_passes(files, options, 2, 2, **AS_TRACED)
 
 
 @pytest.mark.exhaustive(SHOWN_BY)
 def test_an_odd_number_of_processes_is_one_strategy_and_has_uneven_and_empty_shares():
     files = [CASES, PROMISE / "test_batches.py"]
-    clusters.every_rank_passes(files, "in_cluster or not exhaustive", 3, **AS_TRACED)
+    options = ["-k", "in_cluster or not exhaustive"]
+    clusters.every_rank_passes(files, options, 3, **AS_TRACED)
 
 
 @pytest.mark.exhaustive("cluster/test_mpi.py::test_a_real_mpirun_starts_one_cluster")
@@ -47,6 +48,5 @@ def test_processes_of_mpirun_are_one_strategy():
     threads = {"TF_NUM_INTEROP_THREADS": "8"}
     # The launcher decides who is which rank; what the ranks then do, it does not know of.
     about = "numbered or resolver or random_states or reduce or gather or writes_files"
-    launch = [mpirun, "-n", "2"]
-    chosen = f"not exhaustive and ({about})"
-    clusters.every_rank_passes([CASES], chosen, 2, launch=launch, **AS_TRACED, **threads)
+    options, launch = ["-m", "not exhaustive", "-k", about], [mpirun, "-n", "2"]
+    clusters.every_rank_passes([CASES], options, 2, launch=launch, **AS_TRACED, **threads)
