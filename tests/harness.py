@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from replica_counts import CLUSTER_REPLICAS, FAST, count_id
+from replica_counts import AS_TRACED, CLUSTER_REPLICAS, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
@@ -21,8 +21,8 @@ if not CLUSTER_REPLICAS:
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
     )
-    if FAST:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+if AS_TRACED:
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 # For the tests where the number itself matters: an even one, too, and more empty shares.
 on_three_and_four_replicas = pytest.mark.parametrize(
@@ -62,6 +62,17 @@ def per_replica(strategy, arrays):
     return strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
     )
+
+
+@contextlib.contextmanager
+def graphs_as_traced():
+    """What runs inside runs graphs as they were traced: TensorFlow does not rewrite them."""
+    usual = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": usual})
 
 
 def scope(replicas):

@@ -12,6 +12,7 @@ import urllib.parse
 
 import public_names
 import pytest
+import shared
 
 from tfdp.cli import build_parser
 
@@ -47,10 +48,11 @@ def build(docs, output):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    output = tmp_path_factory.mktemp("docs") / "html"
-    outcome = build(DOCS, output)
-    assert outcome.returncode == 0, outcome.stderr
-    return output
+    def make(output):
+        outcome = build(DOCS, output)
+        assert outcome.returncode == 0, outcome.stderr
+
+    return shared.made_once(tmp_path_factory, "html", make)
 
 
 @pytest.fixture(scope="module")

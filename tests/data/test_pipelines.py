@@ -10,6 +10,7 @@ import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from hypothesis import strategies as st
 
 import tfdp
@@ -39,7 +40,7 @@ def of_kinds(*fast):
     """Runs a test with each kind of pipeline, the others than `fast` in `make test-all`."""
     return pytest.mark.parametrize(
         "make",
-        [k if k in fast else pytest.param(k, marks=pytest.mark.exhaustive) for k in KINDS],
+        tiers.cases(KINDS, fast),
         ids=[kind.__name__ for kind in KINDS],
     )
 
@@ -96,9 +97,7 @@ def test_batches_are_the_same_for_any_number_of_replicas_and_processes(
 
 
 @every_kind
-@pytest.mark.parametrize(
-    "replicas", [3, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 2))]
-)
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 1, 2))
 def test_every_example_comes_exactly_once_an_epoch(make, replicas):
     pipeline = make(IDS, global_batch_size=6, seed=0)
     of_ranks = [flat(shares(pipeline, replicas, range(r, r + 1))) for r in range(replicas)]

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import optimizers
 
 import tfdp
@@ -174,7 +175,7 @@ def with_overflows(model, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [1, pytest.param(5, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("steps", tiers.first_of(1, 5))
 def test_loss_scale_and_skipped_steps_are_in_the_logs(steps, replicas):
     model = harness.build_in_scope(scaling_model, replicas)
     model.steps_per_execution = steps

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
 from tfdp.keras_adapter import rows
@@ -60,9 +61,7 @@ def fit_in(sizes, **options):
     return lambda model: model.fit(data, verbose=0).history
 
 
-@pytest.mark.parametrize(
-    "options", [{}, pytest.param({"run_eagerly": True}, marks=pytest.mark.exhaustive)], ids=str
-)
+@pytest.mark.parametrize("options", tiers.first_of({}, {"run_eagerly": True}), ids=str)
 def test_rows_are_summed_in_their_places(options, trains_as_one_device):
     trains_as_one_device(model_with(**options), fit_in([4, 3, 7]))
 
