@@ -105,7 +105,9 @@ def drawable(value: float) -> float:
     return max(-_LARGEST, min(_LARGEST, value))
 
 
-def by_round_numbers(axis: Axis, ends: tuple[float, float], most: int, whole: bool = False) -> None:
+def by_round_numbers(
+    axis: XAxis | YAxis, ends: tuple[float, float], most: int, whole: bool = False
+) -> None:
     """Gives an axis of matplotlib at most `most` steps between round numbers, and ends it at such.
 
     Args:
@@ -118,8 +120,8 @@ def by_round_numbers(axis: Axis, ends: tuple[float, float], most: int, whole: bo
         >>> from matplotlib.figure import Figure
         >>> axes = Figure().add_subplot()
         >>> by_round_numbers(axes.yaxis, (3.0, 57.0), most=6)
-        >>> axes.get_ylim(), len(axes.get_yticks())
-        ((0.0, 60.0), 7)
+        >>> [float(end) for end in axes.get_ylim()], len(axes.get_yticks())
+        ([0.0, 60.0], 7)
     """
     low, high = ends
     if low == high:
