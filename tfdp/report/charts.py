@@ -120,8 +120,8 @@ def by_round_numbers(
         >>> from matplotlib.figure import Figure
         >>> axes = Figure().add_subplot()
         >>> by_round_numbers(axes.yaxis, (3.0, 57.0), most=6)
-        >>> axes.get_ylim(), len(axes.get_yticks())
-        ((0.0, 60.0), 7)
+        >>> [float(end) for end in axes.get_ylim()], len(axes.get_yticks())
+        ([0.0, 60.0], 7)
     """
     low, high = ends
     if low == high:
