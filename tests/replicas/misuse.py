@@ -14,12 +14,12 @@ class Incomplete:
 
 
 def misuse(strategy: tf.distribute.Strategy, step: Step) -> None:
-    replicas_of(strategy).num_replicas  # error: Item "None"
+    print(replicas_of(strategy).num_replicas)  # error: Item "None"
     incomplete: Replicas = Incomplete()  # error: Incompatible types
     alone: ProcessGroup = OneProcess()
     alone.board.barrier("saving")  # error: "ProcessGroup" has no attribute "board"
     step.replicas.sum_prepared([], prepare="half")  # error: Argument "prepare"
-    step.replicas.in_cluster  # error: "Replicas" has no attribute "in_cluster"
-    step.rank  # error: "Step" has no attribute "rank"
+    print(step.replicas.in_cluster)  # error: "Replicas" has no attribute "in_cluster"
+    print(step.rank)  # error: "Step" has no attribute "rank"
     size: str = processes_of(strategy).local_size  # error: Incompatible types
     print(incomplete, size)

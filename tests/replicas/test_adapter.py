@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from replicas.stand_in import StandIn
 
-from tfdp.keras_adapter import cut, randomness, statistics, whole_batch
+from tfdp.keras_adapter import cut, optimizers, randomness, statistics, whole_batch
 from tfdp.keras_adapter.step import Share, Step, Unseeded, entered
 
 
@@ -81,3 +81,20 @@ def test_only_the_first_replica_warns():
         step.warn_once("a variable", "It is the mean.")
         said.append(bool(vars(step.strategy)["_tfdp_warned_about"]))
     assert said == [False, True, True]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_a_gradient_that_all_have_the_first_replica_alone_accumulates_a_share(rank):
+    step = step_of(StandIn(rank))
+    dense = tf.constant([1.0, np.nan])
+    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([5, 2]))
+
+    @tf.function
+    def in_graph():
+        return optimizers._of_first(step, dense), optimizers._of_first(step, slices)
+
+    for found, rows in (in_graph(), in_graph.python_function()):
+        np.testing.assert_array_equal(found, dense if rank == 0 else [0, 0])
+        np.testing.assert_array_equal(rows.values, [[float(rank == 0)] * 2])
+        np.testing.assert_array_equal(rows.indices, [3])
+    assert optimizers._of_first(step, None) is None

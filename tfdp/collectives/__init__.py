@@ -8,7 +8,7 @@ from tfdp.collectives.progress import ProgressCounters
 from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.runtime import global_seed
 from tfdp.collectives.sequence import Sequences, next_key
-from tfdp.collectives.slices import map_values
+from tfdp.collectives.slices import Value, map_values
 
 __all__ = [
     "STOP_TRAINING",
@@ -19,6 +19,7 @@ __all__ = [
     "ProgressCounters",
     "Reducer",
     "Sequences",
+    "Value",
     "global_seed",
     "join",
     "joined",

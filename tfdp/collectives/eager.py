@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.cluster.board import Board, Post
+from tfdp.collectives.slices import Value
 from tfdp.errors import CollectiveMismatchError
 
 # The dtype and the shape of an array; of slices there are two, of values and of indices.
@@ -20,7 +21,7 @@ _Value: TypeAlias = list[_Array]
 _Described = TypeVar("_Described")
 
 
-def sums(board: Board, values: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
+def sums(board: Board, values: Sequence[Value]) -> list[Value]:
     """The sums of tensors and IndexedSlices over processes.
 
     Raises:
@@ -31,7 +32,7 @@ def sums(board: Board, values: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[t
     payload = b"".join(array.tobytes() for parts in arrays for array in parts)
     posts = _all_gather_alike(board, "sum", described, payload, _alike_for_sum)
     received = [_unpacked(post) for post in posts]
-    results: list[tf.Tensor | tf.IndexedSlices] = []
+    results: list[Value] = []
     for index, value in enumerate(values):
         of_ranks = [parts[index] for parts in received]
         if isinstance(value, tf.IndexedSlices):
@@ -77,7 +78,7 @@ def _all_gather_alike(
     return posts
 
 
-def _components(value: tf.Tensor | tf.IndexedSlices) -> list[np.ndarray]:
+def _components(value: Value) -> list[np.ndarray]:
     if isinstance(value, tf.IndexedSlices):
         return [value.values.numpy(), value.indices.numpy()]
     return [np.asarray(value)]

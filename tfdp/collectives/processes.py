@@ -31,6 +31,7 @@ from tfdp.cluster.watchdog import Progress, Watchdog
 from tfdp.collectives import eager, runtime
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.progress import ProgressCounters
+from tfdp.collectives.slices import Value
 from tfdp.errors import ClusterError, RankMismatchError
 
 # The setting that `fit` reads from its model.
@@ -159,7 +160,7 @@ class Processes:
         """Gives every rank's post on `subject`, in the order of ranks."""
         return self.board.all_gather(subject, value, payload)
 
-    def sum_eagerly(self, values: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
+    def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over processes, outside of graphs: see `eager`."""
         return eager.sums(self.board, values)
 

@@ -15,6 +15,7 @@ from tfdp.keras_adapter.provenance import Mark, mark_of, own_of
 from tfdp.keras_adapter.step import Share, Step
 from tfdp.keras_adapter.traced import Place, Walk
 from tfdp.keras_adapter.weighing import layouts_of, weight_of
+from tfdp.replicas import Value
 
 _ADDITIONS = ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast")
 _SCALINGS = ("Mul", "RealDiv", "Div", "DivNoNan")
@@ -30,11 +31,11 @@ class Arrived:
         is the same on all replicas.
     """
 
-    value: Any
+    value: Value | None
     local: bool
 
 
-def arrived(step: Step, gradient: Any) -> Arrived:
+def arrived(step: Step, gradient: Value | None) -> Arrived:
     """What a gradient in a step of Keras' trainer is.
 
     One that was made by hand, or for each example, gets its weight. To a sum over replicas that
@@ -81,11 +82,11 @@ def _weighed(share: Share, value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     return share.scaled(value, weight)
 
 
-def _of_first(step: Step, gradient: Any) -> Any:
+def _of_first(step: Step, gradient: Value) -> Value:
     return step.replicas.broadcast_from_first(gradient, gradient.dtype)
 
 
-def _is_linear(step: Step, layouts: Layouts, walk: Walk, tensor: Any) -> bool:
+def _is_linear(step: Step, layouts: Layouts, walk: Walk, tensor: tf.Tensor) -> bool:
     """Whether it is a sum of gradients that wait, times what is the same on all replicas."""
     operations: list[Any] = []
 

@@ -136,7 +136,10 @@ def add_variable_from_reference(
 
 
 def _outermost(
-    step: Step, optimizer: BaseOptimizer, grads: list[Any], run: Callable[[list[Any]], Any]
+    step: Step,
+    optimizer: BaseOptimizer,
+    grads: list[Value | None],
+    run: Callable[[list[Value | None]], Any],
 ) -> Any:
     _check_scope(step, optimizer)
     accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
@@ -168,7 +171,7 @@ def _of_first(step: Step, grad: Value | None) -> Value | None:
     return map_values(selected, grad)
 
 
-def _summed(step: Step, grads: list[Any]) -> list[Any]:
+def _summed(step: Step, grads: list[Value | None]) -> list[Value | None]:
     if all(grad is None for grad in grads):
         return grads
     with step_recording.watching_buckets() as watch:

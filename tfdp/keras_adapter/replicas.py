@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -14,11 +14,14 @@ from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Step, Unseeded, entered
 from tfdp.replicas import Replicas
 
+# What `strategy.run` is given: TensorFlow and users call it with whatever arguments they like.
+ReplicaFunction: TypeAlias = Callable[..., Any]
+
 
 @contextlib.contextmanager
 def around_replicas(
-    fn: Callable[..., Any], strategy: tf.distribute.Strategy, replicas: Replicas
-) -> Iterator[Callable[..., Any]]:
+    fn: ReplicaFunction, strategy: tf.distribute.Strategy, replicas: Replicas
+) -> Iterator[ReplicaFunction]:
     """The replica function `fn` with what must happen before and after it, to be called meanwhile.
 
     Args:
@@ -36,12 +39,12 @@ def around_replicas(
 
 
 def _around_replica(
-    fn: Callable[..., Any],
+    fn: ReplicaFunction,
     strategy: tf.distribute.Strategy,
     replicas: Replicas,
     generator: Unseeded,
     effects: Effects,
-) -> Callable[..., Any]:
+) -> ReplicaFunction:
     @tf.autograph.experimental.do_not_convert
     def run(*args: Any, **kwargs: Any) -> Any:
         step = Step(strategy, replicas, replicas.trace(), unseeded=generator)

@@ -8,8 +8,7 @@ summed over the batch: there the values of replicas are summed in their places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -18,14 +17,15 @@ from tfdp.keras_adapter.lookups import Lookups, Rows
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.telling import zero_if
 from tfdp.recording import Watch
+from tfdp.replicas import Prepare, Value
 
 
 def summed(
     step: Step,
-    gradients: Sequence[Any],
-    prepare: Callable[[tf.Tensor], tf.Tensor] | None,
+    gradients: Sequence[Value],
+    prepare: Prepare | None,
     watch: Watch | None,
-) -> list[Any]:
+) -> list[Value]:
     """The sums of `gradients` over replicas, in as few collectives as can be.
 
     Args:
@@ -44,7 +44,7 @@ def summed(
     return [_together(each, found) for each in pieces]
 
 
-def _sent(piece: Any, rows: Rows) -> Any:
+def _sent(piece: Value, rows: Rows) -> Value:
     if rows is Rows.ALIKE:
         return piece.values
     if rows is not Rows.IN_PLACES:
@@ -54,7 +54,7 @@ def _sent(piece: Any, rows: Rows) -> Any:
     return tf.IndexedSlices(piece.values, indices, piece.dense_shape)
 
 
-def _received(total: Any, piece: Any, rows: Rows) -> Any:
+def _received(total: Value, piece: Value, rows: Rows) -> Value:
     if rows is Rows.ALIKE:
         return tf.IndexedSlices(total, piece.indices, piece.dense_shape)
     if rows is Rows.ONCE:
@@ -77,7 +77,7 @@ def _in_places(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, rows + tf.cast(zero, rows.dtype), gathered.dense_shape)
 
 
-def _together(pieces: list[Any], sums: Iterator[Any]) -> Any:
+def _together(pieces: list[Value], sums: Iterator[Value]) -> Value:
     """The sum of a gradient from the next sums, those of its pieces."""
     found = [next(sums) for _ in pieces]
     if len(found) == 1:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdp import recording
 from tfdp.collectives import slices
 from tfdp.optimizers.trust_ratio import square_norm
-from tfdp.replicas import Trace
+from tfdp.replicas import Trace, Value
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def trust_ratios(variables: int) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if tap is None else tap.keeping_trust_ratios(variables)
 
 
-def gradient_norm(gradients: Sequence[Any]) -> None:
+def gradient_norm(gradients: Sequence[Value | None]) -> None:
     """Records the global norm of an update, if the step is a sample."""
     tap = recording.current()
     given = [gradient for gradient in gradients if gradient is not None]
@@ -76,7 +76,7 @@ def gradient_norm(gradients: Sequence[Any]) -> None:
     tap.add_square_norm(square_norm)
 
 
-def _square_norm(gradient: Any) -> tf.Tensor:
+def _square_norm(gradient: Value) -> tf.Tensor:
     """A float64 scalar. Rows that occur more than once are one row of the gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         gradient = slices.merged(gradient).values

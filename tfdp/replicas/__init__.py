@@ -30,9 +30,10 @@ one trace may serve all of them. `Trace` is what Python may know while a step is
 optimizer implements or wraps the same protocol.
 """
 
+from tfdp.collectives import Value
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
-from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace, Value
+from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
 from tfdp.replicas.strategies import Replicated, processes_of, replicas_of
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import ProgressCounters, Sequences, next_key
+from tfdp.collectives import ProgressCounters, Sequences, Value, next_key
 
 
 class OneProcess:
@@ -53,7 +53,7 @@ class OneProcess:
         """Strategies of one process need no number: no other must find them by it."""
         return 0
 
-    def sum_eagerly(self, values: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
+    def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
         """Gives the values: they are their sums."""
         return list(values)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import ProgressCounters, Sequences
+from tfdp.collectives import ProgressCounters, Sequences, Value
 
 
 class Agreement(Protocol):
@@ -102,7 +102,7 @@ class ProcessGroup(Protocol):
           RankMismatchError: Names the option, the rank and both values.
         """
 
-    def sum_eagerly(self, values: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
+    def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over processes, outside of graphs; for single numbers."""
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:

@@ -9,11 +9,9 @@ from typing import Protocol, TypeAlias
 
 import tensorflow as tf
 
+from tfdp.collectives import Value
 from tfdp.recording import Watch
 from tfdp.replicas.process_group import ProcessGroup
-
-# What is summed: of slices, the rows of all replicas.
-Value: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 # What has rows: a tensor, a ragged one, or a distributed value of these.
 Rows: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.distribute.DistributedValues

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -109,7 +108,9 @@ class Between:
         return result
 
 
-def local_values(value: Any) -> tuple[Any, ...]:
+def local_values(
+    value: Rows | Value | tf.distribute.DistributedValues,
+) -> tuple[Rows | Value, ...]:
     """The values of this process' replicas; one, where it is the same for all."""
     return value.values if isinstance(value, DistributedValues) else (value,)
 

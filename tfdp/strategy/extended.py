@@ -11,12 +11,13 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer
 from tfdp.keras_adapter.provenance import Mark, mark
+from tfdp.keras_adapter.replicas import ReplicaFunction
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
 from tfdp.strategy import device_iterators, initial_values, variables
 from tfdp.strategy._tensorflow import (
@@ -34,9 +35,6 @@ from tfdp.strategy.between import Between, check_can_be_joined, divide, local_su
 from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.topology import Topology
-
-# Called in each replica: TensorFlow and users give it whatever arguments they like.
-ReplicaFunction: TypeAlias = Callable[..., Any]
 
 # Knuth's multiplicative constant: the processes' seeds are far apart. Rank 0 draws as one process.
 _SEED_STRIDE = 2654435761
