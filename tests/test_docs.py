@@ -38,10 +38,9 @@ class Page(html.parser.HTMLParser):
         self.loads |= {given["href"]} if shows else set()
 
 
-def build(docs, output):
-    """As `make docs` does."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E"]
-    command += ["-d", output.with_name("doctrees"), docs, output]
+def build(docs, output, *notebooks):
+    """As `make docs` does; notebooks, where a folder is given, with the outputs that are in it."""
+    command = [sys.executable, docs / "build.py", output, *notebooks]
     return subprocess.run(command, capture_output=True, text=True)
 
 
