@@ -36,7 +36,7 @@ def main(folder: pathlib.Path, notebooks: list[pathlib.Path]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for notebook in notebooks:
-        copy = _copy(folder, notebook)
+        copy = copy_of(notebook, folder)
         if copy.exists():
             continue
         begin = time.perf_counter()
@@ -58,7 +58,7 @@ def main(folder: pathlib.Path, notebooks: list[pathlib.Path]) -> None:
 
 def with_outputs(notebook: pathlib.Path, folder: pathlib.Path) -> str:
     """Returns the notebook's text with the outputs of its copy, without them if it has none."""
-    copy = _copy(folder, notebook)
+    copy = copy_of(notebook, folder)
     if not copy.exists():
         return notebook.read_text()
     shown, ran = (nbformat.read(path, as_version=4) for path in (notebook, copy))
@@ -67,7 +67,7 @@ def with_outputs(notebook: pathlib.Path, folder: pathlib.Path) -> str:
     return nbformat.writes(shown)
 
 
-def _copy(folder: pathlib.Path, notebook: pathlib.Path) -> pathlib.Path:
+def copy_of(notebook: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """Returns the path of the copy with the outputs that the notebook's code has now."""
     parts = [cell.source.encode() for cell in _code(nbformat.read(notebook, as_version=4))]
     beside = [path for path in notebook.parent.rglob("*") if path.suffix in (".py", ".json")]
