@@ -25,16 +25,17 @@ TUTORIALS = ROOT / "tutorials"
 CELL_SECONDS = 600
 
 
-def main(folder: pathlib.Path, notebooks: list[pathlib.Path]) -> None:
+def main(folder: pathlib.Path, notebooks: list[pathlib.Path]) -> int:
     """Runs each notebook that has no copy, and says how long it took.
 
     A notebook whose data are not on this machine is named with what gets them, and its page shows
     the code alone.
 
-    Raises:
-      nbclient.exceptions.CellExecutionError: A notebook is wrong.
+    Returns:
+      1 if a notebook failed, else 0; the others are run in any case.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    status = 0
     for notebook in notebooks:
         copy = copy_of(notebook, folder)
         if copy.exists():
@@ -43,9 +44,11 @@ def main(folder: pathlib.Path, notebooks: list[pathlib.Path]) -> None:
         try:
             content = nbformat.writes(_run(notebook))
         except nbclient.exceptions.CellExecutionError as error:
-            if error.ename != "DataUnavailableError":
-                raise
-            print(f"{notebook.name} is shown without its results: {error.evalue}")
+            if error.ename == "DataUnavailableError":
+                print(f"{notebook.name} is shown without its results: {error.evalue}", flush=True)
+            else:
+                print(f"{notebook.name} failed:\n{error}", file=sys.stderr, flush=True)
+                status = 1
             continue
         for old in folder.glob(f"{notebook.stem}-*"):
             old.unlink()
@@ -54,6 +57,7 @@ def main(folder: pathlib.Path, notebooks: list[pathlib.Path]) -> None:
         new.write_text(content)
         new.replace(copy)
         print(f"{notebook.name} ran in {time.perf_counter() - begin:.0f} s", flush=True)
+    return status
 
 
 def with_outputs(notebook: pathlib.Path, folder: pathlib.Path) -> str:
@@ -101,4 +105,4 @@ def _run(path: pathlib.Path) -> nbformat.NotebookNode:
 if __name__ == "__main__":
     # The kernel of this environment, not one that the user has installed for all.
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    main(pathlib.Path(sys.argv[1]), sorted(TUTORIALS.glob("*.ipynb")))
+    sys.exit(main(pathlib.Path(sys.argv[1]), sorted(TUTORIALS.glob("*.ipynb"))))
