@@ -56,7 +56,6 @@ FINGERPRINTS = {
     "TFOptimizer.add_variable_from_reference": "fa3499082002",
     "TensorBoard.set_model": "36b4c489a668",
     "TensorFlowTrainer._aggregate_additional_loss": "3e9ee641327e",
-    "TensorFlowTrainer._autoconvert_optionals": "693fcdb15f95",
     "TensorFlowTrainer._make_function": "bb33b7a0da3d",
     "TensorFlowTrainer._maybe_symbolic_build": "92a504f5eba9",
     "TensorFlowTrainer.evaluate": "a1facf652816",

@@ -61,9 +61,10 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
         return original(self, force)
     check_made_in_scope(self, strategy)
     place_in_batch(strategy)
-    with compiling.forward_only(self), predictions.of_examples(self):
-        original(self, force)
-    run = self.predict_function
+    predicting = predictions.Predicting(self)
+    with compiling.forward_only(self):
+        original(predicting, force=True)
+    run = predicting.predict_function
 
     def function(batches: Any) -> Any:
         with explained(strategy), cut.explained(strategy):
