@@ -41,11 +41,8 @@ from keras.src.trainers.trainer import Trainer
 # Keras says by it where it has saved.
 from keras.src.utils import io_utils
 
-TESTED_VERSIONS = ("3.15.1",)
-
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
-    "TESTED_VERSIONS",
     "ArrayDataAdapter",
     "BaseOptimizer",
     "EpochIterator",

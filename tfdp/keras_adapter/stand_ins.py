@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import map_values
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.cut import Cut, FullCut
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.provenance import mark_global
 from tfdp.keras_adapter.sharing import sharing
 from tfdp.keras_adapter.statistics import average_written
