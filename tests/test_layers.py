@@ -19,6 +19,7 @@ LAYERS = {
     "types": 0,
     "cluster": 1,
     "determinism": 1,
+    "hooks": 1,
     "bucketing": 1,
     "topology": 1,
     "recording": 1.5,  # what graphs tell of themselves: written by all that is above

@@ -36,7 +36,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {name.split("/")[0] for name in names} == {"tfdp", f"tfdp-{tfdp.__version__}.dist-info"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdp").rglob("*.py")}
     templates = (ROOT / "tfdp" / "report" / "templates").iterdir()
-    data = {path.relative_to(ROOT).as_posix() for path in templates} | {"tfdp/py.typed"}
+    fingerprints = (ROOT / "tfdp" / "hooks" / "fingerprints").iterdir()
+    data = {path.relative_to(ROOT).as_posix() for path in (*templates, *fingerprints)}
+    data |= {"tfdp/py.typed"}
     assert modules | data == {name for name in names if name.startswith("tfdp/")}
 
 

@@ -7,7 +7,7 @@ import pytest
 from tfdp.doctor import hints as hints_
 from tfdp.doctor.facts import Facts
 from tfdp.doctor.hints import described, hints
-from tfdp.keras_adapter._keras import TESTED_VERSIONS
+from tfdp.hooks import versions
 from tfdp.launch.environment import rank_environment
 
 TESTED = {"tensorflow": "2.21.0", "keras": "3.15.1"}
@@ -47,7 +47,7 @@ def test_ranks_of_the_launcher_are_well(world_size):
 
 
 def test_the_tested_keras_is_the_adapter_s():
-    assert hints_.TESTED_KERAS in TESTED_VERSIONS
+    assert hints_.TESTED_KERAS in versions.tested("keras")
 
 
 @pytest.mark.parametrize(

@@ -41,15 +41,12 @@ from keras.src.trainers.trainer import Trainer
 # Keras says by it where it has saved.
 from keras.src.utils import io_utils
 
-TESTED_VERSIONS = ("3.15.1",)
-
 # The global state's name of the generator that draws without a seed use. Keras has a constant for
 # it since 3.13, and the same string in place of it before.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
-    "TESTED_VERSIONS",
     "ArrayDataAdapter",
     "BaseOptimizer",
     "EpochIterator",

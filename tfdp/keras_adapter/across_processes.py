@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import collectives
+from tfdp.hooks import hook
 from tfdp.keras_adapter import feeding, fitting, likeness
 from tfdp.keras_adapter._keras import TensorFlowTrainer
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
 
 

@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.files import temporary_folder
+from tfdp.hooks import hook
 from tfdp.keras_adapter.across_processes import cluster_of
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.saving import on_rank_0, replaced
 from tfdp.keras_adapter.step import is_tfdp
 

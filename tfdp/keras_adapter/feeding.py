@@ -16,13 +16,13 @@ import keras
 import tensorflow as tf
 
 from tfdp.callbacks import InputMonitor, Telemetry
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     EpochIterator,
     TensorFlowTrainer,
     TFEpochIterator,
     make_class_weight_map_fn,
 )
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import is_tfdp
 
 # Whether it is `predict`, and Keras' own function of it, that makes an iterator.

@@ -11,8 +11,8 @@ from typing import Any
 import keras
 
 from tfdp.files import temporary_folder
+from tfdp.hooks import hook
 from tfdp.keras_adapter.across_processes import cluster_of
-from tfdp.keras_adapter.hooks import hook
 
 
 @hook(keras.callbacks.CSVLogger, "on_train_begin")

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import map_values
-from tfdp.keras_adapter.hooks import hook
+from tfdp.hooks import hook
 from tfdp.keras_adapter.provenance import mark_global
 from tfdp.keras_adapter.step import Phase, Share, current
 

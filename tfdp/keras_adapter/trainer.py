@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
+from tfdp.hooks import hook
 from tfdp.keras_adapter import compiling, cut, metrics, predictions, recorded, recurrent, scopes
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.across_processes import explained
 from tfdp.keras_adapter.gradients import Windows, check_waiting
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
 from tfdp.keras_adapter.step import current, is_tfdp
@@ -194,7 +194,7 @@ def _with_share(
             sharing(step, data, custom_loss, windows) as (rows, total),
         ):
             recorded.examples(total)
-            with metrics.results_over_replicas(model):
+            with step.asking_for_all(model.metrics):
                 logs = step_function(rows)
                 check_waiting(step)
                 logs = metrics.same_on_all(step, logs)

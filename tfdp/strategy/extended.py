@@ -16,7 +16,7 @@ from tfdp.collectives import Communicator, Probe, Reducer, Sequences, map_values
 from tfdp.data import Pipeline
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.recording import Watch
-from tfdp.strategy import device_iterators, input_batches, pipelines, variables
+from tfdp.strategy import input_batches, pipelines, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedIterator,
@@ -58,7 +58,6 @@ class DataParallelExtended(MirroredExtended):
     ) -> None:
         self._around_replicas = around_replicas
         self._lifted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        device_iterators.stop_autotuning()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         self._communicator = self._make_communicator()
         self.use_topology(topology, bucket_bytes)
