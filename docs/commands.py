@@ -38,7 +38,7 @@ def commands() -> dict[str, tuple[argparse.ArgumentParser, str]]:
 
 
 def command_of(text: str) -> str | None:
-    """The command that a line such as "tfdp bench fit --rounds 3" calls; None if it calls none."""
+    """The command that a line such as "tfdp run -n 2 train.py" calls; None if it calls none."""
     words = text.split()
     for end in range(len(words), 1, -1):
         if (command := " ".join(words[:end])) in commands():

@@ -31,7 +31,7 @@ add_module_names = False
 # Warns of references to nothing; `reference_pages` says which need not lead anywhere.
 nitpicky = True
 
-# The tables of `tfdp bench convergence` begin below the headings of what they are put in, and are
+# The tables of `benchmarks convergence` begin below the headings of what they are put in, and are
 # reached from their guide.
 suppress_warnings = ["myst.header", "toc.not_included"]
 

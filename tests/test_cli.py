@@ -1,6 +1,7 @@
 """The command line: what it answers, what it refuses, and what it does not import."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -8,7 +9,6 @@ import pytest
 
 import tfdp
 from tfdp import cli
-from tfdp.bench.options import MODELS
 
 HEAVY = ("tensorflow", "keras", "numpy", "rich", "matplotlib", "sklearn", "jinja2")
 
@@ -27,7 +27,7 @@ def refusal(capsys, *arguments):
         ["--help"],
         ["--version"],
         ["demo", "-h"],
-        ["bench", "fit", "-h"],
+        ["bench", "-h"],
         ["doctor", "-h"],
         ["report", "-h"],
     ],
@@ -66,11 +66,6 @@ def test_no_command_is_a_usage_error(capsys):
         (["demo", "--processes", "2", "--replicas", "3"], "received 3", "do `--replicas 4`"),
         (["demo", "--output", "x.jpg"], "received 'x.jpg'", "do `--output x.png`"),
         (["demo", "--output", "no/where/x.png"], "'no/where/x.png'", "do `mkdir -p no/where`"),
-        (["bench", "fit", "--replicas", "2,two"], "received '2,two'", "do `--replicas 2,4`"),
-        (["bench", "fit", "--replicas", "0"], "received '0'", "do `--replicas 2,4`"),
-        (["bench", "fit", "--rounds", "0"], "received 0", "do `--rounds 5`"),
-        (["bench", "fit", "--timeout", "-1"], "received -1.0", "do `--timeout 600`"),
-        (["bench", "fit", "--json", "no/where/x"], "'no/where/x'", "do `mkdir -p no/where`"),
     ],
 )
 def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received, remedy):
@@ -82,22 +77,14 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received
 
 def test_a_missing_tensorflow_is_answered_with_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'tfdp[cpu]'" in refusal(capsys, "bench", "fit")
-
-
-def test_all_models_are_meant_by_all(monkeypatch):
-    received = []
-    monkeypatch.setattr("tfdp.bench.fit.run", lambda options: received.append(options) or 0)
-    assert cli.main(["bench", "fit", "--model", "all", "--replicas", "2"]) == 0
-    assert received[0].models == MODELS
-    assert received[0].replicas == (2,)
+    assert "pip install 'tfdp[cpu]'" in refusal(capsys, "bench")
 
 
 def test_a_demo_in_processes_has_a_replica_in_each_by_default(monkeypatch):
     received = []
-    monkeypatch.setattr("tfdp.demo.run.run", lambda options: received.append(options) or 0)
+    monkeypatch.setattr("tfdp.demo.comparison.run", lambda options: received.append(options) or 0)
     for name in ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND"):
-        monkeypatch.setenv(name, cli.os.environ.get(name, ""))  # what the command sets is undone
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is undone
     for words in ([], ["--processes", "3"], ["--processes", "2", "--replicas", "4"]):
         assert cli.main(["demo", *words]) == 0
     assert [(o.processes, o.replicas) for o in received] == [(1, 2), (3, 3), (2, 4)]

@@ -6,11 +6,12 @@ import pathlib
 import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "tfdp"
+BENCHMARKS = PACKAGE.parent / "benchmarks"
 MAX_LINES = 400
 
 # Imports go down, or stay within one package. A new package or module must be given a layer.
 LAYERS = {
-    "arguments": 0,
+    "command_line": 0,
     "errors": 0,
     "files": 0,
     "lazy": 0,
@@ -59,6 +60,7 @@ PRIVATE_IMPORTS_IN = {
 }
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
+SHIPPED_OR_NOT = MODULES + sorted(BENCHMARKS.rglob("*.py"))
 
 
 def relative(path):
@@ -115,6 +117,7 @@ def overrides(node, classes):
 
 
 every_module = pytest.mark.parametrize("path", MODULES, ids=relative)
+with_benchmarks = pytest.mark.parametrize("path", SHIPPED_OR_NOT, ids=relative)
 
 
 def test_every_top_level_module_has_a_layer():
@@ -128,6 +131,7 @@ def test_imports_go_down_the_layers(path):
     if own in ("__init__", "__main__"):
         pytest.skip("the package's surface names all layers")
     for name in imports(path):
+        assert name.split(".")[0] not in ("benchmarks", "tests", "tutorials"), "it is not shipped"
         if name == "tfdp" or name.split(".")[0] != "tfdp":
             assert name != "tfdp" or own in USERS, "import the module that is meant, not tfdp"
             continue
@@ -141,7 +145,7 @@ def test_imports_go_down_the_layers(path):
         )
 
 
-@every_module
+@with_benchmarks
 def test_private_tensorflow_and_keras_imports_are_in_their_own_modules(path):
     found = [name for name in imports(path) if name.startswith(PRIVATE)]
     assert not found or relative(path) in PRIVATE_IMPORTS_IN
@@ -153,12 +157,12 @@ def test_only_commands_draw_progress_bars_and_tables(path):
     assert not draws or top_level(path) in USERS
 
 
-@every_module
+@with_benchmarks
 def test_no_module_is_longer_than_a_reader_can_hold(path):
     assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
-@every_module
+@with_benchmarks
 def test_every_public_name_has_a_docstring(path):
     tree = ast.parse(path.read_text())
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]

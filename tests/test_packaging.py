@@ -10,7 +10,8 @@ import pytest
 import tfdp
 
 ROOT = pathlib.Path(__file__).parent.parent
-SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "tfdp", "tests", "tutorials")
+SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+SOURCES += ("tfdp", "tests", "tutorials", "benchmarks")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_the_wheel_is_pure_python(wheel):
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+def test_the_wheel_holds_the_package_and_neither_benchmarks_nor_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"tfdp", f"tfdp-{tfdp.__version__}.dist-info"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdp").rglob("*.py")}

@@ -5,12 +5,9 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from tfdp.demo import processes
-from tfdp.demo.options import DemoOptions
-from tfdp.demo.train import TrainingRun
 
 
 def demo(program, folder, *words):
@@ -25,24 +22,6 @@ def demo(program, folder, *words):
         timeout=300,
         check=False,
     )  # fmt: skip
-
-
-def test_a_run_comes_back_from_its_file_as_it_was(tmp_path):
-    weights = [np.arange(6, dtype=np.float32).reshape(2, 3) / 7, np.array([np.nan, -0.0])]
-    run = TrainingRun({"loss": [0.1 + 0.2], "val_accuracy": [1.0]}, [0.01, 0.02], weights)
-    processes.save_run(run, tmp_path)
-    loaded = processes.load_run(tmp_path / "result.npz")
-    assert (loaded.history, loaded.step_seconds) == (run.history, run.step_seconds)
-    for weight, original in zip(loaded.weights, weights, strict=True):
-        assert weight.dtype == original.dtype
-        np.testing.assert_array_equal(weight, original)
-
-
-def test_the_ranks_are_told_every_option(tmp_path):
-    options = DemoOptions("fashion_mnist", 4, 3, 32, tmp_path / "x.png", seed=9, processes=2)
-    *_, words, folder = processes.rank_command(options, tmp_path)
-    assert processes.told_options(words) == options
-    assert folder == str(tmp_path)
 
 
 def test_only_what_tensorflow_chats_is_left_out():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfdp.bench.datasets import ImageData
+from tfdp.demo.images import ImageData
 from tfdp.demo.plot import plot_curves
 from tfdp.demo.train import build_model, steps_per_epoch, train
 

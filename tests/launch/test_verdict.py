@@ -2,7 +2,7 @@
 
 from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.failures import Failure
-from tfdp.launch.options import RunOptions
+from tfdp.launch.run_command import RunOptions
 from tfdp.launch.supervision import Outcome
 from tfdp.launch.verdict import verdict
 

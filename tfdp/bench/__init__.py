@@ -1,4 +1,4 @@
-"""`tfdp bench fit`: step times of tfdp and of TensorFlow's own strategy, side by side.
+"""`tfdp bench`: how long each topology takes for each size, beside other engines.
 
-Importing this package or its :mod:`tfdp.bench.options` loads neither TensorFlow nor NumPy.
+Importing this package or its :mod:`tfdp.bench.bench_command` loads neither TensorFlow nor NumPy.
 """

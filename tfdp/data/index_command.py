@@ -1,38 +1,46 @@
-"""The words after `tfdp data`."""
+"""The command `tfdp data index`."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
+
+from tfdp.command_line import REQUIRED, add_command, option
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexOptions:
+    """What is indexed, and whether again."""
+
+    files: tuple[str, ...] = option(
+        REQUIRED, "a file, or a pattern in quotes", flags=("FILE",), nargs="+"
+    )
+    force: bool = option(False, "write an index also where there is one")
 
 
 def add_data(commands: argparse._SubParsersAction) -> None:
-    """Adds `data` to the subcommands; the function of `index` is left in `handler`."""
+    """Adds `data` to the commands, and `index` to its."""
     data = commands.add_parser("data", help="prepare files of training data")
-    tasks = data.add_subparsers(metavar="TASK", required=True)
-    parser = tasks.add_parser(
+    add_command(
+        data.add_subparsers(metavar="TASK", required=True),
         "index",
+        IndexOptions,
+        _index,
         help="write where the records of TFRecord files are",
         description="Reads TFRecord files once, checks every record and writes FILE.tfdp-index "
         "beside each. With it, TFRecordSource opens at once and knows which records are corrupt.",
         epilog="Exit code 0 if every record is whole; 1 if something is corrupt, which is then "
         "named (and indexed as such, for on_error='skip'); 2 if a file cannot be indexed.",
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a file, or a pattern in quotes")
-    parser.add_argument(
-        "--force", action="store_true", help="write an index also where there is one"
-    )
-    parser.set_defaults(handler=_index, parser=parser)
 
 
-def _index(parsed: argparse.Namespace) -> int:
-    parser: argparse.ArgumentParser = parsed.parser
-
+def _index(options: IndexOptions, parser: argparse.ArgumentParser) -> int:
     from tfdp.data.sources.files import spans_of
 
     try:
-        paths = [str(span.path) for span in spans_of(parsed.files)]
-        whole = [_index_file(path, parsed.force) for path in paths]
+        paths = [str(span.path) for span in spans_of(options.files)]
+        whole = [_index_file(path, options.force) for path in paths]
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
     return 0 if all(whole) else 1

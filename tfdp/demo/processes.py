@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import pathlib
+import pickle
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-import numpy as np
-
 from tfdp import launch
-from tfdp.demo.options import DemoOptions
+from tfdp.demo.demo_command import DemoOptions
 from tfdp.demo.train import TrainingRun
 from tfdp.files import temporary_folder
 
-_RESULT = "result.npz"
-_STEPS = "steps"
+# What is in the folder that the ranks are told of.
+OPTIONS, STEPS, RESULT = "options.pickle", "steps", "result.pickle"
+
 _LOOK_EVERY_SECONDS = 0.2
 
 # What TensorFlow logs as information before it has read how much it should log.
@@ -57,63 +55,24 @@ def train_in_processes(
     """
     with temporary_folder() as name:
         folder = pathlib.Path(name)
+        (folder / OPTIONS).write_bytes(pickle.dumps(options))
         calm: Any = _WithoutChatter(sys.stderr)
-        with _watching(folder / _STEPS, on_steps), contextlib.redirect_stderr(calm):
+        with _watching(folder / STEPS, on_steps), contextlib.redirect_stderr(calm):
             code = launch.run(
                 launch.RunOptions(
                     processes=options.processes,
-                    command=rank_command(options, folder),
+                    command=rank_command(folder),
                     devices_per_process=options.replicas_per_process,
                 )
             )
         if code != 0:
             raise RanksFailedError(code)
-        return load_run(folder / _RESULT)
+        return pickle.loads((folder / RESULT).read_bytes())
 
 
-def rank_command(options: DemoOptions, folder: pathlib.Path) -> tuple[str, ...]:
+def rank_command(folder: pathlib.Path) -> tuple[str, ...]:
     """The words that start a rank."""
-    told = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    words = json.dumps(told | {"output": str(options.output.absolute())})
-    return (sys.executable, "-m", "tfdp.demo.rank", words, str(folder))
-
-
-def told_options(words: str) -> DemoOptions:
-    """The options in a rank's command."""
-    told = json.loads(words)
-    return DemoOptions(**told | {"output": pathlib.Path(told["output"])})
-
-
-def save_run(run: TrainingRun, folder: pathlib.Path) -> None:
-    """Leaves rank 0's result for :func:`train_in_processes`."""
-    np.savez(
-        folder / _RESULT,
-        *run.weights,  # NumPy calls them arr_0, arr_1, ...
-        history=np.array(json.dumps(run.history)),
-        step_seconds=np.array(run.step_seconds),
-    )
-
-
-def load_run(path: pathlib.Path) -> TrainingRun:
-    """What :func:`save_run` left."""
-    with np.load(path) as file:
-        count = sum(name.startswith("arr_") for name in file.files)
-        return TrainingRun(
-            history=json.loads(str(file["history"])),
-            step_seconds=file["step_seconds"].tolist(),
-            weights=[file[f"arr_{index}"] for index in range(count)],
-        )
-
-
-@contextlib.contextmanager
-def step_signs(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
-    """A function for rank 0 to call after each step."""
-    with (folder / _STEPS).open("wb", buffering=0) as file:
-
-        def sign() -> None:
-            file.write(b".")
-
-        yield sign
+    return (sys.executable, "-m", "tfdp.demo.rank", str(folder))
 
 
 @contextlib.contextmanager

@@ -1,56 +1,48 @@
 """One rank of the demo's second run.
 
-    python -m tfdp.demo.rank OPTIONS FOLDER
+    python -m tfdp.demo.rank FOLDER
 
-:mod:`tfdp.demo.processes` starts it, and reads what rank 0 leaves in FOLDER.
+:mod:`tfdp.demo.processes` leaves the options in FOLDER, and reads what rank 0 leaves there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import pathlib
+import pickle
 import sys
-from collections.abc import Sequence
-
-import numpy as np
 
 import tfdp
-from tfdp.bench.datasets import load
-from tfdp.demo.options import DemoOptions
-from tfdp.demo.processes import save_run, step_signs, told_options
+from tfdp.demo.demo_command import DemoOptions
+from tfdp.demo.images import load
+from tfdp.demo.processes import OPTIONS, RESULT, STEPS
 from tfdp.demo.train import train
 
 
-def run(options: DemoOptions, folder: pathlib.Path) -> None:
-    """Trains with all other ranks; rank 0 leaves the result in `folder`.
+def run(folder: pathlib.Path) -> None:
+    """Trains with all other ranks; rank 0 leaves a byte for each step, and the result, in `folder`.
 
     Raises:
         RankMismatchError: the ranks do not end with the same weights, bit for bit.
     """
+    options: DemoOptions = pickle.loads((folder / OPTIONS).read_bytes())
     strategy = tfdp.DataParallelStrategy()
     processes = strategy.extended.processes
     first = processes.rank == 0
-    with step_signs(folder) if first else contextlib.nullcontext(lambda: None) as on_step:
+    with (folder / STEPS).open("ab", buffering=0) as steps:
         result = train(
             load(options.dataset),
             strategy=strategy,
-            epochs=options.passes,
+            epochs=options.epochs,
             batch_size=options.batch_size,
             seed=options.seed,
-            on_step=on_step,
+            on_step=(lambda: steps.write(b".")) if first else (lambda: None),
         )
-    processes.compare("the trained weights", {"their SHA-256": _digest(result.weights)})
+    digest = hashlib.sha256(b"".join(weight.tobytes() for weight in result.weights)).hexdigest()
+    processes.compare("the trained weights", {"their SHA-256": digest})
     if first:
-        save_run(result, folder)
-
-
-def _digest(weights: Sequence[np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for weight in weights:
-        digest.update(np.ascontiguousarray(weight).tobytes())
-    return digest.hexdigest()
+        (folder / RESULT).write_bytes(pickle.dumps(result))
 
 
 if __name__ == "__main__":
-    run(told_options(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    run(pathlib.Path(sys.argv[1]))

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.bench.datasets import ImageData
+from tfdp.demo.images import ImageData
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,10 @@ from tfdp.launch.command import resolve
 from tfdp.launch.environment import rank_environment
 from tfdp.launch.failures import Failure
 from tfdp.launch.logs import open_logs
-from tfdp.launch.options import RunOptions
 from tfdp.launch.output import Outlet, RankStream, Sink
 from tfdp.launch.ports import ReservedPorts
 from tfdp.launch.process import RankProcess
+from tfdp.launch.run_command import RunOptions
 from tfdp.launch.signals import ReceivedSignals
 from tfdp.launch.supervision import Outcome, Supervisor
 from tfdp.launch.verdict import verdict

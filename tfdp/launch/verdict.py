@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tfdp.cluster.run_status import ranks_without_strategy
 from tfdp.launch.failures import Failure, first_failure, last_error, signal_name
 from tfdp.launch.logs import log_path
-from tfdp.launch.options import RunOptions
+from tfdp.launch.run_command import RunOptions
 from tfdp.launch.supervision import Outcome
 
 TIMED_OUT = 124  # as `timeout` of the GNU tools

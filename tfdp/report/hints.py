@@ -88,8 +88,8 @@ def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
             "If the examples fit into memory after decoding, set `cache=True`; what is random "
             "belongs into `map_fn`, which runs after the cache.",
             "Make `map_fn` cheaper, or decode in other processes: docs/data/input_service.py.",
-            "Index TFRecord files once by `tfdp data index`, and measure the input alone by "
-            "`tfdp bench data`.",
+            "Index TFRecord files once by `tfdp data index`; `tfdp.callbacks.InputMonitor` shows "
+            "what a change gains.",
         ),
     )
 
@@ -135,7 +135,7 @@ def _less_communication(start: Start) -> Iterator[str]:
         "Smaller buckets begin to travel earlier, larger ones have less overhead: try "
         "`bucket_bytes=4 * 2**20` and `bucket_bytes=100 * 2**20`."
     )
-    yield "See what the links give: `tfdp doctor` on these hosts, and `tfdp bench allreduce`."
+    yield "See what the links give: `tfdp doctor` on these hosts, and `tfdp bench`."
 
 
 def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:

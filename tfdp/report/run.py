@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from tfdp.files import replace_text
-from tfdp.report.options import ReportOptions
 from tfdp.report.page import render
 from tfdp.report.reading import read_run
+from tfdp.report.report_command import ReportOptions
 from tfdp.report.words import count
 
 

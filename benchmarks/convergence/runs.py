@@ -1,0 +1,119 @@
+"""One training: what decides its outcome, and the outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.convergence.recipes import RECIPE_VERSION
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Everything that decides how a training ends; two equal runs are one.
+
+    Args:
+        task: one of `TASKS`.
+        optimizer: one of `RECIPES`.
+        batch: examples of one update.
+        learning_rate: the highest.
+        seed: of the initial weights and of the order of the examples.
+        epochs: how often each example is seen.
+        replicas: logical CPU devices.
+        micro_batch: the most examples of one step over all replicas.
+        examples: of the training split; None: all.
+        recipe_version: of the recipes.
+
+    >>> run = Run("mlp", "lamb", 4096, 0.016, 0, 20, 2, 1024)
+    >>> run.step_batch, run.gradient_accumulation_steps
+    (1024, 4)
+    """
+
+    task: str
+    optimizer: str
+    batch: int
+    learning_rate: float
+    seed: int
+    epochs: int
+    replicas: int
+    micro_batch: int
+    examples: int | None = None
+    recipe_version: int = RECIPE_VERSION
+
+    @property
+    def step_batch(self) -> int:
+        """Examples of one step over all replicas."""
+        return min(self.batch, self.micro_batch)
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Steps of one update."""
+        return self.batch // self.step_batch
+
+    def steps(self, examples: int) -> int:
+        """Steps of the whole training on so many examples; those that fill no step are left out."""
+        return examples // self.step_batch * self.epochs
+
+    def updates(self, examples: int) -> int:
+        """Updates of the whole training: windows of accumulation run over the ends of epochs."""
+        return self.steps(examples) // self.gradient_accumulation_steps
+
+    def __str__(self) -> str:
+        return f"{self.optimizer} {self.batch}, rate {self.learning_rate:.4g}, seed {self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        val_accuracy: in [0, 1]; 0 where it diverged.
+        test_accuracy: likewise.
+        test_loss: mean cross-entropy in nats; None where it diverged.
+        diverged: whether the loss was infinite or not a number, which ended the run.
+        loss_by_epoch: of the training split, while it was seen; finite ones only.
+        val_accuracy_by_epoch: at the end of each epoch.
+        updates: of the weights.
+        seconds: of the training, without the start of the process.
+        versions: of what it was trained with.
+    """
+
+    val_accuracy: float
+    test_accuracy: float
+    test_loss: float | None
+    diverged: bool
+    loss_by_epoch: tuple[float, ...]
+    val_accuracy_by_epoch: tuple[float, ...]
+    updates: int
+    seconds: float
+    versions: Mapping[str, str]
+
+
+def to_json(run: Run, outcome: Outcome) -> dict[str, Any]:
+    """Both as one flat object."""
+    return dataclasses.asdict(run) | dataclasses.asdict(outcome)
+
+
+def from_json(content: Mapping[str, Any]) -> tuple[Run, Outcome]:
+    """What `to_json` was given.
+
+    Raises:
+        ValueError: a field is missing or unknown, or is of the wrong kind.
+    """
+    names = {field.name for kind in (Run, Outcome) for field in dataclasses.fields(kind)}
+    if not isinstance(content, Mapping) or content.keys() != names:
+        found = set(content) if isinstance(content, Mapping) else {type(content).__name__}
+        raise ValueError(f"the fields {sorted(names ^ found)} are missing or unknown")
+    try:
+        run = Run(**{field.name: content[field.name] for field in dataclasses.fields(Run)})
+        values = {field.name: content[field.name] for field in dataclasses.fields(Outcome)}
+        for name in ("loss_by_epoch", "val_accuracy_by_epoch"):
+            values[name] = tuple(float(value) for value in values[name])
+        for value in (run.learning_rate, values["val_accuracy"], values["test_accuracy"]):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{value!r} is no number")
+        hash(run)
+        return run, Outcome(**values)
+    except TypeError as error:
+        raise ValueError(str(error)) from error

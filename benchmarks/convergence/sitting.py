@@ -1,0 +1,161 @@
+"""One sitting of `benchmarks convergence`: starts what is needed, keeps what finishes, reports."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import signal
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from benchmarks.convergence import ledger, splits, sweep
+from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.plot import draw
+from benchmarks.convergence.report import markdown, rich_table, summarize
+from benchmarks.convergence.runs import Outcome, Run
+from benchmarks.convergence.workers import Workers
+from tfdp.bench.child_process import Failure
+from tfdp.files import replace_text
+from tutorials import datasets
+
+
+class _Stopped(BaseException):
+    """By a signal, whose exit code this carries."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def run(options: ConvergenceOptions, console: Console | None = None) -> int:
+    """Runs what the sweep still needs, and reports what there is.
+
+    Cost: a sweep is some hundred trainings of a minute or more. What is finished is in the file of
+    results, and the same command goes on from there.
+
+    Args:
+        options: the sweep's.
+        console: where to print; by default standard output.
+
+    Returns:
+        The exit code: 0, also where the time was up before the end; 1 where a run's process
+        failed; 130 or 143 where Ctrl-C or SIGTERM ended it.
+
+    Raises:
+        LedgerError: the file of results cannot be read, or another command adds to it.
+        DataUnavailableError: the data are not to be had, or not so many examples.
+    """
+    console = console or Console()
+    finished = ledger.read(options.results)
+    failures: dict[Run, Failure] = {}
+    exit_code = 0
+    if sweep.needed(options, finished) and options.minutes != 0:
+        with ledger.locked(options.results):
+            finished = ledger.read(options.results)
+            try:
+                with _stopping_by_signals():
+                    _work(options, finished, failures, console)
+            except _Stopped as stopped:
+                console.print("Stopped.")
+                exit_code = stopped.exit_code
+    _report(options, finished, console)
+    left = [run for run in sweep.needed(options, finished) if run not in failures]
+    if left:
+        console.print(
+            f"Not finished: {len(left)} or more runs are left, next {left[0]}. The same command "
+            f"goes on from {options.results}.",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if failures:
+        console.print(
+            f"{len(failures)} runs failed; the same command tries them again.", style="red"
+        )
+    return exit_code or (1 if failures else 0)
+
+
+def _work(
+    options: ConvergenceOptions,
+    finished: dict[Run, Outcome],
+    failures: dict[Run, Failure],
+    console: Console,
+) -> None:
+    """Starts runs until none is needed or the time is up, and adds to `finished` and `failures`."""
+    data = _prepare(options)
+    began = time.monotonic()
+    with Workers(options.jobs, options.timeout_seconds, data) as workers:
+        while True:
+            time_is_up = (
+                options.minutes is not None and time.monotonic() - began >= 60 * options.minutes
+            )
+            waiting = [
+                run
+                for run in sweep.needed(options, finished)
+                if run not in failures and run not in workers.running
+            ]
+            if waiting and workers.free and not time_is_up:
+                workers.start(waiting[0])
+                continue
+            if not workers.running:
+                return
+            run, result = workers.wait()
+            if isinstance(result, Failure):
+                failures[run] = result
+                console.print(str(result), style="red", markup=False, soft_wrap=True)
+                continue
+            ledger.append(options.results, run, result)
+            finished[run] = result
+            minutes = (time.monotonic() - began) / 60
+            console.print(
+                f"{minutes:6.1f} min  {run}: {_in_words(result)}", soft_wrap=True, highlight=False
+            )
+
+
+def _prepare(options: ConvergenceOptions) -> pathlib.Path | None:
+    """Downloads what there is to download, and finds out here, not in each run, what is wrong.
+
+    Returns:
+        For the transformer where its texts are.
+    """
+    data = None
+    if options.task == "transformer":
+        data = options.data or datasets.locate_shakespeare()
+    splits.load(options.task, options.examples, data)
+    return data
+
+
+def _report(options: ConvergenceOptions, finished: dict[Run, Outcome], console: Console) -> None:
+    cells = summarize(options, finished)
+    console.print(rich_table(options, cells))
+    if options.table is not None:
+        replace_text(options.table, markdown(options, cells))
+        console.print(f"Table: {options.table}", soft_wrap=True, highlight=False)
+    if any(cell.outcomes for cell in cells.values()):
+        draw(options, cells, options.output)
+        console.print(f"Picture: {options.output}", soft_wrap=True, highlight=False)
+
+
+def _in_words(outcome: Outcome) -> str:
+    if outcome.diverged:
+        return f"diverged in epoch {len(outcome.loss_by_epoch) + 1} ({outcome.seconds:.0f} s)"
+    return (
+        f"validation {outcome.val_accuracy:.2%}, test {outcome.test_accuracy:.2%} "
+        f"({outcome.updates} updates, {outcome.seconds:.0f} s)"
+    )
+
+
+@contextlib.contextmanager
+def _stopping_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise `_Stopped`."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _Stopped(128 + number)
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,117 @@
+"""One run: a network fitted under `tfdp.DataParallelStrategy` on logical CPU devices."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+from benchmarks.convergence.models import build_model
+from benchmarks.convergence.recipes import make_optimizer
+from benchmarks.convergence.runs import Outcome, Run
+from benchmarks.convergence.splits import Splits
+
+_EVALUATION_BATCH = 1_000
+
+
+def train(run: Run, splits: Splits) -> Outcome:
+    """Trains, and evaluates on the validation split after each epoch and on the test split.
+
+    A step takes `run.step_batch` examples, an equal share on each replica, and the weights change
+    after `run.gradient_accumulation_steps` of them. Each epoch has another order, and leaves out
+    the examples that fill no step. A run whose loss is infinite or not a number ends with that
+    epoch.
+    """
+    inputs, labels = splits.training
+    keras.utils.set_random_seed(run.seed)
+    strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{rank}" for rank in range(run.replicas)])
+    with strategy.scope():
+        model = build_model(run.task, inputs.shape[1:], splits.classes)
+        model.compile(
+            optimizer=make_optimizer(
+                run.optimizer,
+                run.learning_rate,
+                run.steps(len(inputs)),
+                run.gradient_accumulation_steps,
+            ),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+    curve = _Curve()
+    began = time.perf_counter()
+    model.fit(
+        _batches(run, inputs, labels),
+        epochs=run.epochs,
+        steps_per_epoch=len(inputs) // run.step_batch,
+        validation_data=splits.validation,
+        validation_batch_size=_EVALUATION_BATCH,
+        callbacks=[curve],
+        shuffle=False,  # `_batches` has done it
+        verbose=0,
+    )
+    seconds = time.perf_counter() - began
+    test_loss = test_accuracy = math.nan
+    if not curve.diverged:
+        test_loss, test_accuracy = model.evaluate(
+            *splits.test, batch_size=_EVALUATION_BATCH, verbose=0
+        )
+    diverged = curve.diverged or not math.isfinite(test_loss)
+    return Outcome(
+        val_accuracy=0.0 if diverged else curve.val_accuracies[-1],
+        test_accuracy=0.0 if diverged else round(test_accuracy, 5),
+        test_loss=None if diverged else round(test_loss, 5),
+        diverged=diverged,
+        loss_by_epoch=tuple(curve.losses),
+        val_accuracy_by_epoch=tuple(curve.val_accuracies),
+        updates=int(run.updates(len(inputs))),
+        seconds=round(seconds, 1),
+        versions={
+            "tfdp": tfdp.__version__,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "numpy": np.__version__,
+        },
+    )
+
+
+def epoch_orders(run: Run, examples: int) -> np.ndarray:
+    """The indices of the examples of every step, shape (steps, step_batch)."""
+    generator = np.random.default_rng(run.seed)
+    steps = examples // run.step_batch
+    return np.concatenate(
+        [
+            generator.permutation(examples)[: steps * run.step_batch].astype(np.int32)
+            for _ in range(run.epochs)
+        ]
+    ).reshape(-1, run.step_batch)
+
+
+def _batches(run: Run, inputs: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
+    """The batches of all epochs, one after the other."""
+    all_inputs, all_labels = tf.constant(inputs), tf.constant(labels)
+    return (
+        tf.data.Dataset.from_tensor_slices(epoch_orders(run, len(inputs)))
+        .map(lambda chosen: (tf.gather(all_inputs, chosen), tf.gather(all_labels, chosen)))
+        .prefetch(2)
+    )
+
+
+class _Curve(keras.callbacks.Callback):
+    """Keeps what the epochs end with, and stops a training that has diverged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+        self.val_accuracies: list[float] = []
+        self.diverged = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not math.isfinite(logs["loss"]) or not math.isfinite(logs["val_loss"]):
+            self.diverged = self.model.stop_training = True
+            return
+        self.losses.append(float(f"{logs['loss']:.4g}"))
+        self.val_accuracies.append(round(float(logs["val_accuracy"]), 5))

@@ -1,0 +1,80 @@
+"""One case of `benchmarks equivalence` in this process; prints one line of JSON.
+
+    python -m benchmarks.equivalence_worker --case "a masked loss" --replicas 4
+
+Each case has a fresh process: a collective that fails aborts all later ones of its process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import warnings
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+from benchmarks.devices import split_cpu
+from benchmarks.equivalence_cases import CASES
+
+
+def measure(case: str, replicas: int) -> dict[str, dict]:
+    """Runs a case on one device, under tfdp and under the stock strategy.
+
+    The process must have `replicas` logical CPU devices.
+
+    Args:
+        case: a title in :data:`benchmarks.equivalence_cases.CASES`.
+        replicas: number of replicas.
+
+    Returns:
+        For `"tfdp"` and `"stock"` (`tf.distribute.MirroredStrategy`): `relative`, the largest
+        difference over the largest value of one device, NaN where the outcome is; or `error`, its
+        type, where there is no outcome to compare.
+    """
+    devices = [f"CPU:{index}" for index in range(replicas)]
+    expected = _run(CASES[case], None)
+    # The stock strategy last: nothing runs after its failure.
+    makers: dict[str, Callable[[list[str]], tf.distribute.Strategy]] = {
+        "tfdp": tfdp.DataParallelStrategy,
+        "stock": tf.distribute.MirroredStrategy,
+    }
+    found: dict[str, dict] = {}
+    for side, make in makers.items():
+        try:
+            found[side] = _difference(expected, _run(CASES[case], make(devices)))
+        except Exception as error:  # What a user would see is what is shown.
+            found[side] = {"error": type(error).__name__}
+    return found
+
+
+def _run(case: Callable[[], np.ndarray], strategy: tf.distribute.Strategy | None) -> np.ndarray:
+    keras.utils.set_random_seed(0)
+    with warnings.catch_warnings(), strategy.scope() if strategy else contextlib.nullcontext():
+        warnings.simplefilter("ignore")
+        return case()
+
+
+def _difference(expected: np.ndarray, seen: np.ndarray) -> dict:
+    if expected.shape != seen.shape:
+        return {"error": f"shape {list(seen.shape)}"}
+    largest = np.abs(np.subtract(expected, seen, dtype=np.float64)).max()
+    return {"relative": float(largest / np.abs(expected).max())}
+
+
+def main() -> None:
+    """Reads the command line, measures and prints."""
+    parser = argparse.ArgumentParser(description="One case of `benchmarks equivalence`.")
+    parser.add_argument("--case", choices=CASES, required=True)
+    parser.add_argument("--replicas", type=int, required=True)
+    parsed = parser.parse_args()
+    split_cpu(parsed.replicas)
+    print(json.dumps(measure(parsed.case, parsed.replicas)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""`benchmarks all`: every table and picture of README and docs, one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from tfdp.command_line import REQUIRED, add_command, check, option
+from tfdp.files import replace_text
+
+_HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 --order"
+_HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock"
+_SWEEP = "python -m benchmarks convergence --jobs 2"
+
+# By the name of what a command prints; {folder} is where all of it goes. The quick ones first.
+COMMANDS: Mapping[str, str] = {
+    "demo": "tfdp demo --output {folder}/demo.png",
+    "doctor": "tfdp run -n 2 -- tfdp doctor",
+    "equivalence": "python -m benchmarks equivalence",
+    "optimizers": "python -m benchmarks optimizers --rounds 20",
+    "telemetry": "python -m benchmarks telemetry --rounds 12",
+    "logs-of-one": "python docs/telemetry/train.py {folder}/logs/one",
+    "logs-of-two": "tfdp run -n 2 -- python docs/telemetry/train.py {folder}/logs/two",
+    "report": "tfdp report {folder}/logs/two --compare {folder}/logs/one",
+    "loopback": "tfdp bench --processes 2 --sizes 100MB --output {folder}/loopback.png",
+    "four-hosts": "tfdp bench --hosts 4 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 "
+    "--topology native,direct,torus,halving_doubling,ring,tree,stock "
+    "--output {folder}/four-hosts.png",
+    "order-0011": f"{_HOSTS} 0,0,1,1 {_HOSTS_SIDES} --output {{folder}}/order-0011.png",
+    "order-0101": f"{_HOSTS} 0,1,0,1 {_HOSTS_SIDES} --output {{folder}}/order-0101.png",
+    "order-0110": f"{_HOSTS} 0,1,1,0 {_HOSTS_SIDES} --output {{folder}}/order-0110.png",
+    "data-arrays": "python -m benchmarks data --sources arrays --rounds 7",
+    "data-records": "python -m benchmarks data --sources records --rounds 7",
+    "data-images": "python -m benchmarks data --sources images --image-files 10000 --rounds 7",
+    "fit": "python -m benchmarks fit --rounds 3 --steps 10",
+    "fit-processes": "python -m benchmarks fit --processes 2 --model mlp",
+    **{
+        f"convergence-{task}": f"{_SWEEP} --task {task} --results {{folder}}/{task}.jsonl "
+        f"--output {{folder}}/{task}.png --table {{folder}}/{task}.md"
+        for task in ("mlp", "cnn", "transformer")
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AllOptions:
+    """Which tables, and where they go."""
+
+    output: pathlib.Path = option(
+        REQUIRED, "where the tables go, and the pictures; is made if need be", metavar="FOLDER"
+    )
+    only: tuple[str, ...] = option(
+        tuple(COMMANDS),
+        f"with commas between: {', '.join(COMMANDS)} (all)",
+        choices=tuple(COMMANDS),
+        metavar="NAMES",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def add_all(commands: argparse._SubParsersAction) -> None:
+    """Adds `all` to the benchmarks."""
+    add_command(
+        commands,
+        "all",
+        AllOptions,
+        lambda options, parser: run(options),
+        help="all that README and docs show, one after the other",
+        description="Runs every command of benchmarks/README.md and writes what it prints to "
+        "FOLDER/NAME.txt. What is there already is not run again: the same command goes on where "
+        "it was stopped, and tries again what failed. The last three train for hours.",
+        epilog="Exit code 0 if all is there; 1 if something failed, which is listed at the end.",
+    )
+
+
+def run(options: AllOptions) -> int:
+    """Runs what is not there yet, and goes on past what fails.
+
+    Returns:
+        The exit code: 0, or 1 where a command failed.
+    """
+    options.output.mkdir(parents=True, exist_ok=True)
+    failed = {}
+    for name in options.only:
+        path, log = options.output / f"{name}.txt", options.output / f"{name}.failed.txt"
+        if path.exists():
+            print(f"{name}: is in {path}", flush=True)
+            continue
+        command = COMMANDS[name].format(folder=options.output)
+        print(f"{name}: {command}", flush=True)
+        began = time.monotonic()
+        done = subprocess.run(
+            _words(command),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # Wide enough for every table.
+            env={**os.environ, "COLUMNS": "110"},
+            check=False,
+        )
+        print(done.stdout, f"({time.monotonic() - began:.0f} s)", sep="", flush=True)
+        log.unlink(missing_ok=True)
+        replace_text(path if done.returncode == 0 else log, f"$ {command}\n{done.stdout}")
+        if done.returncode != 0:
+            failed[name] = log
+    for name, log in failed.items():
+        print(f"{name} failed: see {log}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _words(command: str) -> list[str]:
+    """The command's words, for this Python and its `tfdp`, also after `--`."""
+    python = {"python": [sys.executable], "tfdp": [sys.executable, "-m", "tfdp"]}
+    return [part for word in shlex.split(command) for part in python.get(word, [word])]

@@ -1,0 +1,112 @@
+"""One measurement in this process; prints one line of JSON.
+
+    python -m benchmarks.fit_worker --side tfdp --model mlp --replicas 2 --batch 16 --steps 20
+
+`benchmarks fit` starts a fresh process for each measurement, for a process can fix its devices
+only once, and so that no side profits from what another has warmed up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdp
+from benchmarks.devices import split_cpu
+from benchmarks.fit import SIDES
+from benchmarks.models import MODELS, build_model, random_batch
+from benchmarks.step_times import StepTimes
+from tfdp import cluster
+from tfdp.bench import multi_worker
+from tfdp.cluster import run_status
+
+
+def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dict:
+    """Times `model.fit` on logical CPU devices of this process, or of the cluster that it is in.
+
+    Args:
+        side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`; in a cluster
+            `MultiWorkerMirroredStrategy`) or `"one_device"`, which
+            gets the same global batch and no strategy.
+        model: a name in :data:`benchmarks.models.MODELS`.
+        replicas: number of replicas.
+        batch: examples per replica.
+        steps: steps to time after the first.
+
+    Returns:
+        The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end
+        of its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
+    """
+    strategy = _strategy(side, 1 if side == "one_device" else replicas)
+    keras.utils.set_random_seed(0)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        built = build_model(model)
+    global_batch_size = replicas * batch
+    inputs, labels = random_batch(model, global_batch_size)
+    batches = (
+        tf.data.Dataset.from_tensor_slices((inputs, labels))
+        .repeat(steps + 1)
+        .batch(global_batch_size, drop_remainder=True)
+    )
+    # Every process makes the same global batches, and takes its share of each.
+    sharding = tf.data.Options()
+    sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    batches = batches.with_options(sharding)
+    clock = StepTimes()
+    called = time.perf_counter()
+    history = built.fit(batches, epochs=1, callbacks=[clock], verbose=0)
+    step_seconds = [end - begin for begin, end in clock.steps[1:]]
+    return {
+        "side": side,
+        "model": model,
+        "replicas": replicas,
+        "batch_per_replica": batch,
+        "parameters": built.count_params(),
+        "first_step_seconds": clock.steps[0][1] - called,
+        "step_seconds": step_seconds,
+        "median_step_seconds": statistics.median(step_seconds),
+        "final_loss": history.history["loss"][-1],
+        "versions": {
+            "tfdp": tfdp.__version__,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def _strategy(side: str, devices: int) -> tf.distribute.Strategy | None:
+    in_cluster = cluster.detect().world_size > 1
+    if in_cluster and side.startswith("stock"):
+        run_status.mark_strategy_made()
+        return multi_worker.strategy()
+    if in_cluster:
+        return tfdp.DataParallelStrategy()
+    split_cpu(devices)
+    names = [f"CPU:{index}" for index in range(devices)]
+    if side == "one_device":
+        return None
+    if side == "stock":
+        return tf.distribute.MirroredStrategy(names)
+    return tfdp.DataParallelStrategy(devices=names)
+
+
+def main() -> None:
+    """Reads the command line, measures and prints."""
+    parser = argparse.ArgumentParser(description="One measurement of `benchmarks fit`.")
+    parser.add_argument("--side", choices=SIDES, required=True)
+    parser.add_argument("--model", choices=MODELS, required=True)
+    for name in ("--replicas", "--batch", "--steps"):
+        parser.add_argument(name, type=int, required=True)
+    print(json.dumps(measure(**vars(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""A worker process that prints what it measured as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from tfdp.bench.child_process import Failure, failure, run_module
+
+
+def run_for_json(
+    module: str, arguments: Sequence[str], timeout_seconds: float, prefix: str = ""
+) -> dict | Failure:
+    """As `run_module`, and parses the last line that is printed.
+
+    Args:
+        module: a module that prints a JSON object as its last line.
+        arguments: its command line.
+        timeout_seconds: after this time the child is killed.
+        prefix: what the line begins with, before the JSON; others are passed by.
+
+    Returns:
+        The object, or a :class:`Failure` where the child fails, says nothing or takes too long.
+    """
+    child = run_module(module, arguments, timeout_seconds)
+    if isinstance(child, Failure):
+        return child
+    lines = [line for line in child.stdout.splitlines() if line.startswith(prefix)]
+    try:
+        return json.loads(lines[-1].removeprefix(prefix))
+    except (IndexError, json.JSONDecodeError):
+        return failure(module, arguments, f"printed no JSON but {lines[-1:]}", child.stderr)

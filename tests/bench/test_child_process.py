@@ -1,0 +1,36 @@
+"""Children with deadlines: what they return and how their failures read."""
+
+import pytest
+
+from tfdp.bench.child_process import Failure, run_module
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    """Returns a function that runs a program as a module."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def run(program, *arguments, timeout_seconds=60.0):
+        (tmp_path / "some_child.py").write_text(program)
+        return run_module("some_child", arguments, timeout_seconds)
+
+    return run
+
+
+def test_children_get_their_words_and_enough_inter_op_threads(child):
+    done = child("import os, sys; print(os.environ['TF_NUM_INTEROP_THREADS'], sys.argv[1])", "7")
+    assert done.stdout == "8 7\n"
+
+
+def test_a_child_that_fails_is_reported_with_its_last_words(child):
+    failure = child("import sys; print('x\\n' * 99, 'the cause', file=sys.stderr); sys.exit(3)")
+    assert isinstance(failure, Failure)
+    assert failure.reason == "exited with status 3"
+    assert failure.stderr_tail.endswith("the cause")
+    assert len(failure.stderr_tail.splitlines()) <= 15
+    assert "python -m some_child" in str(failure)
+
+
+def test_a_child_that_hangs_is_killed_at_its_deadline(child):
+    failure = child("import time; time.sleep(600)", timeout_seconds=0.5)
+    assert failure.reason == "was killed after 0.5 s"

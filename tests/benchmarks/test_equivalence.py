@@ -1,0 +1,82 @@
+"""The table of what N replicas change, as `benchmarks equivalence` prints it."""
+
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from benchmarks import equivalence
+from tfdp.bench.child_process import Failure
+from tfdp.cli import main
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "equivalence_cases.py"
+NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
+
+
+@pytest.mark.exhaustive("test_the_command_shows_what_each_cases_own_process_measured")
+def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    assert list(outcomes) == list(equivalence.CASES)
+    assert len(outcomes) == 14
+    for outcome in outcomes.values():
+        assert outcome["tfdp"]["relative"] <= 1e-5, outcomes
+        assert "error" in outcome["stock"] or not outcome["stock"]["relative"] <= 1e-3, outcomes
+
+
+@pytest.mark.slow
+def test_the_command_shows_what_each_cases_own_process_measured(monkeypatch, capsys):
+    title = "a finite generator: batches seen"
+    monkeypatch.setattr(equivalence, "CASES", {title: equivalence.CASES[title]})
+    assert main(["bench", "equivalence", "--replicas", "2"]) == 0
+    cells = [line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines()]
+    rows = [[cell.strip() for cell in row] for row in cells if len(row) == 3]
+    [(named, lost, kept)] = rows
+    assert named == title
+    assert NUMBER.match(lost) and float(lost) > 1e-3
+    assert float(kept) == 0
+
+
+def test_the_table_needs_at_least_two_replicas():
+    done = subprocess.run(
+        [sys.executable, "-m", "tfdp.cli", "bench", "equivalence", "--replicas", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "`replicas` must be at least 2; received 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("third", "shown"),
+    [
+        (Failure("python", "was killed after 300 s", "its last words"), "was killed after 300 s"),
+        ({"tfdp": {"relative": 2e-5}, "stock": {"relative": float("nan")}}, "NaN"),
+        ({"tfdp": {"relative": float("nan")}, "stock": {"error": "SomeError"}}, "SomeError"),
+    ],
+    ids=["no result", "too far", "not a number"],
+)
+def test_one_case_that_is_not_equal_fails_the_run_and_leaves_the_others(third, shown, monkeypatch):
+    equal = {"tfdp": {"relative": 1e-7}, "stock": {"relative": 0.5}}
+    asked = []
+
+    def child(module, arguments, timeout_seconds):
+        asked.append(arguments[1])
+        return third if len(asked) == 3 else equal
+
+    monkeypatch.setattr(equivalence, "run_for_json", child)
+    console = Console(width=200, file=io.StringIO())
+    assert equivalence.run(2, console) == 1
+    assert asked == list(equivalence.CASES)
+    printed = console.file.getvalue()
+    assert shown in printed
+    assert printed.count("1.0e-07") == len(asked) - 1

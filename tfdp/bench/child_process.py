@@ -1,0 +1,92 @@
+"""A measurement in a child process that has a deadline."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+_STDERR_TAIL_LINES = 15
+
+# Two inter-op threads, the default on two cores, can starve iterators of several local devices.
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_NUM_INTEROP_THREADS": "8",
+}
+
+# What `tfdp run` sets to make processes on one host fast: the stock strategy's users do not.
+_LAUNCHER_SETTINGS = (
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+
+
+def unset_launcher_settings() -> list[str]:
+    """What goes before a rank's command for it to run as without `tfdp run`."""
+    return ["env", *(part for name in _LAUNCHER_SETTINGS for part in ("-u", name))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A child that did not deliver.
+
+    Args:
+        command: what was run.
+        reason: the exit status, the signal or the deadline.
+        stderr_tail: the last lines that it wrote to standard error.
+    """
+
+    command: str
+    reason: str
+    stderr_tail: str
+
+    def __str__(self) -> str:
+        return f"`{self.command}` {self.reason}\n{self.stderr_tail}"
+
+
+def run_module(
+    module: str, arguments: Sequence[str], timeout_seconds: float
+) -> subprocess.CompletedProcess[str] | Failure:
+    """Runs `python -m module arguments`.
+
+    Args:
+        module: what to run.
+        arguments: its command line.
+        timeout_seconds: after this time the child is killed.
+
+    Returns:
+        What it printed, or a :class:`Failure` where it fails or takes too long.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    try:
+        child = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            env={**os.environ, **ENVIRONMENT},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        # TimeoutExpired holds bytes even where text was asked for.
+        stderr = (expired.stderr or b"").decode(errors="replace")
+        return failure(module, arguments, f"was killed after {timeout_seconds:g} s", stderr)
+    if child.returncode != 0:
+        reason = f"exited with status {child.returncode}"
+        return failure(module, arguments, reason, child.stderr)
+    return child
+
+
+def failure(module: str, arguments: Sequence[str], reason: str, stderr: str) -> Failure:
+    """What is said of a child that was started as `python -m module arguments`."""
+    return Failure(" ".join(["python", "-m", module, *arguments]), reason, _tail(stderr))
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-_STDERR_TAIL_LINES:])

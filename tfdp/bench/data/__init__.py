@@ -1,1 +1,0 @@
-"""`tfdp bench data`: how fast input is, beside hand-written tf.data and Keras' own arrays."""

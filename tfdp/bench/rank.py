@@ -1,0 +1,173 @@
+"""One rank of one engine: times all-reduces and writes what they took.
+
+    tfdp run -n 2 -- python -m tfdp.bench.rank PLAN.json
+
+`tfdp bench` starts fresh processes for each engine and round. Where the plan has hosts,
+the rank goes into its host's namespace first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tfdp.bench import hosts
+from tfdp.cluster import run_status
+
+_PORT = 20870
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the ranks of one engine measure.
+
+    Args:
+        engine: `"tfdp"`, `"stock"` or `"gloo"`.
+        sides: what is measured: topologies, or the engine itself.
+        sizes: bytes of float32.
+        repeats: timed all-reduces for each side and size.
+        folder: where rank `r` writes `r.json`.
+        namespaces: of the hosts; empty for loopback.
+        host_of_ranks: for each rank the index of its host.
+    """
+
+    engine: str
+    sides: tuple[str, ...]
+    sizes: tuple[int, ...]
+    repeats: int
+    folder: str
+    namespaces: tuple[str, ...]
+    host_of_ranks: tuple[int, ...]
+
+
+def addresses(plan: Plan) -> list[str]:
+    """For each rank its host and port, in a plan with namespaces."""
+    return [f"{hosts.address(host)}:{_PORT + r}" for r, host in enumerate(plan.host_of_ranks)]
+
+
+def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
+    """Times every side and size, the sides in turn.
+
+    Returns:
+        For each side and size `seconds`, a list: from the call until the sum is known here, all
+        ranks beginning within a tiny all-reduce's time of each other; and `right`.
+    """
+    engine = {"tfdp": _tfdp, "stock": _stock, "gloo": _gloo}[plan.engine](plan, rank)
+    results = []
+    for size in plan.sizes:
+        runs = {side: engine(side, size // 4) for side in plan.sides}
+        right = {side: all(run() for _ in range(2)) for side, run in runs.items()}
+        seconds: dict[str, list[float]] = {side: [] for side in plan.sides}
+        barrier = engine(plan.sides[0], 1)
+        for _ in range(plan.repeats):
+            for side, run in runs.items():
+                barrier()
+                began = time.perf_counter()
+                right[side] &= run()
+                seconds[side].append(time.perf_counter() - began)
+        results += [
+            {"side": side, "size_bytes": size, "seconds": seconds[side], "right": right[side]}
+            for side in plan.sides
+        ]
+    return results
+
+
+# Makes a function that sums so many numbers over the ranks, and says whether the sum is right.
+Engine = Callable[[str, int], Callable[[], bool]]
+
+
+def _tfdp(plan: Plan, rank: int) -> Engine:
+    import tfdp
+
+    strategies = {side: tfdp.DataParallelStrategy(topology=side) for side in plan.sides}
+    return lambda side, elements: _of_strategy(strategies[side], elements, rank)
+
+
+def _stock(plan: Plan, rank: int) -> Engine:
+    from tfdp.bench import multi_worker
+
+    run_status.mark_strategy_made()
+    strategy = multi_worker.strategy()
+    return lambda side, elements: _of_strategy(strategy, elements, rank)
+
+
+def _of_strategy(strategy: Any, elements: int, rank: int) -> Callable[[], bool]:
+    import tensorflow as tf
+
+    replicas = strategy.num_replicas_in_sync
+    own = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.fill([elements], float(context.replica_id_in_sync_group + 1))
+    )
+
+    @tf.function
+    def step() -> Any:
+        def sum_(value: Any) -> Any:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+        return strategy.run(sum_, args=(own,))
+
+    def run() -> bool:
+        total = strategy.experimental_local_results(step())[0]
+        ends = tf.gather(total, [0, elements // 2, elements - 1]).numpy()
+        return bool((ends == replicas * (replicas + 1) / 2).all())
+
+    return run
+
+
+def _gloo(plan: Plan, rank: int) -> Engine:
+    import torch
+    from torch import distributed
+
+    run_status.mark_strategy_made()
+    config = json.loads(os.environ["TF_CONFIG"])
+    first, port = config["cluster"]["worker"][0].rsplit(":", 1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if plan.namespaces else "lo"
+    world_size = len(config["cluster"]["worker"])
+    distributed.init_process_group(
+        "gloo", init_method=f"tcp://{first}:{port}", rank=rank, world_size=world_size
+    )
+
+    # Else a rank that ends while another still talks to it aborts.
+    atexit.register(distributed.destroy_process_group)
+    atexit.register(distributed.barrier)
+
+    def make(side: str, elements: int) -> Callable[[], bool]:
+        own = torch.full((elements,), float(rank + 1))
+
+        def run() -> bool:
+            total = own.clone()
+            distributed.all_reduce(total)
+            return bool(total[0] == world_size * (world_size + 1) / 2 == total[-1])
+
+        return run
+
+    return make
+
+
+def main() -> None:
+    """Reads the plan, goes to the rank's host, measures, and writes the results."""
+    (path,) = sys.argv[1:]
+    content = json.loads(pathlib.Path(path).read_text())
+    lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+    plan = Plan(**lists)
+    config = json.loads(os.environ["TF_CONFIG"])
+    rank = config["task"]["index"]
+    if plan.namespaces and config["cluster"]["worker"] != addresses(plan):
+        config["cluster"]["worker"] = addresses(plan)
+        os.environ["TF_CONFIG"] = json.dumps(config)
+        namespace = plan.namespaces[plan.host_of_ranks[rank]]
+        command = hosts.inside(namespace, [sys.executable, "-m", __spec__.name, path])
+        os.execvp(command[0], command)
+    (pathlib.Path(plan.folder) / f"{rank}.json").write_text(json.dumps(measure(plan, rank)))
+
+
+if __name__ == "__main__":
+    main()

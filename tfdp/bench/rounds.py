@@ -1,0 +1,130 @@
+"""One run of `tfdp bench`: rounds of engines in turn, each in fresh processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from tfdp.bench import hosts, link_rate
+from tfdp.bench.bench_command import BenchOptions
+from tfdp.bench.child_process import Failure, run_module, unset_launcher_settings
+from tfdp.bench.rank import Plan
+from tfdp.bench.results import write_results
+from tfdp.bench.tables import Bound, Measured, draw, summary_table
+from tfdp.files import temporary_folder
+
+
+def run(options: BenchOptions, console: Console | None = None) -> int:
+    """Measures, prints a table for each size, and draws the picture.
+
+    Cost: rounds x engines starts of all processes, some 10 s each, and the all-reduces themselves.
+
+    Args:
+        options: what to measure.
+        console: where to print; by default standard output.
+
+    Returns:
+        The exit code: 0, or 1 where an engine failed or a sum was wrong.
+
+    Raises:
+        HostsError: the hosts cannot be built here; nothing was measured.
+    """
+    console = console or Console()
+    engines = options.engines
+    if "gloo" in engines and importlib.util.find_spec("torch") is None:
+        console.print("gloo is left out: PyTorch is not installed (`pip install torch`).")
+        engines.pop("gloo")
+        if not engines:
+            return 1
+    measured: list[Measured] = []
+    failures: list[Failure] = []
+    with contextlib.ExitStack() as stack:
+        namespaces: Sequence[str] = ()
+        if options.hosts is not None:
+            namespaces = stack.enter_context(hosts.hosts(options.hosts, options.rate))
+        bound = _bound(options, namespaces)
+        console.print(bound.describe(options.rate), highlight=False)
+        for number in range(options.rounds):
+            for engine, sides in engines.items():
+                with console.status(f"round {number + 1} of {options.rounds}: {engine}"):
+                    result = _measure(engine, sides, options, namespaces)
+                if isinstance(result, Failure):
+                    failures.append(result)
+                    console.print(str(result), style="red", markup=False, soft_wrap=True)
+                else:
+                    measured += result
+                if options.json is not None:
+                    write_results(
+                        options.json,
+                        dataclasses.asdict(options),
+                        [dataclasses.asdict(each) for each in measured],
+                        [dataclasses.asdict(each) for each in failures],
+                    )
+    for size in options.sizes:
+        console.print(summary_table(measured, size, bound))
+    if measured:
+        draw(measured, bound, options.output)
+        console.print(f"Picture: {options.output}", soft_wrap=True, highlight=False)
+    wrong = sorted({each.side for each in measured if not each.right})
+    if wrong:
+        console.print(f"Wrong sums by {', '.join(wrong)}: report it to tfdp.", style="red")
+    return 1 if failures or wrong else 0
+
+
+def _bound(options: BenchOptions, namespaces: Sequence[str]) -> Bound:
+    if not namespaces:
+        rate = link_rate.measure([], [], "127.0.0.1")
+        return Bound(rate, options.processes, options.processes)
+    sender, receiver = (hosts.inside(name, []) for name in namespaces[:2])
+    try:
+        rate = link_rate.measure(sender, receiver, hosts.address(1))
+    except RuntimeError as error:
+        raise hosts.HostsError(str(error)) from error
+    return Bound(rate, len(namespaces), options.processes)
+
+
+def _measure(
+    engine: str, sides: tuple[str, ...], options: BenchOptions, namespaces: Sequence[str]
+) -> list[Measured] | Failure:
+    with temporary_folder() as folder:
+        plan = Plan(
+            engine=engine,
+            sides=sides,
+            sizes=options.sizes,
+            repeats=options.repeats,
+            folder=folder,
+            namespaces=tuple(namespaces),
+            host_of_ranks=options.host_of_ranks,
+        )
+        path = pathlib.Path(folder) / "plan.json"
+        path.write_text(json.dumps(dataclasses.asdict(plan)))
+        worker = [sys.executable, "-m", "tfdp.bench.rank", str(path)]
+        as_users_do = unset_launcher_settings() if engine == "stock" else []
+        done = run_module(
+            "tfdp.cli",
+            ["run", "-n", str(options.processes), "--", *as_users_do, *worker],
+            options.timeout_seconds,
+        )
+        if isinstance(done, Failure):
+            return done
+        ranks = [
+            json.loads((pathlib.Path(folder) / f"{rank}.json").read_text())
+            for rank in range(options.processes)
+        ]
+    return [
+        Measured(
+            side=cases[0]["side"],
+            size_bytes=cases[0]["size_bytes"],
+            # An all-reduce has taken as long as on the last of its ranks.
+            seconds=tuple(map(max, zip(*(case["seconds"] for case in cases), strict=True))),
+            right=all(case["right"] for case in cases),
+        )
+        for cases in zip(*ranks, strict=True)
+    ]

@@ -1,0 +1,145 @@
+"""What was measured, as tables and a picture: times, bandwidths, and how near the bound is."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+from rich.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One side and size in one run.
+
+    Args:
+        side: the topology or engine.
+        size_bytes: what was summed.
+        seconds: of each all-reduce, on the slowest of its ranks.
+        right: whether every sum was.
+    """
+
+    side: str
+    size_bytes: int
+    seconds: tuple[float, ...]
+    right: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """What no all-reduce can beat: each host must send 2(h-1)/h of the bytes over its link.
+
+    Args:
+        bytes_per_second: of one link, measured by one TCP stream.
+        ends: how many links' ends there are: hosts, or ranks where all are on one host.
+        ranks: how many ranks there are.
+
+    Example:
+        >>> bound = Bound(24e6, ends=4, ranks=4)
+        >>> round(bound.seconds(25_000_000), 3), round(bound.bus_rate(25_000_000, 1.5625) / 1e6)
+        (1.562, 24)
+    """
+
+    bytes_per_second: float
+    ends: int
+    ranks: int
+
+    def seconds(self, size_bytes: int) -> float:
+        """The least time for an all-reduce."""
+        return 2 * (self.ends - 1) / self.ends * size_bytes / self.bytes_per_second
+
+    def bus_rate(self, size_bytes: int, seconds: float) -> float:
+        """Bytes per second that a ring over all ranks would have to send in that time."""
+        return 2 * (self.ranks - 1) / self.ranks * size_bytes / seconds
+
+    def describe(self, rate: str | None) -> str:
+        """The links in words, for a limit of `rate`."""
+        megabits = f"{self.bytes_per_second * 8 / 1e6:.0f} Mbit/s"
+        if self.ends == self.ranks and rate is None:
+            return f"{self.ranks} ranks. One TCP stream carries {megabits}."
+        limit = f" of {rate}" if rate else ""
+        return f"{self.ranks} ranks on {self.ends} hosts. A link carries {megabits}{limit}."
+
+
+def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -> Table:
+    """A row for each side: median, range, bandwidths, ratio to the bound; the fastest first."""
+    table = Table(
+        title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
+        caption="MB/s: bytes / time. bus: MB/s that a ring's rank sends. / bound: time / bound.",
+    )
+    for column in ("side", "median", "min-max", "MB/s", "bus", "/ bound"):
+        table.add_column(column, justify="left" if column == "side" else "right", no_wrap=True)
+    for side, seconds in sorted(times(measured, size_bytes).items(), key=lambda row: row[1][0]):
+        median = statistics.median(seconds)
+        table.add_row(
+            side,
+            _show(median),
+            f"{_show(min(seconds))} - {_show(max(seconds))}",
+            f"{size_bytes / median / 1e6:.1f}",
+            f"{bound.bus_rate(size_bytes, median) / 1e6:.1f}",
+            f"{median / bound.seconds(size_bytes):.2f}",
+        )
+    return table
+
+
+def times(measured: Sequence[Measured], size_bytes: int) -> dict[str, list[float]]:
+    """For each side all its times for a size, the median first, then the rest as they came."""
+    found: dict[str, list[float]] = {}
+    for each in measured:
+        if each.size_bytes == size_bytes:
+            found.setdefault(each.side, []).extend(each.seconds)
+    return {side: [statistics.median(values), *values] for side, values in found.items()}
+
+
+def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None:
+    """Draws time over size for every side, and the bound, on logarithmic axes.
+
+    Args:
+        measured: all of it.
+        bound: the line below all others.
+        path: a PNG; it is replaced.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    sizes = sorted({each.size_bytes for each in measured})
+    for side in dict.fromkeys(each.side for each in measured):
+        medians = [
+            times(measured, size)[side][0] for size in sizes if side in times(measured, size)
+        ]
+        axes.plot(sizes[: len(medians)], medians, marker="o", label=side)
+    axes.plot(sizes, [bound.seconds(size) for size in sizes], "k--", label="bound")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="bytes",
+        ylabel="seconds",
+        title=f"All-reduce of float32, {bound.ranks} ranks",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def show_size(size_bytes: int) -> str:
+    """A size in the unit that suits it.
+
+    Example:
+        >>> show_size(1000), show_size(25_000_000)
+        ('1 KB', '25 MB')
+    """
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:g} {unit}"
+    return f"{size_bytes} B"
+
+
+def _show(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

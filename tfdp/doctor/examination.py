@@ -1,0 +1,131 @@
+"""One examination from its options to its exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import tfdp
+from tfdp import cluster, machine
+from tfdp.cluster import Cluster
+from tfdp.doctor import facts as facts_
+from tfdp.doctor.doctor_command import DoctorOptions
+from tfdp.doctor.facts import Facts, Measurement
+from tfdp.doctor.hints import described, hints
+from tfdp.doctor.report import cluster_lines, rank_lines, versions_line
+from tfdp.errors import ClusterError
+
+_INSTALL = (
+    "TensorFlow must be installed, but cannot be imported. Do `pip install 'tfdp[cpu]'` (or "
+    "'tfdp[gpu]', or 'tfdp[tensorflow]')."
+)
+
+
+def run(options: DoctorOptions) -> int:
+    """Examines this process and its cluster. Rank 0 prints; the others only what fails on them.
+
+    Returns:
+        The exit code: 0, also where there are hints; 1 where a check failed.
+    """
+    environment = facts_.chosen(os.environ)
+    try:
+        found = cluster.detect()
+    except ClusterError as error:
+        _print([versions_line(machine.versions())])
+        return _failed(str(error))
+    if found.rank == 0:
+        _print([versions_line(machine.versions())])
+    # TensorFlow reads these when it is imported.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    try:
+        import keras
+        import tensorflow as tf
+    except ImportError as error:
+        return _failed(f"{_INSTALL} ({error})")
+    del keras
+    try:
+        return _examine(found, options, environment)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        return _failed(str(error))
+
+
+def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]) -> int:
+    import tensorflow as tf
+
+    from tfdp.doctor.measure import measure
+
+    if found.rank == 0:
+        _print(cluster_lines(found))
+    strategy = tfdp.DataParallelStrategy(
+        timeout_seconds=options.timeout_seconds, startup_timeout_seconds=options.timeout_seconds
+    )
+    own = facts_.here(
+        found.rank, strategy.extended.worker_devices, tf.test.is_built_with_cuda(), environment
+    )
+    ranks = [Facts.from_json(value) for value in _of_all(strategy, "facts", own.to_json())]
+    measured: list[Measurement | None] = [None] * len(ranks)
+    failure = None
+    try:
+        result = measure(strategy, options.large_elements, options.timeout_seconds)
+        sent = _of_all(strategy, "measurements", dataclasses.asdict(result))
+        measured = [Measurement(**value) for value in sent]
+    except (RuntimeError, tf.errors.OpError) as error:
+        failure = _cause(strategy, error)
+    if found.rank == 0:
+        _print(rank_lines(ranks, measured, options.megabytes))
+        advice = hints(ranks)
+        _print(described(hint, found.world_size) for hint in advice)
+    if failure is not None:
+        return _failed(failure)
+    wrong = [rank for rank, result in enumerate(measured) if result and result.right is False]
+    if wrong:
+        if found.rank in (0, *wrong):
+            _failed(_wrong_sums(wrong, ranks))
+        return 1
+    if found.rank == 0:
+        _print(["All checks passed" + (f"; {len(advice)} to improve." if advice else ".")])
+    return 0
+
+
+def _of_all(strategy: Any, subject: str, own: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each rank has said, in their order."""
+    processes = getattr(strategy.extended, "processes", None)
+    if processes is None:
+        return [own]
+    return [post.value for post in processes.board.all_gather(f"the doctor's {subject}", own)]
+
+
+def _cause(strategy: Any, error: Exception) -> str:
+    """What the board says of a failure, which tells more than TensorFlow's error."""
+    processes = getattr(strategy.extended, "processes", None)
+    failure = None if processes is None else processes.failure(within_seconds=3.0)
+    if failure is not None:
+        return str(failure)
+    return f"The all-reduce must end without an error, but: {error}"
+
+
+def _wrong_sums(wrong: Sequence[int], ranks: Sequence[Facts]) -> str:
+    fix = "Report it to tfdp with all that is printed here."
+    if any(facts.uses_gpu for facts in ranks):
+        fix = (
+            "Try again with `NCCL_P2P_DISABLE=1`: if that mends it, the direct connection of the "
+            "GPUs is at fault. Else report it to tfdp with all that is printed here."
+        )
+    listed = ", ".join(map(str, wrong))
+    return f"An all-reduce must give every rank the sum, but rank {listed} got another. {fix}"
+
+
+def _print(lines: Any) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _failed(text: str) -> int:
+    for option in ("startup_timeout_seconds", "timeout_seconds"):  # here both are one
+        text = text.replace(f"`{option}`", "`--timeout`")
+    print(f"tfdp doctor: error: {text}", file=sys.stderr, flush=True)
+    return 1
