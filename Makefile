@@ -13,6 +13,9 @@ OLDEST := tensorflow-cpu==2.19.* keras==3.11.*
 WORKERS ?= 3
 PIP_FLAGS ?= --quiet --disable-pip-version-check --no-warn-script-location
 DEMO_FLAGS ?=
+# Notebooks that have changed, and all after a change of the package, run for `make docs`, a minute
+# each; `NOTEBOOKS=skip` shows the code of those that have not run.
+NOTEBOOKS ?= run
 # Stealing keeps all workers busy to the end. The slowest tests are named after every run.
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal --durations 30 --durations-min 1
 
@@ -45,8 +48,11 @@ test-all: $(DEV_SETUP) ## Run every test: all variants, the notebooks, the long 
 test-oldest: ## Run what `test` runs, with the oldest versions, on Python 3.11 or 3.12
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS='$(OLDEST)'
 
-docs: $(DEV_SETUP) ## Build the reference and the guides, in build/docs
-	@$(BIN)/python -m sphinx -q -W --keep-going -E -d build/doctrees docs build/docs
+docs: $(DEV_SETUP) ## Build tutorials with their pictures, guides and reference, in build/docs
+ifneq ($(NOTEBOOKS),skip)
+	@$(BIN)/python docs/notebooks.py build/tutorials
+endif
+	@$(BIN)/python docs/build.py build/docs build/tutorials
 	@echo "Open build/docs/index.html"
 
 check: lint types fast ## Lint, types, import layers and the fast tests

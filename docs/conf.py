@@ -12,7 +12,7 @@ version = release = tfdp.__version__
 copyright = "the authors of tfdp"
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "reference_pages",
@@ -34,8 +34,19 @@ nitpicky = True
 # The tables of `benchmarks convergence` begin below the headings of what they are put in, and are
 # reached from their guide.
 suppress_warnings = ["myst.header", "toc.not_included"]
+exclude_patterns = ["contents.md"]
+
+# Anchors of headings are GitHub's.
+myst_heading_anchors = 3
+
+# docs/notebooks.py runs the notebooks, so that a build without their outputs is quick.
+nb_execution_mode = "off"
+# Widgets would need a network.
+nb_ipywidgets_js = {}
 
 html_theme = "furo"
 html_title = f"tfdp {version}"
 html_copy_source = False
 html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["pages.css"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import pathlib
 import pkgutil
 import re
 import textwrap
@@ -23,9 +22,6 @@ from sphinx.util.nodes import make_refnode
 
 # A dotted name, with the arguments of a call or without them.
 _NAME = re.compile(r"([a-zA-Z_]\w*(?:\.\w+)*)(?:\(.*\))?")
-
-# Of Markdown, to a file.
-_LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#|/)([^)\s]+)\)")
 
 # Code in these is no link, or one already.
 _LINKS = (nodes.title, nodes.reference, pending_xref)
@@ -160,28 +156,18 @@ def find_elsewhere(
     return content if parts else None
 
 
-def read_markdown(app: Sphinx, page: str, content: list[str]) -> None:
-    """The README is the first page; links to files of the repository hold in the pages as well."""
-    path = pathlib.Path(app.env.doc2path(page))
-    if path.suffix != ".md":
-        return
-    readme = app.srcdir.parent / "README.md"
-    if page == app.config.root_doc:
-        content[0] = readme.read_text() + "\n" + content[0]
-    folder = readme.parent if page == app.config.root_doc else path.parent
+def keep_returns_untyped(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
+    """Keeps napoleon from taking the words before a colon under "Returns:" for a type.
 
-    def moved(link: re.Match[str]) -> str:
-        target = (folder / link[2].partition("#")[0]).resolve()
-        if target == readme:
-            return f"[{link[1]}](/{app.config.root_doc}.md)"
-        no_page = target.suffix == ".md" and not target.is_relative_to(app.srcdir)
-        if target.is_dir() or (no_page and target.exists()):
-            return link[1]
-        # What does not exist stays as it is, and is an error.
-        there = target.exists() and folder == readme.parent
-        return f"[{link[1]}](../{link[2]})" if there else link[0]
-
-    content[0] = _LINK.sub(moved, content[0])
+    The signature has the type.
+    """
+    for number, line in enumerate(lines[:-1]):
+        if line.strip() in ("Returns:", "Yields:"):
+            text = lines[number + 1].lstrip()
+            indent = len(lines[number + 1]) - len(text)
+            lines[number + 1] = f"{' ' * indent}: {text}"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -189,7 +175,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("public-names", PublicNames)
     app.add_directive("commands", Commands)
     app.add_role("name", Name())
-    app.connect("source-read", read_markdown)
+    # Before napoleon, whose priority is 500.
+    app.connect("autodoc-process-docstring", keep_returns_untyped, priority=400)
     app.connect("doctree-read", link_names)
     app.connect("missing-reference", find_elsewhere)
     return {"parallel_read_safe": True}

@@ -2,6 +2,7 @@
 
 import argparse
 import html.parser
+import importlib.util
 import inspect
 import pathlib
 import re
@@ -10,8 +11,10 @@ import subprocess
 import sys
 import urllib.parse
 
+import nbformat
 import public_names
 import pytest
+from report.browser import chromium
 
 from tfdp.cli import build_parser
 
@@ -38,17 +41,37 @@ class Page(html.parser.HTMLParser):
         self.loads |= {given["href"]} if shows else set()
 
 
-def build(docs, output):
-    """As `make docs` does."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E"]
-    command += ["-d", output.with_name("doctrees"), docs, output]
+def build(docs, output, *notebooks):
+    """As `make docs` does; notebooks, where a folder is given, with the outputs that are in it."""
+    command = [sys.executable, docs / "build.py", output, *notebooks]
     return subprocess.run(command, capture_output=True, text=True)
+
+
+def notebooks():
+    """The module that runs the notebooks for their pages."""
+    spec = importlib.util.spec_from_file_location("notebooks", DOCS / "notebooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_copies(folder):
+    """Writes a copy of each notebook but the last, as if its last cell had drawn a dot."""
+    dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK"
+    dot += "+kcQAAAABJRU5ErkJggg=="
+    for path in sorted(notebooks().TUTORIALS.glob("*.ipynb"))[:-1]:
+        content = nbformat.read(path, as_version=4)
+        last = [cell for cell in content.cells if cell.cell_type == "code"][-1]
+        last.outputs = [nbformat.v4.new_output("display_data", {"image/png": dot})]
+        nbformat.write(content, notebooks().copy_of(path, folder))
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     output = tmp_path_factory.mktemp("docs") / "html"
-    outcome = build(DOCS, output)
+    copies = tmp_path_factory.mktemp("copies")
+    write_copies(copies)
+    outcome = build(DOCS, output, copies)
     assert outcome.returncode == 0, outcome.stderr
     return output
 
@@ -88,11 +111,19 @@ def test_every_command_and_each_of_its_options_is_described(pages):
         assert wanted <= {re.sub("-+", "-", identifier) for identifier in ids}
 
 
-def test_every_guide_is_a_page_that_the_first_page_leads_to(pages):
+def test_every_guide_and_tutorial_is_a_page_that_the_first_page_leads_to(pages):
     guides = {f"{path.parent.name}/README.html" for path in DOCS.glob("*/README.md")}
-    assert len(guides) >= 3
+    guides |= {f"tutorials/{path.stem}.html" for path in notebooks().TUTORIALS.glob("*.ipynb")}
+    assert len(guides) >= 11
     assert guides <= pages.keys()
     assert guides <= pages["index.html"].links
+
+
+def test_a_notebook_is_shown_with_the_pictures_of_its_copy_and_without_one_as_it_is(pages):
+    *ran, last = sorted(name for name in pages if re.match(r"tutorials/\d", name))
+    for name in ran:
+        assert any("_images" in file for file in pages[name].loads), name
+    assert not any("_images" in file for file in pages[last].loads)
 
 
 def test_names_and_commands_in_the_text_are_links(pages):
@@ -132,7 +163,7 @@ def test_a_reference_to_nothing_is_an_error_that_names_it(tmp_path):
     docs.mkdir()
     for path in DOCS.glob("*.py"):
         shutil.copy(path, docs)
-    (docs / "index.md").write_text("")
+    (docs / "contents.md").write_text("")
     broken = ("`tfdp.optimizers.LAMP`", "`tfdp.data.pipe(x)`", "[a guide](docs/data/READ.md)")
     sound = ("`tfdp.optimizers.LAMB`", "[it](README.md)", "[page](other/README.md)", "[all](docs)")
     (tmp_path / "other").mkdir()
@@ -142,3 +173,42 @@ def test_a_reference_to_nothing_is_an_error_that_names_it(tmp_path):
     assert outcome.returncode != 0
     assert all(name in outcome.stderr for name in ("optimizers.LAMP", "data.pipe", "READ.md"))
     assert outcome.stderr.count("WARNING: ") - outcome.stderr.count("WARNING: All log") == 3
+
+
+@pytest.mark.exhaustive("test_every_link_between_pages_leads_somewhere_and_every_picture_is_there")
+@pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desktop"])
+def test_no_page_is_wider_than_the_window(built, pages, width):
+    with chromium() as browser:
+        wide = [name for name in pages if browser.show(built / name, width).overflow() > 0]
+    assert not wide
+
+
+@pytest.mark.exhaustive("test_nothing_on_the_network_is_needed_to_read_the_pages")
+def test_the_search_finds_guides_tutorials_and_names_without_a_server(built):
+    with chromium() as browser:
+        page = (built / "search.html").as_uri()
+        browser.driver.get(f"{page}?q=topology")
+        browser.driver.implicitly_wait(20)
+        found = [link.text for link in browser.driver.find_elements("css selector", ".search a")]
+    assert {"tfdp.topology", "3. Choosing a topology"} <= set(found)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.exhaustive(
+    "test_a_notebook_is_shown_with_the_pictures_of_its_copy_and_without_one_as_it_is"
+)
+def test_a_notebook_runs_again_when_its_code_has_changed_and_not_its_text(tmp_path, capsys):
+    path, copies = tmp_path / "one.ipynb", tmp_path / "copies"
+    text, code = nbformat.v4.new_markdown_cell("# One"), nbformat.v4.new_code_cell("print(7 * 6)")
+    module = notebooks()
+    for text.source, code.source, ran in [
+        ("# One", "print(7 * 6)", True),
+        ("# Two", "print(7 * 6)", False),
+        ("# Two", "print(7 * 7)", True),
+    ]:
+        nbformat.write(nbformat.v4.new_notebook(cells=[text, code]), path)
+        module.main(copies, [path])
+        assert ("one.ipynb ran in" in capsys.readouterr().out) == ran
+    shown = nbformat.reads(module.with_outputs(path, copies), as_version=4).cells
+    assert (shown[0].source, shown[1].outputs[0].text) == ("# Two", "49\n")
+    assert len(list(copies.iterdir())) == 1

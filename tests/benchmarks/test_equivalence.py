@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -10,9 +11,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from benchmarks import equivalence
+from benchmarks import equivalence, equivalence_cases
+from benchmarks.__main__ import main
 from tfdp.bench.child_process import Failure
-from tfdp.cli import main
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "equivalence_cases.py"
 NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
@@ -21,11 +22,15 @@ NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
 @pytest.mark.exhaustive("test_the_command_shows_what_each_cases_own_process_measured")
 def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=500
+        [sys.executable, str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     outcomes = json.loads(done.stdout.splitlines()[-1])
-    assert list(outcomes) == list(equivalence.CASES)
+    assert list(outcomes) == list(equivalence_cases.CASES)
     assert len(outcomes) == 14
     for outcome in outcomes.values():
         assert outcome["tfdp"]["relative"] <= 1e-5, outcomes
@@ -35,8 +40,8 @@ def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
 @pytest.mark.slow
 def test_the_command_shows_what_each_cases_own_process_measured(monkeypatch, capsys):
     title = "a finite generator: batches seen"
-    monkeypatch.setattr(equivalence, "CASES", {title: equivalence.CASES[title]})
-    assert main(["bench", "equivalence", "--replicas", "2"]) == 0
+    monkeypatch.setattr(equivalence_cases, "CASES", {title: equivalence_cases.CASES[title]})
+    assert main(["equivalence", "--replicas", "2"]) == 0
     cells = [line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines()]
     rows = [[cell.strip() for cell in row] for row in cells if len(row) == 3]
     [(named, lost, kept)] = rows
@@ -47,7 +52,7 @@ def test_the_command_shows_what_each_cases_own_process_measured(monkeypatch, cap
 
 def test_the_table_needs_at_least_two_replicas():
     done = subprocess.run(
-        [sys.executable, "-m", "tfdp.cli", "bench", "equivalence", "--replicas", "1"],
+        [sys.executable, "-m", "benchmarks", "equivalence", "--replicas", "1"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -76,7 +81,7 @@ def test_one_case_that_is_not_equal_fails_the_run_and_leaves_the_others(third, s
     monkeypatch.setattr(equivalence, "run_for_json", child)
     console = Console(width=200, file=io.StringIO())
     assert equivalence.run(2, console) == 1
-    assert asked == list(equivalence.CASES)
+    assert asked == list(equivalence_cases.CASES)
     printed = console.file.getvalue()
     assert shown in printed
     assert printed.count("1.0e-07") == len(asked) - 1

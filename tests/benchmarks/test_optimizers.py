@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import models, optimizers
-from tfdp import cli
+from benchmarks.__main__ import main
 
 
 def test_the_table_has_a_row_for_each_and_ratios_to_the_reference(monkeypatch):
@@ -43,5 +43,5 @@ def test_each_optimizer_is_timed_and_changes_the_weights(monkeypatch):
 
 def test_no_round_at_all_is_an_error(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["bench", "optimizers", "--rounds", "0"])
+        main(["optimizers", "--rounds", "0"])
     assert "`rounds` must be at least 1; received 0; do `--rounds 30`" in capsys.readouterr().err

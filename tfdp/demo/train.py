@@ -83,7 +83,7 @@ def train(
     epochs: int,
     batch_size: int,
     seed: int,
-    on_step: Callable[[], None] = lambda: None,
+    on_step: Callable[[], object] = lambda: None,
 ) -> TrainingRun:
     """Trains the network; the same `seed` gives the same initial weights and order of examples.
 
@@ -128,7 +128,7 @@ def steps_per_epoch(data: ImageData, batch_size: int) -> int:
 class _StepClock(keras.callbacks.Callback):
     """Times each step until its loss is known on the host."""
 
-    def __init__(self, on_step: Callable[[], None]):
+    def __init__(self, on_step: Callable[[], object]):
         super().__init__()
         self.step_seconds: list[float] = []
         self._on_step = on_step
