@@ -1,7 +1,14 @@
 # From a clone, with nothing but Python 3.11+ and make: `make demo`, `make test`.
 
+# `make test PYTHON=/path/to/python3.13` has an environment of its own, `.venv-3.13`.
+ifeq ($(origin PYTHON),command line)
+VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
 PYTHON ?= python3
 VENV ?= .venv
+# Further requirements of the environment, such as `PINS='keras==3.13.*' VENV=.venv-3.13`.
+PINS ?=
+OLDEST := tensorflow-cpu==2.19.* keras==3.11.*
 # One more than two cores, to fill what processes wait for.
 WORKERS ?= 3
 PIP_FLAGS ?= --quiet --disable-pip-version-check --no-warn-script-location
@@ -20,12 +27,14 @@ BIN := $(VENV)/bin
 RUN_SETUP := $(VENV)/setup-demo.stamp
 DEV_SETUP := $(VENV)/setup-dev.stamp
 SETUP_FILES := setup.cfg pyproject.toml
+# Each in quotes, for the shell would look for files that `*` fits.
+PIN_WORDS = $(foreach pin,$(PINS),'$(pin)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all docs check tutorials lint types layers fast format clean
+.PHONY: help demo test test-all test-oldest docs check tutorials lint types layers fast format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the curves
 	@$(BIN)/tfdp demo $(DEMO_FLAGS)
@@ -35,6 +44,9 @@ test: $(DEV_SETUP) ## Run every mechanism in one variant, and the docstrings' ex
 
 test-all: $(DEV_SETUP) ## Run every test: all variants, the notebooks, the long cluster runs
 	@$(BIN)/python $(PYTEST) --doctest-modules tfdp benchmarks tests
+
+test-oldest: ## Run what `test` runs, with the oldest versions, on Python 3.11 or 3.12
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS='$(OLDEST)'
 
 docs: $(DEV_SETUP) ## Build tutorials with their pictures, guides and reference, in build/docs
 ifneq ($(NOTEBOOKS),skip)
@@ -73,13 +85,13 @@ clean: ## Remove the environment, caches and build output
 # Set-up runs once, and again when the metadata change.
 $(RUN_SETUP): $(SETUP_FILES)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
-	    "`PYTHON` must be Python 3.11 or newer (Keras 3.15 needs it); received %d.%d; " \
+	    "`PYTHON` must be Python 3.11 or newer (Keras needs it); received %d.%d; " \
 	    "do `make PYTHON=/path/to/python3.11 ...`." % v[:2])'
 	@echo "Setting up $(VENV) with the CPU build of TensorFlow (some minutes) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,demo]'
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,demo]' $(PIN_WORDS)
 	@touch $@
 
 $(DEV_SETUP): $(RUN_SETUP)
-	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]'
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[cpu,dev]' $(PIN_WORDS)
 	@touch $@

@@ -13,6 +13,7 @@ from benchmarks.everything import add_all
 from benchmarks.fit import add_fit
 from benchmarks.optimizers import add_optimizers
 from benchmarks.telemetry import add_telemetry
+from benchmarks.versions import add_versions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_fit,
         add_optimizers,
         add_telemetry,
+        add_versions,
     ):
         add(commands)
     return parser

@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -22,14 +22,15 @@ from benchmarks.devices import split_cpu
 from benchmarks.equivalence_cases import CASES
 
 
-def measure(case: str, replicas: int) -> dict[str, dict]:
-    """Runs a case on one device, under tfdp and under the stock strategy.
+def measure(case: str, replicas: int, sides: Sequence[str] = ("tfdp", "stock")) -> dict[str, dict]:
+    """Runs a case on one device, and under tfdp and the stock strategy.
 
     The process must have `replicas` logical CPU devices.
 
     Args:
         case: a title in :data:`benchmarks.equivalence_cases.CASES`.
         replicas: number of replicas.
+        sides: what to compare with one device.
 
     Returns:
         For `"tfdp"` and `"stock"` (`tf.distribute.MirroredStrategy`): `relative`, the largest
@@ -44,9 +45,9 @@ def measure(case: str, replicas: int) -> dict[str, dict]:
         "stock": tf.distribute.MirroredStrategy,
     }
     found: dict[str, dict] = {}
-    for side, make in makers.items():
+    for side in sides:
         try:
-            found[side] = _difference(expected, _run(CASES[case], make(devices)))
+            found[side] = _difference(expected, _run(CASES[case], makers[side](devices)))
         except Exception as error:  # What a user would see is what is shown.
             found[side] = {"error": type(error).__name__}
     return found

@@ -20,6 +20,7 @@ LAYERS = {
     "stragglers": 0,
     "cluster": 1,
     "determinism": 1,
+    "hooks": 1,
     "bucketing": 1,
     "topology": 1,
     "recording": 2,  # what graphs tell of themselves: written by all that is above

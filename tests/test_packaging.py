@@ -1,13 +1,16 @@
 """The wheel: pure Python, the package alone, and what it asks for."""
 
+import configparser
 import pathlib
 import subprocess
 import sys
 import zipfile
 
 import pytest
+from packaging.requirements import Requirement
 
 import tfdp
+from tfdp.hooks import versions
 
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
@@ -37,7 +40,9 @@ def test_the_wheel_holds_the_package_and_neither_benchmarks_nor_tests(wheel):
     assert {name.split("/")[0] for name in names} == {"tfdp", f"tfdp-{tfdp.__version__}.dist-info"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdp").rglob("*.py")}
     templates = (ROOT / "tfdp" / "report" / "templates").iterdir()
-    data = {path.relative_to(ROOT).as_posix() for path in templates} | {"tfdp/py.typed"}
+    fingerprints = (ROOT / "tfdp" / "hooks" / "fingerprints").iterdir()
+    data = {path.relative_to(ROOT).as_posix() for path in (*templates, *fingerprints)}
+    data |= {"tfdp/py.typed"}
     assert modules | data == {name for name in names if name.startswith("tfdp/")}
 
 
@@ -53,3 +58,26 @@ def test_no_tensorflow_is_forced_on_who_has_one(wheel):
         "rich",
     }
     assert any("tensorflow-cpu" in line and 'extra == "cpu"' in line for line in required)
+
+
+def _ranges(package):
+    """Every range of a package's versions in the metadata, whichever distribution it comes in."""
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    lists = [metadata["options"]["install_requires"], *metadata["options.extras_require"].values()]
+    for line in "\n".join(lists).splitlines():
+        if line.startswith(package) and Requirement(line).name in (package, f"{package}-cpu"):
+            yield Requirement(line).specifier
+
+
+@pytest.mark.parametrize(("package", "ranges"), [("keras", 1), ("tensorflow", 3)])
+def test_what_may_be_installed_was_tested_from_the_first_minor_version_to_the_last(package, ranges):
+    tested = list(versions.tested(package))
+    found = list(_ranges(package))
+    assert len(found) == ranges
+    first, last = (version.split(".") for version in (tested[0], tested[-1]))
+    beyond = f"{last[0]}.{int(last[1]) + 1}"
+    for allowed in found:
+        assert str(allowed) == f"<{beyond},>={first[0]}.{first[1]}"
+    minors = {int(version.split(".")[1]) for version in tested}
+    assert minors == set(range(int(first[1]), int(last[1]) + 1))

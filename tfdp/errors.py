@@ -11,6 +11,7 @@ __all__ = [
     "CollectiveTimeoutError",
     "CorruptRecordError",
     "GradientError",
+    "HookError",
     "RankLostError",
     "RankMismatchError",
     "RecordIndexError",
@@ -89,6 +90,24 @@ class GradientError(ValueError):
     tfdp.errors.GradientError: ...What a step of your own differentiates must be a loss of Keras,
     or a mean or a sum over the examples of the batch, but replica 0 found `Sqrt` of values in which
     examples are mixed. ...
+    """
+
+    __init__ = Exception.__init__
+
+
+class HookError(RuntimeError):
+    """A hook into Keras or TensorFlow cannot be put in place, or cannot be taken back.
+
+    Either what it wraps is gone in the version that is installed, or it is still needed.
+
+    >>> import tfdp
+    >>> from tfdp import hooks
+    >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0"])
+    >>> hooks.remove()
+    Traceback (most recent call last):
+        ...
+    tfdp.errors.HookError: Hooks can be taken back when no strategy is alive, but
+    DataParallelStrategy(1 replicas on CPU:0) is. ...
     """
 
     __init__ = Exception.__init__

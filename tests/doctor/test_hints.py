@@ -4,13 +4,12 @@ import dataclasses
 
 import pytest
 
-from tfdp.doctor import hints as hints_
 from tfdp.doctor.facts import Facts
 from tfdp.doctor.hints import described, hints
-from tfdp.keras_adapter._keras import TESTED_VERSIONS
+from tfdp.hooks import versions
 from tfdp.launch.starting import rank_environment
 
-TESTED = {"tensorflow": "2.21.0", "keras": "3.15.1"}
+TESTED = {package: [*versions.tested(package)][-1] for package in ("tensorflow", "keras")}
 
 
 def healthy(rank=0, world_size=1, **changed):
@@ -46,22 +45,26 @@ def test_ranks_of_the_launcher_are_well(world_size):
     assert hints([healthy(rank, world_size) for rank in range(world_size)]) == []
 
 
-def test_the_tested_keras_is_the_adapter_s():
-    assert hints_.TESTED_KERAS in TESTED_VERSIONS
+@pytest.mark.parametrize("package", ["tensorflow", "keras"])
+def test_every_version_that_was_tested_is_well(package):
+    for version in versions.tested(package):
+        assert hints([healthy(versions={**TESTED, package: version})]) == []
 
 
 @pytest.mark.parametrize(
     ("package", "version", "fix"),
     [
-        ("tensorflow", "2.20.0", "pip install 'tfdp[cpu]'"),
-        ("tensorflow", "2.210.0", "pip install 'tfdp[cpu]'"),
-        ("keras", "3.15.0", "pip install keras==3.15.1"),
+        ("tensorflow", "2.18.0", "pip install tensorflow-cpu=="),
+        ("tensorflow", "2.210.0", "pip install tensorflow-cpu=="),
+        ("keras", "3.99.0", "pip install keras=="),
     ],
 )
-def test_an_untested_version_is_named_with_the_tested_one(package, version, fix):
+def test_an_untested_version_is_named_with_the_tested_ones(package, version, fix):
+    tested = list(versions.tested(package))
     hint = the_hint(healthy(versions={**TESTED, package: version}))
+    assert f"should be {' or '.join(tested)}," in hint.text
     assert f"is {version}." in hint.text
-    assert fix in hint.text
+    assert f"{fix}{tested[-1]}" in hint.text
 
 
 def test_few_inter_op_threads_are_named_whether_set_or_by_default():

@@ -1,4 +1,3 @@
-# ruff: noqa: B018
 """What mypy must find in a program that uses the seam wrongly; `test_types` checks it."""
 
 import tensorflow as tf

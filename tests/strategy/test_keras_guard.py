@@ -1,6 +1,7 @@
 """Keras' own tests of tf.distribute, which its wheel ships, run with tfdp's strategy.
 
-They are imported, not copied. While one runs, `tf.distribute.MirroredStrategy` makes tfdp's.
+They are imported, not copied. While one runs, `tf.distribute.MirroredStrategy` makes tfdp's. The
+wheels of Keras 3.11, 3.13 and 3.14 have no tests.
 """
 
 import importlib
@@ -46,6 +47,9 @@ LEFT_OUT = {
         "Its replicas share one tensor, which TensorFlow sums once when eager: see the last tests.",
     ),
 }
+
+if not any(ROOT.rglob("*_test.py")):
+    pytest.skip(f"The wheel of Keras {keras.__version__} has no tests.", allow_module_level=True)
 
 
 class _AnyMark:

@@ -1,5 +1,6 @@
 """The private names that verification stands on are what it expects, and all comes back."""
 
+import harness
 import keras
 import numpy as np
 import tensorflow as tf
@@ -22,9 +23,9 @@ def draws():
 
 
 def test_every_generator_goes_on_where_it_was():
-    keras.utils.set_random_seed(5)
+    harness.start_over(5)  # `set_random_seed` of Keras before 3.13 is no fresh start
     first, second = draws(), draws()
-    keras.utils.set_random_seed(5)
+    harness.start_over(5)
     assert draws() == first
     with session.fresh(1):
         inside = draws()

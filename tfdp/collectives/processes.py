@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp import hooks
 from tfdp.cluster import secret
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board, Post
@@ -94,6 +95,7 @@ class Processes:
         self.board.on_failure(lambda error: runtime.abort(str(error)))
         self.counters = ProgressCounters()
         self.error: str | None = None
+        self._uncaught: str | None = None
         self.settings: dict[str, Callable[[], bool]] = {
             "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly,
             STOP_TRAINING: lambda: False,
@@ -250,22 +252,26 @@ class Processes:
         self.adopt_random_states()
 
     def _say_goodbye_at_exit(self) -> None:
-        error: list[str] = []
-        outer = sys.excepthook
-
-        def note(kind: Any, value: Any, trace: Any) -> None:
-            error.append("".join(traceback.format_exception_only(kind, value)).strip()[:2000])
-            failure = self.board.failure
-            if isinstance(value, tf.errors.OpError) and failure is not None:
-                value.add_note(str(failure))
-            outer(kind, value, trace)
-
         def end() -> None:
             self._watchdog.stop()
-            self.board.close(error[-1] if error else None)
+            self.board.close(self._uncaught)
 
-        sys.excepthook = note
+        self.watch_uncaught()
         atexit.register(end)
+
+    def watch_uncaught(self) -> None:
+        """Lets the other ranks know the error that this process ends with."""
+        hooks.put(sys, "excepthook", self._note_uncaught)
+
+    def _note_uncaught(
+        self, original: Callable[..., Any], kind: Any, value: Any, trace: Any
+    ) -> None:
+        """The ranks that are left are told the error, and the error what went wrong elsewhere."""
+        self._uncaught = "".join(traceback.format_exception_only(kind, value)).strip()[:2000]
+        failure = self.board.failure
+        if isinstance(value, tf.errors.OpError) and failure is not None:
+            value.add_note(str(failure))
+        original(kind, value, trace)
 
 
 _lock = threading.Lock()
@@ -292,6 +298,7 @@ def join(
                 f"the first one {processes.cluster} with {processes.local_size}."
             )
         processes.board.timeout_seconds = timeout_seconds
+        processes.watch_uncaught()
         return processes
 
 

@@ -8,10 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from tfdp.cluster.ranks import ranks_in_words
 from tfdp.doctor.facts import Facts
-
-# With what the tests of tfdp run.
-TESTED_TENSORFLOW = "2.21"
-TESTED_KERAS = "3.15.1"
+from tfdp.hooks import versions
 
 _MIN_INTEROP_THREADS = 8
 _MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
@@ -63,17 +60,16 @@ def _of_one(facts: Facts, world_size: int) -> Iterator[str]:
 
 
 def _untested_versions(facts: Facts) -> Iterator[str]:
-    tensorflow, keras = facts.versions.get("tensorflow"), facts.versions.get("keras")
-    if tensorflow is not None and not f"{tensorflow}.".startswith(f"{TESTED_TENSORFLOW}."):
-        yield (
-            f"TensorFlow should be {TESTED_TENSORFLOW}, with which tfdp is tested, but is "
-            f"{tensorflow}. Do `pip install 'tfdp[cpu]'`, or 'tfdp[gpu]'."
-        )
-    if keras is not None and keras != TESTED_KERAS:
-        yield (
-            f"Keras should be {TESTED_KERAS}, with which tfdp is tested, but is {keras}. "
-            f"Do `pip install keras=={TESTED_KERAS}`."
-        )
+    for package, name, install in (
+        ("tensorflow", "TensorFlow", "pip install tensorflow-cpu=={0}`, or `tensorflow=={0}"),
+        ("keras", "Keras", "pip install keras=={0}"),
+    ):
+        installed, tested = facts.versions.get(package), list(versions.tested(package))
+        if installed is not None and installed not in tested:
+            yield (
+                f"{name} should be {' or '.join(tested)}, with which tfdp is tested, but is "
+                f"{installed}. Do `{install.format(tested[-1])}`."
+            )
 
 
 def _another_backend(facts: Facts) -> Iterator[str]:

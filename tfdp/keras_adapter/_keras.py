@@ -29,7 +29,7 @@ from keras.src.losses import loss as losses
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random import seed_generator
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, SeedGenerator, draw_seed
+from keras.src.random.seed_generator import SeedGenerator, draw_seed
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
@@ -41,11 +41,12 @@ from keras.src.trainers.trainer import Trainer
 # Keras says by it where it has saved.
 from keras.src.utils import io_utils
 
-TESTED_VERSIONS = ("3.15.1",)
+# The global state's name of the generator that draws without a seed use. Keras has a constant for
+# it since 3.13, and the same string in place of it before.
+GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
-    "TESTED_VERSIONS",
     "ArrayDataAdapter",
     "BaseOptimizer",
     "EpochIterator",

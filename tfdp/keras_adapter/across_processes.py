@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import collectives
+from tfdp.hooks import hook
 from tfdp.keras_adapter import batch_and_rate, feeding, likeness
 from tfdp.keras_adapter._keras import TensorFlowTrainer
-from tfdp.keras_adapter.hooks import hook
 from tfdp.replicas import replicas_of
 
 

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.files import temporary_folder
-from tfdp.keras_adapter.hooks import hook
+from tfdp.hooks import hook
 from tfdp.keras_adapter.saving import on_rank_0, replaced
 from tfdp.replicas import processes_of, replicas_of
 

@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import Layer, get_keras_mask, set_keras_mask
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layers import mark_outputs
 from tfdp.keras_adapter.step import Phase, Step, current
 

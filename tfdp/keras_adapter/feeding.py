@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from tfdp.callbacks import InputMonitor, Telemetry
 from tfdp.data.feed import AbstractFeed, trainer_knows_feeds
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     EpochIterator,
     TensorFlowTrainer,
     TFEpochIterator,
     make_class_weight_map_fn,
 )
-from tfdp.keras_adapter.hooks import hook
 from tfdp.replicas import replicas_of
 
 # Whether it is `predict`, and Keras' own function of it, that makes an iterator.

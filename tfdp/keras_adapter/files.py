@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from tfdp.files import temporary_folder
-from tfdp.keras_adapter.hooks import hook
+from tfdp.hooks import hook
 from tfdp.replicas import processes_of
 
 

@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import GradientError
+from tfdp.hooks import hook
 from tfdp.keras_adapter import rows, step_recording
 from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter._tensorflow import could_possibly_record, parallel_for
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layouts import MARK_OF
 from tfdp.keras_adapter.provenance import Mark, mark, mark_local
 from tfdp.keras_adapter.step import Phase, Share, Step, current

@@ -17,8 +17,8 @@ from typing import Any
 
 import h5py
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import saving_lib
-from tfdp.keras_adapter.hooks import hook
 
 _written: ContextVar[list[_File] | None] = ContextVar("written", default=None)
 

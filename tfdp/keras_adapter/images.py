@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.hooks import hook
+from tfdp.hooks import hook
 from tfdp.keras_adapter.step import current
 
 

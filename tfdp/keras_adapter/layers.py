@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import Layer
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.layouts import MARK_OF, Layouts
 from tfdp.keras_adapter.provenance import Claim, Mark, mark, mark_claimed, mark_of

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter import coupling, scalars
 from tfdp.keras_adapter._keras import TensorFlowTrainer, losses
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.provenance import is_global, mark_global
 from tfdp.keras_adapter.step import Phase, Share, Step, at_least_float32, current
-
-_INSIDE = "_tfdp_replicas_inside"
 
 
 @hook(Trainer, "get_metrics_result")
@@ -58,25 +55,20 @@ def update_sum(
     return original(self, share.scaled(tf.cast(values, self.dtype), share.fraction), sample_weight)
 
 
-@contextlib.contextmanager
-def results_over_replicas(model: keras.Model) -> Iterator[None]:
-    """Within it, `metric.result()` of each of the model's metrics is that of all replicas.
+@hook(keras.metrics.Metric, "__init__")
+def init(original: Callable[..., Any], self: keras.Metric, *args: Any, **kwargs: Any) -> None:
+    """A class that was defined under a strategy is wrapped before its first metric is used."""
+    cover(type(self))
+    original(self, *args, **kwargs)
 
-    Eagerly the replicas' threads take turns inside: the last one to leave restores the metrics.
-    """
-    metrics = {id(metric): metric for metric in model.metrics}.values()
-    for metric in metrics:
-        inside = metric.__dict__.get(_INSIDE, 0)
-        metric.__dict__[_INSIDE] = inside + 1
-        if not inside:
-            metric.__dict__["result"] = _shadow(metric, type(metric).result)
-    try:
-        yield
-    finally:
-        for metric in metrics:
-            metric.__dict__[_INSIDE] -= 1
-            if not metric.__dict__[_INSIDE]:
-                del metric.__dict__[_INSIDE], metric.__dict__["result"]
+
+@hook(keras.metrics.Metric, "result", overrides=True)
+def result(original: Callable[..., Any], self: keras.Metric) -> Any:
+    """What a step asks a metric of its model for is the result of all replicas."""
+    step = current()
+    if step is None or step.phase is Phase.RESULTS or not step.asks_for_all(self):
+        return original(self)
+    return _result(step, self.variables, lambda: original(self))
 
 
 def same_on_all(step: Step, logs: Any) -> Any:
@@ -111,16 +103,6 @@ def _is_local_number(leaf: Any) -> bool:
     if is_global(leaf):
         return False
     return leaf.dtype.is_floating and leaf.shape.is_fully_defined()
-
-
-def _shadow(metric: keras.Metric, result: Callable[..., Any]) -> Callable[[], Any]:
-    def over_replicas() -> Any:
-        step = current()
-        if step is None or step.phase is Phase.RESULTS:
-            return result(metric)
-        return _result(step, metric.variables, lambda: result(metric))
-
-    return over_replicas
 
 
 def _result(step: Step, variables: list[Any], compute: Callable[[], Any]) -> Any:

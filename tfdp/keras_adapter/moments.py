@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import nn
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import Step, current
 
 

@@ -14,27 +14,24 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
+from tfdp.hooks import cover, hook
 from tfdp.keras_adapter import batch_and_rate, rows, step_recording
 from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
 from tfdp.keras_adapter.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients import innermost
-from tfdp.keras_adapter.hooks import hook, wrap
 from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.replicas import Value, replicas_of
 
 
 @hook(TFOptimizer, "__init__")
 def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any) -> None:
-    """Puts the hooks onto what a subclass overrides."""
-    for cls in type(self).__mro__:
-        for name, wrapper in _OVERRIDABLE.items():
-            method = vars(cls).get(name)
-            if method is not None and not getattr(method, "is_tfdp_hook", False):
-                wrap(cls, name, wrapper)
+    """A class that was defined under a strategy is wrapped before its first optimizer is used."""
+    cover(type(self))
     original(self, *args, **kwargs)
     batch_and_rate.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
 
 
+@hook(BaseOptimizer, "apply", overrides=True)
 def apply(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
@@ -45,6 +42,7 @@ def apply(
     return _outermost(step, self, list(grads), lambda grads: original(self, grads, *args, **kwargs))
 
 
+@hook(BaseOptimizer, "apply_gradients", overrides=True)
 def apply_gradients(
     original: Callable[..., Any],
     self: BaseOptimizer,
@@ -67,6 +65,7 @@ def apply_gradients(
     )
 
 
+@hook(BaseOptimizer, "_clip_gradients", overrides=True)
 def clip_gradients(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
@@ -79,13 +78,6 @@ def clip_gradients(
     step_recording.gradient_norm(grads)
     with step.during(Phase.UPDATE):
         return original(self, grads, *args, **kwargs)
-
-
-_OVERRIDABLE = {
-    "apply": apply,
-    "apply_gradients": apply_gradients,
-    "_clip_gradients": clip_gradients,
-}
 
 
 @hook(TFOptimizer, "_all_reduce_sum_gradients")

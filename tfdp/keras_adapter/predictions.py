@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.cut import rows_of
+from tfdp.keras_adapter.cut import Cut, FullCut, rows_of
+from tfdp.keras_adapter.sharing import sharing
+from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Step, current
 
 
-@contextlib.contextmanager
-def of_examples(model: keras.Model) -> Iterator[None]:
-    """Within it Keras makes a function for `predict` that refuses outputs of another first axis.
+class Predicting:
+    """The model in whose place Keras makes the function for `predict`: it predicts for a replica.
 
-    Such an output, a scalar or a kernel, time-major or of two rows an example, would come out in
-    another shape or order than from one device.
+    All else is the model's own; the function that Keras makes is kept here. Its step is replaced,
+    and not what Keras puts around it, which differs between versions (3.12 added a layer).
+
+    Args:
+      model: The model.
     """
-    convert = model._autoconvert_optionals
 
-    def checked(step_function: Callable[..., Any]) -> Any:
-        return convert(_checked(model, step_function))
+    def __init__(self, model: keras.Model) -> None:
+        self.predict_function: Callable[..., Any] | None = None
+        self._model = model
 
-    model.__dict__["_autoconvert_optionals"] = checked
-    try:
-        yield
-    finally:
-        del model.__dict__["_autoconvert_optionals"]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
+    def predict_step(self, data: Any) -> Any:
+        """Returns what the model's step gives for the rows of a `Cut`, and none for a stand-in.
 
-def _checked(model: keras.Model, step_function: Callable[..., Any]) -> Callable[..., Any]:
-    @tf.autograph.experimental.do_not_convert
-    def run(data: Any) -> Any:
-        outputs = step_function(data)
+        Args:
+          data: A `Cut`, or a share of which nothing more is known.
+
+        Raises:
+          ValueError: The first axis of an output is not that of the examples. A scalar or a kernel,
+            an output that is time-major or of two rows an example, would come out in another shape
+            or order than from one device.
+        """
+        step = current()
+        if not isinstance(data, Cut) or step is None:
+            return self._checked(data)
+        with sharing(step, data) as (rows, _):
+            outputs = self._checked(rows)
+            average_written(step)
+        if isinstance(data, FullCut):
+            return outputs
+        has_examples = data.place[1] > 0
+        return tf.nest.map_structure(lambda leaf: _rows_if(has_examples, leaf), outputs)
+
+    def _checked(self, data: Any) -> Any:
+        outputs = self._model.predict_step(data)
         step = current()
         if step is None or step.num_replicas == 1:
             return outputs
@@ -43,14 +62,21 @@ def _checked(model: keras.Model, step_function: Callable[..., Any]) -> Callable[
         inputs = [leaf for leaf in tf.nest.flatten(data) if _rank(leaf)]
         if not inputs:
             return outputs  # of elements that are no batches
-        declared = _declared(model, leaves)
+        declared = _declared(self._model, leaves)
         joined = [
             _with_rows(step, leaf, inputs[0], declared[index], index)
             for index, leaf in enumerate(leaves)
         ]
         return tf.nest.pack_sequence_as(outputs, joined)
 
-    return run
+
+def _rows_if(has_examples: tf.Tensor, leaf: Any) -> Any:
+    """The rows of what `predict` computed, or none of them."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf[: tf.where(has_examples, leaf.nrows(), 0)]
+    if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
+        return leaf
+    return leaf[: tf.where(has_examples, tf.shape(leaf, tf.int64)[0], 0)]
 
 
 def _with_rows(step: Step, output: Any, batch: Any, varies: bool, index: int) -> Any:

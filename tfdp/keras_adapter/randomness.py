@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter import draws, philox
 from tfdp.keras_adapter._keras import (
     GLOBAL_SEED_GENERATOR,
@@ -22,7 +23,6 @@ from tfdp.keras_adapter._keras import (
     random,
     seed_generator,
 )
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.layers import Claims
 from tfdp.keras_adapter.layout_rules import Layout
 from tfdp.keras_adapter.provenance import Mark, mark

@@ -14,9 +14,9 @@ import keras
 import tensorflow as tf
 
 from tfdp.files import replacing
+from tfdp.hooks import hook
 from tfdp.keras_adapter import h5_files
 from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib
-from tfdp.keras_adapter.hooks import hook
 from tfdp.replicas import replicas_of
 
 # Where a save that is under way writes, and where that will stand. What is hooked here and called

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.errors import ScopeError
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import BaseOptimizer, KerasVariable
-from tfdp.keras_adapter.hooks import hook
 from tfdp.replicas import replicas_of
 
 _IN_A_LOOP = (

@@ -1,7 +1,8 @@
 """A replica without examples computes on another's, a stand-in, of which nothing is left.
 
 Losses, moments and gradients leave it out by `Share.counted` and `Share.scaled`, variables in
-`statistics`; here is what the program itself gathers and sums, and what `predict` returns.
+`statistics`, and what `predict` returns `predictions`; here is what the program itself gathers and
+sums.
 """
 
 from __future__ import annotations
@@ -12,12 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import map_values
-from tfdp.keras_adapter._keras import TensorFlowTrainer
-from tfdp.keras_adapter.cut import Cut, FullCut
-from tfdp.keras_adapter.hooks import hook
+from tfdp.hooks import hook
 from tfdp.keras_adapter.provenance import mark_global
-from tfdp.keras_adapter.sharing import sharing
-from tfdp.keras_adapter.statistics import average_written
 from tfdp.keras_adapter.step import Phase, Share, current
 
 _CONTEXT, _CONTEXT_THAT_GATHERS = (
@@ -25,28 +22,6 @@ _CONTEXT, _CONTEXT_THAT_GATHERS = (
     for name in ("all_reduce", "all_gather")
 )
 _SUM = tf.distribute.ReduceOp.SUM
-
-
-@hook(TensorFlowTrainer, "_autoconvert_optionals")
-def autoconvert_optionals(
-    original: Callable[..., Any], self: TensorFlowTrainer, step_func: Callable[..., Any]
-) -> Callable[..., Any]:
-    """The function of `predict` gets the rows of a `Cut`, and gives none for a stand-in."""
-    converted = original(self, step_func)
-
-    def without_stand_in(data: Any) -> Any:
-        step = current()
-        if not isinstance(data, Cut) or step is None:
-            return converted(data)
-        with sharing(step, data) as (rows, _):
-            outputs = converted(rows)
-            average_written(step)
-        if isinstance(data, FullCut):
-            return outputs
-        has_examples = data.place[1] > 0
-        return tf.nest.map_structure(lambda leaf: _rows_if(has_examples, leaf), outputs)
-
-    return without_stand_in
 
 
 @hook(_CONTEXT, "all_reduce")
@@ -116,15 +91,6 @@ def _share_of_program() -> Share | None:
     if step is None or step.share is None or step.summing or step.phase is not Phase.PROGRAM:
         return None
     return step.share if step.share.may_be_empty and step.num_replicas > 1 else None
-
-
-def _rows_if(has_examples: tf.Tensor, leaf: Any) -> Any:
-    """The rows of what `predict` computed, or none of them."""
-    if isinstance(leaf, tf.RaggedTensor):
-        return leaf[: tf.where(has_examples, leaf.nrows(), 0)]
-    if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
-        return leaf
-    return leaf[: tf.where(has_examples, tf.shape(leaf, tf.int64)[0], 0)]
 
 
 def _cut_off(share: Share, leaf: Any, axis: Any) -> tf.Tensor:

@@ -19,9 +19,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter import writes
 from tfdp.keras_adapter._keras import KerasVariable, Variable
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.origins import Origin, origins
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 

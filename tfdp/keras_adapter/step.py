@@ -155,6 +155,7 @@ class Step:
       linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
       loss: The `keras.losses.Loss` that is being evaluated.
       added: By the id of a layer, what that gave to `add_loss`.
+      metrics: The metrics whose results are those of all replicas; set by `asking_for_all`.
     """
 
     strategy: tf.distribute.Strategy
@@ -172,6 +173,7 @@ class Step:
     linear: list[Any] = dataclasses.field(default_factory=list)
     loss: Any = None
     added: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
+    metrics: Sequence[Any] = ()
 
     @property
     def num_replicas(self) -> int:
@@ -221,6 +223,19 @@ class Step:
             yield
         finally:
             self.share = outer
+
+    @contextlib.contextmanager
+    def asking_for_all(self, metrics: Sequence[Any]) -> Iterator[None]:
+        """Makes the results of these `metrics` those of all replicas."""
+        outer, self.metrics = self.metrics, metrics
+        try:
+            yield
+        finally:
+            self.metrics = outer
+
+    def asks_for_all(self, metric: Any) -> bool:
+        """Whether the result of `metric` is that of all replicas."""
+        return any(known is metric for known in self.metrics)
 
     def note_written(self, variable: Any, may_differ: bool) -> None:
         """Notes that this replica wrote `variable` by itself: see `statistics`."""

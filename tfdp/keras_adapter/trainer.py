@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.errors import ScopeError
+from tfdp.hooks import hook
 from tfdp.keras_adapter import (
     compiling,
     cut,
@@ -22,7 +23,6 @@ from tfdp.keras_adapter import (
 )
 from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
 from tfdp.keras_adapter.gradients import Windows, check_waiting
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
 from tfdp.keras_adapter.step import current
@@ -71,9 +71,10 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
         return original(self, force)
     check_made_in_scope(self, strategy, replicas)
     place_in_batch(strategy)
-    with compiling.forward_only(self), predictions.of_examples(self):
-        original(self, force)
-    run = self.predict_function
+    predicting = predictions.Predicting(self)
+    with compiling.forward_only(self):
+        original(predicting, force=True)
+    run: Callable[..., Any] = predicting.predict_function
 
     def function(batches: Any) -> Any:
         with replicas.processes.explained(), cut.explained(strategy):
@@ -205,7 +206,7 @@ def _with_share(
             sharing(step, data, custom_loss, windows) as (rows, total),
         ):
             step_recording.examples(total)
-            with metrics.results_over_replicas(model):
+            with step.asking_for_all(model.metrics):
                 logs = step_function(rows)
                 check_waiting(step)
                 logs = metrics.same_on_all(step, logs)

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import Variable
-from tfdp.keras_adapter.hooks import hook
 from tfdp.keras_adapter.step import current
 
 

@@ -14,7 +14,7 @@ from tfdp import topology as topologies
 from tfdp.cluster import run_status, tf_config
 from tfdp.errors import ScopeError
 from tfdp.replicas import OneProcess, ProcessGroup
-from tfdp.strategy import auto_topology, input_batches
+from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.topology import saving
@@ -152,7 +152,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         if undecided:
             auto = auto_topology.decided(extended)
             extended.use_topology(auto, bucket_bytes or _bucket_bytes_of(auto))
-        keras_adapter.install()
+        keras_adapter.install(self)
         run_status.mark_strategy_made()
         determinism.note_strategy_made()
 

@@ -19,7 +19,7 @@ from tfdp.collectives import Communicator, Probe, Reducer
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.replicas import ReplicaFunction
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
-from tfdp.strategy import device_iterators, initial_values, variables
+from tfdp.strategy import initial_values, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedValues,
@@ -81,7 +81,6 @@ class DataParallelExtended(Inputs, Replicated):
         self._name = f"strategy {strategy_number}"
         self._around_replicas = around_replicas
         self._lifted: weakref.WeakKeyDictionary[Function, Function] = weakref.WeakKeyDictionary()
-        device_iterators.stop_autotuning()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         resolver = processes.resolver()
         if resolver is not None:

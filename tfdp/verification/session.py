@@ -34,6 +34,8 @@ def fresh(seed: int) -> Iterator[None]:
     seed_before, generator_before = eager._seed, getattr(eager, "_rng", None)
     policy, floatx = keras.config.dtype_policy(), keras.config.floatx()
     set_global_attribute(NAME_COUNTS, None)
+    # `set_random_seed` makes a new one; that of Keras before 3.13 leaves it as it is.
+    set_global_attribute(GLOBAL_SEED_GENERATOR, None)
     keras.utils.set_random_seed(seed)
     try:
         yield

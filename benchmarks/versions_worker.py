@@ -1,0 +1,32 @@
+"""The cases of `benchmarks equivalence` under tfdp in this process; prints one line of JSON.
+
+python -m benchmarks.versions_worker
+"""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.devices import split_cpu
+from benchmarks.equivalence import BOUND
+from benchmarks.equivalence_cases import CASES
+from benchmarks.equivalence_worker import measure
+from tfdp import machine
+
+_REPLICAS = 2
+
+
+def main() -> None:
+    """Measures and prints: the versions, the number of cases, and what those that differ give."""
+    split_cpu(_REPLICAS)
+    found = {case: measure(case, _REPLICAS, ["tfdp"])["tfdp"] for case in CASES}
+    unequal = {
+        case: outcome
+        for case, outcome in found.items()
+        if not outcome.get("relative", float("inf")) <= BOUND
+    }
+    print(json.dumps({"versions": machine.versions(), "cases": len(found), "unequal": unequal}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The versions of Keras and TensorFlow that tfdp was tested with, and what it relies on there.
+
+`fingerprints/keras-3.15.1.json` holds, for one version of one package, the fingerprint of every
+function that tfdp wraps or calls although it is private. `tests/hooks/write_fingerprints.py` writes
+the files of the versions that are installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import logging
+import pathlib
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from tfdp.errors import HookError
+
+_FOLDER = pathlib.Path(__file__).parent / "fingerprints"
+_PACKAGES = {"keras": "Keras", "tensorflow": "TensorFlow"}
+
+
+@functools.cache
+def tested(package: str) -> dict[str, dict[str, str]]:
+    """Returns, for each version of a package that was tested, the fingerprints by title.
+
+    >>> "Layer.__call__" in tested("keras")["3.15.1"]
+    True
+    """
+    paths = {path.stem.partition("-")[2]: path for path in _FOLDER.glob(f"{package}-*.json")}
+    ordered = sorted(paths, key=lambda version: [int(part) for part in version.split(".")])
+    return {version: json.loads(paths[version].read_text("utf-8")) for version in ordered}
+
+
+def current(package: str) -> str:
+    """Returns the version of a package that this process has imported."""
+    return sys.modules[package].__version__
+
+
+def title(owner: Any, name: str) -> str:
+    """Returns the name by which a function is known in messages and in the fingerprints' files.
+
+    >>> title(json, "loads"), title(pathlib.Path, "open")
+    ('json.loads', 'Path.open')
+    """
+    owner = owner if hasattr(owner, "__name__") else type(owner)
+    return f"{owner.__name__.rpartition('.')[2]}.{name}"
+
+
+def package_of(owner: Any) -> str:
+    """Returns the top-level package of a class or module."""
+    return (getattr(owner, "__module__", None) or owner.__name__).partition(".")[0]
+
+
+def fingerprint(member: Any) -> str:
+    """Returns the first digits of the SHA-256 of a function's source, past what others wrap it in.
+
+    Where there is no source it is empty.
+    """
+    member = member.fget if isinstance(member, property) else member
+    try:
+        source = inspect.getsource(inspect.unwrap(member))
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def check(targets: Iterable[tuple[Any, str]]) -> None:
+    """Compares functions with those of the versions that tfdp was tested with.
+
+    A version that was not tested, and a function that differs from all tested ones, is logged as a
+    warning.
+
+    Raises:
+      HookError: A function is not where it was.
+    """
+    by_package: dict[str, list[tuple[Any, str]]] = {}
+    for owner, name in targets:
+        if name not in vars(owner):
+            raise HookError(
+                f"{title(owner, name)} must exist, for tfdp relies on it, but "
+                f"{describe_current(package_of(owner))} has none. {_REMEDY}"
+            )
+        by_package.setdefault(package_of(owner), []).append((owner, name))
+    for package in _PACKAGES.keys() & by_package.keys():
+        _warn(package, by_package[package])
+
+
+def moved(error: ImportError) -> HookError | None:
+    """Returns what to raise where a private name of Keras or TensorFlow cannot be imported."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _PACKAGES or package not in sys.modules:
+        return None
+    return HookError(
+        f"A private name that tfdp relies on must exist, but {describe_current(package)} lacks it: "
+        f"{error}. {_REMEDY}"
+    )
+
+
+def describe_current(package: str) -> str:
+    """Returns the name and version of a package, as messages say it."""
+    if package not in _PACKAGES:
+        return package
+    return f"{_PACKAGES[package]} {current(package)}"
+
+
+def describe_tested() -> str:
+    """Returns the versions that tfdp was tested with.
+
+    >>> describe_tested()
+    'Keras ... and TensorFlow ...'
+    """
+    return " and ".join(f"{name} {', '.join(tested(key))}" for key, name in _PACKAGES.items())
+
+
+_REMEDY = (
+    f"tfdp was tested with {describe_tested()}: install one of these versions, or a newer tfdp."
+)
+
+_warned: set[tuple[str, ...]] = set()
+
+
+def _warn(package: str, targets: list[tuple[Any, str]]) -> None:
+    """Logs once what is not as it was tested."""
+    known = tested(package)
+    version = current(package)
+    tables = [known[version]] if version in known else list(known.values())
+    changed = [
+        title(owner, name)
+        for owner, name in targets
+        if fingerprint(vars(owner)[name]) not in {table.get(title(owner, name)) for table in tables}
+    ]
+    if (version in known and not changed) or (package, *changed) in _warned:
+        return
+    _warned.add((package, *changed))
+    logging.getLogger("tfdp").warning(
+        "%s %s. Install one of the tested versions, or check your program with `tfdp.verify`.",
+        f"tfdp was tested with {describe_tested()}, but {describe_current(package)} is installed.",
+        f"These functions that tfdp relies on differ there: {', '.join(changed)}"
+        if changed
+        else "The functions that tfdp relies on are there as in a tested version",
+    )
