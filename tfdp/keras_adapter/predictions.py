@@ -24,8 +24,9 @@ class Predicting:
       model: The model.
     """
 
+    predict_function: Callable[..., Any]  # set by Keras
+
     def __init__(self, model: keras.Model) -> None:
-        self.predict_function: Callable[..., Any] | None = None
         self._model = model
 
     def __getattr__(self, name: str) -> Any:

@@ -74,7 +74,7 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     predicting = predictions.Predicting(self)
     with compiling.forward_only(self):
         original(predicting, force=True)
-    run: Callable[..., Any] = predicting.predict_function
+    run = predicting.predict_function
 
     def function(batches: Any) -> Any:
         with replicas.processes.explained(), cut.explained(strategy):
