@@ -165,6 +165,7 @@ def test_a_reference_to_nothing_is_an_error_that_names_it(tmp_path):
     docs.mkdir()
     for path in DOCS.glob("*.py"):
         shutil.copy(path, docs)
+    shutil.copytree(DOCS / "static", docs / "static")
     (docs / "contents.md").write_text("")
     broken = ("`tfdp.optimizers.LAMP`", "`tfdp.data.pipe(x)`", "[a guide](docs/data/READ.md)")
     sound = ("`tfdp.optimizers.LAMB`", "[it](README.md)", "[page](other/README.md)", "[all](docs)")
