@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from replica_counts import AS_TRACED, CLUSTER_REPLICAS, count_id
 
 SEED = 7
@@ -25,14 +26,21 @@ if AS_TRACED:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 # For the tests where the number itself matters: an even one, too, and more empty shares.
+THREE = CLUSTER_REPLICAS or 3
+FOUR = [] if CLUSTER_REPLICAS else [4]
 on_three_and_four_replicas = pytest.mark.parametrize(
-    "replicas",
-    [
-        CLUSTER_REPLICAS or 3,
-        *([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.exhaustive)]),
-    ],
-    ids=count_id,
+    "replicas", tiers.first_of(THREE, *FOUR), ids=count_id
 )
+
+
+def in_sizes_and_replicas(*every):
+    """Gives a test `sizes` of batches and `replicas`: all on three, the first on four, too."""
+    pairs = [*((sizes, THREE) for sizes in every), *((every[0], count) for count in FOUR)]
+    return pytest.mark.parametrize(
+        ("sizes", "replicas"),
+        tiers.first_of(*pairs),
+        ids=[f"{'-'.join(map(str, sizes))}-{count_id(count)}" for sizes, count in pairs],
+    )
 
 
 @dataclasses.dataclass

@@ -11,12 +11,7 @@ SIZES = [[3, 8, 1, 5], [1, 6, 2], [8, 8, 7]]
 
 
 @pytest.mark.telling
-@harness.on_three_and_four_replicas
-@pytest.mark.parametrize(
-    "sizes",
-    tiers.first_of(*SIZES),
-    ids=lambda sizes: "-".join(map(str, sizes)),
-)
+@harness.in_sizes_and_replicas(*SIZES)
 def test_batches_of_any_sizes_train_as_on_one_device(sizes, trains_as_one_device):
     data = harness.regression_data(sum(sizes))
     use = harness.fit_datasets(lambda: harness.batches_of(sizes, *data), infer=True)
