@@ -67,9 +67,10 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
     """A row for each side: median, range, bandwidths, ratio to the bound; the fastest first."""
     table = Table(
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
-        caption="MB/s: bytes / time. bus: MB/s that a ring's rank sends. / bound: time / bound.",
+        caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
+        "/ bound: time / bound.",
     )
-    for column in ("side", "median", "min-max", "MB/s", "bus", "/ bound"):
+    for column in ("side", "median", "min-max", "algorithm", "bus", "/ bound"):
         table.add_column(column, justify="left" if column == "side" else "right", no_wrap=True)
     for side, seconds in sorted(times(measured, size_bytes).items(), key=lambda row: row[1][0]):
         median = statistics.median(seconds)
@@ -77,8 +78,8 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
             side,
             _show(median),
             f"{_show(min(seconds))} - {_show(max(seconds))}",
-            f"{size_bytes / median / 1e6:.1f}",
-            f"{bound.bus_rate(size_bytes, median) / 1e6:.1f}",
+            f"{size_bytes / median / 1e6:.1f} MB/s",
+            f"{bound.bus_rate(size_bytes, median) / 1e6:.1f} MB/s",
             f"{median / bound.seconds(size_bytes):.2f}",
         )
     return table
