@@ -12,10 +12,11 @@ from tfdp import hooks
 from tfdp.keras_adapter import cut
 from tfdp.keras_adapter.feeding import AbstractFeed
 from tfdp.keras_adapter.replicas import around_replicas
-from tfdp.keras_adapter.step import replica_count_was_read
+from tfdp.keras_adapter.step import StrategyState, replica_count_was_read
 
 __all__ = [
     "AbstractFeed",
+    "StrategyState",
     "around_replicas",
     "cut",
     "install",

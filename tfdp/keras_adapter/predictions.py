@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdp.hooks import replaced
 from tfdp.keras_adapter.cut import rows_of
 from tfdp.keras_adapter.step import Step, current
 
 
-@contextlib.contextmanager
-def of_examples(model: keras.Model) -> Iterator[None]:
+def of_examples(model: keras.Model) -> contextlib.AbstractContextManager[None]:
     """Within it Keras makes a function for `predict` that refuses outputs of another first axis.
 
     Such an output, a scalar or a kernel, time-major or of two rows an example, would come out in
     another shape or order than from one device.
     """
-    convert = model._autoconvert_optionals
 
-    def checked(step_function: Callable[..., Any]) -> Any:
-        return convert(_checked(model, step_function))
+    def checked(original: Callable[..., Any], step_function: Callable[..., Any]) -> Any:
+        """An output that cannot be joined along the examples is refused."""
+        return original(_checked(model, step_function))
 
-    model.__dict__["_autoconvert_optionals"] = checked
-    try:
-        yield
-    finally:
-        del model.__dict__["_autoconvert_optionals"]
+    return replaced(model, "_autoconvert_optionals", checked)
 
 
 def _checked(model: keras.Model, step_function: Callable[..., Any]) -> Callable[..., Any]:

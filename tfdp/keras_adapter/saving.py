@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdp.files import replacing
 from tfdp.hooks import hook
 from tfdp.keras_adapter import h5_files
-from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib
+from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.keras_adapter.across_processes import cluster_of
 from tfdp.keras_adapter.step import is_tfdp
 
@@ -120,7 +120,7 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
     Raises:
       OSError: It could not be written, on all ranks.
     """
-    strategy = model._distribute_strategy
+    strategy = strategy_of_model(model)
     processes = cluster_of(strategy)
     if processes is None:
         act()

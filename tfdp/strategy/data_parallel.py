@@ -142,6 +142,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 strategy_number=number,
                 **options,
             )
+        self.adapter_state = keras_adapter.StrategyState()
         self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
