@@ -188,7 +188,11 @@ def remove() -> None:
     """
     global _num_installed
     with _lock:
-        gc.collect()  # what only refers to itself is not alive
+        # What only refers to itself is not alive. Finalizers keep things for another pass.
+        for _ in range(5):
+            gc.collect()
+            if not _users:
+                break
         if _users:
             raise HookError(
                 "Hooks can be taken back when no strategy is alive, but "

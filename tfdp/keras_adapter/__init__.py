@@ -12,9 +12,10 @@ from typing import Any
 from tfdp import hooks
 from tfdp.keras_adapter import cut
 from tfdp.keras_adapter.replicas import around_replicas
-from tfdp.keras_adapter.step import replica_count_was_read
+from tfdp.keras_adapter.step import StrategyState, replica_count_was_read
 
 __all__ = [
+    "StrategyState",
     "around_replicas",
     "cut",
     "install",

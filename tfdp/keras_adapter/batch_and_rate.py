@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from typing import Any
 
 import keras
@@ -11,9 +12,14 @@ import tensorflow as tf
 
 from tfdp.callbacks import LossScaleMonitor
 from tfdp.data.feed import AbstractFeed
+from tfdp.keras_adapter._keras import rate_of_optimizer
 from tfdp.optimizers.scaling import ScaledRate
 
 _KERAS_BATCH_SIZE = 32  # of `fit` on arrays
+
+# For each optimizer the rate that it was given, and what was last said of it.
+_GIVEN_RATES: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+_WARNED: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def prepare(model: Any, arguments: dict[str, Any]) -> None:
@@ -62,16 +68,16 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
 
 def scaled_rate(optimizer: Any) -> ScaledRate | None:
     """What `scale_learning_rate` made the optimizer's rate or schedule from, if it still holds."""
-    found = _find_scaled(optimizer._learning_rate)
+    found = _find_scaled(rate_of_optimizer(optimizer))
     if found is None and not _was_set_since(optimizer):
-        found = _find_scaled(getattr(optimizer, "_tfdp_given_rate", None))
+        found = _find_scaled(_GIVEN_RATES.get(optimizer))
     return found
 
 
 def note_rate(optimizer: Any, learning_rate: Any) -> None:
     """Keeps what the optimizer's variable forgets: the batch that its rate is meant for."""
     if isinstance(learning_rate, float):
-        optimizer._tfdp_given_rate = learning_rate
+        _GIVEN_RATES[optimizer] = learning_rate
 
 
 def global_batch_size(arguments: dict[str, Any]) -> int | None:
@@ -113,7 +119,7 @@ def _find_scaled(rate: Any) -> ScaledRate | None:
 
 
 def _was_set_since(optimizer: Any) -> bool:
-    given = getattr(optimizer, "_tfdp_given_rate", None)
+    given = _GIVEN_RATES.get(optimizer)
     return given is not None and not math.isclose(
         float(optimizer.learning_rate), given, rel_tol=1e-6, abs_tol=1e-30
     )
@@ -135,6 +141,6 @@ def _mix(batch: int, accumulated: int) -> str:
 
 
 def _warn_once(optimizer: Any, text: str) -> None:
-    if getattr(optimizer, "_tfdp_warned", None) != text:
-        optimizer._tfdp_warned = text
+    if _WARNED.get(optimizer) != text:
+        _WARNED[optimizer] = text
         logging.getLogger("tfdp").warning(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,35 +16,45 @@ import keras
 import tensorflow as tf
 
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import Layer, get_keras_mask, set_keras_mask
+from tfdp.keras_adapter._keras import (
+    Layer,
+    flatten_layers,
+    get_keras_mask,
+    jit_compile,
+    kept_losses,
+    own_losses,
+    set_keras_mask,
+)
 from tfdp.keras_adapter.layers import mark_outputs
 from tfdp.keras_adapter.step import Phase, Step, current
 
-_MARK = "_tfdp_compiles_forward"
 _COMPILED = "its call was compiled"
-_ASKED = "_tfdp_was_asked_to_compile"
+
+# Of each model: whether its call is to be compiled, or `_COMPILED`; what `compile` was asked for.
+_COMPILES: weakref.WeakKeyDictionary[Layer, Any] = weakref.WeakKeyDictionary()
+_ASKED: weakref.WeakKeyDictionary[Layer, bool] = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def forward_only(model: keras.Model) -> Iterator[None]:
     """Keras makes its step functions without `jit_compile`; the model's call is compiled."""
-    jit_compile = model.jit_compile
-    model.__dict__[_MARK] = bool(jit_compile)
-    model._jit_compile = False
+    compiles = model.jit_compile
+    _COMPILES[model] = bool(compiles)
+    jit_compile.set(model, False)
     try:
         yield
     finally:
-        model._jit_compile = jit_compile
+        jit_compile.set(model, compiles)
 
 
-def note_asked(model: keras.Model, jit_compile: Any) -> None:
+def note_asked(model: keras.Model, given: Any) -> None:
     """Notes what `compile` was asked for."""
-    model.__dict__[_ASKED] = jit_compile is True
+    _ASKED[model] = given is True
 
 
 def say_if_nothing_was_compiled(model: keras.Model) -> None:
     """Logs once, after a step, that a model which was to be compiled was never called."""
-    if model.__dict__.pop(_ASKED, False) and model.__dict__.get(_MARK) is True:
+    if _ASKED.pop(model, False) and _COMPILES.get(model) is True:
         logging.getLogger("tfdp").warning(
             "`jit_compile=True` compiled nothing of %r: on CPU it compiles the model's call, and "
             "this model's `train_step` never calls it. To compile a part of it, wrap that part in "
@@ -58,8 +69,8 @@ def call(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -
     step = current()
     if step is None:
         return original(self, *args, **kwargs)
-    if self.__dict__.get(_MARK) and not step.compiling and not tf.executing_eagerly():
-        self.__dict__[_MARK] = _COMPILED
+    if _COMPILES.get(self) and not step.compiling and not tf.executing_eagerly():
+        _COMPILES[self] = _COMPILED
         outputs = _compiled(step, original, self, args, kwargs)
     else:
         outputs = original(self, *args, **kwargs)
@@ -70,7 +81,7 @@ def call(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -
 def _compiled(
     step: Step, original: Callable[..., Any], model: Layer, args: Any, kwargs: Any
 ) -> Any:
-    layers = list(model._flatten_layers())
+    layers = list(flatten_layers(model))
     outputs_are: list[Any] = []
 
     @tf.function(jit_compile=True, autograph=False)
@@ -80,7 +91,7 @@ def _compiled(
         flat = tf.nest.flatten(outputs)
         outputs_are.append(outputs)
         masks = [get_keras_mask(leaf) for leaf in flat]
-        losses = [layer._get_own_losses() for layer in layers]
+        losses = [own_losses(layer) for layer in layers]
         return flat, masks, losses
 
     flat, masks, losses = forward()
@@ -89,6 +100,6 @@ def _compiled(
             set_keras_mask(leaf, mask)
     # What `add_loss` kept are tensors of the inner graph: those outside take their place.
     for layer, outer in zip(layers, losses, strict=True):
-        layer._losses.clear()
-        layer._losses.extend(outer)
+        kept_losses(layer).clear()
+        kept_losses(layer).extend(outer)
     return tf.nest.pack_sequence_as(outputs_are[-1], flat)

@@ -10,13 +10,19 @@ wait for the other.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.collectives.capturing import is_token
-from tfdp.keras_adapter._tensorflow import get_read_write_resource_inputs, op_is_stateful
+from tfdp.hooks import put
+from tfdp.keras_adapter._tensorflow import (
+    add_control_input,
+    control_flow_context,
+    get_read_write_resource_inputs,
+    op_is_stateful,
+)
 from tfdp.keras_adapter.step import Step
 
 _ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
@@ -60,7 +66,7 @@ class Effects:
             if not _is_ordered(operation):
                 continue
             if last is not None:
-                operation._add_control_input(last)
+                add_control_input(operation, last)
             self._dependencies.run_independently(operation)
             last = operation
         self._of_replicas.append((step, known, len(operations)))
@@ -131,21 +137,21 @@ def _check(step: Step, operation: Any, communicates: bool) -> None:
 
 def _reorder(graph: Any, where: slice, order: list[Any]) -> None:
     """Lets TensorFlow, which takes `get_operations` for the order of the program, see another."""
-    original = graph.get_operations
 
-    def get_operations() -> list[Any]:
+    def get_operations(original: Callable[[], list[Any]]) -> list[Any]:
+        """Operations are ordered as the program has them, and not by when they were traced."""
         operations = original()
         operations[where] = order
         return operations
 
-    graph.get_operations = get_operations
+    put(graph, "get_operations", get_operations)
 
 
 def _is_ordered(operation: Any) -> bool:
     """Whether TensorFlow orders it by nothing but the time at which it was traced."""
     return (
         op_is_stateful(operation)
-        and operation._control_flow_context is None
+        and control_flow_context(operation) is None
         and all(value.dtype != tf.resource for value in operation.inputs)
         and "_independent_side_effects" not in operation.node_def.attr
     )

@@ -20,7 +20,7 @@ from tfdp.collectives import map_values
 from tfdp.errors import GradientError
 from tfdp.hooks import hook
 from tfdp.keras_adapter import rows, step_recording
-from tfdp.keras_adapter._keras import Variable
+from tfdp.keras_adapter._keras import Variable, variables_of_optimizer
 from tfdp.keras_adapter._tensorflow import could_possibly_record, parallel_for
 from tfdp.keras_adapter.layouts import MARK_OF
 from tfdp.keras_adapter.provenance import Mark, mark, mark_local
@@ -137,7 +137,7 @@ class Windows:
         return any(
             o.gradient_accumulation_steps
             and o.built
-            and any(id(v) in variables for v in o._trainable_variables)
+            and any(id(v) in variables for v in variables_of_optimizer(o))
             for o in found
         )
 

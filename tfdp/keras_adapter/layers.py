@@ -91,7 +91,7 @@ def _own_losses(original: Callable[..., Any], self: Layer, *args: Any, **kwargs:
     """What a replica gives to `add_loss` is its own: eagerly their threads take turns."""
     step = current()
     if step is not None:
-        self.__dict__["_losses"] = step.added.setdefault(id(self), [])
+        self.__dict__["_losses"] = step.added.setdefault(self, [])
     return original(self, *args, **kwargs)
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.callbacks import Telemetry
 from tfdp.keras_adapter import feeding
+from tfdp.keras_adapter._keras import flatten_layers
 from tfdp.manifest.configuration import configuration
 
 _NUMBERED = re.compile(r"_\d+(?=/|$)")
@@ -107,7 +108,7 @@ def _loss(loss: Any) -> Any:
 
 
 def _layers(model: Any) -> Iterator[tuple[str, Any]]:
-    layers = list(model._flatten_layers())
+    layers = list(flatten_layers(model))
     names = {layer.name: f"layer {ordinal}" for ordinal, layer in enumerate(layers)}
     for ordinal, layer in enumerate(layers):
         for option, value in configuration(layer).items():

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter import coupling, scalars
-from tfdp.keras_adapter._keras import TensorFlowTrainer, losses
+from tfdp.keras_adapter._keras import TensorFlowTrainer, flatten_layers, losses, own_losses
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 
@@ -142,8 +142,8 @@ def aggregate_additional_loss(
     def holders() -> list[Any]:
         return [
             layer
-            for layer in self._flatten_layers()
-            if any(loss is given for given in layer._get_own_losses())
+            for layer in flatten_layers(self)
+            if any(loss is given for given in own_losses(layer))
         ]
 
     return scalars.as_mean(step, original(self, loss), holders)

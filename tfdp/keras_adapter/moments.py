@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import nn
+from tfdp.keras_adapter._keras import nn, reduction_axes
 from tfdp.keras_adapter.step import Step, current
 
 
@@ -52,7 +52,7 @@ def masked_moments(
     step = current()
     if step is None or step.compiling or mask is None or not self.synchronized:
         return original(self, inputs, mask)
-    axes = self._reduction_axes
+    axes = reduction_axes(self)
     valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
     kept = tf.where(valid, inputs, tf.zeros_like(inputs))
     weights = tf.cast(valid, inputs.dtype)

@@ -16,7 +16,13 @@ from tfdp.collectives import map_values
 from tfdp.errors import ScopeError
 from tfdp.hooks import cover, hook
 from tfdp.keras_adapter import batch_and_rate, rows, step_recording
-from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, TFOptimizer
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    LossScaleOptimizer,
+    TFOptimizer,
+    strategy_of_optimizer,
+    variables_of_optimizer,
+)
 from tfdp.keras_adapter.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
@@ -96,7 +102,7 @@ def backend_update_step(
     original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any
 ) -> Any:
     """Runs once per update, around those of all variables."""
-    with step_recording.trust_ratios(len(self._trainable_variables)):
+    with step_recording.trust_ratios(len(variables_of_optimizer(self))):
         return original(self, *args, **kwargs)
 
 
@@ -120,7 +126,7 @@ def add_variable_from_reference(
     initializer: Any = "zeros",
 ) -> Any:
     """Accumulators hold one share per replica; what is read and saved is their sum."""
-    replicas = replicas_of(self._distribution_strategy)
+    replicas = replicas_of(strategy_of_optimizer(self))
     if name != "gradient_accumulator" or replicas is None:
         return original(self, reference_variable, name=name, initializer=initializer)
     with replicas.summed_on_read():
@@ -172,7 +178,7 @@ def _summed(step: Step, grads: list[Value | None]) -> list[Value | None]:
 
 
 def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:
-    if optimizer._distribution_strategy is not step.strategy:
+    if strategy_of_optimizer(optimizer) is not step.strategy:
         raise ScopeError(
             f"An optimizer must be made in the scope of the strategy that it trains under, but "
             f"{optimizer.name!r} was made outside it. Move its construction, or the call of "

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import flatten_layers
 from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.step import Phase, Share, Step, current
 from tfdp.keras_adapter.telling import zero_if
@@ -49,7 +50,7 @@ def call(
 
 def check_states(model: keras.Model) -> None:
     """Raises ValueError if a layer's states are still to be made, for they hold the whole batch."""
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful and layer.states is None:
             raise ValueError(
                 "On several replicas the states of a stateful layer must be made for the whole "

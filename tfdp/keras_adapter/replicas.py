@@ -51,6 +51,7 @@ def _around_replica(
         with entered(step), effects.of_replica(step):
             result = fn(*args, **kwargs)
             average_written(step)
-            return result
+        step.end()
+        return result
 
     return run

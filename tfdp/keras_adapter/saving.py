@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdp.files import replacing
 from tfdp.hooks import hook
 from tfdp.keras_adapter import h5_files
-from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib
+from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.replicas import replicas_of
 
 # Where a save that is under way writes, and where that will stand. What is hooked here and called
@@ -119,7 +119,7 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
     Raises:
       OSError: It could not be written, on all ranks.
     """
-    replicas = replicas_of(model._distribute_strategy)
+    replicas = replicas_of(strategy_of_model(model))
     if replicas is None or replicas.processes.world_size == 1:  # an error is raised as it is
         act()
         return

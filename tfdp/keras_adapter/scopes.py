@@ -9,7 +9,12 @@ import tensorflow as tf
 
 from tfdp.errors import ScopeError
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import BaseOptimizer, KerasVariable
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    KerasVariable,
+    strategy_of_model,
+    strategy_of_optimizer,
+)
 from tfdp.replicas import replicas_of
 
 _IN_A_LOOP = (
@@ -27,7 +32,7 @@ def build(original: Callable[..., Any], self: BaseOptimizer, variables: Any) -> 
       ScopeError: It is built outside the scope; or some of the variables have no copy on each
         replica: replicas that write them would wait for each other for ever.
     """
-    strategy = self._distribution_strategy
+    strategy = strategy_of_optimizer(self)
     if replicas_of(strategy) is not None:
         check_variables("The model", variables, strategy)
         if tf.distribute.get_strategy() is not strategy:
@@ -47,7 +52,7 @@ def check_variables_are_known(
     Raises:
       ScopeError: It is made outside a replica.
     """
-    strategy = self._distribution_strategy
+    strategy = strategy_of_optimizer(self)
     if replicas_of(strategy) is not None and _outside_replicas(strategy):
         raise ScopeError(
             "An optimizer's step must be made inside a replica, where gradients are summed, but "
@@ -59,7 +64,7 @@ def check_variables_are_known(
 def check_compiled_in_scope(model: Any) -> None:
     """Raises ScopeError if `model` is compiled in a scope in which it was not built."""
     strategy = tf.distribute.get_strategy()
-    if replicas_of(strategy) is not None and model._distribute_strategy is not strategy:
+    if replicas_of(strategy) is not None and strategy_of_model(model) is not strategy:
         raise ScopeError(
             f"A model must be built in the scope that it is compiled in, but {model.name!r} was "
             "built outside it, and would train on one device. Move its construction into `with "

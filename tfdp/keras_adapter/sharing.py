@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +43,7 @@ def sharing(
     if single:
         data, rows = _of_any_length(data)
     fraction = tf.math.divide_no_nan(examples, total)
-    share = Share(examples, place, fraction, rows, not certain, custom_loss, windows)
+    share = Share(examples, weakref.ref(place), fraction, rows, not certain, custom_loss, windows)
     for leaf in tf.nest.flatten(data):
         mark(leaf, Mark.ROWS)
     for own in (examples, fraction):  # constants, where shapes are fixed
@@ -84,12 +85,12 @@ def _of_any_length(data: Any) -> tuple[Any, int | None]:
 
 def place_in_batch(strategy: Any) -> tf.Variable:
     """Each replica's `Share.place`, kept with the strategy as long as that lives."""
-    kept = vars(strategy)
-    if "_tfdp_place_in_batch" not in kept:
+    state = strategy.adapter_state
+    if state.place is None:
         with strategy.scope():
-            kept["_tfdp_place_in_batch"] = tf.Variable(
+            state.place = tf.Variable(
                 tf.zeros(4, tf.int64),
                 trainable=False,
                 synchronization=tf.VariableSynchronization.ON_READ,
             )
-    return kept["_tfdp_place_in_batch"]
+    return state.place

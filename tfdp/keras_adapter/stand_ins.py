@@ -17,8 +17,9 @@ from tfdp.hooks import hook
 from tfdp.keras_adapter.provenance import mark_global
 from tfdp.keras_adapter.step import Phase, Share, current
 
+_CONTEXTS = tf.distribute.ReplicaContext.__mro__
 _CONTEXT, _CONTEXT_THAT_GATHERS = (
-    next(c for c in tf.distribute.ReplicaContext.__mro__ if name in vars(c))
+    next((c for c in _CONTEXTS if name in vars(c)), tf.distribute.ReplicaContext)
     for name in ("all_reduce", "all_gather")
 )
 _SUM = tf.distribute.ReduceOp.SUM
@@ -88,7 +89,7 @@ class _Plain:
 def _share_of_program() -> Share | None:
     """The share, if it may be empty and the program is what computes now."""
     step = current()
-    if step is None or step.share is None or step.summing or step.phase is not Phase.PROGRAM:
+    if step is None or step.share is None or step.phase is not Phase.PROGRAM:
         return None
     return step.share if step.share.may_be_empty and step.num_replicas > 1 else None
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter import writes
-from tfdp.keras_adapter._keras import KerasVariable, Variable
+from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers, own_state
 from tfdp.keras_adapter.origins import Origin, origins
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 
@@ -134,11 +134,11 @@ def warn_of_undeclared(step: Step, model: keras.Model) -> None:
     if not step.trace.of_first or step.num_replicas == 1:
         return
     undeclared = [v for v in step.written if any(v is other for other in step.differing)]
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         if type(layer).__module__.partition(".")[0] == "keras":
             continue
         for variable in undeclared:
-            if any(variable is own for own in layer._non_trainable_variables):
+            if any(variable is own for own in own_state(layer)):
                 _warn_once(step, layer, variable)
 
 

@@ -15,7 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter._tensorflow import FuncGraph, add_op_callback, remove_op_callback
+from tfdp.keras_adapter._tensorflow import (
+    FuncGraph,
+    add_op_callback,
+    function_named,
+    remove_op_callback,
+)
 from tfdp.keras_adapter.provenance import mark_of
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -137,7 +142,7 @@ class Walk:
 
     def _inside(self, place: Place) -> Place | None:
         op = place.tensor.op
-        called = op.graph._get_function(op.get_attr("f").name)
+        called = function_named(op.graph, op.get_attr("f").name)
         graph = getattr(called, "graph", None)
         if graph is None or len(graph.outputs) != len(op.outputs):
             return None
@@ -190,7 +195,7 @@ def _functions(op: Any) -> list[tuple[Any, int]]:
     """The graphs of the functions that an operation calls, and the inputs before theirs."""
     names, before = _FUNCTIONS.get(op.type, ((), 0))
     named = [function for name in names for function in _listed(op.get_attr(name))]
-    called = [op.graph._get_function(function.name) for function in named]
+    called = [function_named(op.graph, function.name) for function in named]
     return [(one.graph, before) for one in called if getattr(one, "graph", None) is not None]
 
 

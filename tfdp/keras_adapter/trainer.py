@@ -21,7 +21,16 @@ from tfdp.keras_adapter import (
     scopes,
     step_recording,
 )
-from tfdp.keras_adapter._keras import ArrayDataAdapter, TensorFlowTrainer, Trainer, trainer
+from tfdp.keras_adapter._keras import (
+    ArrayDataAdapter,
+    TensorFlowTrainer,
+    Trainer,
+    distributed_dataset,
+    flatten_layers,
+    strategy_of_model,
+    trainer,
+)
+from tfdp.keras_adapter._tensorflow import PerReplicaSpec, value_specs
 from tfdp.keras_adapter.gradients import Windows, check_waiting
 from tfdp.keras_adapter.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.statistics import average_written, warn_of_undeclared
@@ -93,14 +102,14 @@ def maybe_symbolic_build(
     A model that cannot be called with symbolic tensors is built by its first step, as on one
     device.
     """
-    strategy: Any = self._distribute_strategy
+    strategy: Any = strategy_of_model(self)
     replicas = replicas_of(strategy)
     if replicas is None:
         return original(self, iterator, data_batch)
     if replicas.num_replicas > 1:
         recurrent.check_states(self)
     if iterator is not None:
-        spec = iterator._distributed_dataset.element_spec
+        spec = distributed_dataset(iterator).element_spec
         data_batch = tf.nest.map_structure(_one_replica, spec)
     try:
         original(self, None, data_batch)
@@ -108,7 +117,7 @@ def maybe_symbolic_build(
         # Whatever a model may raise for symbolic tensors; what is wrong with it shows in the step.
         logging.getLogger("tfdp").debug("The model is built by its first step.", exc_info=error)
         optimizer = self.optimizer
-        all_built = all(layer.built for layer in self._flatten_layers())
+        all_built = all(layer.built for layer in flatten_layers(self))
         if optimizer is not None and not optimizer.built and all_built and self.trainable_variables:
             with self.distribute_strategy.scope():
                 optimizer.build(self.trainable_variables)
@@ -166,7 +175,7 @@ def _counts_without_a_batch(model: Any) -> bool:
 
 def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: Replicas) -> None:
     """Raises ScopeError if the model, or a variable that it uses, was made outside the scope."""
-    if model._distribute_strategy is not strategy:
+    if strategy_of_model(model) is not strategy:
         raise ScopeError(
             "A model must be built in the scope of the strategy that it trains under, but "
             f"{model.name!r} was built outside it. Move its construction and `compile` into "
@@ -218,7 +227,7 @@ def _with_share(
 
 
 def _one_replica(spec: Any) -> Any:
-    spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
+    spec = value_specs(spec)[0] if isinstance(spec, PerReplicaSpec) else spec
     return None if isinstance(spec, tf.OptionalSpec) else spec
 
 

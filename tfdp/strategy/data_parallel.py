@@ -139,6 +139,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
             around_replicas=keras_adapter.around_replicas,
         )
+        self.adapter_state = keras_adapter.StrategyState()
         self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
