@@ -61,7 +61,7 @@ PRIVATE_IMPORTS_IN = {
 # What remains outside of the shims: above all what iterators of tf.distribute keep.
 PRIVATE_ATTRIBUTES_IN = {
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
-    "tfdp/keras_adapter/feeding.py": {"_distribute_strategy"},
+    "tfdp/keras_adapter/training/feeding.py": {"_distribute_strategy"},
     "tfdp/strategy/extended.py": {"_clone"},
     "tfdp/strategy/input_batches.py": {"_value_specs"},
     "tfdp/strategy/inputs.py": {"_cardinality", "_enable_get_next_as_optional"},

@@ -11,7 +11,7 @@ import tiers
 from keras import optimizers
 
 import tfdp
-from tfdp.keras_adapter import batch_and_rate
+from tfdp.keras_adapter.training import batch_and_rate
 from tfdp.optimizers import PolynomialDecay, Warmup, scale_learning_rate
 
 pytestmark = harness.in_one_process

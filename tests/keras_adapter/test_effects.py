@@ -8,7 +8,7 @@ import tensorflow as tf
 import tiers
 from keras import layers
 
-from tfdp.keras_adapter.effects import Effects
+from tfdp.keras_adapter.variables.effects import Effects
 
 X, Y = harness.regression_data(14)
 

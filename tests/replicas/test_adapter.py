@@ -8,8 +8,12 @@ import pytest
 import tensorflow as tf
 from replicas.stand_in import StandIn
 
-from tfdp.keras_adapter import cut, optimizers, randomness, statistics, whole_batch
+from tfdp.keras_adapter import whole_batch
+from tfdp.keras_adapter.gradients import optimizers
+from tfdp.keras_adapter.random import random_layers
 from tfdp.keras_adapter.step import Share, Step, Unseeded, entered
+from tfdp.keras_adapter.training import cut
+from tfdp.keras_adapter.variables import statistics
 
 
 def step_of(replicas, **share):
@@ -69,7 +73,7 @@ def test_seeds_are_apart_by_knuths_constant_on_each_replica(dtype):
     dtype = tf.as_dtype(dtype)
     for rank in (0, 1, 2, 7, 1023):
         expected = rank * 2654435761 % 2 ** (8 * dtype.size - 1)
-        found = randomness._offset(tf.constant(rank), dtype)
+        found = random_layers._offset(tf.constant(rank), dtype)
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, np.array([expected, 0], dtype.as_numpy_dtype))
 

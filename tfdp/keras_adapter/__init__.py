@@ -10,9 +10,9 @@ import importlib
 from typing import Any
 
 from tfdp import hooks
-from tfdp.keras_adapter import cut
 from tfdp.keras_adapter.replicas import around_replicas
 from tfdp.keras_adapter.step import StrategyState, replica_count_was_read
+from tfdp.keras_adapter.training import cut
 
 __all__ = [
     "StrategyState",
@@ -25,28 +25,28 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
-    "across_processes",
-    "backups",
-    "compiling",
-    "feeding",
-    "files",
-    "gradients",
-    "h5_files",
-    "images",
-    "layers",
-    "losses",
-    "metrics",
-    "moments",
-    "optimizers",
-    "randomness",
-    "recurrent",
-    "saving",
-    "scopes",
-    "stand_ins",
-    "statistics",
-    "trainer",
-    "variables",
-    "whole_values",
+    "gradients.optimizers",
+    "gradients.tape",
+    "layers.batch_normalization",
+    "layers.images",
+    "layers.outputs",
+    "layers.recurrent",
+    "losses.batch_losses",
+    "metrics.batch_metrics",
+    "metrics.whole_values",
+    "random.random_layers",
+    "saving.backups",
+    "saving.callback_files",
+    "saving.h5_files",
+    "saving.model_files",
+    "training.across_processes",
+    "training.compiling",
+    "training.feeding",
+    "training.scopes",
+    "training.stand_ins",
+    "training.trainer",
+    "variables.lazy",
+    "variables.statistics",
 )
 
 

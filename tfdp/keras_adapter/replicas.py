@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.effects import Effects
-from tfdp.keras_adapter.randomness import unseeded
-from tfdp.keras_adapter.statistics import average_written
+from tfdp.keras_adapter.random.random_layers import unseeded
 from tfdp.keras_adapter.step import Step, Unseeded, entered
+from tfdp.keras_adapter.variables.effects import Effects
+from tfdp.keras_adapter.variables.statistics import average_written
 from tfdp.replicas import Replicas
 
 # What `strategy.run` is given: TensorFlow and users call it with whatever arguments they like.

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.provenance import mark_global
 from tfdp.keras_adapter.step import Share, Step, current
-from tfdp.keras_adapter.telling import zero_if
+from tfdp.keras_adapter.tracing.provenance import mark_global
+from tfdp.keras_adapter.variables.telling import zero_if
 
 # Others travel as integers.
 _SUMMED_AS_IT_IS = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)

@@ -16,8 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer
-from tfdp.keras_adapter.provenance import Mark, mark
 from tfdp.keras_adapter.replicas import ReplicaFunction
+from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
 from tfdp.strategy import initial_values, variables
 from tfdp.strategy._tensorflow import (

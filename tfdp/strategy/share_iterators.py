@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.data.counting import HANDLE_SPEC, Clock, Tally, explained
 from tfdp.data.feed import AbstractFeed
-from tfdp.keras_adapter import cut
+from tfdp.keras_adapter.training import cut
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import (
     DistributedIterator,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras_adapter import statistics
+from tfdp.keras_adapter.variables import statistics
 from tfdp.replicas import Value, replicas_of
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
