@@ -1,9 +1,16 @@
 """Hooks are listed, taken back and put in place again, also in what users wrote."""
 
+import json
+import pathlib
+import subprocess
+import sys
+
 import pytest
 
 from tfdp import hooks
 from tfdp.errors import HookError
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "there_and_back.py"
 
 
 class Adder:
@@ -60,3 +67,41 @@ def test_what_somebody_wrapped_once_more_stays_with_an_error():
         Adder.add = lambda self, number: inner(self, number)
     assert Adder(1).add(2) == 6
     Adder.add = before
+
+
+@pytest.fixture(scope="module")
+def found():
+    ended = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "lists what is changed",
+        "wraps what overrides",
+        "wraps what comes later",
+        "says why",
+        "stays where it is refused",
+        "late is as it was",
+        "trains as before",
+        "trains under a strategy as before",
+    ],
+)
+def test_there_and_back(found, claim):
+    assert found[claim]
+
+
+@pytest.mark.slow
+def test_a_pipeline_alone_puts_no_hook_in_place(found):
+    assert found["changed by a pipeline"] == []
+
+
+@pytest.mark.slow
+def test_taking_back_leaves_nothing_and_is_refused_where_hooks_are_needed(found):
+    assert found["left"] == []
+    assert found["keeps a class alive"] is False
+    assert "DataParallelStrategy(2 replicas on CPU:0, CPU:1) is. Drop" in found["refused"]
+    assert "Layer.__call__ must hold what tfdp put there" in found["wrapped once more"]

@@ -10,6 +10,7 @@ replica's rows, and are summed where they reach an optimizer: see `arriving`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -119,7 +120,7 @@ class Windows:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._model = model
+        self._model = weakref.ref(model)  # for the shares keep this one
         self._answers: dict[tuple[int, ...], bool] = {}
 
     def wait(self, variables: Sequence[Any]) -> bool:
@@ -145,7 +146,7 @@ class Windows:
     def _optimizers(self) -> list[Any]:
         """What the model keeps as attributes, also in lists and dictionaries."""
         kept: list[Any] = []
-        for value in vars(self._model).values():
+        for value in vars(self._model()).values():
             if isinstance(value, dict):
                 kept += value.values()
             else:
