@@ -25,7 +25,7 @@ class Predicting:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self.predict_function: Callable[..., Any] | None = None
+        self.predict_function: Any = None
         self._model = model
 
     def __getattr__(self, name: str) -> Any:
