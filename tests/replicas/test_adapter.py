@@ -11,14 +11,14 @@ from replicas.stand_in import StandIn
 from tfdp.keras_adapter import whole_batch
 from tfdp.keras_adapter.gradients import optimizers
 from tfdp.keras_adapter.random import random_layers
-from tfdp.keras_adapter.step import Share, Step, Unseeded, entered
+from tfdp.keras_adapter.step import Share, Step, StrategyState, Unseeded, entered
 from tfdp.keras_adapter.training import cut
 from tfdp.keras_adapter.variables import statistics
 
 
 def step_of(replicas, **share):
     """A step of the stand-in, with a share of the batch if any is described."""
-    strategy = types.SimpleNamespace()
+    strategy = types.SimpleNamespace(adapter_state=StrategyState())
     step = Step(strategy, replicas, replicas.trace(), Unseeded())
     if share:
         step.share = Share(**share)
@@ -29,7 +29,7 @@ def share_of(examples, total):
     """What a replica knows that has the first `examples` of `total`."""
     place = tf.Variable([examples, 0, examples, total], dtype=tf.int64)
     fraction = tf.constant(examples / total)
-    return {"examples": tf.constant(float(examples)), "place": place, "fraction": fraction}
+    return {"examples": tf.constant(float(examples)), "place_of": lambda: place, "fraction": fraction}
 
 
 def test_what_replicas_wrote_becomes_the_mean_by_examples_and_the_first_ones_count():
@@ -83,7 +83,7 @@ def test_only_the_first_replica_warns():
     for rank in (1, 0, 0):
         step = step_of(StandIn(rank))
         step.warn_once("a variable", "It is the mean.")
-        said.append(bool(vars(step.strategy)["_tfdp_warned_about"]))
+        said.append(bool(step.strategy.adapter_state.warned_about))
     assert said == [False, True, True]
 
 

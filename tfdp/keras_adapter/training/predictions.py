@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -27,6 +26,10 @@ class Predicting:
     predict_function: Callable[..., Any]  # set by Keras
 
     def __init__(self, model: keras.Model) -> None:
+<<<<<<< HEAD:tfdp/keras_adapter/training/predictions.py
+=======
+        self.predict_function: Any = None
+>>>>>>> h:tfdp/keras_adapter/predictions.py
         self._model = model
 
     def __getattr__(self, name: str) -> Any:
