@@ -44,6 +44,9 @@ nb_execution_mode = "off"
 # Widgets would need a network.
 nb_ipywidgets_js = {}
 
+# Quotes are made round; two hyphens stay what they are, for they begin options.
+smartquotes_action = "q"
+
 html_theme = "furo"
 html_title = f"tfdp {version}"
 html_copy_source = False

@@ -3,6 +3,7 @@
 TensorFlow is imported by the tests that use it: those of pure functions start without it.
 """
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -16,7 +17,13 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 import tiers
-from replica_counts import CLUSTER_REPLICAS, ONLY_FIRST_CASES, REPLICAS, count_id
+from replica_counts import (
+    CLUSTER_REPLICAS,
+    ONLY_FIRST_CASES,
+    REPLICAS,
+    REPLICAS_OF_VARIANTS,
+    count_id,
+)
 
 # Run by tests in processes of their own; `--doctest-modules` would import them here.
 collect_ignore_glob = ["*/scripts/*"]
@@ -34,10 +41,10 @@ if CLUSTER_REPLICAS:
         return pathlib.Path(board.from_first("a test's folder", str(tmp_path)).value)
 
 
-@pytest.fixture(params=[REPLICAS], ids=count_id)
+@pytest.fixture
 def replicas(request):
     """The number of replicas. A test may choose its own."""
-    return request.param
+    return REPLICAS_OF_VARIANTS if tiers.is_exhaustive(request.node) else REPLICAS
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,12 +61,24 @@ def pytest_collection_modifyitems(config, items):
         if "replicas" in fixtures and item.get_closest_marker("telling") is None:
             item.add_marker(pytest.mark.slow)
     if ONLY_FIRST_CASES:
-        kept = [item for item in items if item.get_closest_marker(tiers.MARKER) is None]
+        promised = [item for item in items if item.path.parent.name == "keras_adapter"]
+        kept = [item for item in promised if not tiers.is_exhaustive(item)]
         first = {(item.path, item.originalname): item for item in reversed(kept)}
-        wanted = {*first.values(), *(item for item in kept if item.path.name == "in_cluster.py")}
-        items[:] = [item for item in kept if item in wanted]
+        left_out = {*promised} - {*first.values()}
+        items[:] = [item for item in items if item not in left_out]
     if not CLUSTER_REPLICAS:
         items.sort(key=lambda item: item.get_closest_marker("multiprocess") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Runs exhaustive tests in graphs as they were traced; see `replica_counts`."""
+    with contextlib.ExitStack() as stack:
+        if tiers.is_exhaustive(item) and "tensorflow" in sys.modules:
+            import harness
+
+            stack.enter_context(harness.graphs_as_traced())
+        return (yield)
 
 
 def pytest_collection_finish():
@@ -79,7 +98,7 @@ def trains_as_one_device(request, replicas):
     """
     ordinals = itertools.count()
     test = request.node.nodeid.split("[")[0]
-    case = request.node.callspec.id.replace(count_id(replicas), "")
+    case = request.node.name.replace(count_id(replicas), "")
 
     def check(build, use=None, **tolerances):
         import harness

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from replica_counts import CLUSTER_REPLICAS, FAST, count_id
+import tiers
+from replica_counts import AS_TRACED, CLUSTER_REPLICAS, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
@@ -21,18 +22,25 @@ if not CLUSTER_REPLICAS:
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
     )
-    if FAST:
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+if AS_TRACED:
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 # For the tests where the number itself matters: an even one, too, and more empty shares.
+THREE = CLUSTER_REPLICAS or 3
+FOUR = [] if CLUSTER_REPLICAS else [4]
 on_three_and_four_replicas = pytest.mark.parametrize(
-    "replicas",
-    [
-        CLUSTER_REPLICAS or 3,
-        *([] if CLUSTER_REPLICAS else [pytest.param(4, marks=pytest.mark.exhaustive)]),
-    ],
-    ids=count_id,
+    "replicas", tiers.first_of(THREE, *FOUR), ids=count_id
 )
+
+
+def in_sizes_and_replicas(*every):
+    """Gives a test `sizes` of batches and `replicas`: all on three, the first on four, too."""
+    pairs = [*((sizes, THREE) for sizes in every), *((every[0], count) for count in FOUR)]
+    return pytest.mark.parametrize(
+        ("sizes", "replicas"),
+        tiers.first_of(*pairs),
+        ids=[f"{'-'.join(map(str, sizes))}-{count_id(count)}" for sizes, count in pairs],
+    )
 
 
 @dataclasses.dataclass
@@ -62,6 +70,17 @@ def per_replica(strategy, arrays):
     return strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
     )
+
+
+@contextlib.contextmanager
+def graphs_as_traced():
+    """What runs inside runs graphs as they were traced: TensorFlow does not rewrite them."""
+    usual = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": usual})
 
 
 def scope(replicas):
@@ -189,11 +208,11 @@ def batches_of(sizes, *arrays):
 
 def new_folder(tmp_path_factory, name, model):
     """A folder for what `model` writes; under a cluster's strategy it is rank 0's on every rank."""
+    from tfdp.replicas import processes_of
+
     folder = tmp_path_factory.mktemp(name)
-    extended = model.distribute_strategy.extended
-    if getattr(extended, "in_cluster", False):
-        return pathlib.Path(extended.processes.board.from_first(name, str(folder)).value)
-    return folder
+    processes = processes_of(model.distribute_strategy)
+    return pathlib.Path(processes.from_first(name, str(folder)).value)
 
 
 def fit_arrays(model, x=None, y=None, batch_size=7, epochs=1, shuffle=False, **fit):

@@ -6,16 +6,21 @@ import os
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
-# The promise's tests may run there in their first case alone: cases differ in what a process does
-# by itself.
+# Those of `keras_adapter` may run there in their first case alone: cases differ in what a process
+# does by itself.
 ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
 
 # `make test` and `make check`: two replicas, which cost least, and graphs as they were traced, for
 # TensorFlow's way of rewriting them takes a sixth of a test's time; clusters and scripts run as
-# users' programs do. `make test-all` has an odd number, which shares nearly every batch unevenly,
-# and rewritten graphs. Tests that need a number of their own say so.
+# users' programs do. `make test-all` shows each mechanism on an odd number, which shares nearly
+# every batch unevenly, and in rewritten graphs; its exhaustive variants run as `make test` does.
+# Tests that need a number of their own say so.
 FAST = os.environ.get("TFDP_TESTS_FAST") == "1"
 REPLICAS = CLUSTER_REPLICAS or (2 if FAST else 3)
+REPLICAS_OF_VARIANTS = CLUSTER_REPLICAS or 2
+
+# What a cluster runs of exhaustive tests alone runs as they do.
+AS_TRACED = os.environ.get("TFDP_TESTS_AS_TRACED") == "1" or (FAST and not CLUSTER_REPLICAS)
 
 
 def count_id(replicas):

@@ -14,6 +14,7 @@ import urllib.parse
 import nbformat
 import public_names
 import pytest
+import shared
 from report.browser import chromium
 
 from tfdp.cli import build_parser
@@ -68,12 +69,13 @@ def write_copies(folder):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    output = tmp_path_factory.mktemp("docs") / "html"
-    copies = tmp_path_factory.mktemp("copies")
-    write_copies(copies)
-    outcome = build(DOCS, output, copies)
-    assert outcome.returncode == 0, outcome.stderr
-    return output
+    def make(output):
+        copies = tmp_path_factory.mktemp("copies")
+        write_copies(copies)
+        outcome = build(DOCS, output, copies)
+        assert outcome.returncode == 0, outcome.stderr
+
+    return shared.made_once(tmp_path_factory, "html", make)
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +165,7 @@ def test_a_reference_to_nothing_is_an_error_that_names_it(tmp_path):
     docs.mkdir()
     for path in DOCS.glob("*.py"):
         shutil.copy(path, docs)
+    shutil.copytree(DOCS / "static", docs / "static")
     (docs / "contents.md").write_text("")
     broken = ("`tfdp.optimizers.LAMP`", "`tfdp.data.pipe(x)`", "[a guide](docs/data/READ.md)")
     sound = ("`tfdp.optimizers.LAMB`", "[it](README.md)", "[page](other/README.md)", "[all](docs)")

@@ -2,10 +2,11 @@
 
 A test is *exhaustive* where it shows a variant of a mechanism that `make test` already shows in one
 variant. Of a test with cases that is any case beyond those that `make test` keeps; nothing more is
-said of it; `cases` marks them by name. A whole test says which other test shows its mechanism:
+said of it; `cases` and `first_of` mark them. A whole test says which other test shows its
+mechanism:
 
     @pytest.mark.exhaustive("test_clipping_acts_on_the_reduced_gradient")
-    @pytest.mark.exhaustive("strategy/test_cluster.py::test_ranks_are_one_strategy")
+    @pytest.mark.exhaustive("keras_adapter/test_saving.py::test_a_saved_model_goes_on_where_it_stopped")
 
 the second where that is in another file, below `tests/`. What is named must not be exhaustive.
 """
@@ -25,12 +26,21 @@ FAULTS = pytest.StashKey[list[str]]()
 
 def cases(names, kept):
     """What `parametrize` takes: of `names`, those that are not in `kept` are exhaustive."""
-    return [
-        name
-        if name in kept
-        else pytest.param(*(name if isinstance(name, tuple) else [name]), marks=MARK)
-        for name in names
-    ]
+    return [name if name in kept else _exhaustive(name) for name in names]
+
+
+def first_of(kept, *others):
+    """What `parametrize` takes: the cases beyond the first are exhaustive."""
+    return [kept, *map(_exhaustive, others)]
+
+
+def _exhaustive(case):
+    return pytest.param(*(case if isinstance(case, tuple) else [case]), marks=MARK)
+
+
+def is_exhaustive(item):
+    """Whether `make test` leaves the collected test out."""
+    return item.get_closest_marker(MARKER) is not None
 
 
 def without_a_fast_case(items):
@@ -43,12 +53,12 @@ def without_a_fast_case(items):
     Returns:
       A sentence for each test function that is at fault.
     """
-    kept = {_function(item) for item in items if item.get_closest_marker(MARKER) is None}
+    kept = {_function(item) for item in items if not is_exhaustive(item)}
     files = {file for file, _ in map(_function, items)}
     faults = {}
     for item in items:
         function = _function(item)
-        if item.get_closest_marker(MARKER) is None or function in kept:
+        if not is_exhaustive(item) or function in kept:
             continue
         named = [name for marker in item.iter_markers(MARKER) for name in marker.args]
         shown_by = [_resolved(name, function[0]) for name in named]

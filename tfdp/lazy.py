@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfdp.hooks import versions
+
 
 def lazy_names(
     package: dict[str, Any], names: Mapping[str, tuple[str, str | None]]
@@ -25,7 +27,13 @@ def lazy_names(
         if name not in names:
             raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
         module_name, attribute = names[name]
-        module = importlib.import_module(module_name)
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            moved = versions.moved(error)
+            if moved is None:
+                raise
+            raise moved from error
         value = module if attribute is None else getattr(module, attribute)
         package[name] = value
         return value

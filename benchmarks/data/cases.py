@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tfdp
 from benchmarks.data.files import FEATURES, image_paths
+from tfdp import keras_adapter
 
 # Reads an epoch and returns the number of its batches.
 Read = Callable[[], int]
@@ -122,6 +123,7 @@ def _iterate(dataset: tf.data.Dataset) -> Read:
 
 
 def _fit(*data: Any, **options: Any) -> Read:
+    keras_adapter.install()  # there is no strategy
     model = _Nothing()
     model.compile()
     counter = _Counter()

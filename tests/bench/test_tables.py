@@ -1,10 +1,12 @@
 """Tables and pictures from known times."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
+from tfdp.bench.bench_command import OTHERS, TOPOLOGIES
 from tfdp.bench.tables import Bound, Measured, draw, summary_table, times
 
 MEASURED = [
@@ -13,6 +15,12 @@ MEASURED = [
     Measured("ring", 25_000_000, (1.8,), True),
     Measured("ring", 1000, (0.002,), True),
 ]
+
+
+def printed(table):
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    return console.file.getvalue()
 
 
 def test_the_bound_is_what_one_link_takes():
@@ -26,12 +34,23 @@ def test_rounds_are_put_together():
 
 
 def test_the_table_has_the_fastest_first_with_its_bandwidths_and_ratio():
-    console = Console(file=io.StringIO(), width=80)
-    console.print(summary_table(MEASURED, 25_000_000, Bound(25e6, 2, 4)))
-    rows = [line.split() for line in console.file.getvalue().splitlines() if " s │" in line]
-    assert [row[1] for row in rows] == ["tree", "ring"]
-    text = " ".join(rows[1])
-    assert "1.80 s │ 1.60 s - 2.00 s │ 13.9 │ 20.8 │ 1.80" in text
+    text = printed(summary_table(MEASURED, 25_000_000, Bound(25e6, 2, 4)))
+    rows = [line.split() for line in text.splitlines() if " - " in line]
+    assert [row[0] for row in rows] == ["tree", "ring"]
+    assert " ".join(rows[1]) == "ring 1.80 s 1.60 - 2.00 s 13.9 20.8 1.80"
+    assert "MB/s" in text
+
+
+@pytest.mark.parametrize("seconds", [9.994e-4, 1.2e-3, 0.9994, 1.2, 99.94])
+def test_the_table_fits_80_columns_and_nothing_is_cut(seconds):
+    sides = (*TOPOLOGIES, *OTHERS)
+    measured = [
+        Measured(side, 250_000_000, (seconds, seconds / 1.3, seconds / 2), True) for side in sides
+    ]
+    text = printed(summary_table(measured, 250_000_000, Bound(2.5e9, 8, 64)))
+    assert "…" not in text and "..." not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(re.search(rf"^ *{side} +\d.* - ", text, re.MULTILINE) for side in sides)
 
 
 def test_a_picture_is_drawn(tmp_path):
@@ -44,11 +63,3 @@ def test_the_links_are_described():
     assert Bound(24e6, 2, 4).describe("200mbit") == (
         "4 ranks on 2 hosts. A link carries 192 Mbit/s of 200mbit."
     )
-
-
-def test_the_widest_table_fits_80_columns():
-    measured = [Measured("halving_doubling", 10**6, (0.0047, 0.2131, 0.1111), True)]
-    console = Console(file=io.StringIO(), width=80)
-    console.print(summary_table(measured, 10**6, Bound(25e6, 2, 4)))
-    text = console.file.getvalue()
-    assert "halving_doubling" in text and "4.7 ms - 213.1 ms" in text and "…" not in text

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 import tfdp
 from tfdp.recording import Recorder
@@ -59,7 +60,7 @@ def batches_of(size):
 
 @pytest.mark.parametrize(
     "replicas",
-    [3, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 2))],
+    tiers.first_of(3, 1, 2),
     ids=harness.count_id,
 )
 def test_gradient_norms_are_those_of_the_global_batch(tmp_path, replicas):
@@ -144,10 +145,7 @@ def test_rows_that_occur_twice_are_one_row_of_the_norm(tmp_path):
 
 @pytest.mark.parametrize(
     "topology",
-    [
-        "ring",
-        *(pytest.param(t, marks=pytest.mark.exhaustive) for t in ("native", "tree", "direct")),
-    ],
+    tiers.first_of("ring", "native", "tree", "direct"),
 )
 def test_bytes_are_those_of_the_schedule(tmp_path, topology):
     strategy = harness.strategy(3, topology=topology)
@@ -312,9 +310,7 @@ def test_without_tensorboard_there_are_no_events(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "rank0.jsonl"]
 
 
-@pytest.mark.parametrize(
-    "strategy", ["none", pytest.param("mirrored", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("strategy", tiers.first_of("none", "mirrored"))
 def test_without_a_strategy_of_tfdp_there_is_what_keras_tells(tmp_path, strategy):
     harness.start_over()
     if strategy == "none":

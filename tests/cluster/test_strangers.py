@@ -8,6 +8,7 @@ import struct
 import malformed
 import meeting
 import pytest
+import tiers
 
 from tfdp.cluster import secret, wire
 from tfdp.cluster.board import Board
@@ -64,7 +65,7 @@ def test_what_a_stranger_sends_harms_nobody(data):
     assert_met(met_beside(data))
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seed", tiers.first_of(0, 1))
 def test_200_malformed_inputs_to_the_port_leave_a_start_with_a_secret_as_it_is(seed):
     inputs = list(malformed.inputs(seed))
     assert len(set(inputs)) > 100

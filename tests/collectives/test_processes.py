@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import processes
+from tfdp.collectives import eager, processes
 
 VERSIONS = {"python": "3.11.7", "tfdp": "0.1.0", "tensorflow": "2.21.0", "keras": "3.15.1"}
 
@@ -40,10 +40,10 @@ def test_the_versions_are_those_that_run():
 def test_tensors_and_slices_come_back_from_bytes(dtype):
     tensor = tf.cast(tf.reshape(tf.range(6), [2, 3]), dtype)
     slices = tf.IndexedSlices(tensor, tf.constant([4, 1]), [9, 3])
-    parts = [processes._components(value) for value in (tensor, slices, tensor[:0])]
-    described = [[processes._described(array) for array in arrays] for arrays in parts]
+    parts = [eager._components(value) for value in (tensor, slices, tensor[:0])]
+    described = [[eager._described(array) for array in arrays] for arrays in parts]
     payload = b"".join(array.tobytes() for arrays in parts for array in arrays)
-    received = processes._unpacked(Post(["sum", described], payload))
+    received = eager._unpacked(Post(["sum", described], payload))
     for sent, came in zip(parts, received, strict=True):
         for a, b in zip(sent, came, strict=True):
             assert a.dtype == b.dtype
@@ -52,16 +52,16 @@ def test_tensors_and_slices_come_back_from_bytes(dtype):
 
 def test_only_what_has_the_same_shape_may_be_summed():
     one = [[["float32", [2, 3]]]]
-    assert processes._alike_for_sum(one, [[["float32", [2, 3]]]])
-    assert not processes._alike_for_sum(one, [[["float32", [3, 3]]]])
-    assert not processes._alike_for_sum(one, [[["float64", [2, 3]]]])
-    assert not processes._alike_for_sum(one, one + one)
+    assert eager._alike_for_sum(one, [[["float32", [2, 3]]]])
+    assert not eager._alike_for_sum(one, [[["float32", [3, 3]]]])
+    assert not eager._alike_for_sum(one, [[["float64", [2, 3]]]])
+    assert not eager._alike_for_sum(one, one + one)
 
 
 def test_slices_may_have_different_numbers_of_rows_of_one_width():
     def rows(count, width):
         return [[["float32", [count, width]], ["int64", [count]]]]
 
-    assert processes._alike_for_sum(rows(2, 3), rows(5, 3))
-    assert not processes._alike_for_sum(rows(2, 3), rows(2, 4))
-    assert not processes._alike_for_sum(rows(2, 3), [[["float32", [2, 3]]]])
+    assert eager._alike_for_sum(rows(2, 3), rows(5, 3))
+    assert not eager._alike_for_sum(rows(2, 3), rows(2, 4))
+    assert not eager._alike_for_sum(rows(2, 3), [[["float32", [2, 3]]]])

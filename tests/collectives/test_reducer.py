@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from tfdp import topology
 from tfdp.collectives import Communicator, Reducer
@@ -62,9 +63,7 @@ def assert_sums(results, values, tolerance):
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 50, 700, 2**40])
-@pytest.mark.parametrize(
-    "replicas", [3, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (2, 4))]
-)
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2, 4))
 def test_buckets_of_every_size_give_the_same_sums_with_the_same_bits_on_all_replicas(
     replicas, bucket_bytes, make_reducer, on_replicas
 ):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tiers
 
 from tfdp.demo import processes
 
@@ -34,7 +35,7 @@ def test_only_what_tensorflow_chats_is_left_out():
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("replicas", tiers.first_of(2, 4))
 def test_processes_train_like_one_device(replicas, tmp_path):
     done = demo("", tmp_path, "--processes", "2", "--replicas", str(replicas))
     assert done.returncode == 0, done.stdout + done.stderr

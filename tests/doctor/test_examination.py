@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import tiers
 
 from tfdp.cli import main
 from tfdp.doctor import measure
@@ -108,7 +109,7 @@ def test_a_malformed_number_of_devices_is_named():
 
 @pytest.mark.exhaustive("test_one_process_is_examined_alone")
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("devices", tiers.first_of(1, 2))
 def test_rank_0_prints_a_line_for_each_rank(devices):
     options = ["--devices-per-process", str(devices)]
     done = examined([*LAUNCHER, *options, "--", *DOCTOR])

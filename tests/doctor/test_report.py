@@ -1,6 +1,7 @@
 """The lines that the doctor prints."""
 
 from tfdp.cluster import Cluster
+from tfdp.doctor.doctor_command import DoctorOptions
 from tfdp.doctor.facts import Facts, Measurement
 from tfdp.doctor.report import cluster_lines, rank_lines
 
@@ -9,15 +10,22 @@ RANKS = [Facts(rank=0, host="a", pid=7), Facts(rank=1, host="node-1", pid=12345)
 
 def test_each_rank_has_a_line_and_columns_are_aligned():
     measured = [Measurement(0.001, 0.002, 0.1, right=True), Measurement(0.001, 0.002, 0.2, False)]
-    head, first, second, caption = rank_lines(RANKS, measured, megabytes=16)
+    head, first, second, *caption = rank_lines(RANKS, measured, megabytes=16)
     assert len(head) == len(first) == len(second)
-    assert first.split()[-4:] == ["100.00", "ms", "0.16", "right"]  # 2(n-1)/n x 16 MB in 0.1 s
-    assert second.split()[-4:] == ["200.00", "ms", "0.08", "WRONG"]
-    assert "2 replicas" in caption
+    assert first.split()[-3:] == ["100.00", "0.16", "right"]  # 2(n-1)/n x 16 MB in 0.1 s
+    assert second.split()[-3:] == ["200.00", "0.08", "WRONG"]
+    assert head.split()[-5:] == ["16", "MB", "ms", "GB/s", "result"]
+    assert "2 replicas" in " ".join(caption)
+
+
+def test_the_lines_fit_80_columns_behind_the_launcher_s_prefix():
+    measured = [Measurement(0.0123, 0.0456, 1.2, right=True)] * 2
+    lines = rank_lines(RANKS, measured, DoctorOptions().megabytes)
+    assert max(map(len, lines)) + len("[0] ") <= 80
 
 
 def test_ranks_whose_checks_did_not_end_are_shown_without_numbers():
-    _, first, second, _ = rank_lines(RANKS, [None, None], megabytes=16)
+    _, first, second, *_ = rank_lines(RANKS, [None, None], megabytes=16)
     assert first.endswith("failed")
     assert second.split()[1:3] == ["node-1", "12345"]
 

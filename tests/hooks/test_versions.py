@@ -1,66 +1,60 @@
-"""The versions that were tested: others are said once, and what has moved is an error."""
+"""What is said of versions of Keras and TensorFlow that were not tested."""
 
+import logging
+
+import keras
 import pytest
 
+import tfdp.keras_adapter
 from tfdp.errors import HookError
 from tfdp.hooks import versions
+from tfdp.lazy import lazy_names
+
+LAYER = (keras.layers.Layer, "add_loss")
 
 
-def a_class_of_keras():
-    class Layer:
-        def call(self):
-            return "what was tested"
-
-    Layer.__module__ = "keras.src.layers.layer"
-    return Layer
-
-
-@pytest.fixture
-def layer(monkeypatch):
-    """A class of Keras 3.12.4, which was tested, as 3.11.3 was; nothing has been said yet."""
-    layer = a_class_of_keras()
-    table = {"Layer.call": versions.fingerprint(layer.call)}
-    known = {"keras": {"3.11.3": {"Layer.call": "0123456789ab"}, "3.12.4": table}, "tensorflow": {}}
-    monkeypatch.setattr(versions, "tested", known.__getitem__)
-    monkeypatch.setattr(versions, "current", {"keras": "3.12.4"}.__getitem__)
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    tfdp.keras_adapter.register()
     monkeypatch.setattr(versions, "_warned", set())
-    return layer
 
 
-def test_a_tested_version_is_not_spoken_of(layer, caplog):
-    versions.check([(layer, "call")])
+def test_a_function_that_is_gone_is_an_error_that_names_it_and_the_versions():
+    with pytest.raises(HookError) as error:
+        versions.check([LAYER, (keras.layers.Layer, "_gone")])
+    assert "Layer._gone must exist" in str(error.value)
+    assert f"Keras {keras.__version__} has none" in str(error.value)
+    assert f"tested with {versions.describe_tested()}" in str(error.value)
+
+
+def test_a_private_name_that_is_gone_is_an_error_that_names_the_versions(monkeypatch, tmp_path):
+    (tmp_path / "needs_what_is_gone.py").write_text("from keras.src.layers.layer import Gone")
+    monkeypatch.syspath_prepend(tmp_path)
+    get, _ = lazy_names({"__name__": "p", "__all__": []}, {"it": ("needs_what_is_gone", None)})
+    with pytest.raises(HookError, match=f"Keras {keras.__version__} lacks it: .*'Gone'"):
+        get("it")
+
+
+def test_a_tested_version_is_silent(caplog):
+    versions.check([LAYER])
     assert not caplog.records
 
 
-def test_a_version_that_was_not_tested_is_said_once_with_those_that_were(
-    layer, monkeypatch, caplog
-):
-    monkeypatch.setattr(versions, "current", {"keras": "3.99.0"}.__getitem__)
-    versions.check([(layer, "call")])
-    versions.check([(layer, "call")])
-    [record] = caplog.records
-    assert "Keras 3.11.3, 3.12.4" in record.getMessage()
-    assert "Keras 3.99.0 is installed" in record.getMessage()
+def test_a_version_that_was_not_tested_is_said_once(caplog, monkeypatch):
+    monkeypatch.setattr(keras, "__version__", "3.99.0")
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        versions.check([LAYER])
+        versions.check([LAYER])
+    (record,) = caplog.records
+    assert versions.describe_tested() in record.getMessage()
+    assert "but Keras 3.99.0 is installed" in record.getMessage()
+    assert "are there as in a tested version" in record.getMessage()
 
 
-def test_a_function_that_is_another_than_in_every_tested_version_is_named(
-    layer, monkeypatch, caplog
-):
-    monkeypatch.setattr(versions, "current", {"keras": "3.99.0"}.__getitem__)
-    layer.call = lambda self: "something else"
-    versions.check([(layer, "call")])
-    [record] = caplog.records
-    assert "differ there: Layer.call" in record.getMessage()
-
-
-def test_a_function_of_another_tested_version_is_named_too(layer, monkeypatch, caplog):
-    monkeypatch.setattr(versions, "current", {"keras": "3.11.3"}.__getitem__)
-    versions.check([(layer, "call")])
-    [record] = caplog.records
-    assert "differ there: Layer.call" in record.getMessage()
-
-
-def test_a_function_that_has_moved_is_an_error_that_names_the_versions(layer):
-    del layer.call
-    with pytest.raises(HookError, match=r"Layer\.call must exist.*Keras 3\.12\.4 has none"):
-        versions.check([(layer, "call")])
+@pytest.mark.parametrize("version", [keras.__version__, "3.99.0"])
+def test_a_function_that_differs_is_named(caplog, monkeypatch, version):
+    monkeypatch.setattr(keras, "__version__", version)
+    monkeypatch.setattr(keras.layers.Layer, "add_loss", lambda self, loss: None)
+    with caplog.at_level(logging.WARNING, logger="tfdp"):
+        versions.check([LAYER])
+    assert "differ there: Layer.add_loss" in caplog.text

@@ -80,7 +80,7 @@ def test_uneven_and_empty_shares_count_in_a_window(trains_as_one_device):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, pytest.param({"clipnorm": 0.05}, marks=pytest.mark.exhaustive)],
+    tiers.first_of({}, {"clipnorm": 0.05}),
     ids=["plain", "clipnorm"],
 )
 def test_sparse_gradients_accumulate_as_on_one_device(options, trains_as_one_device):
@@ -107,9 +107,7 @@ def test_sparse_gradients_accumulate_as_on_one_device(options, trains_as_one_dev
 
 
 @pytest.mark.telling
-@pytest.mark.parametrize(
-    "bad", [np.inf, pytest.param(np.nan, marks=pytest.mark.exhaustive)], ids=["inf", "nan"]
-)
+@pytest.mark.parametrize("bad", tiers.first_of(np.inf, np.nan), ids=["inf", "nan"])
 def test_an_overflow_within_a_window_leaves_one_devices_trace(bad, trains_as_one_device):
     x, y = harness.regression_data(64)
     y = y.copy()

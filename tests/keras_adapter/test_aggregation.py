@@ -136,9 +136,7 @@ class WithPlainVariable(Writes):
         self.state = tf.Variable(1.0, trainable=False)
 
 
-@pytest.mark.parametrize(
-    "eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["graph", "eager"]
-)
+@pytest.mark.parametrize("eagerly", tiers.first_of(False, True), ids=["graph", "eager"])
 def test_a_variable_of_tensorflow_that_replicas_would_write_differently_is_refused(eagerly):
     def build(write):
         layer = WithPlainVariable(write)
@@ -155,9 +153,7 @@ def test_a_variable_of_tensorflow_that_replicas_would_write_differently_is_refus
     assert first > 1.0 and all(first == other for other in others)
 
 
-@pytest.mark.parametrize(
-    "eagerly", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["eager", "graph"]
-)
+@pytest.mark.parametrize("eagerly", tiers.first_of(True, False), ids=["eager", "graph"])
 @harness.in_one_process
 def test_what_is_not_declared_is_told_once(eagerly, caplog):
     said = {}

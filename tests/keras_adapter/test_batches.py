@@ -5,17 +5,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 SIZES = [[3, 8, 1, 5], [1, 6, 2], [8, 8, 7]]
 
 
 @pytest.mark.telling
-@harness.on_three_and_four_replicas
-@pytest.mark.parametrize(
-    "sizes",
-    [SIZES[0], *(pytest.param(s, marks=pytest.mark.exhaustive) for s in SIZES[1:])],
-    ids=lambda sizes: "-".join(map(str, sizes)),
-)
+@harness.in_sizes_and_replicas(*SIZES)
 def test_batches_of_any_sizes_train_as_on_one_device(sizes, trains_as_one_device):
     data = harness.regression_data(sum(sizes))
     use = harness.fit_datasets(lambda: harness.batches_of(sizes, *data), infer=True)
@@ -69,9 +65,7 @@ def weighted(kind, y):
     return weights
 
 
-@pytest.mark.parametrize(
-    "kind", ["random", pytest.param("zero on a replica", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("kind", tiers.first_of("random", "zero on a replica"))
 def test_sample_weights_count_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(17)
     weights = weighted(kind, y)
@@ -136,10 +130,7 @@ def masking_layer():
 
 @pytest.mark.parametrize(
     ("layers", "weights"),
-    [
-        (embedding_mask, False),
-        pytest.param(masking_layer, True, marks=pytest.mark.exhaustive),
-    ],
+    tiers.first_of((embedding_mask, False), (masking_layer, True)),
     ids=["of an embedding", "of a layer, weighted"],
 )
 def test_masks_count_as_on_one_device(layers, weights, trains_as_one_device):

@@ -4,13 +4,14 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tiers
 from keras import optimizers
 
 # Each threshold lies below what the first gradients reach.
 CLIPS = [{"global_clipnorm": 0.3}, {"clipnorm": 0.3}, {"clipvalue": 0.1}]
 each_clip = pytest.mark.parametrize(
     "clip",
-    [CLIPS[0], *(pytest.param(clip, marks=pytest.mark.exhaustive) for clip in CLIPS[1:])],
+    tiers.first_of(*CLIPS),
     ids=lambda clip: next(iter(clip)),
 )
 

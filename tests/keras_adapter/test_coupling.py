@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 import tfdp
 from tfdp.keras_adapter._keras import set_keras_mask
@@ -127,7 +128,7 @@ def check_walk(names, reductions, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "reduction",
-    [REDUCTIONS[0], *(pytest.param(r, marks=pytest.mark.exhaustive) for r in REDUCTIONS[1:])],
+    tiers.first_of(*REDUCTIONS),
 )
 def test_a_loss_of_keras_is_exact_or_refused_by_name(reduction, caplog):
     check_walk(FEW, [reduction], caplog)
@@ -199,10 +200,7 @@ def of_loss(caplog):
 
 @pytest.mark.parametrize(
     "loss",
-    [
-        against_the_batch,
-        *(pytest.param(f, marks=pytest.mark.exhaustive) for f in (normalized, pairwise)),
-    ],
+    tiers.first_of(against_the_batch, normalized, pairwise),
 )
 def test_a_loss_that_mixes_the_replicas_examples_is_named(loss, replicas, caplog):
     model = harness.build_in_scope(lambda: build(loss), replicas)
@@ -213,7 +211,7 @@ def test_a_loss_that_mixes_the_replicas_examples_is_named(loss, replicas, caplog
     assert "tfdp.whole_batch" in message
 
 
-@pytest.mark.parametrize("loss", [with_a_mean, pytest.param(looped, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("loss", tiers.first_of(with_a_mean, looped))
 def test_a_loss_of_values_per_example_is_not_accused(loss, trains_as_one_device, caplog):
     with caplog.at_level(logging.WARNING, logger="tfdp"):
         trains_as_one_device(
@@ -222,7 +220,7 @@ def test_a_loss_of_values_per_example_is_not_accused(loss, trains_as_one_device,
     assert not of_loss(caplog)
 
 
-@pytest.mark.parametrize("reduction", ["sum", pytest.param("mean", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("reduction", tiers.first_of("sum", "mean"))
 def test_a_loss_of_the_whole_batch_is_one_devices(
     reduction, trains_as_one_device, replicas, caplog
 ):

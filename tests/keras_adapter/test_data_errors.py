@@ -7,8 +7,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 import tfdp
+import tfdp.keras_adapter
+
+tfdp.keras_adapter.install()  # on one device no strategy does it
 
 X, Y = harness.regression_data(40)
 SIGNATURE = (tf.TensorSpec((None, 5)), tf.TensorSpec((None, 1)))
@@ -130,7 +134,7 @@ def raises_everywhere(model, sources):
 
 
 @harness.in_one_process
-@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("replicas", tiers.first_of(2, 4))
 def test_an_error_in_the_data_is_raised(replicas):
     raises_everywhere(harness.build_in_scope(harness.dense_model, replicas), SOURCES)
 
@@ -204,7 +208,7 @@ def test_an_iterator_that_raised_an_error_gives_no_shares_of_two_batches(in_grap
 
 
 @harness.in_one_process
-@pytest.mark.parametrize("steps", [2, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("steps", tiers.first_of(2, 1))
 def test_data_that_end_end_as_on_one_device(steps, trains_as_one_device):
     def use(model):
         data = tf.data.Dataset.from_generator(

@@ -5,9 +5,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
-from tfdp.keras_adapter.effects import Effects
+from tfdp.keras_adapter.variables.effects import Effects
 
 X, Y = harness.regression_data(14)
 
@@ -137,7 +138,7 @@ class Table(Variable):
 
 @harness.in_one_process
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("shared", [Variable, pytest.param(Table, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("shared", tiers.first_of(Variable, Table))
 def test_what_replicas_share_is_used_in_rounds_around_the_sums(shared, replicas, caplog):
     around = shared()
 

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 import tfdp
+import tfdp.keras_adapter
+
+tfdp.keras_adapter.install()  # on one device no strategy does it
 
 
 def arrays(examples=35):
@@ -342,3 +346,9 @@ def test_after_an_error_of_the_map_function_the_strategy_still_works(replicas):
     with pytest.raises(tf.errors.InvalidArgumentError, match="no such number"):
         model.fit(pipeline(map_fn=broken), verbose=0)
     model.fit(pipeline(), verbose=0)
+
+
+def test_a_trainer_that_knows_nothing_of_pipelines_is_refused_one():
+    """As `fit` begins in a process without a strategy."""
+    with pytest.raises(RuntimeError, match=r"no strategy of tfdp was made before.*install\(\)"):
+        _ = tf_dataset_adapter.TFDatasetAdapter(pipeline()).num_batches

@@ -21,9 +21,7 @@ def token_data(examples=21, steps=4):
     return ids, ids.sum(1, keepdims=True).astype("float32") / 5
 
 
-@pytest.mark.parametrize(
-    "name", ["Adam", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("SGD", "momentum"))]
-)
+@pytest.mark.parametrize("name", tiers.first_of("Adam", "SGD", "momentum"))
 def test_sparse_gradients_train_as_on_one_device(name, trains_as_one_device):
     def build():
         model = keras.Sequential(

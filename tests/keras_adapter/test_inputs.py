@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
 X, Y = harness.regression_data(29)
@@ -220,9 +221,7 @@ def test_inputs_of_every_kind_train_as_on_one_device(kind, trains_as_one_device)
     trains_as_one_device(build, use)
 
 
-@pytest.mark.parametrize(
-    "sizes", [[8, 3, 1, 5], pytest.param([1, 8], marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("sizes", tiers.first_of([8, 3, 1, 5], [1, 8]))
 def test_single_batches_of_any_size_give_one_devices_logs(sizes, trains_as_one_device):
     def use(model):
         seen = []
@@ -239,9 +238,7 @@ def test_single_batches_of_any_size_give_one_devices_logs(sizes, trains_as_one_d
     trains_as_one_device(harness.dense_model, use)
 
 
-@pytest.mark.parametrize(
-    "steps", [2, *(pytest.param(s, marks=pytest.mark.exhaustive) for s in (3, 7))]
-)
+@pytest.mark.parametrize("steps", tiers.first_of(2, 3, 7))
 def test_steps_per_execution_need_not_divide_the_epoch(steps, trains_as_one_device):
     x, y = harness.regression_data(53)  # seven batches, the last one partial
 

@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tfdp.keras_adapter.layout_rules import Layout
-from tfdp.keras_adapter.layouts import Layouts
-from tfdp.keras_adapter.provenance import Mark, mark
-from tfdp.keras_adapter.terms import Kind, Terms, UnknownTerm
-from tfdp.keras_adapter.traced import Place, Walk
+from tfdp.keras_adapter.tracing.layout_rules import Layout
+from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.terms import Kind, Terms, UnknownTerm
+from tfdp.keras_adapter.tracing.walk import Place, Walk
 
 KERNEL = np.ones([3, 2], "float32")
 

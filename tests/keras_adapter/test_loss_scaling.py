@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import optimizers
 from replica_counts import CLUSTER_REPLICAS, REPLICAS
 
@@ -12,9 +13,7 @@ INNER = {
     "SGD": lambda: optimizers.SGD(0.1, momentum=0.9),
     "Adam": lambda: optimizers.Adam(0.05, global_clipnorm=0.5),
 }
-each_inner = pytest.mark.parametrize(
-    "case", ["SGD", pytest.param("Adam", marks=pytest.mark.exhaustive)]
-)
+each_inner = pytest.mark.parametrize("case", tiers.first_of("SGD", "Adam"))
 
 
 def record_scale(model, scales):
@@ -28,10 +27,7 @@ def record_scale(model, scales):
 
 @pytest.mark.parametrize(
     ("policy", "tolerance"),
-    [
-        ("mixed_float16", 5e-3),
-        pytest.param("mixed_bfloat16", 4e-2, marks=pytest.mark.exhaustive),
-    ],
+    tiers.first_of(("mixed_float16", 5e-3), ("mixed_bfloat16", 4e-2)),
 )
 def test_a_mixed_policy_trains_as_on_one_device(policy, tolerance, trains_as_one_device):
     def build():
@@ -79,10 +75,7 @@ def test_a_loss_scale_factor_trains_as_on_one_device(case, trains_as_one_device)
 
 @pytest.mark.parametrize(
     ("case", "bad", "replicas"),
-    [
-        ("SGD", np.inf, REPLICAS),
-        pytest.param("Adam", np.nan, CLUSTER_REPLICAS or 4, marks=pytest.mark.exhaustive),
-    ],
+    tiers.first_of(("SGD", np.inf, REPLICAS), ("Adam", np.nan, CLUSTER_REPLICAS or 4)),
 )
 def test_an_overflow_on_any_one_replica_makes_all_skip(case, bad, trains_as_one_device):
     # Good and bad batches take turns; the bad example falls to each of 2, 3 or 4 replicas.

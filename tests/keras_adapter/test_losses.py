@@ -54,9 +54,7 @@ def uneven_fit(*arrays):
 
 
 @pytest.mark.telling
-@pytest.mark.parametrize(
-    "weights", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["plain", "weighted"]
-)
+@pytest.mark.parametrize("weights", tiers.first_of(False, True), ids=["plain", "weighted"])
 @pytest.mark.parametrize(
     "reduction",
     [

@@ -5,12 +5,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
-UNEVEN = [3, 8, 1, 5]
-even_and_uneven = pytest.mark.parametrize(
-    "sizes", [pytest.param([8, 8], marks=pytest.mark.exhaustive), UNEVEN], ids=["even", "uneven"]
-)
+EVEN, UNEVEN = [8, 8], [3, 8, 1, 5]
 
 
 def data(examples, mean=0.0, features=5, seed=0):
@@ -39,8 +37,7 @@ def normalized_model(make_layer, optimizer=None, **hidden):
 
 
 @pytest.mark.telling
-@harness.on_three_and_four_replicas
-@even_and_uneven
+@harness.in_sizes_and_replicas(UNEVEN, EVEN)
 def test_synchronized_trains_as_plain_on_one_device(sizes, trains_as_one_device):
     arrays = data(sum(sizes))
     use = harness.fit_datasets(lambda: harness.batches_of(sizes, *arrays), infer=True)
@@ -138,7 +135,7 @@ def test_synchronized_moments_are_those_of_the_global_batch(mean, examples, repl
 
 
 @harness.in_one_process
-@even_and_uneven
+@pytest.mark.parametrize("sizes", tiers.first_of(UNEVEN, EVEN), ids=["uneven", "even"])
 def test_plain_statistics_are_the_weighted_mean_of_the_replicas(sizes, replicas):
     x, y = data(sum(sizes), mean=3.0)
     model = harness.build_in_scope(lambda: first_layer_model(momentum=0.9), replicas)

@@ -109,9 +109,7 @@ LAYERWISE_OPTIONS = {
         "trust_ratio_bounds": (0.0, 0.75),
     },
 }
-layerwise = pytest.mark.parametrize(
-    "name", ["LAMB", pytest.param("LARS", marks=pytest.mark.exhaustive)]
-)
+layerwise = pytest.mark.parametrize("name", tiers.first_of("LAMB", "LARS"))
 
 
 def test_every_public_optimizer_has_a_row():
@@ -173,9 +171,7 @@ def test_a_layerwise_optimizers_options_work_as_on_one_device(name, option, trai
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "bad"), [("LAMB", np.inf), pytest.param("LARS", np.nan, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("name", "bad"), tiers.first_of(("LAMB", np.inf), ("LARS", np.nan)))
 def test_an_overflow_on_one_replica_leaves_a_layerwise_optimizer_as_on_one_device(
     name, bad, trains_as_one_device
 ):
@@ -209,10 +205,7 @@ def test_an_overflow_on_one_replica_leaves_a_layerwise_optimizer_as_on_one_devic
 
 @pytest.mark.parametrize(
     ("name", "policy", "tolerance"),
-    [
-        ("LAMB", "mixed_float16", 5e-3),
-        pytest.param("LARS", "mixed_bfloat16", 4e-2, marks=pytest.mark.exhaustive),
-    ],
+    tiers.first_of(("LAMB", "mixed_float16", 5e-3), ("LARS", "mixed_bfloat16", 4e-2)),
 )
 def test_a_layerwise_optimizer_trains_mixed_precision_as_on_one_device(
     name, policy, tolerance, trains_as_one_device

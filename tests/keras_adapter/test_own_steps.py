@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops, optimizers
 
 import tfdp
@@ -174,7 +175,7 @@ VARIANTS = {"sparse, clipped by hand", "noise as long as the batch"}
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.exhaustive) if n in VARIANTS else n for n in PROGRAMS],
+    tiers.cases(PROGRAMS, {*PROGRAMS} - VARIANTS),
 )
 def test_a_program_trains_as_on_one_device(name, trains_as_one_device):
     model, second = PROGRAMS[name]
@@ -295,7 +296,7 @@ def test_a_tape_inside_a_model_that_is_compiled(takes, replicas, trains_as_one_d
         trains_as_one_device(build, lambda model: harness.fit_arrays(model, X, Y))
 
 
-@pytest.mark.parametrize("calls", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("calls", tiers.first_of(False, True))
 def test_a_model_that_never_calls_itself_is_said_not_to_be_compiled(calls, replicas, caplog):
     class Parts(Scaled):
         def train_step(self, data):

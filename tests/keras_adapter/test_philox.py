@@ -7,7 +7,7 @@ import tiers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdp.keras_adapter import philox
+from tfdp.keras_adapter.random import philox
 
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 WHOLE = 200

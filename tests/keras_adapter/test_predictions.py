@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops
 
 pytestmark = pytest.mark.slow
@@ -55,9 +56,7 @@ def as_dataset(x):
     return tf.data.Dataset.from_tensor_slices(x).batch(6, drop_remainder=True)
 
 
-@pytest.mark.parametrize(
-    "data", [as_arrays, pytest.param(as_dataset, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("data", tiers.first_of(as_arrays, as_dataset))
 def test_an_output_whose_first_axis_is_not_the_examples_is_refused(data):
     for name, function in NOT_OF_EXAMPLES.items():
         model = model_of(function, replicas=2)
@@ -75,9 +74,7 @@ OF_EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize(
-    "data", [as_dataset, pytest.param(as_arrays, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("data", tiers.first_of(as_dataset, as_arrays))
 def test_outputs_of_the_examples_are_one_devices(data, replicas):
     for function in OF_EXAMPLES.values():
         seen = []

@@ -15,6 +15,8 @@ import tensorflow as tf
 import tiers
 from keras import layers
 
+from tfdp.replicas import replicas_of
+
 RANDOM_LAYERS = {
     "Dropout": lambda: layers.Dropout(0.5),
     "Dropout with a seed": lambda: layers.Dropout(0.5, seed=3),
@@ -164,9 +166,7 @@ class Transposed(layers.Dropout):
 
 
 @harness.in_one_process
-@pytest.mark.parametrize(
-    "run_eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["graph", "eager"]
-)
+@pytest.mark.parametrize("run_eagerly", tiers.first_of(False, True), ids=["graph", "eager"])
 @pytest.mark.parametrize("make_layer", [layers.Dropout, Transposed])
 def test_what_one_replica_drops_is_not_what_another_drops(make_layer, run_eagerly, replicas):
     """The numbers are those of the whole batch, or each replica's own, but not the same ones."""
@@ -246,9 +246,7 @@ class Kept(layers.Layer):
         return shape
 
 
-@pytest.mark.parametrize(
-    "run_eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)], ids=["graph", "eager"]
-)
+@pytest.mark.parametrize("run_eagerly", tiers.first_of(False, True), ids=["graph", "eager"])
 def test_a_function_inside_a_layer_draws_in_steps_that_are_traced_later(
     run_eagerly, trains_as_one_device
 ):
@@ -265,8 +263,8 @@ def test_a_function_inside_a_layer_draws_in_steps_that_are_traced_later(
 @harness.in_one_process
 def test_no_draw_needs_a_collective(replicas, monkeypatch):
     model = harness.build_in_scope(dropout_model, replicas)
-    extended = type(model.distribute_strategy.extended)
-    monkeypatch.delattr(extended, "broadcast_from_first")
+    replicas = type(replicas_of(model.distribute_strategy))
+    monkeypatch.delattr(replicas, "broadcast_from_first")
     harness.fit_arrays(model)
 
 

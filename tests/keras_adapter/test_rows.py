@@ -5,9 +5,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
-from tfdp.keras_adapter import rows
+from tfdp.keras_adapter.gradients import sparse_rows
 
 LENGTHS = (3, 4)
 
@@ -60,9 +61,7 @@ def fit_in(sizes, **options):
     return lambda model: model.fit(data, verbose=0).history
 
 
-@pytest.mark.parametrize(
-    "options", [{}, pytest.param({"run_eagerly": True}, marks=pytest.mark.exhaustive)], ids=str
-)
+@pytest.mark.parametrize("options", tiers.first_of({}, {"run_eagerly": True}), ids=str)
 def test_rows_are_summed_in_their_places(options, trains_as_one_device):
     trains_as_one_device(model_with(**options), fit_in([4, 3, 7]))
 
@@ -84,11 +83,11 @@ def test_rows_at_places_that_replicas_do_not_share_are_refused():
     def gathered(*indices):
         return tf.IndexedSlices(tf.ones([3, 1]), tf.constant(indices), tf.constant([8, 1]))
 
-    summed = rows._in_places(gathered([5, 0], [6, 1], [5, 0]))
+    summed = sparse_rows._in_places(gathered([5, 0], [6, 1], [5, 0]))
     assert summed.indices.numpy().tolist() == [5, 6]
     assert summed.values.numpy().tolist() == [[2.0], [1.0]]
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be the same on all replicas"):
-        rows._in_places(gathered([5, 0], [6, 1], [4, 0]))
+        sparse_rows._in_places(gathered([5, 0], [6, 1], [4, 0]))
 
 
 def test_a_row_of_its_own_for_each_replica(replicas):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import optimizers
 
 X, Y = harness.regression_data(37)  # six batches: a window of four is left open
@@ -78,7 +79,7 @@ MOVES = [
 @pytest.mark.telling
 @pytest.mark.parametrize(
     ("case", "first", "second"),
-    [MOVES[0], *(pytest.param(*move, marks=pytest.mark.exhaustive) for move in MOVES[1:])],
+    tiers.first_of(*MOVES),
 )
 def test_a_saved_model_goes_on_where_it_stopped(case, first, second, tmp_path):
     outcome = interrupted(case, tmp_path / "model.keras", first, second)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 UNEVEN = [8, 3, 1, 5]
 X, Y = harness.regression_data(sum(UNEVEN))
@@ -86,7 +87,7 @@ def test_a_scalar_whose_terms_are_seen_is_the_whole_batchs(name, trains_as_one_d
     assert not [r for r in caplog.records if r.name == "tfdp"]
 
 
-@pytest.mark.parametrize("loss", [a_sum, pytest.param(a_mean, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("loss", tiers.first_of(a_sum, a_mean))
 def test_a_scalar_takes_the_mean_weight_of_the_whole_batch(loss, trains_as_one_device):
     trains_as_one_device(lambda: build(loss), fit(X, Y, WEIGHTS))
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops, optimizers
 
 UNEVEN = [8, 3, 1, 5]
@@ -81,9 +82,7 @@ STEPS = {
 VARIANTS = {"plain", "with a loss scale"}
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.exhaustive) if k in VARIANTS else k for k in STEPS]
-)
+@pytest.mark.parametrize("kind", tiers.cases(STEPS, {*STEPS} - VARIANTS))
 def test_an_own_train_step_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(sum(UNEVEN))
 

@@ -324,7 +324,7 @@ def test_a_target_of_no_known_reduction_is_refused_and_the_option_named(name, re
     assert "Keras" in str(raised.value)
 
 
-@pytest.mark.parametrize("said", ["divided", pytest.param("mean", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("said", tiers.first_of("divided", "mean"))
 def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
     """On even shares the loss of one device is the mean of the shares' roots."""
     sizes = [replicas * 2] * 2

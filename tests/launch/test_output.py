@@ -1,4 +1,4 @@
-"""A rank's pipe is read to its end, whether or not anything takes what it says."""
+"""A rank's pipe is cut into lines and read to its end, whether or not anything takes them."""
 
 import io
 import os
@@ -6,9 +6,51 @@ import threading
 
 import pytest
 
-from tfdp.launch.output import Outlet, RankStream, Sink
+from tfdp.launch.output import MAX_LINE_BYTES, LineSplitter, Outlet, RankStream, Sink
 
 LINES = [b"line %d" % number for number in range(20_000)]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def split(*chunks):
+    lines = LineSplitter(Clock())
+    return [line for chunk in chunks for line in lines.feed(chunk)] + list(lines.end())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_lines_do_not_depend_on_where_chunks_end(size):
+    data = b"one\n\ntwo\r\n 5%\r 9%\r\n 1%\r 2%\rthree\nlast"
+    chunks = [data[i : i + size] for i in range(0, len(data), size)]
+    assert split(*chunks) == [b"one", b"", b"two", b" 9%", b"three", b"last"]
+
+
+def test_a_progress_bar_is_shown_once_a_second():
+    clock = Clock()
+    lines = LineSplitter(clock)
+    shown = []
+    for tenth in range(35):
+        clock.now = tenth / 10
+        shown += lines.feed(b"\r%d" % tenth)
+    shown += lines.feed(b"\rdone\n")
+    assert shown == [b"9", b"19", b"29", b"done"]
+
+
+def test_a_bar_that_never_ends_its_line_is_shown_at_the_end():
+    assert split(b" 1%\r 2%\r") == [b" 2%"]
+    assert split(b"\r 1%\r 2%") == [b" 2%"]
+
+
+def test_a_line_without_end_is_cut():
+    lines = split(*[b"x" * 2**16] * 40, b"\r" * 2**20)
+    assert b"".join(lines) == b"x" * (40 * 2**16)
+    assert max(map(len, lines)) <= MAX_LINE_BYTES + 2**16
 
 
 class Full(io.RawIOBase):
@@ -34,7 +76,7 @@ def passed_on():
 
     def pass_on(sink, log=None):
         source, end = os.pipe()
-        stream = RankStream(1, source, sink, sink.stdout, log, threading.Lock())
+        stream = RankStream(1, source, sink, sink.stdout, log)
         stream.start()
         with open(end, "wb") as rank:
             writer = threading.Thread(target=rank.writelines, args=([b"%s\n" % x for x in LINES],))

@@ -7,7 +7,7 @@ import pytest
 from keras import optimizers
 
 import tfdp
-from tfdp.keras_adapter import likeness
+from tfdp.keras_adapter.training import likeness
 from tfdp.manifest.configuration import configuration
 
 pytestmark = harness.in_one_process

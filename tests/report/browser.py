@@ -29,14 +29,14 @@ TEXTS = """
 const found = [];
 for (const element of document.body.querySelectorAll("*")) {
   const own = [...element.childNodes].some(n => n.nodeType == 3 && n.textContent.trim());
-  if (!own || !element.checkVisibility() || element.closest("svg, .hidden")) continue;
+  if (!own || !element.checkVisibility() || element.closest("title, .hidden")) continue;
   let behind = element;
   while (behind && getComputedStyle(behind).backgroundColor == "rgba(0, 0, 0, 0)")
     behind = behind.parentElement;
-  const style = getComputedStyle(element);
-  found.push([element.textContent.slice(0, 40), style.color,
+  const style = getComputedStyle(element), drawn = element.ownerSVGElement;
+  found.push([element.textContent.slice(0, 40), drawn ? style.fill : style.color,
               getComputedStyle(behind || document.documentElement).backgroundColor,
-              parseFloat(style.fontSize)]);
+              parseFloat(style.fontSize) * (drawn ? element.getScreenCTM().a : 1)]);
 }
 return found;
 """

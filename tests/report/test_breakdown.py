@@ -5,7 +5,7 @@ import pytest
 from report.logs import later_steps, start_line, step_line, write_rank, write_run
 
 from tfdp.report.breakdown import over_time, rank_splits
-from tfdp.report.reading import read_run
+from tfdp.report.log_directory import read_run
 
 
 def sampled(directory, rank):

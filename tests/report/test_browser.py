@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from report.browser import chromium, colours, contrast
+from report.browser import channels, chromium, colours, contrast
 from report.logs import MANIFEST, write_run
 
 from tfdp import cli
@@ -115,28 +115,47 @@ def test_the_page_is_dark_where_the_reader_asks_for_it(browser, page):
 def test_charts_fill_their_place_and_lines_are_seen(browser, page, width):
     browser.show(page, width)
     boxes = browser.run(
-        "return [...document.querySelectorAll('.plot svg')].map(e => "
+        "return [...document.querySelectorAll('.chart svg')].map(e => "
         "[e.getBoundingClientRect().width, e.getBoundingClientRect().height])"
     )
     assert len(boxes) >= 9
-    assert all(wide > 200 and high > 150 for wide, high in boxes)
+    assert all(wide > 200 and high > 100 for wide, high in boxes)
     strokes = browser.run(
-        "return [...document.querySelectorAll('path.line')].map(e => getComputedStyle(e).stroke)"
+        "return [...document.querySelectorAll('.chart path')].map(e => getComputedStyle(e).stroke)"
     )
-    assert len(strokes) >= 9 and "none" not in strokes
+    ground = browser.run(
+        "return getComputedStyle(document.querySelector('.chart')).backgroundColor"
+    )
+    lines = [stroke for stroke in strokes if stroke.startswith("rgb")]
+    seen = [line for line in lines if contrast(channels(line), channels(ground)) > 3]
+    assert len(seen) >= 9
 
 
 def test_labels_of_a_chart_do_not_lie_on_each_other(browser, page):
     for width in (PHONE, DESK):
         browser.show(page, width)
-        rows = browser.run(
-            "return [...document.querySelectorAll('.plot .x, .rows .x')].map(e => "
-            "[...e.children].map(c => c.getBoundingClientRect()).map(b => [b.left, b.right]))"
+        drawings = browser.run(
+            "return [...document.querySelectorAll('.chart svg')].map(e => "
+            "[...e.querySelectorAll('text')].map(c => c.getBoundingClientRect())"
+            ".map(b => [b.left, b.right, b.top, b.bottom]))"
         )
-        assert len(rows) >= 12
-        for labels in rows:
-            gaps = [b[0] - a[1] for a, b in itertools.pairwise(labels)]
-            assert all(gap > 2 for gap in gaps), (width, labels)
+        assert len(drawings) >= 12 and all(len(labels) >= 4 for labels in drawings)
+        for labels in drawings:
+            for one, other in itertools.combinations(labels, 2):
+                apart = max(other[0] - one[1], one[0] - other[1], 0)
+                above = max(other[2] - one[3], one[2] - other[3], -2)  # letters leave room
+                assert apart > 2 or above > -2, (width, labels)
+
+
+def test_the_pointer_is_told_the_values(browser, page):
+    """What is under the middle of each drawing says something, and only strips change."""
+    browser.show(page, DESK, height=6000)
+    said = browser.run(
+        "return [...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect())"
+        ".map(b => document.elementsFromPoint(b.left + b.width / 2, b.top + b.height / 2))"
+        ".map(es => es.map(e => e.closest('.says')).filter(Boolean).map(e => e.textContent)[0])"
+    )
+    assert sum(text is not None and text.startswith(("step ", "epoch ")) for text in said) >= 9
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from tfdp import cli
 from tfdp.report import hints
 from tfdp.report.breakdown import RankSplit, Split
 from tfdp.report.hints import findings
-from tfdp.report.reading import read_run
-from tfdp.report.records import Start, Step
+from tfdp.report.log_directory import read_run
+from tfdp.report.log_lines import Start, Step
 from tfdp.report.stragglers import Wait
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from report.logs import HOUR, MANIFEST, line, start_line, step_line, write_rank, write_run
 
-from tfdp.report.fields import LogError
+from tfdp.report.log_directory import read_run
+from tfdp.report.log_values import LogError
 from tfdp.report.page import render
-from tfdp.report.reading import read_run
 
 EVIL = "<script>alert('x')</script>\"'&`</style>"
 VOID = {"meta", "link", "br", "hr", "img", "input", "path", "rect"}
@@ -93,7 +93,7 @@ def test_the_page_asks_nobody_for_anything(late):
         for _, name, value in late.attributes
         if name in ("href", "src", "srcset", "action", "xlink:href", "background")
     ]
-    assert references == ["data:,"]
+    assert [name for name in references if not name.startswith("#")] == ["data:,"]
     style = "".join(late.text[:40])
     assert "@import" not in style and "url(" not in style
     policy = [v for _, name, v in late.attributes if name == "content" and "default-src" in v]
@@ -113,7 +113,7 @@ def test_who_does_not_see_the_charts_is_told_what_they_show(late):
 
 def test_whatever_stands_in_the_logs_is_only_text(tmp_path):
     clean, evil = tmp_path / "clean", tmp_path / f"evil {EVIL.replace('/', '')}"
-    for directory, word in ((clean, "word"), (evil, EVIL)):
+    for directory, word in ((clean, "w" * len(EVIL)), (evil, EVIL)):
         start = {"host": word, "topology": word, "optimizer": word, "devices": [word]}
         logs = {"loss": 1.0, word: 2.0}
         for rank in (0, 1):
@@ -209,7 +209,7 @@ STEP_KEYS = [*json.loads(step_line(1, **PARTS)), "loss", "loss_scale", "gradient
 STEPS = st.dictionaries(st.sampled_from(STEP_KEYS[3:]), NUMBERS)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=20, deadline=None)
 @hypothesis.given(
     steps=st.lists(STEPS, min_size=1, max_size=5),
     logs=st.dictionaries(st.text(max_size=5), NUMBERS, max_size=3),

@@ -3,7 +3,7 @@
 import pytest
 from report.logs import start_line, step_line, write_rank
 
-from tfdp.report.reading import read_run
+from tfdp.report.log_directory import read_run
 from tfdp.report.scaling import caveats, scaling
 from tfdp.report.summary import headline
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from report.logs import later_steps, start_line, step_line, write_rank, write_run
 
-from tfdp.report.reading import read_run
+from tfdp.report.log_directory import read_run
 from tfdp.report.stragglers import straggler, stragglers, waits
 
 

@@ -13,8 +13,8 @@ from report.logs import (
     write_run,
 )
 
-from tfdp.report.files import steady
-from tfdp.report.reading import read_run
+from tfdp.report.log_directory import read_run
+from tfdp.report.rank_log import steady
 from tfdp.report.summary import curves, headline, skipped, traffic
 
 

@@ -229,13 +229,7 @@ DIFFERENT_MODELS = {
 
 @pytest.mark.parametrize(
     "option",
-    [
-        "dtype",
-        *(
-            pytest.param(o, marks=pytest.mark.exhaustive)
-            for o in ("activation", "kernel_regularizer")
-        ),
-    ],
+    tiers.first_of("dtype", "activation", "kernel_regularizer"),
 )
 def test_layers_that_differ_in_what_no_variable_shows_are_named(option, strategy, board):
     x, y = harness.regression_data(8)

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, mirrored_run
 
-import tfdp
 from tfdp.strategy import _tensorflow
-from tfdp.strategy.cluster_extended import ClusterExtended
+from tfdp.strategy.extended import DataParallelExtended
+from tfdp.strategy.inputs import Inputs
 
 # For each name the parameters that the strategy passes or overrides, in their order.
 SIGNATURES = {
@@ -235,13 +235,12 @@ def test_the_strategy_overrides_only_names_that_tensorflow_still_has():
         "should_checkpoint",
         "should_save_summary",
     }
-    inner = type(tfdp.DataParallelStrategy(["CPU:0"]).extended)
-    for extended in (inner, ClusterExtended):
-        check_overridden(extended, properties if extended is ClusterExtended else set())
+    check_overridden(DataParallelExtended, properties)
+    check_overridden(Inputs, set())
 
 
 def check_overridden(extended, properties):
-    own = {"is_tfdp", "identical_writes", "summed_on_read", "broadcast_from_first"}
+    own = {"replicas", "processes", "topology", "num_replicas", "first_rank", "cuts"}
     for name in vars(extended):
         if name in METHODS["MirroredExtended"]:
             assert hasattr(_tensorflow.MirroredExtended, name)

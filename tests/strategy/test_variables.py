@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.replicas import replicas_of
 from tfdp.strategy import variables
 
 SYNCHRONIZATIONS = tf.VariableSynchronization
@@ -176,7 +177,7 @@ def test_identical_writes_send_nothing(aggregation):
     @tf.function
     def step():
         def replica():
-            with strategy.extended.identical_writes():
+            with replicas_of(strategy).identical_writes():
                 variable.assign_add([1.0, 1.0])
 
         strategy.run(replica)
@@ -205,7 +206,7 @@ def test_the_mark_of_identical_writes_ends_with_its_block_and_after_an_error():
 
 def test_shares_are_kept_by_the_replicas_and_read_as_their_sum_outside():
     strategy = harness.strategy(3)
-    with strategy.scope(), strategy.extended.summed_on_read():
+    with strategy.scope(), replicas_of(strategy).summed_on_read():
         variable = tf.Variable([1.0, 0.0])
     with strategy.scope():
         ordinary = tf.Variable([1.0, 0.0])

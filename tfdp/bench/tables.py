@@ -7,6 +7,7 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 
@@ -67,16 +68,21 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
     """A row for each side: median, range, bandwidths, ratio to the bound; the fastest first."""
     table = Table(
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
-        caption="MB/s: bytes / time. bus: MB/s that a ring's rank sends. / bound: time / bound.",
+        caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
+        "/ bound: time / bound.",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
-    for column in ("side", "median", "min-max", "MB/s", "bus", "/ bound"):
-        table.add_column(column, justify="left" if column == "side" else "right", no_wrap=True)
+    table.add_column("side", overflow="fold")
+    for column in ("median", "min-max", "algorithm\nMB/s", "bus\nMB/s", "/ bound"):
+        table.add_column(column, justify="right", no_wrap=True)
     for side, seconds in sorted(times(measured, size_bytes).items(), key=lambda row: row[1][0]):
         median = statistics.median(seconds)
         table.add_row(
             side,
             _show(median),
-            f"{_show(min(seconds))} - {_show(max(seconds))}",
+            _range(min(seconds), max(seconds)),
             f"{size_bytes / median / 1e6:.1f}",
             f"{bound.bus_rate(size_bytes, median) / 1e6:.1f}",
             f"{median / bound.seconds(size_bytes):.2f}",
@@ -143,3 +149,9 @@ def _show(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def _range(least: float, most: float) -> str:
+    low, unit = _show(least).split()
+    high = _show(most)
+    return f"{low} - {high}" if high.endswith(f" {unit}") else f"{low} {unit} - {high}"

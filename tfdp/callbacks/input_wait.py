@@ -25,8 +25,9 @@ class InputMonitor(keras.callbacks.Callback):
       ValueError: When training begins, if there is none.
 
     >>> import keras, numpy as np, tfdp
-    >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse")
+    >>> with tfdp.DataParallelStrategy(devices=["CPU:0"]).scope():
+    ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
     >>> arrays = np.ones([8, 4], "float32"), np.ones([8, 1], "float32")
     >>> batches = tfdp.data.pipeline(arrays, 4, seed=1)
     >>> history = model.fit(batches, callbacks=[InputMonitor()], verbose=0).history

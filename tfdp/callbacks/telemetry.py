@@ -18,6 +18,7 @@ from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
+from tfdp.replicas import ProcessGroup, Replicas, processes_of, replicas_of
 from tfdp.stragglers import LEAST_SAMPLES, stragglers
 
 
@@ -126,13 +127,10 @@ class Telemetry(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Opens the files, and has the train function record."""
         strategy = self.model.distribute_strategy
-        self._extended = strategy.extended
-        under_tfdp = getattr(self._extended, "is_tfdp", False)
-        self._processes = (
-            self._extended.processes if under_tfdp and strategy.extended.in_cluster else None
-        )
-        self._rank, self._world_size = _place(self._processes)
-        self._recorder = self._attached(strategy) if under_tfdp else None
+        replicas = replicas_of(strategy)
+        self._processes = processes_of(strategy)
+        self._rank, self._world_size = _place(replicas)
+        self._recorder = None if replicas is None else self._attached(strategy)
         self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
         if self._rank == 0:
             write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
@@ -172,7 +170,7 @@ class Telemetry(keras.callbacks.Callback):
             numbers = {f"epoch_{name}": float(value) for name, value in scalars.items()}
             self._files.scalars(epoch, numbers)
         # All ranks have as many; few are kept for the next epoch.
-        if self._processes is not None and len(self._waits) >= LEAST_SAMPLES:
+        if self._processes.world_size > 1 and len(self._waits) >= LEAST_SAMPLES:
             self._name_straggler(self._processes)
             self._waits, self._sample_seconds = [], []
 
@@ -232,9 +230,9 @@ class Telemetry(keras.callbacks.Callback):
         # Below 0 where one step applies the optimizer more than once.
         return {"loss_scale": scale} | ({"skipped_steps": skipped} if skipped >= 0 else {})
 
-    def _name_straggler(self, processes: Any) -> None:
+    def _name_straggler(self, processes: ProcessGroup) -> None:
         seconds = float(np.median(self._sample_seconds)) if self._sample_seconds else 0.0
-        posts = processes.board.all_gather("telemetry", [self._waits, host_name(), seconds])
+        posts = processes.all_gather("telemetry", [self._waits, host_name(), seconds])
         waits = [post.value[0] for post in posts]
         samples = min(map(len, waits))
         # By rank 0's step, as in the report: each rank's own may lead to other names.
@@ -280,14 +278,14 @@ class Telemetry(keras.callbacks.Callback):
         return recorder
 
 
-def _place(processes: Any) -> tuple[int, int | None]:
+def _place(replicas: Replicas | None) -> tuple[int, int | None]:
     """This process' rank, and of how many.
 
     Without a strategy of tfdp over processes only the rank may be known, from the environment: each
     process has a file of its own all the same.
     """
-    if processes is not None:
-        return processes.rank, processes.world_size
+    if replicas is not None and replicas.processes.world_size > 1:
+        return replicas.processes.rank, replicas.processes.world_size
     rank = cluster.rank_in_environment()
     return rank or 0, None if rank else 1
 

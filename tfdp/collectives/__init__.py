@@ -4,10 +4,11 @@ from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.communicator import Communicator
 from tfdp.collectives.probing import Probe
 from tfdp.collectives.processes import STOP_TRAINING, Processes, join, joined
+from tfdp.collectives.progress import ProgressCounters
 from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.runtime import global_seed
-from tfdp.collectives.sequence import Sequences
-from tfdp.collectives.slices import map_values
+from tfdp.collectives.sequence import Sequences, next_key
+from tfdp.collectives.slices import Value, map_values
 
 __all__ = [
     "STOP_TRAINING",
@@ -15,10 +16,13 @@ __all__ = [
     "Communicator",
     "Probe",
     "Processes",
+    "ProgressCounters",
     "Reducer",
     "Sequences",
+    "Value",
     "global_seed",
     "join",
     "joined",
     "map_values",
+    "next_key",
 ]

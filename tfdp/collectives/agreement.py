@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from typing import Any
 
 from tfdp.cluster.board import Board, Post
-from tfdp.collectives.sequence import Sequences
+from tfdp.collectives.sequence import Call, Sequences
 from tfdp.errors import CollectiveMismatchError
 
 
@@ -32,6 +31,18 @@ class Agreement:
         self._prefix = prefix
         self._posted: set[str] = set()
         self._agreed: set[str] = set()
+
+    def key_of_group(self, group: tuple[int, ...]) -> int:
+        """A number for a group of ranks, alike in all processes."""
+        return self._board.number(f"{self._prefix} group {group}")
+
+    def new_sequences(self) -> Sequences:
+        """Records of one more traced function, whose keys are alike in all processes."""
+
+        def key_of(call: Call, ordinal: int, keys: int) -> int:
+            return self._board.number(f"{self._prefix} {call} number {ordinal}", keys)
+
+        return Sequences(key_of)
 
     def reach(self, sequences: Sequences, function: str) -> None:
         """Waits until the other processes have traced the same.
@@ -80,7 +91,7 @@ class Agreement:
                 raise self._difference(rank, post, calls, function)
 
     def _difference(self, other: int, post: Post, calls: list[str], function: str) -> Exception:
-        theirs: list[Any] = post.value["calls"]
+        theirs: list[str] = post.value["calls"]
         pairs = enumerate(itertools.zip_longest(calls, theirs))
         position, (a, b) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
         return CollectiveMismatchError(

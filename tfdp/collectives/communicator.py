@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tfdp.collectives import sequence, shapes
-from tfdp.collectives.launching import Launcher
+from tfdp.collectives.launching import Key, Launcher
 from tfdp.collectives.progress import ProgressCounters
 
 # What these ops move no values of on CPU: the bits travel as another type.
@@ -95,7 +94,7 @@ class Communicator:
         launch = self._launcher.prepare("all_gather", sent, group)
         sent = self._once_compared(sent, sent, group)
 
-        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Any) -> tf.Tensor:
+        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Key) -> tf.Tensor:
             return tf.raw_ops.CollectiveGatherV2(
                 input=tensor, ordering_token=[ordering_token], **keys, **self._options(len(group))
             )
@@ -145,7 +144,7 @@ class Communicator:
         everyone = tuple(range(self._world_size))
         launch = self._launcher.prepare(kind, tensor, everyone, keys)
 
-        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Any) -> tf.Tensor:
+        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Key) -> tf.Tensor:
             result = transfers(tensor, launch.rank, launch.instance_key)
             # A write, so that those of one graph run one after the other: they may have the same
             # keys, where a function is called twice or two replica functions share a graph. And it
@@ -185,7 +184,7 @@ class Communicator:
         received.set_shape(like.shape)
         return received if bits is None else tf.bitcast(received, like.dtype)
 
-    def _pair(self, source: int, target: int) -> dict[str, Any]:
+    def _pair(self, source: int, target: int) -> dict[str, int | str]:
         group = (min(source, target), max(source, target))
         return {"group_key": self._launcher.group_key(group), **self._options(len(group))}
 
@@ -197,7 +196,7 @@ class Communicator:
         launch = self._launcher.prepare("all_reduce", shaped, group)
         tensor = self._once_compared(tensor, shaped, group)
 
-        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Any) -> tf.Tensor:
+        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Key) -> tf.Tensor:
             return tf.raw_ops.CollectiveReduceV2(
                 input=tensor,
                 ordering_token=[ordering_token],
@@ -226,7 +225,7 @@ class Communicator:
         with tf.control_dependencies([shapes.check(call, group, tf.unstack(every, len(group)))]):
             return tf.identity(tensor)
 
-    def _options(self, group_size: int) -> dict[str, Any]:
+    def _options(self, group_size: int) -> dict[str, int | str]:
         return {
             "group_size": group_size,
             "communication_hint": self._hint,

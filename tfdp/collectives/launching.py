@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from tfdp.collectives import sequence
 from tfdp.collectives.capturing import as_token, captured
 from tfdp.collectives.progress import Counter, ProgressCounters
+
+# A number of a group or an instance, which may be computed when the step runs, or a token.
+Key: TypeAlias = int | tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Launch:
 
     rank: int
     group: tuple[int, ...]
-    group_key: int | tf.Tensor
-    instance_key: int | tf.Tensor
+    group_key: Key
+    instance_key: Key
     ordering_token: tf.Tensor
     counter: Counter | None
     text: str
@@ -75,7 +78,7 @@ class Launcher:
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
         call = sequence.Call(kind, tensor.dtype.name, shape, group)
         group_key: int | tf.Tensor = self.group_key(group)
-        instance_key: int | tf.Tensor = sequences.instance_key(rank, call, keys)
+        instance_key: Key = sequences.instance_key(rank, call, keys)
         if not tensor.shape.is_fully_defined():
             # The runtime remembers an instance's shape: a call whose shape varies has a group of
             # its own, in which each shape is an instance.
@@ -117,7 +120,7 @@ class Launcher:
         else:
 
             @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-            def call(tensor: tf.Tensor, keys: dict[str, Any]) -> tf.Tensor:
+            def call(tensor: tf.Tensor, keys: dict[str, Key]) -> tf.Tensor:
                 return collective(tensor, **keys)
 
             result = call(tensor, keys)
@@ -140,7 +143,7 @@ class Launcher:
         return self._tokens[group, rank]
 
 
-def _keys(launch: Launch) -> dict[str, Any]:
+def _keys(launch: Launch) -> dict[str, Key]:
     return {
         "ordering_token": launch.ordering_token,
         "group_key": launch.group_key,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from tfdp.cluster.board import Board
+from tfdp.cluster.board import Post
 from tfdp.collectives import transfers
 from tfdp.collectives.communicator import Communicator
 from tfdp.topology import Exchange, Links, Schedule, Transfer
@@ -30,20 +29,23 @@ class Probe:
       run: Calls a function without arguments in every local replica, in a graph.
       communicator: Between all ranks.
       hosts: For each rank the index of its host.
-      board: Of the cluster; None within one process.
+      barrier: Waits until all processes have come to it.
+      all_gather: Gives what each process calls it with, in the order of ranks.
     """
 
     def __init__(
         self,
-        run: Callable[[Callable[[], tf.Tensor]], Any],
+        run: Callable[[Callable[[], tf.Tensor]], tf.distribute.DistributedValues | tf.Tensor],
         communicator: Communicator,
         hosts: Sequence[int],
-        board: Board | None,
+        barrier: Callable[[str], None],
+        all_gather: Callable[[str, list[float]], list[Post]],
     ) -> None:
         self._run = run
         self._communicator = communicator
         self._hosts = hosts
-        self._board = board
+        self._barrier = barrier
+        self._all_gather = all_gather
 
     def links(self) -> Links:
         """The links' latencies and rates: the slowest of each kind, the same on all ranks.
@@ -113,17 +115,14 @@ class Probe:
         step = tf.function(lambda: self._run(replica), autograph=False)
         taken = []
         for _ in range(runs + 1):
-            if self._board is not None:
-                self._board.barrier("a measurement of the links")
+            self._barrier("a measurement of the links")
             began = time.perf_counter()
             for result in tf.nest.flatten(step(), expand_composites=True):
                 result.numpy()
             taken.append(time.perf_counter() - began)
         timed = taken[1:]  # the first one is traced
-        if self._board is not None:
-            posts = self._board.all_gather("what the links took", timed)
-            timed = [max(of_ranks) for of_ranks in zip(*(p.value for p in posts), strict=True)]
-        return min(timed)
+        posts = self._all_gather("what the links took", timed)
+        return min(max(of_ranks) for of_ranks in zip(*(p.value for p in posts), strict=True))
 
 
 def _inside(hosts: Sequence[int]) -> list[tuple[int, int]]:

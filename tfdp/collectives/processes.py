@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,11 @@ from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.collectives import runtime
+from tfdp.collectives import eager, runtime
+from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.progress import ProgressCounters
-from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
+from tfdp.collectives.slices import Value
+from tfdp.errors import ClusterError, RankMismatchError
 
 # The setting that `fit` reads from its model.
 STOP_TRAINING = "`stop_training`"
@@ -103,11 +105,24 @@ class Processes:
         self._adopt_seeds()
         self.board.barrier("the start of TensorFlow on all ranks")
 
+    @property
+    def said_by(self) -> str:
+        """How errors begin that must name the rank."""
+        return f"Rank {self.rank}: "
+
+    def resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """The cluster as TensorFlow describes it."""
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": self.addresses}),
+            task_type="worker",
+            task_id=self.rank,
+        )
+
     def _progress(self) -> Progress:
         settings = {name: _read(setting) for name, setting in self.settings.items()}
         return dataclasses.replace(self.counters.read(), error=self.error or "", settings=settings)
 
-    def compare_strategies(self, options: dict[str, Any]) -> int:
+    def compare_strategies(self, options: Mapping[str, object]) -> int:
         """The number of a new strategy, after its options were found alike on all ranks.
 
         Raises:
@@ -117,7 +132,7 @@ class Processes:
         self._strategies += 1
         return self._strategies
 
-    def compare(self, subject: str, options: dict[str, Any]) -> None:
+    def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Waits for all ranks' `options` (JSON) and compares them.
 
         Raises:
@@ -133,52 +148,43 @@ class Processes:
                         f"on rank {rank}. Give all ranks the same script and data."
                     )
 
-    # ---- eager reductions
+    # ---- meeting
 
-    def sum_eagerly(self, values: Sequence[Any]) -> list[Any]:
-        """The sums of tensors and IndexedSlices over processes, outside of graphs.
+    def barrier(self, subject: str) -> None:
+        """Waits until all ranks have come to the same call on `subject`."""
+        self.board.barrier(subject)
 
-        The bytes go through rank 0: for debugging and single numbers, not for training.
-        """
-        arrays = [_components(value) for value in values]
-        described = [[_described(array) for array in parts] for parts in arrays]
-        payload = b"".join(array.tobytes() for parts in arrays for array in parts)
-        posts = self._all_gather_alike("sum", described, payload, _alike_for_sum)
-        received = [_unpacked(post) for post in posts]
-        results: list[Any] = []
-        for index, value in enumerate(values):
-            of_ranks = [parts[index] for parts in received]
-            if isinstance(value, tf.IndexedSlices):
-                rows = [np.concatenate(parts) for parts in zip(*of_ranks, strict=True)]
-                results.append(tf.IndexedSlices(*map(tf.constant, rows), value.dense_shape))
-            else:
-                total = of_ranks[0][0]
-                for (array,) in of_ranks[1:]:
-                    total = total + array
-                results.append(tf.constant(total, dtype=value.dtype))
-        return results
+    def from_first(self, subject: str, value: object = None, payload: bytes = b"") -> Post:
+        """Gives rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
+        return self.board.from_first(subject, value, payload)
+
+    def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
+        """Gives every rank's post on `subject`, in the order of ranks."""
+        return self.board.all_gather(subject, value, payload)
+
+    def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
+        """Sums each value over processes, outside of graphs: see `eager`."""
+        return eager.sums(self.board, values)
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
-        """The processes' tensors concatenated along `axis`, outside of graphs."""
-        described = {"dtype": value.dtype.name, "axis": axis, "axes": value.shape.rank}
-        payload = tf.io.serialize_tensor(value).numpy()
-        posts = self._all_gather_alike("gather", described, payload, _equal)
-        parts = [tf.io.parse_tensor(post.payload, value.dtype) for post in posts]
-        return tf.concat(parts, axis)
+        """Concatenates the processes' tensors along `axis`, outside of graphs: see `eager`."""
+        return eager.gather(self.board, value, axis)
 
-    def _all_gather_alike(
-        self, kind: str, described: Any, payload: bytes, alike: Callable[[Any, Any], bool]
-    ) -> list[Post]:
-        value = [kind, described]
-        posts = self.board.all_gather("a reduction outside of graphs", value, payload)
-        for rank, post in enumerate(posts):
-            if post.value[0] != kind or not alike(post.value[1], described):
-                raise CollectiveMismatchError(
-                    f"Rank {self.rank}: every rank must make the same reductions, but this one "
-                    f"makes a {kind} of {described} and rank {rank} a {post.value[0]} of "
-                    f"{post.value[1]}. Let all ranks run the same code."
-                )
-        return posts
+    # ---- tracing
+
+    def agreement(self, strategy: str) -> Agreement:
+        """How the traces of a strategy, by its name, come to the same collectives."""
+        return Agreement(self.board, self.local_size, strategy)
+
+    def count_step(self) -> None:
+        """Counts, in the graph that is being built, that a replica function begins."""
+        self.counters.step()
+
+    # ---- failing
+
+    def fail(self, error: Exception) -> None:
+        """Tells all ranks of `error`, with which they end."""
+        self.board.fail(error)
 
     def failure(self, within_seconds: float) -> Exception | None:
         """What went wrong in the cluster; waits for word of it, which may follow an error."""
@@ -337,42 +343,3 @@ def _difference(introductions: list[dict[str, Any]]) -> str | None:
                 "`tfdp.DataParallelStrategy(devices=[...])`."
             )
     return None
-
-
-def _components(value: Any) -> list[np.ndarray]:
-    if isinstance(value, tf.IndexedSlices):
-        return [value.values.numpy(), value.indices.numpy()]
-    return [np.asarray(value)]
-
-
-def _described(array: np.ndarray) -> list[Any]:
-    return [array.dtype.name, list(array.shape)]
-
-
-def _unpacked(post: Post) -> list[list[np.ndarray]]:
-    offset, values = 0, []
-    for parts in post.value[1]:
-        arrays = []
-        for dtype, shape in parts:
-            size = int(np.prod(shape, dtype=np.int64))
-            arrays.append(np.frombuffer(post.payload, dtype, size, offset).reshape(shape))
-            offset += arrays[-1].nbytes
-        values.append(arrays)
-    return values
-
-
-def _alike_for_sum(one: Any, other: Any) -> bool:
-    """Whether two descriptions may be summed: rows of slices may differ in number."""
-    if len(one) != len(other):
-        return False
-    for a, b in zip(one, other, strict=True):
-        if len(a) != len(b):
-            return False
-        rows = 0 if len(a) == 1 else 1
-        if any(p[0] != q[0] or p[1][rows:] != q[1][rows:] for p, q in zip(a, b, strict=True)):
-            return False
-    return True
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return bool(one == other)

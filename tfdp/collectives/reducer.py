@@ -41,12 +41,12 @@ class Reducer:
 
     def all_reduce(
         self,
-        values: Sequence[tf.Tensor | tf.IndexedSlices],
+        values: Sequence[slices.Value],
         rank: int,
         prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
         merge_rows: bool = False,
         watch: Watch | None = None,
-    ) -> list[tf.Tensor | tf.IndexedSlices]:
+    ) -> list[slices.Value]:
         """The sum of each value over all replicas, the same bits on each of them.
 
         Of slices the result holds every replica's rows in the order of ranks, which is what one
@@ -61,7 +61,7 @@ class Reducer:
           watch: Is told of each bucket, and then of what travels alone.
         """
         prepare = prepare or (lambda tensor: tensor)
-        results: list[tf.Tensor | tf.IndexedSlices] = list(values)
+        results: list[slices.Value] = list(values)
         dense = []
         for index, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):

@@ -9,7 +9,6 @@ import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -75,7 +74,9 @@ class Sequences:
         self._calls: dict[int, list[Call]] = {}
         self._graphs: dict[int, tf.Graph] = {}
         self._instance_keys: dict[tuple[tuple[int, ...], int], int] = {}
-        self._issued: collections.Counter[tuple[int, Any]] = collections.Counter()
+        self._issued: collections.Counter[tuple[int, Call | tuple[int, ...]]] = (
+            collections.Counter()
+        )
         self._shapes: dict[tuple[Call, int], dict[int, tf.Tensor]] = {}
 
     @contextlib.contextmanager

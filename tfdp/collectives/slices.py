@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from tfdp.collectives.communicator import Communicator
 
+# What is summed: of slices, the rows of all ranks.
+Value: TypeAlias = tf.Tensor | tf.IndexedSlices
 
-def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Any) -> Any:
+
+def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Value) -> Value:
     """`fn` of a tensor, or of the values of IndexedSlices."""
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)

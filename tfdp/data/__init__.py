@@ -12,12 +12,12 @@ from tfdp.lazy import lazy_names
 if TYPE_CHECKING:
     from tfdp.data import sources
     from tfdp.data.build import pipeline
-    from tfdp.data.global_batches import Pipeline
+    from tfdp.data.pipelines import Pipeline
 
 __all__ = ["Pipeline", "pipeline", "sources"]
 
 _LAZY = {
-    "Pipeline": ("tfdp.data.global_batches", "Pipeline"),
+    "Pipeline": ("tfdp.data.pipelines", "Pipeline"),
     "pipeline": ("tfdp.data.build", "pipeline"),
     "sources": ("tfdp.data.sources", None),
 }

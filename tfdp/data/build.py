@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from tfdp import keras_adapter
-from tfdp.data.global_batches import Pipeline
 from tfdp.data.options import PipelineOptions
-from tfdp.data.sources.choice import as_source
+from tfdp.data.pipelines import Pipeline
+from tfdp.data.sources.as_source import as_source
 
 
 def pipeline(
@@ -26,6 +25,10 @@ def pipeline(
     shuffle_buffer: int = 10_000,
 ) -> Pipeline:
     """Global batches of a source, for `fit`, `evaluate`, `predict` and loops of your own.
+
+    Keras' `fit`, `evaluate` and `predict` know of pipelines once a strategy of tfdp was made. To
+    use one without any strategy, call `tfdp.keras_adapter.install()` after
+    `import tfdp.keras_adapter`; else they raise RuntimeError.
 
     The t-th batch of an epoch holds the same examples in the same order for any number of replicas
     and processes; each is cut as evenly as can be. Every example comes once an epoch, in an order
@@ -82,5 +85,4 @@ def pipeline(
         memory_bytes=memory_bytes,
         shuffle_buffer=shuffle_buffer,
     )
-    keras_adapter.install()
     return Pipeline(as_source(source, split=split), options)

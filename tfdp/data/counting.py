@@ -1,70 +1,38 @@
 """Counts each batch when a step takes it, and the time until it is there.
 
-A number travels with each batch and says whose it is: a step that was traced with one pipeline
-then counts for another whose batches are of the same kind.
+An iterator brings the variable along in which it counts, as one of its parts. So a step that was
+traced with one pipeline counts for another whose batches are of the same kind.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdp.data._tensorflow import IteratorSpec, OwnedIterator
+from tfdp.data.feed import AbstractFeed
 from tfdp.determinism import seconds_in_graph
 
-# Called with the seconds that were waited.
-Take = Callable[[float], None]
-
-_NUMBERS = itertools.count(1)
-_COUNTERS: weakref.WeakValueDictionary[int, Counter] = weakref.WeakValueDictionary()
+# What a graph knows of a variable that is a part of an iterator.
+HANDLE_SPEC = tf.TensorSpec([], tf.resource)
 
 
-class Counter:
-    """What is to be called for each batch; lives as long as what holds it.
-
-    Args:
-      take: Called with the seconds that were waited.
-      end: Called when an iterator has no more.
-      explain: Called with an error of an iterator; returns what is to be raised in its place.
-    """
-
-    def __init__(
-        self,
-        take: Take,
-        end: Callable[[], None],
-        explain: Callable[[Exception], Exception],
-    ) -> None:
-        self.take = take
-        self.end = end
-        self.explain = explain
-        self.number = next(_NUMBERS)
-        _COUNTERS[self.number] = self
-
-    def mark(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Each batch as (batch, the counter's number)."""
-        # No `map`: it would cost each iterator some 5 ms at its start.
-        numbers = tf.data.Dataset.from_tensors(tf.constant(self.number, tf.int64)).repeat()
-        return tf.data.Dataset.zip((batches, numbers))
-
-    def observe(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """`batches`, each counted when it leaves the dataset, and the time until it is there."""
-        number = self.number
-        # Zip asks in order: the clock, then the batches.
-        asked = tf.data.Dataset.range(1).repeat().map(lambda _: seconds_in_graph())
-
-        def take(asked: tf.Tensor, batch: Any) -> Any:
-            waited = seconds_in_graph() - asked
-            tf.numpy_function(take_number, [tf.constant(number, tf.int64), waited], [])
-            return batch
-
-        return tf.data.Dataset.zip((asked, batches)).map(take)
+def new_handle(value: Any) -> tf.Tensor:
+    """The handle of a new variable that lives as long as its handle, and starts with `value`."""
+    with tf.device("CPU:0"):
+        value = tf.convert_to_tensor(value)
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=value.dtype,
+            shape=value.shape,
+            shared_name="cd2c89b7-88b7-44c8-ad83-06c2a9158347",
+        )  # TensorFlow's name for what has none
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    return handle
 
 
 class Clock:
@@ -83,37 +51,74 @@ class Clock:
     def __exit__(self, *error: Any) -> None:
         self._order.__exit__(*error)
 
-    def take(self, number: tf.Tensor) -> None:
-        """Tells the counter of that number, once the number is there."""
+    def seconds_until(self, value: Any) -> Any:
+        """The seconds from the beginning of the context until `value`, a nest, is there."""
         if tf.executing_eagerly():
-            take_number(number.numpy(), time.perf_counter() - self._asked)
-            return
-        with tf.control_dependencies([number]):
-            waited = seconds_in_graph() - self._asked
-        tf.numpy_function(take_number, [number, waited], [])
+            return time.perf_counter() - self._asked
+        first, *_ = tf.nest.flatten(value, expand_composites=True)
+        with tf.control_dependencies([first]):
+            return seconds_in_graph() - self._asked
+
+
+class Tally:
+    """The number of batches that were taken, and the seconds that were waited for them.
+
+    Both are in one variable, which iterators write wherever they run.
+
+    Args:
+      handle: The variable's; a graph is given it as a part of an iterator. None: a new one.
+
+    >>> tally = Tally()
+    >>> tally.add(0.5)
+    >>> tally.read()
+    (1, 0.5)
+    """
+
+    def __init__(self, handle: tf.Tensor | None = None) -> None:
+        self.handle = new_handle(np.zeros(2)) if handle is None else handle
+
+    def add(self, waited_seconds: Any, batches: Any = 1.0) -> None:
+        """Counts a batch, or with a scalar tensor of 0.0 none; eagerly or in a graph."""
+        both = tf.convert_to_tensor([batches, waited_seconds], tf.float64)
+        tf.raw_ops.AssignAddVariableOp(resource=self.handle, value=both)
+
+    def read(self) -> tuple[int, float]:
+        """The number of batches, and the seconds."""
+        with tf.init_scope():
+            both = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.float64)
+        batches, seconds = both.numpy().tolist()
+        return int(batches), seconds
+
+    def observe(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """`batches`, each counted when it leaves the dataset, and the time until it is there."""
+        # Zip asks in order: the clock, then the batches.
+        asked = tf.data.Dataset.range(1).repeat().map(lambda _: seconds_in_graph())
+
+        def take(asked: tf.Tensor, batch: Any) -> Any:
+            self.add(seconds_in_graph() - asked)
+            return batch
+
+        return tf.data.Dataset.zip((asked, batches)).map(take)
 
 
 class CountingIterator(OwnedIterator):
-    """An iterator of marked batches that gives the batches, in graphs too."""
+    """An iterator over batches that counts those it gives, in graphs too."""
 
-    counter: Counter | None = None
-
-    @property
-    def element_spec(self) -> Any:
-        """Of the batches."""
-        return self._element_spec[0]
+    tally: Tally
+    feed: AbstractFeed | None = None  # where the iterator was made, not in graphs
 
     def get_next_as_optional(self) -> Any:
         """The next batch, or none."""
-        marked = OwnedIterator(
-            components=[self._iterator_resource], element_spec=self._element_spec
-        )
-        return take_optional(marked.get_next_as_optional)
+        with Clock() as clock:
+            optional = super().get_next_as_optional()
+        is_there = tf.cast(optional.has_value(), tf.float64)
+        self.tally.add(clock.seconds_until(is_there) * is_there, is_there)
+        return optional
 
     def _next_internal(self) -> Any:
-        with explained(self.counter), Clock() as clock:
-            batch, number = super()._next_internal()
-        clock.take(number)
+        with explained(self.feed), Clock() as clock:
+            batch = super()._next_internal()
+        self.tally.add(clock.seconds_until(batch))
         return batch
 
     @property
@@ -129,48 +134,37 @@ class CountingIteratorSpec(IteratorSpec):
         """The class."""
         return CountingIterator
 
+    @property
+    def _component_specs(self) -> tuple[Any, ...]:
+        return (*super()._component_specs, HANDLE_SPEC)
+
+    def _to_components(self, value: CountingIterator) -> tuple[Any, ...]:
+        return (*super()._to_components(value), value.tally.handle)
+
     def _from_components(self, components: Any) -> CountingIterator:
-        return CountingIterator(components=components, element_spec=self._element_spec)
+        *parts, handle = components
+        iterator = CountingIterator(components=parts, element_spec=self._element_spec)
+        iterator.tally = Tally(handle)
+        return iterator
 
 
-def iterate(batches: tf.data.Dataset, counter: Counter) -> CountingIterator:
-    """An iterator over marked batches."""
+def iterate(batches: tf.data.Dataset, feed: AbstractFeed, tally: Tally) -> CountingIterator:
+    """An iterator over a feed's batches, which counts in `tally`."""
     iterator = CountingIterator(batches)
-    iterator.counter = counter
+    iterator.feed, iterator.tally = feed, tally
     return iterator
 
 
 @contextlib.contextmanager
-def explained(counter: Counter | None) -> Iterator[None]:
-    """Raises what the counter makes of an error of an iterator."""
+def explained(feed: AbstractFeed | None) -> Iterator[None]:
+    """Raises what the feed makes of an error of an iterator, and tells it of the end."""
     try:
         yield
     except tf.errors.OutOfRangeError:
-        if counter is not None:
-            counter.end()
+        if feed is not None:
+            feed.end()
         raise
     except tf.errors.OpError as error:
-        if counter is None:
+        if feed is None:
             raise
-        raise counter.explain(error) from error
-
-
-def take_optional(get_next: Callable[[], Any]) -> Any:
-    """An optional batch out of an optional marked one, which `get_next` gets; counted if there."""
-    with Clock() as clock:
-        optional = get_next()
-
-    def taken() -> Any:
-        batch, number = optional.get_value()
-        clock.take(number)
-        return tf.experimental.Optional.from_value(batch)
-
-    spec = optional.element_spec[0]
-    return tf.cond(optional.has_value(), taken, lambda: tf.experimental.Optional.empty(spec))
-
-
-def take_number(number: np.ndarray, waited_seconds: np.ndarray) -> None:
-    """Tells the counter of that number, if it is still there."""
-    counter = _COUNTERS.get(int(number))
-    if counter is not None:
-        counter.take(float(waited_seconds))
+        raise feed.explain(error) from error

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from tfdp.data.options import PipelineOptions
-from tfdp.data.sources.base import AbstractSource
+from tfdp.data.sources.abstract import AbstractSource
 
 
 def identify(

@@ -13,7 +13,7 @@ ExampleFunction = Callable[[tf.Tensor, tf.Tensor, Any], Any]
 
 
 def example_function(map_fn: Callable[..., Any] | None) -> ExampleFunction:
-    """`map_fn` as the chains call it: a tuple's parts one by one, and a seed if it needs one.
+    """`map_fn` as datasets call it here: a tuple's parts one by one, and a seed if it needs one.
 
     The seed is an int64 tensor of shape (2,), as `tf.random.stateless_*` takes: a number for the
     epoch, and the example's index. It is given to a parameter `seed` that nothing else fills.

@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from tfdp.shares import largest_share, share_place
+
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
@@ -14,8 +16,8 @@ class Shares:
     Attributes:
       rows: Indices of examples, shape (batches * ranks, the most examples of a share). What is
         beyond a share's size repeats one of the batch's.
-      places: For each row the rank, how many of the row count, how many of the batch come before
-        those, and how many the batch has: int64, shape (batches * ranks, 4).
+      places: For each row its `share_place`: the rank, how many of the row count, how many of the
+        batch come before those, and how many the batch has; int64, shape (batches * ranks, 4).
     """
 
     rows: np.ndarray
@@ -70,7 +72,7 @@ def cut(
     )
     if rest and not drop_remainder:
         last, last_places = _cut_equal(order[-rest:].reshape(1, rest), num_replicas, ranks)
-        missing = -(-global_batch_size // num_replicas) - last.shape[1]
+        missing = largest_share(global_batch_size, num_replicas) - last.shape[1]
         last = np.pad(last, ((0, 0), (0, missing)), mode="edge")
         rows, places = np.concatenate([rows, last]), np.concatenate([places, last_places])
     return Shares(rows, places)
@@ -81,13 +83,11 @@ def _cut_equal(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and places of batches of one size, shape (batches, size)."""
     size = batches.shape[1]
-    least, rest = divmod(size, num_replicas)
-    rank = np.arange(ranks.start, ranks.stop)
-    sizes = least + (rank < rest)
-    starts = rank * least + np.minimum(rank, rest)
-    width = least + (rest > 0)
+    places = share_place(size, num_replicas, np.arange(ranks.start, ranks.stop))
+    _, _, starts, _ = places
+    width = largest_share(size, num_replicas)
     # Beyond a share's end its columns may lie beyond the batch's: then the last is repeated.
     columns = np.minimum(starts[:, None] + np.arange(width), size - 1)
     rows = batches[:, columns].reshape(-1, width)
-    places = np.stack([rank, sizes, starts, np.full_like(rank, size)], axis=1)
-    return rows, np.tile(places, (len(batches), 1)).astype(np.int64)
+    of_one = np.stack(np.broadcast_arrays(*places), axis=1)
+    return rows, np.tile(of_one, (len(batches), 1)).astype(np.int64)

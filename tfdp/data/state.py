@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdp.data.options import PipelineOptions
-from tfdp.data.sources.base import AbstractSource, AbstractStreamSource
+from tfdp.data.sources.abstract import AbstractSource, AbstractStreamSource
 
 VERSION = 1
 

@@ -1,4 +1,4 @@
-"""One examination from its options to its exit code."""
+"""Examines this installation and this cluster, from the options to the exit code."""
 
 from __future__ import annotations
 
@@ -92,17 +92,18 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
 
 
 def _of_all(strategy: Any, subject: str, own: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each rank has said, in their order."""
-    processes = getattr(strategy.extended, "processes", None)
-    if processes is None:
-        return [own]
-    return [post.value for post in processes.board.all_gather(f"the doctor's {subject}", own)]
+    """Returns what each rank has said, in the order of ranks."""
+    from tfdp.replicas import processes_of
+
+    posts = processes_of(strategy).all_gather(f"the doctor's {subject}", own)
+    return [post.value for post in posts]
 
 
 def _cause(strategy: Any, error: Exception) -> str:
-    """What the board says of a failure, which tells more than TensorFlow's error."""
-    processes = getattr(strategy.extended, "processes", None)
-    failure = None if processes is None else processes.failure(within_seconds=3.0)
+    """Returns what the board says of a failure, which tells more than TensorFlow's error."""
+    from tfdp.replicas import processes_of
+
+    failure = processes_of(strategy).failure(within_seconds=3.0)
     if failure is not None:
         return str(failure)
     return f"The all-reduce must end without an error, but: {error}"

@@ -1,4 +1,4 @@
-"""What a rank knows of itself and has measured; all of it can be sent to the others as JSON."""
+"""The facts that a rank knows of itself and what it measured, which it sends as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIABLES = (
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """One rank.
+    """What one rank knows of itself.
 
     Args:
         rank: its number.
@@ -35,7 +35,7 @@ class Facts:
         devices: of its replicas, such as `CPU:0`.
         gpus: how many of the host's GPUs NVIDIA's driver shows to it.
         built_with_cuda: whether its TensorFlow can use GPUs.
-        environment: those of :data:`VARIABLES` that are set.
+        environment: the variables of :data:`VARIABLES` that are set.
     """
 
     rank: int = 0
@@ -50,22 +50,22 @@ class Facts:
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether its replicas are on GPUs."""
+        """Whether the rank's replicas are on GPUs."""
         return any(device.startswith("GPU") for device in self.devices)
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`from_json` takes."""
+        """Returns what :meth:`from_json` takes."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Facts:
-        """The facts that another rank has sent."""
+        """Returns the facts that another rank has sent."""
         return cls(**value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one rank measured; medians.
+    """The medians of what one rank measured.
 
     Args:
         round_trip_seconds: from a message of this rank to those of all others, by rank 0; None in
@@ -82,7 +82,7 @@ class Measurement:
 
 
 def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: Any) -> Facts:
-    """The facts of this process.
+    """Returns the facts of this process.
 
     Args:
         rank: its number.
@@ -104,7 +104,7 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
 
 
 def chosen(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of :data:`VARIABLES` that are set.
+    """Returns the variables of :data:`VARIABLES` that are set.
 
     Example:
         >>> chosen({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root"})

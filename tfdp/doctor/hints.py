@@ -1,4 +1,4 @@
-"""What is off, each with its fix; pure functions of what the ranks say of themselves."""
+"""Hints at what is off, each with its fix; pure functions of what the ranks say of themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Hint:
 
 
 def hints(ranks: Sequence[Facts]) -> list[Hint]:
-    """All hints about these ranks, which are the whole cluster; the same one only once.
+    """Returns all hints about these ranks, which are the whole cluster; the same one only once.
 
     Example:
         >>> [hint] = hints([Facts(environment={"TF_NUM_INTEROP_THREADS": "2"})])
@@ -130,7 +130,7 @@ def _returned_memory(facts: Facts) -> Iterator[str]:
 
 
 def _of_host(neighbours: Sequence[Facts]) -> Iterator[str]:
-    """About the ranks of one host together."""
+    """Yields the hints about the ranks of one host together."""
     if len(neighbours) == 1:
         return
     together = {core for facts in neighbours for core in facts.cores}
@@ -154,13 +154,13 @@ def _of_host(neighbours: Sequence[Facts]) -> Iterator[str]:
 
 
 def _threads(facts: Facts, variable: str) -> int:
-    """What a thread count means: TensorFlow takes one per core where it is not a number above 0."""
+    """Returns how many threads a setting means: one per core where it is no number above 0."""
     text = facts.environment.get(variable, "")
     return int(text) if text.isdecimal() and int(text) > 0 else len(facts.cores)
 
 
 def described(hint: Hint, world_size: int) -> str:
-    """A hint as it is printed.
+    """Returns a hint as it is printed.
 
     Example:
         >>> described(Hint("Do this.", (0, 2)), world_size=3)

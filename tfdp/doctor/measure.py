@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdp.collectives import runtime
 from tfdp.doctor.facts import Measurement
+from tfdp.replicas import ProcessGroup, processes_of
 
 _ROUND_TRIPS = 20
 _SMALL_RUNS = 20
@@ -35,31 +36,31 @@ def measure(strategy: Any, large_elements: int, timeout_seconds: float) -> Measu
         tf.errors.OpError: an all-reduce failed, or did not end in time.
         RuntimeError: another rank was lost, or is late.
     """
-    processes = getattr(strategy.extended, "processes", None)
-    board = None if processes is None else processes.board
-    round_trip = None if board is None else _round_trip(board)
+    processes = processes_of(strategy)
+    alone = processes.world_size == 1
+    round_trip = None if alone else _round_trip(processes)
     if strategy.num_replicas_in_sync == 1:
         return Measurement(round_trip)
     limit = threading.Timer(
         timeout_seconds, runtime.abort, [f"an all-reduce did not end in {timeout_seconds:g} s"]
     )
     limit.daemon = True
-    if board is None:
+    if alone:
         limit.start()
     try:
-        small, small_right = _all_reduce(strategy, board, 1, _SMALL_RUNS)
-        large, large_right = _all_reduce(strategy, board, large_elements, _LARGE_RUNS)
+        small, small_right = _all_reduce(strategy, 1, _SMALL_RUNS)
+        large, large_right = _all_reduce(strategy, large_elements, _LARGE_RUNS)
     finally:
         limit.cancel()
     return Measurement(round_trip, small, large, small_right and large_right)
 
 
-def _round_trip(board: Any) -> float:
-    return _median_seconds(lambda: board.barrier("a round trip"), _ROUND_TRIPS)
+def _round_trip(processes: ProcessGroup) -> float:
+    return _median_seconds(lambda: processes.barrier("a round trip"), _ROUND_TRIPS)
 
 
-def _all_reduce(strategy: Any, board: Any, elements: int, runs: int) -> tuple[float, bool]:
-    """Seconds for one all-reduce over all replicas, and whether the sums are right.
+def _all_reduce(strategy: Any, elements: int, runs: int) -> tuple[float, bool]:
+    """Returns the seconds of one all-reduce over all replicas, and whether the sums are right.
 
     Each replica has other numbers, and neighbouring ones differ: pieces that arrive at a wrong
     place show.
@@ -85,8 +86,7 @@ def _all_reduce(strategy: Any, board: Any, elements: int, runs: int) -> tuple[fl
 
     results = run()
     run()
-    if board is not None:
-        board.barrier(f"an all-reduce of {elements} numbers")
+    processes_of(strategy).barrier(f"an all-reduce of {elements} numbers")
     seconds = _median_seconds(run, runs)
     expected = replicas * ramp + replicas * (replicas - 1) // 2
     return seconds, all(np.array_equal(result.numpy(), expected) for result in results)

@@ -1,4 +1,4 @@
-"""What the doctor prints: plain lines, which a launcher's prefix does not tear apart."""
+"""The lines that the doctor prints: plain ones, which a launcher's prefix does not tear apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTHING = "-"
 
 
 def versions_line(versions: Mapping[str, str | None]) -> str:
-    """All versions in one line.
+    """Returns all versions in one line.
 
     Example:
         >>> versions_line({"python": "3.11.7", "tensorflow": None})
@@ -23,7 +23,7 @@ def versions_line(versions: Mapping[str, str | None]) -> str:
 
 
 def cluster_lines(cluster: Cluster) -> list[str]:
-    """The cluster as this process understands it.
+    """Returns the cluster as this process understands it, in lines.
 
     Example:
         >>> print(*cluster_lines(Cluster(0, 2, "a:20000", ("a:20000", "b:20000"), "TF_CONFIG")),
@@ -47,7 +47,7 @@ def cluster_lines(cluster: Cluster) -> list[str]:
 def rank_lines(
     ranks: Sequence[Facts], measured: Sequence[Measurement | None], megabytes: int
 ) -> list[str]:
-    """The table: a head, a line for each rank, and what the numbers mean.
+    """Returns the table: a head, a line for each rank, and what the numbers mean.
 
     Args:
         ranks: every rank of the cluster.
@@ -55,8 +55,8 @@ def rank_lines(
         megabytes: size of the large all-reduce.
     """
     replicas = sum(len(facts.devices) for facts in ranks)
-    head = ["rank", "host", "pid", "devices", "cores", "round trip", "all-reduce 4 B"]
-    head += [f"{megabytes} MB", "GB/s", "result"]
+    head = ["rank", "host", "pid", "devices", "cores", "trip ms", "4 B ms"]
+    head += [f"{megabytes} MB ms", "GB/s", "result"]
     rows = [head]
     for facts, result in zip(ranks, measured, strict=True):
         row = [str(facts.rank), facts.host, str(facts.pid)]
@@ -68,10 +68,10 @@ def rank_lines(
         for row in rows
     ]
     if replicas > 1:
-        lines.append(
-            f"(medians over {replicas} replicas; GB/s: bytes that a replica sends, 2(n-1)/n of "
-            "the buffer, by time)"
-        )
+        lines += [
+            f"(medians in ms: a message to all ranks, by rank 0; all-reduces over {replicas}",
+            "replicas of that size; GB/s: what a replica sends, 2(n-1)/n of it, by time)",
+        ]
     else:
         lines.append("(one replica: there is nothing to reduce)")
     return lines
@@ -90,11 +90,11 @@ def _result_cells(result: Measurement | None, replicas: int, megabytes: int) -> 
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return _NOTHING if seconds is None else f"{1e3 * seconds:.2f} ms"
+    return _NOTHING if seconds is None else f"{1e3 * seconds:.2f}"
 
 
 def _joined(devices: Sequence[str]) -> str:
-    """Devices without the kind repeated.
+    """Returns devices without the kind repeated.
 
     Example:
         >>> _joined(["CPU:0", "CPU:1", "CPU:2"])

@@ -25,7 +25,7 @@ def method(owner: type, name: str) -> Callable[..., Any]:
     >>> count(Layer(), 2)
     3
     """
-    METHODS.append((owner, name))
+    METHODS.append((next((cls for cls in owner.__mro__ if name in vars(cls)), owner), name))
 
     def call(thing: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(thing, name)(*args, **kwargs)

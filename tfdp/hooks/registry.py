@@ -120,20 +120,23 @@ def cover(cls: type) -> None:
                 _cover(cls, entry)
 
 
-def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> Any:
     """Calls `wrapper` in the place of `owner.name` from now on, unless it is there already.
 
     Args:
       owner: A class, a module, or an object whose method shall be another than its class'.
       name: Its name there.
       wrapper: Receives the function first; its docstring says what the hook is for.
+
+    Returns:
+      The function that is there now; None where `wrapper` was there already.
     """
     held = vars(owner).get(name, _NOTHING)
     member = getattr(owner, name) if held is _NOTHING else held
     original = function(member)
     there = getattr(original, "tfdp_hook", None)
     if there is not None and there.wrapper == wrapper:
-        return
+        return None
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -144,16 +147,18 @@ def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         _in_place[:] = [ref for ref in _in_place if ref() is not None]
         _in_place.append(weakref.ref(wrapped))
         _set(owner, name, property(wrapped) if isinstance(member, property) else wrapped)
+    return wrapped
 
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
     """Calls `wrapper` in the place of `owner.name` within the context: see `put`."""
-    put(owner, name, wrapper)
+    wrapped = put(owner, name, wrapper)
     try:
         yield
     finally:
-        _take_back([function(vars(owner)[name])])
+        if wrapped is not None:
+            _take_back([wrapped])
 
 
 def installed() -> list[Hook]:
@@ -188,7 +193,11 @@ def remove() -> None:
     """
     global _num_installed
     with _lock:
-        gc.collect()  # what only refers to itself is not alive
+        # What only refers to itself is not alive. Finalizers keep things for another pass.
+        for _ in range(5):
+            gc.collect()
+            if not _users:
+                break
         if _users:
             raise HookError(
                 "Hooks can be taken back when no strategy is alive, but "

@@ -82,7 +82,7 @@ def check(targets: Iterable[tuple[Any, str]]) -> None:
         if name not in vars(owner):
             raise HookError(
                 f"{title(owner, name)} must exist, for tfdp relies on it, but "
-                f"{describe_current(package_of(owner))} has none. {_REMEDY}"
+                f"{describe_current(package_of(owner))} has none. {_remedy()}"
             )
         by_package.setdefault(package_of(owner), []).append((owner, name))
     for package in _PACKAGES.keys() & by_package.keys():
@@ -96,7 +96,7 @@ def moved(error: ImportError) -> HookError | None:
         return None
     return HookError(
         f"A private name that tfdp relies on must exist, but {describe_current(package)} lacks it: "
-        f"{error}. {_REMEDY}"
+        f"{error}. {_remedy()}"
     )
 
 
@@ -116,9 +116,9 @@ def describe_tested() -> str:
     return " and ".join(f"{name} {', '.join(tested(key))}" for key, name in _PACKAGES.items())
 
 
-_REMEDY = (
-    f"tfdp was tested with {describe_tested()}: install one of these versions, or a newer tfdp."
-)
+def _remedy() -> str:
+    return f"tfdp was tested with {describe_tested()}: install one of these, or a newer tfdp."
+
 
 _warned: set[tuple[str, ...]] = set()
 

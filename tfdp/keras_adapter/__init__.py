@@ -2,20 +2,20 @@
 
 Each hook wraps one function of Keras or TensorFlow, and changes nothing but under a strategy of
 tfdp; those of `feeding`, for pipelines, work without a strategy too. The strategy uses `install`,
-`around_replicas`, `replica_count_was_read` and `cut`; pipelines use `install` and `AbstractFeed`.
+`around_replicas`, `replica_count_was_read` and `cut`. A program that gives a pipeline to `fit`
+without any strategy calls `install` itself.
 """
 
 import importlib
 from typing import Any
 
 from tfdp import hooks
-from tfdp.keras_adapter import cut
-from tfdp.keras_adapter.feeding import AbstractFeed
 from tfdp.keras_adapter.replicas import around_replicas
-from tfdp.keras_adapter.step import replica_count_was_read
+from tfdp.keras_adapter.step import StrategyState, replica_count_was_read
+from tfdp.keras_adapter.training import cut
 
 __all__ = [
-    "AbstractFeed",
+    "StrategyState",
     "around_replicas",
     "cut",
     "install",
@@ -25,28 +25,28 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
-    "across_processes",
-    "backups",
-    "compiling",
-    "feeding",
-    "files",
-    "gradients",
-    "h5_files",
-    "images",
-    "layers",
-    "losses",
-    "metrics",
-    "moments",
-    "optimizers",
-    "randomness",
-    "recurrent",
-    "saving",
-    "scopes",
-    "stand_ins",
-    "statistics",
-    "trainer",
-    "variables",
-    "whole_values",
+    "gradients.optimizers",
+    "gradients.tape",
+    "layers.batch_normalization",
+    "layers.images",
+    "layers.outputs",
+    "layers.recurrent",
+    "losses.batch_losses",
+    "metrics.batch_metrics",
+    "metrics.whole_values",
+    "random.random_layers",
+    "saving.backups",
+    "saving.callback_files",
+    "saving.h5_files",
+    "saving.model_files",
+    "training.across_processes",
+    "training.compiling",
+    "training.feeding",
+    "training.scopes",
+    "training.stand_ins",
+    "training.trainer",
+    "variables.lazy",
+    "variables.statistics",
 )
 
 

@@ -3,6 +3,8 @@
 Tested with Keras 3.15.1. `tests/keras_adapter/test_hooks.py` fails when a hooked function changes.
 """
 
+import keras
+
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
@@ -41,9 +43,49 @@ from keras.src.trainers.trainer import Trainer
 # Keras says by it where it has saved.
 from keras.src.utils import io_utils
 
+from tfdp.hooks import Attribute, method
+
 # The global state's name of the generator that draws without a seed use. Keras has a constant for
 # it since 3.13, and the same string in place of it before.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
+
+# All layers inside a layer, itself first; `model.layers` lists the outermost only.
+flatten_layers = method(Layer, "_flatten_layers")
+
+# What a layer itself was given by `add_loss`: `layer.losses` holds those of the layers inside, too.
+own_losses = method(Layer, "_get_own_losses")
+kept_losses = Attribute(Layer, "_losses")
+
+# The state of a layer itself: the public list holds that of the layers inside, too.
+own_state = Attribute(Layer, "_non_trainable_variables")
+
+# The axes that batch normalization averages over, which follow from its `axis`.
+reduction_axes = Attribute(keras.layers.BatchNormalization, "_reduction_axes")
+
+# The strategy that a model, or an iterator, was made under, whatever scope is open now.
+strategy_of_model = Attribute(TensorFlowTrainer, "_distribute_strategy")
+strategy_of_iterator = Attribute(TFEpochIterator, "_distribute_strategy")
+
+# The dataset behind an iterator over shares: `fit` builds the model from what it declares.
+distributed_dataset = Attribute(TFEpochIterator, "_distributed_dataset")
+
+# The property `jit_compile` cannot be changed after `compile`.
+jit_compile = Attribute(Trainer, "_jit_compile")
+
+# The strategy that an optimizer was made under, and what it has been built for.
+strategy_of_optimizer = Attribute(TFOptimizer, "_distribution_strategy")
+variables_of_optimizer = Attribute(BaseOptimizer, "_trainable_variables")
+
+# The schedule itself: `optimizer.learning_rate` is the number of the moment.
+rate_of_optimizer = Attribute(BaseOptimizer, "_learning_rate")
+
+# Where BackupAndRestore keeps weights and epoch, and what it is at.
+weights_path = Attribute(keras.callbacks.BackupAndRestore, "_weights_path")
+metadata_path = Attribute(keras.callbacks.BackupAndRestore, "_training_metadata_path")
+weights_path_before = Attribute(keras.callbacks.BackupAndRestore, "_prev_weights_path")
+metadata_path_before = Attribute(keras.callbacks.BackupAndRestore, "_prev_training_metadata_path")
+epoch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_current_epoch")
+batch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_last_batch_seen")
 
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
@@ -60,18 +102,36 @@ __all__ = [
     "TensorFlowTrainer",
     "Trainer",
     "Variable",
+    "batch_of_backup",
     "cast_seed",
+    "distributed_dataset",
     "draw_seed",
+    "epoch_of_backup",
+    "flatten_layers",
     "get_keras_mask",
     "global_state",
     "io_utils",
+    "jit_compile",
+    "kept_losses",
     "legacy_h5_format",
     "losses",
     "make_class_weight_map_fn",
+    "metadata_path",
+    "metadata_path_before",
     "nn",
+    "own_losses",
+    "own_state",
     "random",
+    "rate_of_optimizer",
+    "reduction_axes",
     "saving_lib",
     "seed_generator",
     "set_keras_mask",
+    "strategy_of_iterator",
+    "strategy_of_model",
+    "strategy_of_optimizer",
     "trainer",
+    "variables_of_optimizer",
+    "weights_path",
+    "weights_path_before",
 ]

@@ -3,6 +3,14 @@
 Tested with TensorFlow 2.21.0. `tests/keras_adapter/test_hooks.py` fails when one of them moves.
 """
 
+import tensorflow as tf
+
+# The class of a replica's context, which holds its strategy.
+from tensorflow.python.distribute.distribute_lib import ReplicaContextBase
+
+# The declaration of values of several replicas.
+from tensorflow.python.distribute.values import PerReplicaSpec
+
 # Whether a tape is watching what is done with gradients.
 from tensorflow.python.eager.record import could_possibly_record
 
@@ -22,12 +30,37 @@ from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_
 # What runs a function for all elements at once: `tf.vectorized_map`, and a tape's jacobians.
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
+from tfdp.hooks import Attribute, method
+
+# An order between two operations that exist already: `tf.control_dependencies` is for new ones.
+add_control_input = method(tf.Operation, "_add_control_input")
+
+# The loop or branch of TensorFlow 1 that an operation is in.
+control_flow_context = Attribute(tf.Operation, "_control_flow_context")
+
+# The function that a graph holds by a name.
+function_named = method(tf.Graph, "_get_function")
+
+# What each replica's value is declared as.
+value_specs = Attribute(PerReplicaSpec, "_value_specs")
+
+# The strategy of a replica's context, whose property cannot be set, and what says it to the thread.
+strategy_of_context = Attribute(ReplicaContextBase, "_strategy")
+thread_mode = Attribute(ReplicaContextBase, "_thread_context")
+
 __all__ = [
     "FuncGraph",
+    "PerReplicaSpec",
+    "add_control_input",
     "add_op_callback",
+    "control_flow_context",
     "could_possibly_record",
+    "function_named",
     "get_read_write_resource_inputs",
     "op_is_stateful",
     "parallel_for",
     "remove_op_callback",
+    "strategy_of_context",
+    "thread_mode",
+    "value_specs",
 ]

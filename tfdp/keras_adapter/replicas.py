@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.effects import Effects
-from tfdp.keras_adapter.randomness import unseeded
-from tfdp.keras_adapter.statistics import average_written
+from tfdp.keras_adapter.random.random_layers import unseeded
 from tfdp.keras_adapter.step import Step, Unseeded, entered
+from tfdp.keras_adapter.variables.effects import Effects
+from tfdp.keras_adapter.variables.statistics import average_written
+from tfdp.replicas import Replicas
+
+# What `strategy.run` is given: TensorFlow and users call it with whatever arguments they like.
+ReplicaFunction: TypeAlias = Callable[..., Any]
 
 
 @contextlib.contextmanager
 def around_replicas(
-    fn: Callable[..., Any], strategy: tf.distribute.Strategy
-) -> Iterator[Callable[..., Any]]:
+    fn: ReplicaFunction, strategy: tf.distribute.Strategy, replicas: Replicas
+) -> Iterator[ReplicaFunction]:
     """The replica function `fn` with what must happen before and after it, to be called meanwhile.
 
     Args:
       fn: Called once for each replica of this process, in threads of their own.
       strategy: Whose replicas they are.
+      replicas: What they do together.
 
     Yields:
       The function to be called in its place.
     """
     with unseeded(strategy) as generator:
         effects = Effects()
-        yield _around_replica(fn, generator, effects)
+        yield _around_replica(fn, strategy, replicas, generator, effects)
         effects.arrange()
 
 
 def _around_replica(
-    fn: Callable[..., Any], generator: Unseeded, effects: Effects
-) -> Callable[..., Any]:
+    fn: ReplicaFunction,
+    strategy: tf.distribute.Strategy,
+    replicas: Replicas,
+    generator: Unseeded,
+    effects: Effects,
+) -> ReplicaFunction:
     @tf.autograph.experimental.do_not_convert
     def run(*args: Any, **kwargs: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        rank = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group))
-        step = Step(context=context, rank=int(rank), unseeded=generator)
+        step = Step(strategy, replicas, replicas.trace(), unseeded=generator)
         with entered(step), effects.of_replica(step):
             result = fn(*args, **kwargs)
             average_written(step)
-            return result
+        step.end()
+        return result
 
     return run

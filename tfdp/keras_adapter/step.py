@@ -7,12 +7,15 @@ import dataclasses
 import enum
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfdp.keras_adapter._tensorflow import strategy_of_context, thread_mode
 from tfdp.recording import Watch, meeting
+from tfdp.replicas import Prepare, Replicas, Trace, Value
 
 _thread = threading.local()
 
@@ -23,10 +26,8 @@ class Share:
 
     Attributes:
       examples: Number of examples on this replica, a floating scalar.
-      place: The number of examples on this replica, of those on all earlier ones, of the rows that
-        this one computes on, for without examples it has a stand-in, and of the batch's examples: a
-        variable (4), int64, the strategy's only one. A `tf.function` inside the step may outlive
-        it, and so must hold no tensors of it.
+      place_of: Returns `place`, a weak reference: TensorFlow keeps gradient functions for ever, and
+        with them what they refer to.
       fraction: `examples` over those of the global batch, a floating scalar; 0 without examples. It
         is cast where it is used.
       rows: The number of rows where it is known while the step is traced.
@@ -38,13 +39,23 @@ class Share:
     """
 
     examples: tf.Tensor
-    place: tf.Variable
+    place_of: Callable[[], tf.Variable]
     fraction: tf.Tensor
     rows: int | None = None
     may_be_empty: bool = True
     custom_loss: str | None = None
     windows: Windows | None = None
     count_was_read: bool = False
+
+    @property
+    def place(self) -> tf.Variable:
+        """Numbers of examples and rows: a variable (4), int64, the strategy's only one.
+
+        The examples on this replica, those on all earlier ones, the rows that this one computes on,
+        for without examples it has a stand-in, and the batch's examples. A `tf.function` inside the
+        step may outlive it, and so must hold no tensors of it.
+        """
+        return self.place_of()
 
     @property
     def divides(self) -> bool:
@@ -96,6 +107,21 @@ class Windows(Protocol):
 
 
 @dataclasses.dataclass
+class StrategyState:
+    """What the adapter keeps of a strategy, as long as that lives: its `adapter_state`.
+
+    Attributes:
+      warned_about: What replica 0 has warned of.
+      count_was_read: Whether the program has asked for the number of replicas outside of steps.
+      place: Each replica's `Share.place`; None before the first step.
+    """
+
+    warned_about: set[str] = dataclasses.field(default_factory=set)
+    count_was_read: bool = False
+    place: tf.Variable | None = None
+
+
+@dataclasses.dataclass
 class Unseeded:
     """What draws without a seed take theirs from, for all replicas: Keras keeps it by thread.
 
@@ -118,6 +144,7 @@ class Phase(enum.Enum):
       RESULTS: Metrics' results, from variables that read as their sums over replicas.
       DRAW: A draw of random numbers for the whole batch.
       SEED: A random generator that moves on.
+      SUM: A sum of tfdp's own, of values that can be summed as they are.
       WRITE: A write of what all replicas write together.
       NOTED: A write of the replica's own, of which the end of the step makes one value for all.
     """
@@ -130,6 +157,7 @@ class Phase(enum.Enum):
     RESULTS = enum.auto()
     DRAW = enum.auto()
     SEED = enum.auto()
+    SUM = enum.auto()
     WRITE = enum.auto()
     NOTED = enum.auto()
 
@@ -139,48 +167,55 @@ class Step:
     """One replica function while it is traced, or run eagerly.
 
     Attributes:
-      context: The replica's context.
-      rank: The replica's.
+      strategy: The strategy whose replica this is.
+      replicas: What its replicas do together.
+      trace: Whose step it is, as far as Python may know while it is traced.
       unseeded: The generator of draws without a seed.
       phase: What the replica is doing; set by `during`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
       in_trainer: Whether it is, or was, a step of Keras' trainer.
-      summing: Inside `sum`, whose values are such that they can be summed.
       written: Keras variables that this replica wrote by itself, each once.
       differing: Those of them that other replicas may have written differently.
       waiting: What was given out for gradients that wait to be summed.
       draws: Random numbers of which it is to be seen for whom they are: see `draws`.
       linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
       loss: The `keras.losses.Loss` that is being evaluated.
-      added: By the id of a layer, what that gave to `add_loss`.
+      added: By layer, what that gave to `add_loss`.
       metrics: The metrics whose results are those of all replicas; set by `asking_for_all`.
     """
 
-    context: tf.distribute.ReplicaContext
-    rank: int
+    strategy: tf.distribute.Strategy
+    replicas: Replicas
+    trace: Trace
     unseeded: Unseeded
     phase: Phase = Phase.PROGRAM
     share: Share | None = None
     in_trainer: bool = False
-    summing: bool = False
     written: list[Any] = dataclasses.field(default_factory=list)
     differing: list[Any] = dataclasses.field(default_factory=list)
     waiting: list[Any] = dataclasses.field(default_factory=list)
     draws: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
     loss: Any = None
-    added: dict[int, list[Any]] = dataclasses.field(default_factory=dict)
+    added: weakref.WeakKeyDictionary[Any, list[Any]] = dataclasses.field(
+        default_factory=weakref.WeakKeyDictionary
+    )
     metrics: Sequence[Any] = ()
 
     @property
     def num_replicas(self) -> int:
         """Number of replicas in sync."""
-        return self.strategy.extended.num_replicas
+        return self.replicas.num_replicas
 
     @property
-    def strategy(self) -> tf.distribute.Strategy:
-        """The strategy whose replica this is."""
-        return self.context.strategy
+    def replica_id(self) -> tf.Tensor:
+        """The replica's number among all, a scalar int32."""
+        return self.replicas.replica_id
+
+    @property
+    def of_first(self) -> tf.Tensor:
+        """Whether the replica is the first of all, a scalar."""
+        return tf.equal(self.replica_id, 0)
 
     @property
     def compiling(self) -> bool:
@@ -236,24 +271,35 @@ class Step:
         if may_differ:
             self.differing.append(variable)
 
+    def end(self) -> None:
+        """Lets go of the strategy and its variables.
+
+        TensorFlow keeps gradient functions for ever, and with them the step or its context.
+        """
+        context = tf.distribute.get_replica_context()
+        strategy: Any = weakref.proxy(self.strategy)
+        strategy_of_context.set(context, strategy)
+        thread_mode(context).strategy = self.strategy = strategy
+        for kept in (self.written, self.differing, self.waiting, self.draws, self.linear):
+            kept.clear()
+        self.added.clear()
+        self.loss, self.metrics, self.unseeded = None, (), Unseeded()
+
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
-        """Logs a warning of replica 0, once in the strategy's life for what it is `about`."""
-        said = vars(self.strategy).setdefault("_tfdp_warned_about", set())
-        if self.rank == 0 and about not in said:
+        """Logs the first replica's warning, once in the strategy's life for what it is `about`."""
+        said = self.strategy.adapter_state.warned_about
+        if self.trace.of_first and about not in said:
             said.add(about)
             logging.getLogger("tfdp").warning(message, *arguments)
 
-    def sum(self, values: Sequence[Any]) -> list[Any]:
+    def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over the replicas, in as few collectives as can be; differentiable."""
         if not values:
             return []
-        outer, self.summing = self.summing, True
-        try:
-            return list(self.context.all_reduce("SUM", list(values)))
-        finally:
-            self.summing = outer
+        with self.during(Phase.SUM):
+            return self.replicas.sum(values)
 
-    def meet(self, values: Sequence[Any]) -> list[Any]:
+    def meet(self, values: Sequence[Value]) -> list[Value]:
         """As `sum`, where the step cannot go on without the sums: how long it waits is recorded."""
         with meeting(values) as sums:
             sums += self.sum(values)
@@ -261,14 +307,14 @@ class Step:
 
     def sum_prepared(
         self,
-        values: Sequence[Any],
-        prepare: Callable[[tf.Tensor], tf.Tensor] | None,
+        values: Sequence[Value],
+        prepare: Prepare | None,
         watch: Watch | None = None,
-    ) -> list[Any]:
+    ) -> list[Value]:
         """As `sum`, of `prepare`d values, without a gradient."""
         if self.num_replicas == 1 or not values:
             return list(values)
-        return self.strategy.extended.sum_prepared(values, prepare, watch=watch)
+        return self.replicas.sum_prepared(values, prepare, watch=watch)
 
 
 def current() -> Step | None:
@@ -306,21 +352,16 @@ def replica_count_was_read(strategy: Any, reader: str) -> None:
     step = getattr(_thread, "step", None)
     if step is None:
         if reader.partition(".")[0] not in ("keras", "tensorflow", "tfdp"):
-            vars(strategy)["_tfdp_count_was_read"] = True
-    elif step.share is not None and not step.writes_alike:
+            strategy.adapter_state.count_was_read = True
+    elif step.share is not None and not (step.writes_alike or step.phase is Phase.SUM):
         step.share.count_was_read = True
 
 
 def knows_replica_count(strategy: Any) -> bool:
     """Whether the program has asked for the number of replicas outside of steps."""
-    return bool(vars(strategy).get("_tfdp_count_was_read"))
+    return strategy.adapter_state.count_was_read
 
 
 def at_least_float32(dtype: Any) -> tf.DType:
     """The dtype in which numbers of `dtype` are summed: float64 for itself, else float32."""
     return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
-
-
-def is_tfdp(strategy: Any) -> bool:
-    """Whether `strategy` is one of tfdp's."""
-    return getattr(getattr(strategy, "extended", None), "is_tfdp", False)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.provenance import mark_global
 from tfdp.keras_adapter.step import Share, Step, current
-from tfdp.keras_adapter.telling import zero_if
+from tfdp.keras_adapter.tracing.provenance import mark_global
+from tfdp.keras_adapter.variables.telling import zero_if
 
 # Others travel as integers.
 _SUMMED_AS_IT_IS = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -172,9 +172,9 @@ def _asked(step: Step, own: list[tf.Tensor]) -> list[_Place]:
     """In a loop of the user's own, from what all replicas say."""
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in own])
     (counts,) = step.meet(
-        [tf.one_hot(step.rank, step.num_replicas, dtype=tf.int64)[:, None] * rows]
+        [tf.one_hot(step.replica_id, step.num_replicas, dtype=tf.int64)[:, None] * rows]
     )
-    before, total = tf.reduce_sum(counts[: step.rank], 0), tf.reduce_sum(counts, 0)
+    before, total = tf.reduce_sum(counts[: step.replica_id], 0), tf.reduce_sum(counts, 0)
     return [_Place(rows[i], before[i], total[i]) for i in range(len(own))]
 
 

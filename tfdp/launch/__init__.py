@@ -9,7 +9,7 @@ all that the rank started.
 
 from __future__ import annotations
 
-from tfdp.launch.run import run
+from tfdp.launch.launcher import run
 from tfdp.launch.run_command import RunOptions
 
 __all__ = ["RunOptions", "run"]

@@ -1,21 +1,85 @@
-"""The ranks' output: to the launcher's own, prefixed with the rank, and to the logs."""
+"""The ranks' output: cut into lines, shown with the rank before each, and kept in logs."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import os
+import pathlib
+import re
 import select
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
-
-from tfdp.launch.lines import LineSplitter
 
 KEPT_LINES = 400  # of each rank's standard error, to find its last error in
 
 _CHUNK_BYTES = 2**16
 _TICK_SECONDS = 0.2
+
+MAX_LINE_BYTES = 2**20
+SECONDS_BETWEEN_UPDATES = 1.0
+
+_END = re.compile(rb"\r+\n?|\n")
+
+
+class LineSplitter:
+    r"""Cuts one stream into the lines to show.
+
+    A carriage return begins the line anew, as on a terminal: of a bar that is redrawn many times a
+    second, the state is shown once a second and when it is final. A line without end is cut at
+    1 MiB. What the bytes mean is not looked at.
+
+    Args:
+        clock: seconds, for the pace of a progress bar.
+
+    Example:
+        >>> lines = LineSplitter(clock=lambda: 0.0)
+        >>> list(lines.feed(b"one\ntw")), list(lines.feed(b"o\r\n 10%\r 20%\r100%\n."))
+        ([b'one'], [b'two', b'100%'])
+        >>> list(lines.end())
+        [b'.']
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rest = b""
+        self._overwritten = b""
+        self._shown_at = clock()
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Takes what was read and yields the lines that are complete, without their ends."""
+        data = self._rest + chunk
+        start = 0
+        for end in _END.finditer(data):
+            if end.end() == len(data) and not end[0].endswith(b"\n"):
+                break  # maybe half of a "\r\n"
+            text = data[start : end.start()]
+            start = end.end()
+            if end[0].endswith(b"\n"):
+                yield text or self._overwritten
+                self._showed()
+                continue
+            self._overwritten = text or self._overwritten
+            if self._overwritten and self._clock() >= self._shown_at + SECONDS_BETWEEN_UPDATES:
+                yield self._overwritten
+                self._showed()
+        self._rest = data[start:]
+        if len(self._rest) >= MAX_LINE_BYTES:
+            yield from self.end()
+
+    def end(self) -> Iterator[bytes]:
+        """Yields the last line if it was not ended."""
+        last = self._rest.rstrip(b"\r") or self._overwritten
+        if last:
+            yield last
+        self._rest = self._overwritten = b""
+
+    def _showed(self) -> None:
+        self._overwritten = b""
+        self._shown_at = self._clock()
 
 
 class Outlet:
@@ -33,22 +97,24 @@ class Outlet:
         with contextlib.suppress(OSError):
             file.flush()
         self._file = getattr(file, "raw", file)
+        self._lock = threading.Lock()
         self.name = name
         self.failure: OSError | None = None
 
     def write(self, data: bytes) -> bool:
-        """Whether all could be written.
+        """Writes everything at one time, and returns whether that was possible.
 
         Raises:
             BrokenPipeError: nobody reads it any more.
         """
         try:
-            while data:
-                written = self._file.write(data)
-                if written is None:  # a terminal that another program made non-blocking
-                    select.select([], [self._file], [])
-                data = data[written or 0 :]
-            self._file.flush()
+            with self._lock:
+                while data:
+                    written = self._file.write(data)
+                    if written is None:  # a terminal that another program made non-blocking
+                        select.select([], [self._file], [])
+                    data = data[written or 0 :]
+                self._file.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -63,7 +129,7 @@ class Outlet:
 
 
 class Sink:
-    r"""Where whole lines go, those of all ranks; no two are ever mixed.
+    r"""Takes the whole lines of all ranks; no two lines are ever mixed.
 
     Args:
         stdout, stderr: the launcher's own streams.
@@ -121,7 +187,7 @@ class Sink:
             self._tell()
 
     def _tell(self) -> None:
-        """Where standard error is on the full disk too, it is tried again later."""
+        """Says what is still to be said; if standard error is on the full disk too, later again."""
         if self._to_tell and self._write(self.stderr, self._to_tell):
             self._to_tell = b""
 
@@ -134,8 +200,7 @@ class RankStream(threading.Thread):
         source: the descriptor to read.
         sink: where the lines go.
         target: which of the sink's streams.
-        log: a file for the output as it is, or None.
-        log_lock: held while a line is written to the log, which the rank's streams share.
+        log: a file for the output as it is, which the rank's streams share, or None.
     """
 
     def __init__(
@@ -145,13 +210,12 @@ class RankStream(threading.Thread):
         sink: Sink,
         target: Outlet,
         log: Outlet | None,
-        log_lock: threading.Lock,
     ) -> None:
         super().__init__(name=f"rank {rank} output", daemon=True)
         self.last_lines: collections.deque[bytes] = collections.deque(maxlen=KEPT_LINES)
         self._prefix = b"[%d] " % rank
         self._source, self._sink, self._target = source, sink, target
-        self._log, self._log_lock = log, log_lock
+        self._log = log
         self._unlogged = b""
         self._rank_is_gone = threading.Event()
 
@@ -173,6 +237,10 @@ class RankStream(threading.Thread):
         self._write_log(b"", end=True)
         self._show(list(lines.end()))
 
+    def said(self) -> list[str]:
+        """Returns the last lines, as far as the stream has been read."""
+        return [line.decode(errors="backslashreplace") for line in self.last_lines.copy()]
+
     def finish(self) -> None:
         """Waits until all is passed on, of a rank that is gone."""
         self._rank_is_gone.set()
@@ -189,8 +257,57 @@ class RankStream(threading.Thread):
         data = self._unlogged + chunk
         cut = len(data) if end else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._unlogged = data[cut:]
-        if cut:
-            with self._log_lock:
-                written = self._log.write(data[:cut])
-            if not written:
-                self._sink.tell_loss(self._log)
+        if cut and not self._log.write(data[:cut]):
+            self._sink.tell_loss(self._log)
+
+
+def log_path(folder: pathlib.Path, rank: int) -> pathlib.Path:
+    """Returns where the output of a rank goes."""
+    return folder / f"rank-{rank}.log"
+
+
+def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
+    """Prepares the folder as `prepare_log_folder` does, and opens an empty log for each rank.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    try:
+        prepare_log_folder(folder)
+        files = [log_path(folder, rank).open("wb", buffering=0) for rank in range(ranks)]
+    except OSError as error:
+        raise OSError(
+            f"`log-dir` must be a folder that can be made and written; received {str(folder)!r}, "
+            f"and {error.filename or folder} gives: {error.strerror}; do `--log-dir logs`."
+        ) from error
+    return [Outlet(file, file.name) for file in files]
+
+
+def prepare_log_folder(folder: pathlib.Path) -> None:
+    """Makes the folder; logs of an earlier run move to a new folder `earlier-1`, `earlier-2`, ...
+
+    All of them move, also those of more ranks than the new run has: what is left in the folder
+    itself is of one run.
+
+    Example:
+        >>> import tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp(), "logs")
+        >>> prepare_log_folder(folder)
+        >>> written = log_path(folder, rank=0).write_text("the first run")
+        >>> prepare_log_folder(folder)
+        >>> [path.relative_to(folder).as_posix() for path in folder.rglob("*.log")]
+        ['earlier-1/rank-0.log']
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = sorted(folder.glob("rank-*.log"))
+    if not earlier:
+        return
+    for number in itertools.count(1):
+        kept = folder / f"earlier-{number}"
+        try:
+            kept.mkdir()
+        except FileExistsError:
+            continue
+        for path in earlier:
+            path.rename(kept / path.name)
+        return

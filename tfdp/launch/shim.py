@@ -61,7 +61,7 @@ class _Command:
         _succeeds(os.setpgid, self.pid, self.pid)
 
     def reap(self) -> bool:
-        """Collects what has ended, orphans too; whether the command has."""
+        """Collects what has ended, orphans too, and returns whether the command has."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -93,7 +93,7 @@ class _Command:
             _succeeds(os.kill, pid, number)
 
     def left(self) -> bool:
-        """Whether any process is left."""
+        """Returns whether any process is left."""
         self.reap()
         if _LINUX:
             return bool(_descendants())
@@ -101,7 +101,7 @@ class _Command:
 
 
 def _succeeds(call: Callable[[int, int], None], target: int, value: int) -> bool:
-    """Whether there is such a process, or group, and it is ours."""
+    """Returns whether there is such a process or group, and it is ours."""
     try:
         call(target, value)
     except (ProcessLookupError, PermissionError):
@@ -110,7 +110,7 @@ def _succeeds(call: Callable[[int, int], None], target: int, value: int) -> bool
 
 
 def _become(words: Sequence[str]) -> None:
-    """In the child: becomes the command; never returns."""
+    """Becomes the command, in the child; never returns."""
     try:
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -144,7 +144,7 @@ def _orders(control: int, woken: int, seconds: float | None) -> bytes:
 
 
 def _wake_when_a_child_ends() -> int:
-    """A descriptor that becomes readable at each SIGCHLD."""
+    """Returns a descriptor that becomes readable at each SIGCHLD."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -160,7 +160,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _descendants() -> list[int]:
-    """The living processes below this one, by Linux's /proc."""
+    """Returns the living processes below this one, by Linux's /proc."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:

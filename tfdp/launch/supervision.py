@@ -1,17 +1,20 @@
-"""Waits for the ranks, passes signals on, and ends all when one fails."""
+"""Watches over the ranks: waits for them, passes signals on, and ends all when one fails."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
-from tfdp.launch.failures import SAME_TIME_SECONDS, Failure
-from tfdp.launch.process import RankProcess
-from tfdp.launch.signals import ENDING, ReceivedSignals
+from tfdp.launch.starting import RankProcess
+from tfdp.launch.verdict import SAME_TIME_SECONDS, Failure, Outcome
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PAUSING = (signal.SIGTSTP, signal.SIGCONT)
 
 # After a failure or the time limit: SIGTERM, and SIGKILL after the grace.
 GRACE_SECONDS = 5.0
@@ -32,23 +35,60 @@ _AFTER_OTHERS = ((30.0, signal.SIGKILL),)
 _SECOND_CTRL_C_SECONDS = 1.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
+class ReceivedSignals:
+    """Collects signals while it is open, instead of letting them act.
 
-    Args:
-        signal: the first signal that the launcher received and passed on, or None.
-        timed_out: whether the limit ended it.
-        failed: the ranks that failed of themselves, before all were ended.
-        unfinished: the ranks that had not ended by then.
-        absent: the ranks that ended with 0 while others waited for them to make their strategy.
+    A signal that was ignored stays so, as `nohup` wants. Outside the main thread, where Python
+    receives no signals, nothing is collected but what is put in.
+
+    Example:
+        >>> with ReceivedSignals() as received:
+        ...     received.broken()
+        ...     received.take()
+        [13]
     """
 
-    signal: int | None
-    timed_out: bool
-    failed: tuple[int, ...]
-    unfinished: tuple[int, ...]
-    absent: tuple[int, ...]
+    def __init__(self) -> None:
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> ReceivedSignals:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        if threading.current_thread() is threading.main_thread():
+            self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+            for number in (*ENDING, *PAUSING):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, lambda number, frame: None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        if self._before:
+            signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def fileno(self) -> int:
+        """Returns a descriptor that is readable when there is something to :meth:`take`."""
+        return self._reader
+
+    def broken(self) -> None:
+        """Adds SIGPIPE, from any thread: nobody reads the launcher's output."""
+        os.write(self._writer, bytes([signal.SIGPIPE]))
+
+    def take(self) -> list[int]:
+        """Returns the numbers received since the last call, in order."""
+        try:
+            return list(os.read(self._reader, 512))
+        except BlockingIOError:
+            return []
 
 
 class Supervisor:
@@ -81,7 +121,7 @@ class Supervisor:
         self._outcome: Outcome | None = None
 
     def supervise(self) -> Outcome:
-        """Returns when nothing of any rank is left."""
+        """Waits until nothing of any rank is left, and returns how the run ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._received, selectors.EVENT_READ)
             for rank in self._ranks:
@@ -107,7 +147,7 @@ class Supervisor:
         return min(deadlines, default=float("inf"))
 
     def _failure_deadline(self) -> float:
-        """When the others are ended; by then the cause has shown itself."""
+        """Returns when the others are ended; by then the cause has shown itself."""
         failures = [self._describe(rank) for rank in self._ranks if rank.failed]
         if not failures:
             return float("inf")

@@ -1,19 +1,167 @@
-"""The launcher's exit code, and its last lines."""
+"""The end of a run: which rank failed first and of what, the exit code and the last lines."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import shlex
+import signal
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.run_status import ranks_without_strategy
-from tfdp.launch.failures import Failure, first_failure, last_error, signal_name
-from tfdp.launch.logs import log_path
+from tfdp.errors import LOST_RANK_MARK
+from tfdp.launch.output import log_path
 from tfdp.launch.run_command import RunOptions
-from tfdp.launch.supervision import Outcome
 
 TIMED_OUT = 124  # as `timeout` of the GNU tools
+
+# When one rank dies, others can fail of that within a fraction of a second, and the kernel may
+# take longer to end the culprit.
+SAME_TIME_SECONDS = 1.0
+
+_MAX_LINES, _SHOWN_FIRST, _SHOWN_LAST = 9, 5, 3  # of one error
+_FALLBACK_LINES = 5
+
+_TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'\s+File "')
+# What TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
+_NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log messages before")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The way in which a run ended.
+
+    Args:
+        signal: the first signal that the launcher received and passed on, or None.
+        timed_out: whether the limit ended it.
+        failed: the ranks that failed of themselves, before all were ended.
+        unfinished: the ranks that had not ended by then.
+        absent: the ranks that ended with 0 while others waited for them to make their strategy.
+    """
+
+    signal: int | None
+    timed_out: bool
+    failed: tuple[int, ...]
+    unfinished: tuple[int, ...]
+    absent: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A rank that did not end with 0.
+
+    Args:
+        rank: its number.
+        returncode: its exit code; for a signal, the number with a minus.
+        ended_at: when, in seconds.
+        said: the last lines that it wrote to standard error.
+
+    Example:
+        >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
+        'signal SIGKILL'
+    """
+
+    rank: int
+    returncode: int
+    ended_at: float
+    said: Sequence[str]
+
+    @property
+    def how(self) -> str:
+        """The exit code or the signal, in words."""
+        if self.returncode < 0:
+            return f"signal {signal_name(-self.returncode)}"
+        return f"exit code {self.returncode}"
+
+    @property
+    def exit_code(self) -> int:
+        """The code that a shell would exit with: the rank's, or 128 + the signal."""
+        return self.returncode if self.returncode > 0 else 128 - self.returncode
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended the rank, other than the one that it sends itself."""
+        return self.returncode < 0 and self.returncode != -signal.SIGABRT
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether the rank says itself that another one was lost."""
+        return any(LOST_RANK_MARK in line for line in self.said)
+
+    @property
+    def lost_rank(self) -> int | None:
+        """The rank that this one says it lost last, if any.
+
+        Example:
+            >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
+            3
+        """
+        named = re.findall(rf"{LOST_RANK_MARK} (\d+)", "\n".join(self.said))
+        return int(named[-1]) if named else None
+
+
+def signal_name(number: int) -> str:
+    """Returns a signal's name.
+
+    Example:
+        >>> signal_name(15)
+        'SIGTERM'
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"number {number}"
+
+
+def first_failure(failures: Sequence[Failure]) -> Failure:
+    """Returns the failure that the others followed from.
+
+    A rank that says itself that it lost another is passed by. The first of the rest in time is
+    it, but a rank that a signal killed within the next second goes before: the others see its
+    connections close before its parent sees it end. SIGABRT has no such right, as libraries
+    abort a process that has lost another.
+
+    Example:
+        >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
+        >>> killed = Failure(1, -9, ended_at=5.1, said=[])
+        >>> first_failure([lost, killed]).rank
+        1
+    """
+    causes = [failure for failure in failures if not failure.is_consequence] or failures
+    earliest = min(failure.ended_at for failure in causes)
+    together = [f for f in causes if f.ended_at <= earliest + SAME_TIME_SECONDS]
+    return min(together, key=lambda f: (not f.was_killed, f.ended_at, f.rank))
+
+
+def last_error(lines: Sequence[str]) -> str:
+    r"""Returns the exception of the last traceback, with its message; of a long one both ends.
+
+    Where there is no traceback, the last lines that say anything.
+
+    Example:
+        >>> print(last_error('''Traceback (most recent call last):
+        ...   File "train.py", line 1, in <module>
+        ... ValueError: `x` must be positive;
+        ... received -1.'''.splitlines()))
+        ValueError: `x` must be positive;
+        received -1.
+    """
+    said = [line.rstrip() for line in lines if line.strip() and not _NO_ERROR.match(line)]
+    headers = [i for i, line in enumerate(said) if _TRACEBACK in line]
+    if not headers:
+        return "\n".join(said[-_FALLBACK_LINES:])
+    after = said[headers[-1] + 1 :]
+    frames = next((i for i, line in enumerate(after) if not line[0].isspace()), 0)
+    error = after[frames:]
+    if len(error) > _MAX_LINES:  # TensorFlow puts the graph's own call stack into the message
+        error = [line for line in error if not _FRAME.match(line)]
+    if len(error) > _MAX_LINES:
+        error = [*error[:_SHOWN_FIRST], "...", *error[-_SHOWN_LAST:]]
+    return "\n".join(error)
 
 
 def verdict(
@@ -23,7 +171,7 @@ def verdict(
     status_folder: str,
     configs: Sequence[str],
 ) -> tuple[int, str]:
-    """The exit code, and what to say about it.
+    """Returns the exit code, and what to say about it.
 
     Args:
         options: what was asked for.
@@ -67,7 +215,7 @@ def _failure_message(
     if first.how == "signal SIGKILL":
         message += " Linux kills so where memory runs out; `dmesg` tells."
     if len(outcome.unfinished) > 0:
-        message += f" {_ranks(outcome.unfinished).capitalize()} had to be ended."
+        message += f" {ranks_in_words(outcome.unfinished).capitalize()} had to be ended."
     if options.log_dir is not None:
         message += f" All of its output is in {log_path(options.log_dir, first.rank)}."
     error = last_error(first.said)
@@ -78,9 +226,10 @@ def _failure_message(
 
 def _absent_message(options: RunOptions, outcome: Outcome) -> str:
     return (
-        f"every rank must make its strategy; {_ranks(outcome.absent)} of {options.processes} ended "
-        "with exit code 0 and made none, and others waited in theirs for that: "
-        f"{_ranks(outcome.unfinished)} had to be ended. Let every rank come to "
+        f"every rank must make its strategy; {ranks_in_words(outcome.absent)} of "
+        f"{options.processes} ended with exit code 0 and made none, and others waited in theirs "
+        "for that: "
+        f"{ranks_in_words(outcome.unfinished)} had to be ended. Let every rank come to "
         "`tfdp.DataParallelStrategy()`, and leave what only one of them shall do to later."
     )
 
@@ -90,7 +239,7 @@ def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
     seconds = options.timeout_seconds
     return (
         f"`timeout` must cover the whole run; received {seconds:g} s, and after that "
-        f"{_ranks(outcome.unfinished)} of {options.processes} still ran: all were ended. "
+        f"{ranks_in_words(outcome.unfinished)} of {options.processes} still ran: all were ended. "
         f"Do `--timeout {10 * seconds:g}`, or look for what they wait for."
     )
 
@@ -98,14 +247,14 @@ def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
 def _trained_alone(
     options: RunOptions, status_folder: str, configs: Sequence[str]
 ) -> tuple[int, str]:
-    """Every rank ended with 0: right, unless they knew nothing of each other."""
+    """Judges a run in which every rank ended with 0: right, unless one trained alone."""
     alone = ranks_without_strategy(status_folder, options.processes)
     if options.processes == 1 or not alone:
         return 0, ""
     return 1, (
         f"{options.processes} processes must train as one, through a strategy that reads "
-        f"`TF_CONFIG`; received a command whose {_ranks(alone)} made none, so each of these worked "
-        f"alone (rank {alone[0]} had `TF_CONFIG={configs[alone[0]]}`). "
+        f"`TF_CONFIG`; received a command whose {ranks_in_words(alone)} made none, so each of "
+        f"these worked alone (rank {alone[0]} had `TF_CONFIG={configs[alone[0]]}`). "
         "Make `tfdp.DataParallelStrategy()` in the script, or start it without `tfdp run`: "
         f"`{_single_command(options.command)}`."
     )
@@ -114,13 +263,3 @@ def _trained_alone(
 def _single_command(command: Sequence[str]) -> str:
     python = ["python"] if command[0].endswith(".py") else []
     return shlex.join([*python, *(os.fspath(word) for word in command)])
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words.
-
-    Example:
-        >>> _ranks([3]), _ranks([0, 2])
-        ('rank 3', 'ranks 0, 2')
-    """
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"

@@ -2,129 +2,87 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 
-from tfdp.report.axes import Axis, Tick, axis_for
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
+from tfdp.report.charts import Chart, Words, by_round_numbers, drawable
+from tfdp.report.svg import Said, drawn, ink
 
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """A part of a bar: its CSS class, its place and width of 1000, and what the pointer shows."""
-
-    style: str
-    left: float
-    width: float
-    text: str
+_LINE, _BAR, _GAP, _AXIS = 16, 16, 8, 28  # the heights of what is drawn, in pixels
+_LABEL = 30  # characters of a line beside the bar's number
 
 
-@dataclasses.dataclass(frozen=True)
-class Bar:
-    """A bar: what it is of, its parts from left to right, and its number in words."""
-
-    label: str
-    segments: tuple[Segment, ...]
-    value: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Bars:
-    """Bars for the template.
-
-    Args:
-        title: what they show.
-        description: the same with numbers, for those who do not see it.
-        unit: of the axis.
-        bars: from above to below.
-        ticks: of the axis, with places from the left.
-        legend: (style, name).
-        head: the columns of the table below.
-        rows: its cells.
-        note: what the reader must know.
-    """
-
-    title: str
-    description: str
-    unit: str
-    bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
-    legend: tuple[tuple[str, str], ...]
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-
-
-def stacked_bars(
+def bar_chart(
     title: str,
     values: Sequence[tuple[str, Mapping[str, float]]],
     names: Mapping[str, str],
     *,
     unit: str,
-    words: Callable[[float | None], str],
+    words: Words,
     of: str = "rank",
     scale: float = 1.0,
-    note: str = "",
-) -> Bars | None:
-    """Bars of parts that lie end to end; None without any.
+) -> Chart | None:
+    """Returns bars of parts that lie end to end; None if there is none, or none is above 0.
 
     Args:
         title: what they show.
         values: the label of each bar, and its parts, none below 0.
-        names: the parts from left to right with their names; a part is its own CSS class.
+        names: the parts from left to right, with their names; a part is a colour of the page.
         unit: of the axis.
-        words: how a value is written.
+        words: writes a value.
         of: what each bar stands for.
         scale: what the axis' numbers are multiplied by, such as 1000 for milliseconds.
-        note: what the reader must know.
 
     Example:
-        >>> bars = stacked_bars("Step", [("rank 0", {"a": 1.0, "b": 3.0})], {"a": "A", "b": "B"},
-        ...                     unit="s", words=str)
-        >>> [(s.style, s.left, s.width, s.text) for s in bars.bars[0].segments], bars.bars[0].value
-        ([('a', 0.0, 250.0, 'A: 1.0'), ('b', 250.0, 750.0, 'B: 3.0')], '4.0')
+        >>> values, names = [("rank 0", {"input": 1.0, "compute": 3.0})], {"compute": "work"}
+        >>> bar_chart("Step", values, names, unit="s", words=str).rows
+        (('rank 0', '3.0'),)
     """
     used = {part: name for part, name in names.items() if any(part in v for _, v in values)}
-    totals = [sum(parts.values()) for _, parts in values]
-    if not used or max(totals) <= 0:
+    bars = [(label, {part: v[part] for part in used if part in v}) for label, v in values]
+    totals = [sum(parts.values()) for _, parts in bars]
+    high = max(totals, default=0.0)
+    if high <= 0:
         return None
-    high = max(totals)
-    shown = axis_for([scale * total for total in totals], zero=True)
-    axis = Axis(0.0, shown.high / scale)
+    labels = [textwrap.wrap(label, _LABEL) or [""] for label, _ in bars]
+    bottom = sum(_LINE * len(lines) + _BAR + _GAP for lines in labels)
+
+    def paint(axes: Axes, said: Said) -> None:
+        top = 0.0
+        for (label, parts), lines, total in zip(bars, labels, totals, strict=True):
+            right = axes.get_yaxis_transform()
+            text = axes.text(1, top, "x", va="top", ha="right", weight="bold", transform=right)
+            text.set(gid=said(words(total)), in_layout=False)
+            for line in lines:
+                axes.text(0, top, "x", va="top", in_layout=False, gid=said(line))
+                top += _LINE
+            left = 0.0
+            for part, value in parts.items():
+                width = drawable(scale * value)
+                bar = Rectangle((left, top), width, _BAR, color=ink(part), linewidth=0)
+                gid = said(f"{label}: {used[part]}: {words(value)}")
+                bar.set(gid=gid, in_layout=False)
+                axes.add_artist(bar)
+                left += width
+            top += _BAR + _GAP
+        axes.set_ylim(bottom, 0)
+        axes.yaxis.set_visible(False)
+        by_round_numbers(axes.xaxis, (0.0, drawable(scale * high)), 5)
+
     several = len(used) > 1
-    rows = []
-    for (label, parts), total in zip(values, totals, strict=True):
-        cells = [words(parts.get(part)) for part in used]
-        rows.append((label, *cells, *([words(total)] if several else [])))
-    longest = values[totals.index(high)][0]
-    return Bars(
+    longest = bars[totals.index(high)][0]
+    return Chart(
         title=title,
-        description=f"{title}, {len(values)} bars; the longest, {longest}, is {words(high)}.",
+        description=f"{title}, {len(bars)} bars; the longest, {longest}, is {words(high)}.",
         unit=unit,
-        bars=tuple(
-            Bar(label, _segments(parts, used, axis, words), words(total))
-            for (label, parts), total in zip(values, totals, strict=True)
-        ),
-        ticks=shown.ticks(5),
-        legend=tuple(used.items()) if several else (),
+        svg=drawn(paint, bottom + _AXIS),
+        legend=tuple(used.items()),
         head=(of, *used.values(), *(["together"] if several else [])),
-        rows=tuple(rows),
-        note=note,
+        rows=tuple(
+            (label, *(words(parts.get(part)) for part in used), *([words(total)] * several))
+            for (label, parts), total in zip(bars, totals, strict=True)
+        ),
     )
-
-
-def _segments(
-    parts: Mapping[str, float],
-    names: Mapping[str, str],
-    axis: Axis,
-    words: Callable[[float | None], str],
-) -> tuple[Segment, ...]:
-    segments, low = [], 0.0
-    for part, name in names.items():
-        if part not in parts:
-            continue
-        left, right = axis.place(low), axis.place(low + parts[part])
-        segments.append(
-            Segment(part, left, round(right - left, 1), f"{name}: {words(parts[part])}")
-        )
-        low += parts[part]
-    return tuple(segments)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, on each rank and over time."""
+"""The parts of a step's time, on each rank and over time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping
 
-from tfdp.report.files import steady
-from tfdp.report.reading import Run
-from tfdp.report.records import Step
+from tfdp.report.log_directory import Run
+from tfdp.report.log_lines import Step
+from tfdp.report.rank_log import steady
 
 # In the order of a step. `rest` stands for all but the first where a step is not taken apart.
 PARTS = ("input", "compute", "meeting", "communication", "other", "rest")
@@ -17,7 +17,7 @@ PARTS = ("input", "compute", "meeting", "communication", "other", "rest")
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A step's seconds by part; what was not measured is not there."""
+    """The seconds of a step by part; what was not measured is not there."""
 
     parts: Mapping[str, float]
 
@@ -27,7 +27,7 @@ class Split:
         return sum(self.parts.values())
 
     def share(self, part: str) -> float | None:
-        """A part's fraction of the step; None if it was not measured.
+        """Returns a part's fraction of the step; None if it was not measured.
 
         Example:
             >>> split = Split({"input": 1.0, "rest": 3.0})
@@ -50,7 +50,7 @@ class RankSplit:
 
 
 def split_of(step: Step) -> Split | None:
-    """One step of an execution taken apart; None if it was not sampled.
+    """Takes one step of an execution apart; None if it was not sampled.
 
     `other` is what is left of the step: Keras, callbacks, the launch of the function. Meetings may
     overlap; their sum is cut to what the parts that do not overlap leave.
@@ -77,15 +77,15 @@ def split_of(step: Step) -> Split | None:
 
 
 def rank_splits(run: Run) -> tuple[RankSplit, ...]:
-    """Each rank's median step; without sampled steps only into `input` and `rest`.
+    """Returns each rank's median step; without sampled steps only into `input` and `rest`.
 
     Ranks without any measured part are left out, and so are the steps that
-    :func:`tfdp.report.files.steady` leaves out.
+    :func:`tfdp.report.rank_log.steady` leaves out.
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
-        >>> from tfdp.report.records import Start
+        >>> from tfdp.report.rank_log import RankLog, Session
+        >>> from tfdp.report.log_lines import Start
         >>> steps = [Step(n, n, 0, 1, 8, seconds=4, input_seconds=n) for n in (1, 2, 3)]
         >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
         >>> rank_splits(Run(pathlib.Path(), (log,), None, ()))
@@ -102,12 +102,12 @@ def rank_splits(run: Run) -> tuple[RankSplit, ...]:
 
 
 def over_time(run: Run) -> list[tuple[int, Split]]:
-    """(step, the median of the ranks) of each sampled step, in order.
+    """Returns (step, the median of the ranks) of each sampled step, in order.
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
-        >>> from tfdp.report.records import Start
+        >>> from tfdp.report.rank_log import RankLog, Session
+        >>> from tfdp.report.log_lines import Start
         >>> steps = [Step(n, n, 0, 1, 8, seconds=4, compute_seconds=3) for n in (1, 2)]
         >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
         >>> over_time(Run(pathlib.Path(), (log, log), None, ()))
@@ -123,7 +123,7 @@ def over_time(run: Run) -> list[tuple[int, Split]]:
 
 
 def median(splits: Iterable[Split]) -> Split:
-    """The median of each part, over the splits that have it.
+    """Returns the median of each part, over the splits that have it.
 
     Example:
         >>> median([Split({"input": 1.0}), Split({"input": 3.0}), Split({"input": 9.0})]).parts

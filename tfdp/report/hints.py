@@ -1,4 +1,4 @@
-"""What to try next: each rule is a pure function with its threshold, which the page shows."""
+"""Rules for what to try next: each is a pure function with its threshold, which the page shows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from tfdp.report.breakdown import RankSplit, rank_splits
-from tfdp.report.reading import Run
-from tfdp.report.records import Start, Step
+from tfdp.report.log_directory import Run
+from tfdp.report.log_lines import Start, Step
+from tfdp.report.number_words import count, duration, number, percent
 from tfdp.report.stragglers import Wait, straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped
-from tfdp.report.words import count, duration, number, percent
 from tfdp.stragglers import LATE_SHARE, LEAST_SAMPLES, last_share
 
 INPUT_SHARE = 0.15
@@ -23,7 +23,7 @@ SKIPPED_SHARE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a rule saw.
+    """The finding of one rule.
 
     Args:
         name: what was looked at.
@@ -40,11 +40,11 @@ class Finding:
 
 
 def findings(run: Run) -> tuple[Finding, ...]:
-    """Every rule's finding, of those for which the run has numbers; advice first.
+    """Returns the finding of each rule for which the run has numbers; those with advice first.
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
+        >>> from tfdp.report.rank_log import RankLog, Session
         >>> steps = tuple(Step(0, n, 0, 1, 8, 1.0, input_seconds=0.75, loss=1.0) for n in (1, 2))
         >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, [*steps]),), steps, (), ())
         >>> [(found.name, bool(found.advice))
@@ -65,7 +65,7 @@ def findings(run: Run) -> tuple[Finding, ...]:
 
 
 def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
-    """Steps that wait for input on some rank.
+    """Looks for steps that wait for input on some rank.
 
     Example:
         >>> from tfdp.report.breakdown import Split
@@ -95,7 +95,7 @@ def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
 
 
 def communication(splits: Sequence[RankSplit], start: Start) -> Finding | None:
-    """Steps in which communication is not hidden behind the backward pass.
+    """Looks for steps in which communication is not hidden behind the backward pass.
 
     The rank with the least is judged: the others wait in it for the late ones too, which is
     :func:`straggling`'s.
@@ -139,7 +139,7 @@ def _less_communication(start: Start) -> Iterator[str]:
 
 
 def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
-    """Steps whose time goes to Keras, callbacks and launches.
+    """Looks for steps whose time goes to Keras, callbacks and launches.
 
     Example:
         >>> from tfdp.report.breakdown import Split
@@ -169,7 +169,7 @@ def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
 def straggling(
     found: tuple[Wait, ...], splits: Sequence[RankSplit], step_seconds: float
 ) -> Finding | None:
-    """The ranks that the others wait for; if there are none, the one that comes last most often.
+    """Looks for ranks that the others wait for; without any, names the one that is last most often.
 
     What to do is said of the first.
 
@@ -225,7 +225,7 @@ def _for_straggler(last: Wait, splits: Sequence[RankSplit]) -> Iterator[str]:
 
 
 def _excess(rank: int, splits: Sequence[RankSplit]) -> tuple[str, float] | None:
-    """Which part of a rank's step is the most longer than the others', if any, and by how much."""
+    """Returns by which part, and how much, a rank's step is longer than the others', if it is."""
     own = next((one.split.parts for one in splits if one.rank == rank), {})
     others = [one.split.parts for one in splits if one.rank != rank]
     longer = {}
@@ -238,7 +238,7 @@ def _excess(rank: int, splits: Sequence[RankSplit]) -> tuple[str, float] | None:
 
 
 def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
-    """Steps that did not change the weights, because a gradient was not finite.
+    """Looks for steps that did not change the weights, because a gradient was not finite.
 
     Args:
         counted: how many, and of how many.
@@ -267,7 +267,7 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
 
 
 def not_finite(steps: Sequence[Step]) -> Finding | None:
-    """A loss or gradient norm that is NaN or infinite in a step that was not skipped.
+    """Looks for a loss or gradient norm that is not finite in a step that was not skipped.
 
     Example:
         >>> not_finite([Step(0, 7, 0, 1, 8, 1.0, loss=math.nan)]).measured

@@ -1,20 +1,23 @@
-"""The page: everything that a run's report says, put into the template."""
+"""The page: everything that a run's report says, put into the template, and written."""
 
 from __future__ import annotations
 
 import importlib.resources
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 import markupsafe
 
-from tfdp.report import figures, words
+from tfdp.files import replace_text
+from tfdp.report import number_words, run_charts
 from tfdp.report.breakdown import rank_splits
 from tfdp.report.hints import findings
-from tfdp.report.manifest import manifest_groups
-from tfdp.report.reading import Run
+from tfdp.report.log_directory import Run, read_run
+from tfdp.report.manifest_table import manifest_groups
+from tfdp.report.report_command import ReportOptions
 from tfdp.report.scaling import caveats, scaling
 from tfdp.report.stragglers import straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped, traffic
@@ -23,8 +26,32 @@ from tfdp.report.tiles import status, tiles
 _CODE = re.compile(r"`([^`]+)`")
 
 
+def write_page(options: ReportOptions) -> int:
+    """Reads the logs, writes the page and says where it is.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        LogError: a log directory cannot be read; then nothing is written.
+        OSError: a file cannot be read or written.
+
+    Example:
+        >>> import pathlib
+        >>> write_page(ReportOptions(pathlib.Path("no/logs")))
+        Traceback (most recent call last):
+        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    """
+    read = read_run(options.log_dir)
+    compared = [read_run(directory) for directory in options.compare]
+    replace_text(options.page, render(read, compared, now=time.time()))
+    steps = number_words.count(read.first.steps[-1].step, "step")
+    print(f"{options.page}: {steps} of {number_words.count(len(read.ranks), 'rank')}")
+    return 0
+
+
 def render(run: Run, compared: Sequence[Run], now: float) -> str:
-    """The report as one HTML page, which asks for nothing from anywhere.
+    """Returns the report as one HTML page, which asks for nothing from anywhere.
 
     All that stands in the logs is escaped.
 
@@ -35,8 +62,8 @@ def render(run: Run, compared: Sequence[Run], now: float) -> str:
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
-        >>> from tfdp.report.records import Start, Step
+        >>> from tfdp.report.rank_log import RankLog, Session
+        >>> from tfdp.report.log_lines import Start, Step
         >>> start, step = Start(0, 0, 1, "<x>", 1), Step(0, 1, 0, 1, 8, 1.0)
         >>> log = RankLog((Session(start, 1, [step]),), (step,), (), ())
         >>> page = render(Run(pathlib.Path("logs"), (log,), None, ()), [], now=2)
@@ -51,7 +78,7 @@ def render(run: Run, compared: Sequence[Run], now: float) -> str:
         lstrip_blocks=True,
     )
     environment.filters["code"] = _code
-    environment.globals |= {"words": words, "label": figures.rank_label}
+    environment.globals |= {"words": number_words, "label": run_charts.rank_label}
     style = importlib.resources.files("tfdp.report") / "templates" / "page.css"
     return environment.get_template("page.html.jinja").render(
         style=markupsafe.Markup(style.read_text(encoding="utf-8")),
@@ -62,7 +89,7 @@ def render(run: Run, compared: Sequence[Run], now: float) -> str:
 
 def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
     line, splits, waited = headline(run), rank_splits(run), waits(run)
-    bars, over_time = figures.step_parts(run, splits)
+    bars, over_time = run_charts.step_parts(run, splits)
     points = scaling([(one, headline(one)) for one in [run, *compared]]) if compared else ()
     model = (run.manifest or {}).get("model")
     name = model.get("name") if isinstance(model, dict) else None
@@ -74,26 +101,26 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
         "status": status(line, now),
         "tiles": tiles(line),
         "findings": findings(run),
-        "learning": figures.learning(run),
-        "speed": figures.speed(run),
+        "learning": run_charts.learning(run),
+        "speed": run_charts.speed(run),
         "bars": bars,
         "over_time": over_time,
         "splits": splits,
         "sampled": sampled,
         "meets": any("meeting" in one.split.parts for one in splits),
         "waits": waited,
-        "wait_bars": figures.wait_bars(waited),
+        "wait_bars": run_charts.wait_bars(waited),
         "straggler": straggler(waited),
         "stragglers": stragglers(waited),
-        "optimizer": figures.optimizer(run),
+        "optimizer": run_charts.optimizer(run),
         "skipped": skipped(run.first.steps),
         "traffic": traffic(run),
         "compared": len(compared),
         "points": points,
         "caveats": caveats(points) if points else [],
-        "efficiency": figures.efficiency_bars(points),
+        "efficiency": run_charts.efficiency_bars(points),
         "compute_shares": [
-            (figures.rank_label(one.rank, one.host), one.split.share("compute"))
+            (run_charts.rank_label(one.rank, one.host), one.split.share("compute"))
             for one in splits
             if "compute" in one.split.parts
         ],
@@ -102,5 +129,5 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
 
 
 def _code(text: str) -> markupsafe.Markup:
-    """A sentence with what stands in backquotes set as code."""
+    """Returns a sentence with what stands in backquotes set as code."""
     return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))

@@ -69,13 +69,13 @@ def add_report(commands: argparse._SubParsersAction) -> None:
 
 
 def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
-    require(["jinja2"], parser)
+    require(["jinja2", "matplotlib"], parser)
 
-    from tfdp.report.fields import LogError
-    from tfdp.report.run import run
+    from tfdp.report.log_values import LogError
+    from tfdp.report.page import write_page
 
     try:
-        return run(options)
+        return write_page(options)
     except LogError as error:
         parser.error(str(error))
     except OSError as error:

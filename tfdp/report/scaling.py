@@ -1,4 +1,4 @@
-"""How the rate of runs on several numbers of replicas compares."""
+"""Compares the rates of runs on several numbers of replicas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from tfdp.report.reading import Run
+from tfdp.report.log_directory import Run
 from tfdp.report.summary import Headline
 
 
@@ -36,7 +36,7 @@ class Point:
 
 
 def scaling(runs: Sequence[tuple[Run, Headline]]) -> tuple[Point, ...]:
-    """The runs by their numbers of replicas; those without a rate are left out.
+    """Returns the runs by their numbers of replicas; those without a rate are left out.
 
     Of several with the fewest replicas the first is what the others are compared with.
 
@@ -71,7 +71,7 @@ def scaling(runs: Sequence[tuple[Run, Headline]]) -> tuple[Point, ...]:
 
 
 def caveats(points: Sequence[Point]) -> list[str]:
-    """What to know before believing the efficiencies; sentences.
+    """Returns sentences to know before believing the efficiencies.
 
     Example:
         >>> import pathlib

@@ -1,4 +1,4 @@
-"""Which ranks come last, and by how much: the rule of `tfdp.stragglers`, over a whole run."""
+"""Ranks that come last, and by how much: the rule of `tfdp.stragglers`, over a whole run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import dataclasses
 import statistics
 from collections.abc import Mapping
 
-from tfdp.report.files import steady
-from tfdp.report.reading import Run
+from tfdp.report.log_directory import Run
+from tfdp.report.rank_log import steady
 from tfdp.report.summary import headline
 from tfdp.stragglers import arrivals
 
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """How a rank waits for the others.
+    """The waits of one rank for the others.
 
     Args:
         rank: its number.
@@ -37,12 +37,12 @@ class Wait:
 
 
 def waits(run: Run) -> tuple[Wait, ...]:
-    """Every rank's waits, over the sampled steps that all ranks have; () if there are none.
+    """Returns every rank's waits, over the sampled steps that all ranks have; () if there are none.
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import RankLog, Session
-        >>> from tfdp.report.records import Start, Step
+        >>> from tfdp.report.rank_log import RankLog, Session
+        >>> from tfdp.report.log_lines import Start, Step
         >>> def log(rank, *waits):
         ...     steps = tuple(Step(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
         ...                   for n, wait in enumerate(waits, 1))
@@ -70,7 +70,7 @@ def waits(run: Run) -> tuple[Wait, ...]:
 
 
 def straggler(found: tuple[Wait, ...]) -> Wait | None:
-    """The rank to show: the first of those that straggle, or else of all; None without waits.
+    """Returns the first of the ranks that straggle, or else of all; None without waits.
 
     Example:
         >>> straggler(()) is None
@@ -80,7 +80,9 @@ def straggler(found: tuple[Wait, ...]) -> Wait | None:
 
 
 def stragglers(found: tuple[Wait, ...]) -> tuple[Wait, ...]:
-    """The ranks that straggle, first the one that came last most often, of equals the later one.
+    """Returns the ranks that straggle, the one that came last most often first.
+
+    Of two that came last equally often the later one is first.
 
     Example:
         >>> waits = Wait(0, "a", 0.1, -0.1, 0, 9), Wait(1, "b", 0.0, 0.1, 9, 9, straggles=True)

@@ -6,9 +6,9 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from tfdp.report.files import RankLog, only_first, steady
-from tfdp.report.reading import Run
-from tfdp.report.records import Step
+from tfdp.report.log_directory import Run
+from tfdp.report.log_lines import Step
+from tfdp.report.rank_log import RankLog, only_first, steady
 
 _VALIDATION = "val_"
 
@@ -51,11 +51,11 @@ class Headline:
 
 
 def headline(run: Run) -> Headline:
-    """The run's headline numbers.
+    """Returns the run's headline numbers.
 
     Example:
-        >>> from tfdp.report.files import Session
-        >>> from tfdp.report.records import Start
+        >>> from tfdp.report.rank_log import Session
+        >>> from tfdp.report.log_lines import Start
         >>> import pathlib
         >>> start = Start(time=0, rank=0, world_size=1, host="a", replicas=4)
         >>> steps = tuple(Step(n, n, 0, 1, 64, seconds) for n, seconds in ((1, 9), (2, 1), (3, 3)))
@@ -104,10 +104,10 @@ class Curve:
 
 
 def curves(log: RankLog) -> tuple[Curve, ...]:
-    """What the epochs' logs hold: losses first, then the others by name.
+    """Returns what the epochs' logs hold: losses first, then the others by name.
 
     Example:
-        >>> from tfdp.report.records import Epoch
+        >>> from tfdp.report.log_lines import Epoch
         >>> epochs = (Epoch(0, 0, 9, 1.0, {"accuracy": 0.5, "loss": 2.0, "val_loss": 3.0}),)
         >>> [(curve.name, curve.validation) for curve in curves(RankLog((), (), epochs, ()))]
         [('loss', ((1, 3.0),)), ('accuracy', ())]
@@ -126,7 +126,7 @@ def curves(log: RankLog) -> tuple[Curve, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What a rank sent: bytes in a step, the median, and in all steps together."""
+    """The bytes that a rank sent: in a step, the median, and in all steps together."""
 
     rank: int
     host: str
@@ -135,12 +135,12 @@ class Traffic:
 
 
 def traffic(run: Run) -> tuple[Traffic, ...]:
-    """What each rank sent, of those that measured it.
+    """Returns what each rank sent, for the ranks that measured it.
 
     Example:
         >>> import pathlib
-        >>> from tfdp.report.files import Session
-        >>> from tfdp.report.records import Start
+        >>> from tfdp.report.rank_log import Session
+        >>> from tfdp.report.log_lines import Start
         >>> step = Step(0, 2, 0, 2, 8, 1.0, bytes_sent=600.0)
         >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 0),), (step,), (), ())
         >>> traffic(Run(pathlib.Path(), (log,), None, ()))
@@ -157,7 +157,7 @@ def traffic(run: Run) -> tuple[Traffic, ...]:
 
 
 def skipped(steps: Sequence[Step]) -> tuple[int, int] | None:
-    """How many steps did not change the weights, and of how many; None if nobody counted.
+    """Counts the steps that did not change the weights, and all; None if nobody counted.
 
     Example:
         >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])

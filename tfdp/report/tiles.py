@@ -1,15 +1,15 @@
-"""What stands at the top of the page, in words."""
+"""The top of the page, in words."""
 
 from __future__ import annotations
 
+from tfdp.report.number_words import count, duration, moment, number
 from tfdp.report.summary import Headline
-from tfdp.report.words import count, duration, moment, number
 
 _MOST_METRICS = 4
 
 
 def status(line: Headline, now: float) -> tuple[str, str]:
-    """How the run ended: a word, and a sentence.
+    """Says how the run ended: a word, and a sentence.
 
     Args:
         line: its numbers.
@@ -30,7 +30,7 @@ def status(line: Headline, now: float) -> tuple[str, str]:
 
 
 def tiles(line: Headline) -> list[tuple[str, str, str]]:
-    """(name, value, remark) of each headline number.
+    """Returns (name, value, remark) of each headline number.
 
     Example:
         >>> line = Headline(512.3, 0.125, 64.0, 30, 1, 3, 4, 2, ("a", "b"), 9.0, True, 9.0, False,

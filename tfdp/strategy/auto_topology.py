@@ -28,27 +28,29 @@ def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.envi
       OSError: The file can be neither read nor written.
     """
     began = time.perf_counter()
-    hosts = extended.hosts()
+    hosts, processes = extended.hosts(), extended.processes
+    first = processes.rank == 0
     if len(hosts) == 1:
         return _alone()
     path = environ.get(FILE_VARIABLE)
-    if determinism.chosen_seed() is not None and not path and _is_rank_0(extended):
+    if determinism.chosen_seed() is not None and not path and first:
         raise ValueError(
             f'After `tfdp.enable_determinism` {FILE_VARIABLE} must name a file for topology="auto"'
             ", but it is not set: what is measured differs from run to run, and with it the order "
             f"of sums. Do `export {FILE_VARIABLE}=topology.json`: the first run writes the "
             'decision, later ones take it from there. Or name a topology: topology="ring".'
         )
-    text = _from_rank_0(extended, _read(path) if path and _is_rank_0(extended) else None)
+    own = _read(path) if path and first else None
+    text = processes.from_first("the decision on the topology", own).value
     if text:
         auto = saving.loads(text, hosts, path or "that of rank 0")
         origin = f"as {path or 'the file of rank 0'} says"
     else:
         auto = decide(len(hosts), hosts, extended.probe().links())
         origin = f"measured in {time.perf_counter() - began:.1f} s"
-        if path and _is_rank_0(extended):
+        if path and first:
             replace_text(pathlib.Path(path), saving.dumps(auto, hosts))
-    if _is_rank_0(extended):
+    if first:
         logging.getLogger("tfdp").info("topology auto: %s", _described(auto, hosts, origin))
     return auto
 
@@ -92,13 +94,3 @@ def _read(path: str) -> str | None:
             f"{FILE_VARIABLE} must hold a decision that tfdp wrote, but {path} is no text "
             f"({error}). Delete it, and it is written anew."
         ) from error
-
-
-def _is_rank_0(extended: DataParallelExtended) -> bool:
-    return not extended.in_cluster or extended.processes.rank == 0
-
-
-def _from_rank_0(extended: DataParallelExtended, text: str | None) -> str | None:
-    if not extended.in_cluster:
-        return text
-    return extended.processes.board.from_first("the decision on the topology", text).value

@@ -13,9 +13,9 @@ from tfdp import cluster, collectives, determinism, keras_adapter, machine
 from tfdp import topology as topologies
 from tfdp.cluster import run_status, tf_config
 from tfdp.errors import ScopeError
+from tfdp.replicas import OneProcess, ProcessGroup
 from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
 from tfdp.strategy import devices as device_names
-from tfdp.strategy.cluster_extended import ClusterExtended
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.topology import saving
 
@@ -112,36 +112,34 @@ class DataParallelStrategy(tf.distribute.Strategy):
         undecided = isinstance(topology, topologies.Auto) and not topology.rules
         tf_config.unset_if_blank(os.environ)
         found = cluster.detect(resolver=cluster_resolver)
-        options: dict[str, Any] = {
-            "topology": topologies.Native() if undecided else topology,
-            "bucket_bytes": bucket_bytes or _bucket_bytes_of(topology),
-            "around_replicas": keras_adapter.around_replicas,
-        }
-        extended: DataParallelExtended
+        processes: ProcessGroup
         if found.world_size == 1:
-            extended = DataParallelExtended(self, devices=device_names.resolve(devices), **options)
+            processes = OneProcess(len(device_names.resolve(devices)))
         else:
             if collectives.joined():
                 device_names.resolve(devices)  # what is wrong with them, before all compare
             run_status.mark_strategy_begun()
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
-            number = processes.compare_strategies(
-                {
-                    "topology": repr(topology),
-                    "bucket_bytes": bucket_bytes,
-                    "custom_loss": custom_loss,
-                    "timeout_seconds": timeout_seconds,
-                    "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
-                }
-            )
-            extended = ClusterExtended(
-                self,
-                devices=device_names.resolve(devices),
-                processes=processes,
-                strategy_number=number,
-                **options,
-            )
+        number = processes.compare_strategies(
+            {
+                "topology": repr(topology),
+                "bucket_bytes": bucket_bytes,
+                "custom_loss": custom_loss,
+                "timeout_seconds": timeout_seconds,
+                "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
+            }
+        )
+        extended = DataParallelExtended(
+            self,
+            devices=device_names.resolve(devices),
+            processes=processes,
+            strategy_number=number,
+            topology=topologies.Native() if undecided else topology,
+            bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
+            around_replicas=keras_adapter.around_replicas,
+        )
+        self.adapter_state = keras_adapter.StrategyState()
         self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
@@ -162,7 +160,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     @property
     def rank(self) -> int:
         """This process' rank in the cluster; 0 where it is alone."""
-        return self.extended.processes.rank if self.extended.in_cluster else 0
+        return self.extended.processes.rank
 
     @property
     def world_size(self) -> int:
@@ -171,7 +169,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         >>> DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
         1
         """
-        return self.extended.processes.world_size if self.extended.in_cluster else 1
+        return self.extended.processes.world_size
 
     def describe(self) -> dict[str, Any]:
         """What the strategy is, for `tfdp.write_manifest` and logs; JSON.
@@ -206,9 +204,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     def __repr__(self) -> str:
         replicas = self.extended.num_replicas
         devices = [machine.short_device_name(name) for name in self.extended.worker_devices]
-        where = (
-            f"in {replicas // len(devices)} processes of " if self.extended.in_cluster else "on "
-        )
+        where = f"in {self.world_size} processes of " if self.world_size > 1 else "on "
         return f"DataParallelStrategy({replicas} replicas {where}{', '.join(devices)})"
 
     # `MirroredExtended` reads it for collectives of its own, which are not used here.

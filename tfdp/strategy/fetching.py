@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdp.data.counting import new_handle
+
 BROKEN = (
     "an iterator whose dataset raised an error, or which was interrupted, cannot go on. Make a new "
     "one, with `iter(dataset)`."
@@ -21,20 +23,13 @@ class Fetching:
       handle: Of a boolean variable; a graph is given it as the iterator's other parts.
     """
 
-    spec = tf.TensorSpec([], tf.resource)
-
     def __init__(self, handle: tf.Tensor) -> None:
         self.handle = handle
 
     @classmethod
     def made(cls) -> Fetching:
         """A new one, which lives as long as its handle."""
-        with tf.device("CPU:0"):
-            handle = tf.raw_ops.VarHandleOp(
-                dtype=tf.bool, shape=[], shared_name="cd2c89b7-88b7-44c8-ad83-06c2a9158347"
-            )  # TensorFlow's name for what has none
-            tf.raw_ops.AssignVariableOp(resource=handle, value=False)
-        return cls(handle)
+        return cls(new_handle(False))
 
     def begin(self) -> list[tf.Operation]:
         """What must be done before anything is fetched; raises InvalidArgumentError if it broke."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.streams import share_place
-from tfdp.keras_adapter.cut import Cut, FullCut, rows_of
+from tfdp.data.stream_shares import place_and_rows
+from tfdp.keras_adapter.training.cut import Cut, FullCut, rows_of
+from tfdp.shares import share_place
 from tfdp.strategy._tensorflow import compute_batch_size
 
 
@@ -32,16 +32,6 @@ def declared_size(dataset: Any) -> int:
     if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
         return -1
     return int(compute_batch_size(dataset))
-
-
-def shares(size: int, num_replicas: int) -> list[int]:
-    """Numbers of examples, as even as can be, the first replicas taking the rest.
-
-    >>> shares(6, 4)
-    [2, 2, 1, 1]
-    """
-    least, rest = divmod(size, num_replicas)
-    return [least + (rank < rest) for rank in range(num_replicas)]
 
 
 def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.data.Dataset | None:
@@ -72,7 +62,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
         size = rows_of(next(leaf for leaf in leaves if _can_be_cut(leaf)))
 
         def one_share(rank: tf.Tensor) -> Any:
-            place, start, end = share_place(size, num_replicas, rank)
+            place, start, end = place_and_rows(size, num_replicas, rank)
             shares = [
                 _with_static_rows(_rows(leaf, start, end), leaf, num_replicas)
                 if _can_be_cut(leaf)
@@ -135,14 +125,13 @@ def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False)
             leaf = tf.convert_to_tensor(leaf)
         if num_replicas == 1:
             return leaf
-        sizes = shares(int(rows_of(leaf)), num_replicas)
-        ends = list(itertools.accumulate(sizes))
+        size = int(rows_of(leaf))
 
         def of_replica(context: Any) -> Any:
-            rank = context.replica_id_in_sync_group
-            if stand_ins and not sizes[rank]:
+            _, count, start, _ = share_place(size, num_replicas, context.replica_id_in_sync_group)
+            if stand_ins and not count:
                 return _rows(leaf, 0, 1)
-            return _rows(leaf, ends[rank] - sizes[rank], ends[rank])
+            return _rows(leaf, start, start + count)
 
         return strategy.experimental_distribute_values_from_function(of_replica)
 
@@ -154,11 +143,10 @@ def split_for_step(batch: Any, strategy: tf.distribute.Strategy) -> Cut:
     num_replicas = strategy.extended.num_replicas
     given = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
     size = int(rows_of(given[0])) if hasattr(given[0], "shape") else len(given[0])
-    sizes = shares(size, num_replicas)
 
     def place(context: Any) -> tf.Tensor:
         rank = context.replica_id_in_sync_group
-        return tf.constant([rank, sizes[rank], sum(sizes[:rank]), size], tf.int64)
+        return tf.constant(share_place(size, num_replicas, rank), tf.int64)
 
     kind = FullCut if size >= num_replicas else Cut
     places: Any = tf.constant([0, size, 0, size], tf.int64)

@@ -7,18 +7,17 @@ be taken for the end of the data.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
-from tfdp.keras_adapter import cut
+from tfdp.data.counting import HANDLE_SPEC, Clock, Tally, explained
+from tfdp.data.feed import AbstractFeed
+from tfdp.keras_adapter.training import cut
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import (
-    DistributedDataset,
-    DistributedDatasetSpec,
     DistributedIterator,
     DistributedIteratorSpec,
     regroup,
@@ -30,93 +29,53 @@ _BROKEN = (
 )
 
 
-class ShareDataset(DistributedDataset):
-    """Of elements (a replica's share, its `Cut.place`); its iterators give the shares.
+class Counted(NamedTuple):
+    """Around the elements of a feed: iterators count them.
 
-    In an element a share without examples holds a stand-in, a row of the batch.
+    What an element is shows in its spec, so that traced functions know it too.
     """
 
-    def __iter__(self) -> ShareIterator:
-        return self._iterator_class.over(super().__iter__())
-
-    @property
-    def _iterator_class(self) -> type[ShareIterator]:
-        return ShareIterator
-
-    @property
-    def element_spec(self) -> Any:
-        """Of the shares."""
-        return self._share_spec(self._element_spec)
-
-    def _share_spec(self, spec: Any) -> Any:
-        return spec[0]
-
-    @property
-    def _spec_class(self) -> type[ShareDatasetSpec]:
-        return ShareDatasetSpec
-
-    @property
-    def _type_spec(self) -> ShareDatasetSpec:
-        return self._spec_class(
-            self._input_workers,
-            self._element_spec,
-            self._strategy,
-            self._options,
-            enable_get_next_as_optional=self._enable_get_next_as_optional,
-        )
-
-
-class ShareDatasetSpec(DistributedDatasetSpec):
-    """What a traced function knows of a dataset of shares."""
-
-    @property
-    def value_type(self) -> type[ShareDataset]:
-        """The class."""
-        return ShareDataset
-
-    def _from_components(self, components: Any) -> ShareDataset:
-        return self.value_type(
-            input_workers=self._input_workers,
-            strategy=self._strategy,
-            components=components,
-            element_spec=self._element_spec,
-            enable_get_next_as_optional=self._enable_get_next_as_optional,
-            options=self._options,
-            replica_order=self._replica_order,
-        )
+    element: Any
 
 
 class ShareIterator(DistributedIterator):
-    """Gives each replica its share of the next batch; see the module."""
+    """Gives each replica its share of the next batch, or its `Cut`; see the module."""
 
     _fetching: Fetching
+    _tally: Tally | None = None
+    _feed: AbstractFeed | None = None
 
     @classmethod
-    def over(cls, iterator: DistributedIterator) -> ShareIterator:
-        """Of this class, over what another fetches."""
-        known = getattr(iterator, "_fetching", None)
+    def over(cls, iterator: DistributedIterator, **parts: Any) -> Self:
+        """Of this class, over what another fetches.
+
+        Args:
+          iterator: The other; if it is one of shares, both count together.
+          parts: What shall be otherwise: `tally`, `feed`, `element_spec`.
+        """
+        shared = {
+            name: getattr(iterator, f"_{name}", None) for name in ("fetching", "tally", "feed")
+        }
         return cls._made(
-            known or Fetching.made(),
-            input_workers=iterator._input_workers,
-            components=iterator._iterators,
-            element_spec=iterator._element_spec,
-            strategy=iterator._strategy,
-            cardinality=iterator._cardinality,
-            enable_get_next_as_optional=iterator._enable_get_next_as_optional,
-            options=iterator._options,
-            replica_order=iterator._replica_order,
+            **{**_described(iterator), "components": iterator._iterators, **shared, **parts}
         )
 
     @classmethod
-    def _made(cls, fetching: Fetching, **parts: Any) -> ShareIterator:
+    def _made(
+        cls, fetching: Fetching | None, tally: Tally | None, feed: AbstractFeed | None, **parts: Any
+    ) -> Self:
         iterator = cls(**parts)
-        iterator._fetching = fetching
+        iterator._fetching = fetching or Fetching.made()
+        iterator._tally, iterator._feed = tally, feed
         return iterator
 
     @functools.cached_property
     def cuts(self) -> ShareIterator:
         """The same, giving a `Cut` for each share."""
-        return CutIterator.over(self)
+        spec = self._element_spec
+        several = self._strategy.extended.num_replicas > 1
+        cuts: Any = cut.Cut(*element_of(spec)) if several else cut.Cut(element_of(spec), ())
+        return self.over(self, element_spec=Counted(cuts) if isinstance(spec, Counted) else cuts)
 
     def get_next(self, name: str | None = None) -> Any:
         """The shares of the next batch.
@@ -127,7 +86,7 @@ class ShareIterator(DistributedIterator):
           RankMismatchError: The data of some ranks ended before those of others; in a graph an
             `InvalidArgumentError` says so.
         """
-        with self._watching() as took, cut.explained(self._strategy):
+        with explained(self._feed), Clock() as clock, cut.explained(self._strategy):
             if tf.executing_eagerly() and not self._must_agree:
                 # One device after the other: what is raised first is what went wrong.
                 elements = self._next_elements()
@@ -136,18 +95,18 @@ class ShareIterator(DistributedIterator):
                 optionals = self._next_optionals()
                 with tf.control_dependencies([self._all_or_end(optionals)]):
                     elements = self._values(optionals)
-            took(elements)
+        self._count(clock, elements)
         return self._regrouped(elements)
 
     def get_next_as_optional(self) -> Any:
         """The shares of the next batch, or none."""
-        with self._watching() as took:
+        with explained(self._feed), Clock() as clock:
             optionals = self._next_optionals()
 
             def shares() -> Any:
                 with tf.control_dependencies([self._check(self._values(optionals))]):
                     elements = self._values(optionals)
-                took(elements)
+                self._count(clock, elements)
                 return tf.experimental.Optional.from_value(self._regrouped(elements))
 
             return tf.cond(
@@ -158,20 +117,12 @@ class ShareIterator(DistributedIterator):
 
     @property
     def element_spec(self) -> Any:
-        """Of what is given."""
+        """The spec of what is given."""
         return self._given(self._cut_of(self._element_spec))
 
     @property
     def _type_spec(self) -> ShareIteratorSpec:
-        return self._spec_class(
-            self._input_workers,
-            self._element_spec,
-            self._strategy,
-            self._options,
-            self._cardinality,
-            self._enable_get_next_as_optional,
-            self._replica_order,
-        )
+        return self._spec_class(**_described(self))
 
     @property
     def _spec_class(self) -> type[ShareIteratorSpec]:
@@ -179,15 +130,18 @@ class ShareIterator(DistributedIterator):
 
     def _given(self, share: cut.Cut) -> Any:
         """What is given of a share, or of its spec: of one without examples no row."""
+        if isinstance(element_of(self._element_spec), cut.Cut):
+            return share
         if isinstance(share, cut.FullCut) or not tf.is_tensor(share.place):
             return share.rows
         return tf.nest.map_structure(
             lambda leaf: input_batches.first_rows(leaf, share.place[1]), share.rows
         )
 
-    def _watching(self) -> contextlib.AbstractContextManager[Callable[[Sequence[Any]], None]]:
-        """Around what fetches a batch: gives what is to be told of its elements."""
-        return contextlib.nullcontext(lambda elements: None)
+    def _count(self, clock: Clock, elements: Sequence[Any]) -> None:
+        """Counts the batch whose shares are the elements, where it is a feed's."""
+        if self._tally is not None:
+            self._tally.add(clock.seconds_until(elements[0]))
 
     # ---- one batch
 
@@ -263,19 +217,13 @@ class ShareIterator(DistributedIterator):
 
     def _cut_of(self, element: Any) -> cut.Cut:
         """An element, or its spec, as a `Cut`."""
-        kind = cut.FullCut if input_batches.are_even(self._element_spec[0]) else cut.Cut
+        element = element_of(element)
+        if self._strategy.extended.num_replicas == 1:
+            rows = element.rows if isinstance(element, cut.Cut) else element
+            return cut.FullCut(rows, input_batches.whole_place(rows))
+        rows_spec, _ = element_of(self._element_spec)
+        kind = cut.FullCut if input_batches.are_even(rows_spec) else cut.Cut
         return kind(*element)
-
-
-class CutIterator(ShareIterator):
-    """Gives each replica its `Cut`."""
-
-    def _given(self, share: cut.Cut) -> cut.Cut:
-        return share
-
-    @property
-    def _spec_class(self) -> type[ShareIteratorSpec]:
-        return CutIteratorSpec
 
 
 class ShareIteratorSpec(DistributedIteratorSpec):
@@ -288,33 +236,46 @@ class ShareIteratorSpec(DistributedIteratorSpec):
 
     @property
     def _component_specs(self) -> list[Any]:
-        return [*super()._component_specs, Fetching.spec]
+        return [*super()._component_specs, HANDLE_SPEC, *tally_specs(self._element_spec)]
 
     def _to_components(self, value: ShareIterator) -> list[Any]:
-        return [*super()._to_components(value), value._fetching.handle]
+        tallies = [] if value._tally is None else [value._tally.handle]
+        return [*super()._to_components(value), value._fetching.handle, *tallies]
 
     def _from_components(self, components: Any) -> ShareIterator:
-        *iterators, handle = components
+        workers = len(super()._component_specs)
+        fetching, *tallies = components[workers:]
         return self.value_type._made(
-            Fetching(handle),
-            input_workers=self._input_workers,
-            components=iterators,
-            element_spec=self._element_spec,
-            strategy=self._strategy,
-            cardinality=self._cardinality,
-            enable_get_next_as_optional=self._enable_get_next_as_optional,
-            options=self._options,
-            replica_order=self._replica_order,
+            Fetching(fetching),
+            Tally(*tallies) if tallies else None,
+            None,
+            components=components[:workers],
+            **_described(self),
         )
 
 
-class CutIteratorSpec(ShareIteratorSpec):
-    """What a traced function knows of an iterator of `Cut`s."""
+def element_of(element: Any) -> Any:
+    """An element, or its spec, without what says that it is counted."""
+    return element.element if isinstance(element, Counted) else element
 
-    @property
-    def value_type(self) -> type[ShareIterator]:
-        """The class."""
-        return CutIterator
+
+def tally_specs(element_spec: Any) -> list[tf.TensorSpec]:
+    """The spec of the tally's handle, if elements are counted."""
+    return [HANDLE_SPEC] if isinstance(element_spec, Counted) else []
+
+
+def _described(source: Any) -> dict[str, Any]:
+    """By name what an iterator and its spec are both made from."""
+    names = (
+        "input_workers",
+        "element_spec",
+        "strategy",
+        "options",
+        "cardinality",
+        "enable_get_next_as_optional",
+        "replica_order",
+    )
+    return {name: getattr(source, f"_{name}") for name in names}
 
 
 def _all_or_none(there: tf.Tensor, said: list[Any]) -> tf.Tensor:

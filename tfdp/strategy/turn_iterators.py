@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter import cut
+from tfdp.keras_adapter.training import cut
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import DistributedIterator
 from tfdp.strategy.share_iterators import ShareIterator, ShareIteratorSpec

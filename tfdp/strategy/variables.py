@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras_adapter import statistics
+from tfdp.keras_adapter.variables import statistics
+from tfdp.replicas import Value, replicas_of
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
     MirroredVariable,
@@ -21,7 +22,7 @@ _thread = threading.local()
 
 
 @contextlib.contextmanager
-def _having(name: str, value: Any) -> Iterator[None]:
+def _having(name: str, value: object) -> Iterator[None]:
     """Sets an attribute of the calling thread for a while."""
     outer = getattr(_thread, name, None)
     setattr(_thread, name, value)
@@ -70,17 +71,6 @@ def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def declared(kwargs: dict[str, Any], initial_value: tf.Tensor) -> dict[str, Any]:
-    """What must be alike on all ranks of a variable that is made with `kwargs`; JSON."""
-    return {
-        "name": kwargs.get("name") or "Variable",
-        "shape": initial_value.shape.as_list(),
-        "dtype": initial_value.dtype.name,
-        "trainable": kwargs.get("trainable"),
-        "aggregation": str(kwargs.get("aggregation")),
-    }
-
-
 class _Scalar:
     """Conversions that a variable on one device has and TensorFlow's distributed ones lack."""
 
@@ -100,7 +90,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     """
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> tf.Tensor:
         """That of the calling replica's copy."""
         try:
             return super().handle
@@ -114,7 +104,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
                 "`strategy.experimental_distribute_dataset(dataset)`; or use `fit`."
             ) from error
 
-    def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
+    def _update_replica(self, update_fn: Callable[..., Any], value: Value, **kwargs: Any) -> Any:
         aggregation = self.aggregation
         if getattr(_thread, "identical", False):
             pass
@@ -124,10 +114,12 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
             value = self._aggregated(value, aggregation)
         return update_fn(self._get_on_device_or_primary(), value, **kwargs)
 
-    def _aggregated(self, value: Any, aggregation: tf.VariableAggregation) -> Any:
+    def _aggregated(self, value: Value, aggregation: tf.VariableAggregation) -> Value:
         context = tf.distribute.get_replica_context()
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
-            return context.strategy.extended.broadcast_from_first(value, self.dtype)
+            replicas = replicas_of(context.strategy)
+            assert replicas is not None  # the variable was made in a scope of tfdp's
+            return replicas.broadcast_from_first(value, self.dtype)
         mean = aggregation == tf.VariableAggregation.MEAN
         if not (tf.is_tensor(value) or isinstance(value, tf.IndexedSlices)):
             value = tf.convert_to_tensor(value, self.dtype)
@@ -158,7 +150,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
     """A variable of which each replica holds a share; outside replicas it is aggregated."""
 
-    def _get_cross_replica(self) -> Any:
+    def _get_cross_replica(self) -> tf.Tensor:
         known = (getattr(_thread, "read", None) or {}).get(id(self))
         return super()._get_cross_replica() if known is None else known
 

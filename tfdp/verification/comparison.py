@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.strategy.input_batches import shares
+from tfdp.replicas import processes_of
+from tfdp.shares import share_sizes
 from tfdp.verification import compare, layers, readings, reasons
 from tfdp.verification.batches import rows
 from tfdp.verification.report import Difference, Report
@@ -39,9 +40,8 @@ class Comparison:
         self, program: Program, strategy: tf.distribute.Strategy, tolerance: float
     ) -> None:
         self._program, self._strategy, self._tolerance = program, strategy, tolerance
-        self._processes = strategy.extended.processes if strategy.extended.in_cluster else None
-        if self._processes is not None:
-            self._processes.compare("the batches of `tfdp.verify`", program.batches.described())
+        self._processes = processes_of(strategy)
+        self._processes.compare("the batches of `tfdp.verify`", program.batches.described())
         self._reference = train(program)
         self._controls = [self._compared(train(program, move=_MOVES[0]))]
 
@@ -79,10 +79,8 @@ class Comparison:
         return self._of_all_ranks(compare.differences(self._reference.steps, run.steps))
 
     def _of_all_ranks(self, table: compare.Table) -> compare.Table:
-        if self._processes is None:
-            return table
         payload = json.dumps([[*key, value] for key, value in table.items()]).encode()
-        posts = self._processes.board.all_gather("a table of `tfdp.verify`", payload=payload)
+        posts = self._processes.all_gather("a table of `tfdp.verify`", payload=payload)
         tables = [json.loads(post.payload) for post in posts]
         return compare.merged({tuple(key): value for *key, value in rows} for rows in tables)
 
@@ -131,10 +129,8 @@ class Comparison:
         ]
         local = range(max(map(len, last), default=1))
         bits = {str(_checksum([each[min(i, len(each) - 1)] for each in last])) for i in local}
-        if self._processes is not None:
-            posts = self._processes.board.all_gather("the bits of `tfdp.verify`", sorted(bits))
-            bits = {text for post in posts for text in post.value}
-        return len(bits) > 1
+        posts = self._processes.all_gather("the bits of `tfdp.verify`", sorted(bits))
+        return len({text for post in posts for text in post.value}) > 1
 
     def _listed(
         self, table: compare.Table, found: compare.Table
@@ -196,7 +192,7 @@ class Comparison:
         return Difference(_LAYERS, path, step, found[key], by_rounding), traced
 
     def _bounds(self, examples: int) -> list[tuple[int, int]]:
-        sizes = shares(examples, self._strategy.extended.num_replicas)
+        sizes = share_sizes(examples, self._strategy.extended.num_replicas)
         ends = np.cumsum(sizes).tolist()
         return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 

@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp import hooks
 from tfdp.verification import compare, sources
 from tfdp.verification.probes import rank, tell
 
@@ -49,22 +50,12 @@ class Calls:
             for rank, found in self._found.items()
         }
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> contextlib.AbstractContextManager[None]:
         """Within it, layers are watched."""
-        original = vars(keras.layers.Layer)["__call__"]
+        return hooks.replaced(keras.layers.Layer, "__call__", self._watched)
 
-        @functools.wraps(original)
-        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._watched(original, layer, args, kwargs)
-
-        keras.layers.Layer.__call__ = call
-        try:
-            yield
-        finally:
-            keras.layers.Layer.__call__ = original
-
-    def _watched(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+    def _watched(self, original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+        """What layers give in a step of `tfdp.verify` is kept."""
         graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
         outer = getattr(self._thread, "graph", self)
         if outer is not self and graph is not outer:

@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras_adapter.gradients import innermost
+from tfdp import hooks
+from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.verification import readings
 
 
@@ -28,9 +29,7 @@ class GradientProbe:
             return
         for outer in readings.optimizers(model):
             for optimizer in innermost(outer):
-                update = optimizer._backend_update_step
-                # Past what Keras does with attributes: it is no state.
-                vars(optimizer)["_backend_update_step"] = self._around(update)
+                hooks.put(optimizer, "_backend_update_step", self._probed)
 
     def take(self) -> readings.Readings:
         """What was found since the last time."""
@@ -38,17 +37,16 @@ class GradientProbe:
             found, self._found = self._found, {}
         return {key: list(by_rank.values()) for key, by_rank in found.items()}
 
-    def _around(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(update)
-        def probed(gradients: Any, variables: Any, learning_rate: Any) -> Any:
-            gradients, variables = list(gradients), list(variables)
-            for gradient, variable in zip(gradients, variables, strict=True):
-                if gradient is not None:
-                    keep = functools.partial(self._keep, variable.path, rank())
-                    tell(keep, _dense(gradient, variable))
-            return update(gradients, variables, learning_rate)
-
-        return probed
+    def _probed(
+        self, update: Callable[..., Any], gradients: Any, variables: Any, learning_rate: Any
+    ) -> Any:
+        """What optimizers of `tfdp.verify` update with is kept."""
+        gradients, variables = list(gradients), list(variables)
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if gradient is not None:
+                keep = functools.partial(self._keep, variable.path, rank())
+                tell(keep, _dense(gradient, variable))
+        return update(gradients, variables, learning_rate)
 
     def _keep(self, path: str, rank: int, gradient: np.ndarray) -> None:
         with self._lock:

@@ -9,7 +9,8 @@ from typing import Any
 
 import keras
 
-from tfdp.keras_adapter.gradients import innermost
+from tfdp.keras_adapter._keras import flatten_layers, own_state
+from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.verification import readings, sources
 from tfdp.verification.report import Difference
 
@@ -188,8 +189,8 @@ def _optimizers(model: keras.Model) -> str:
 
 
 def _owner(path: str, model: keras.Model) -> Any:
-    for layer in model._flatten_layers():
-        if any(variable.path == path for variable in layer._non_trainable_variables):
+    for layer in flatten_layers(model):
+        if any(variable.path == path for variable in own_state(layer)):
             return layer
     return None
 

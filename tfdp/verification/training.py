@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter._keras import flatten_layers, strategy_of_model
 from tfdp.verification import layers, readings, session
 from tfdp.verification.batches import Batches
 from tfdp.verification.probes import GradientProbe
@@ -99,7 +100,7 @@ def train(
 def plain_normalization(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """The layers that normalize each replica's share by itself: by design."""
     kind = keras.layers.BatchNormalization
-    found = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    found = [layer for layer in flatten_layers(model) if isinstance(layer, kind)]
     return [layer for layer in found if not layer.synchronized]
 
 
@@ -155,7 +156,7 @@ def _move(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
 def _epsilons(model: keras.Model) -> dict[int, float]:
     """The distance from 1 to the next number, in the dtype in which a variable is computed with."""
     found = {}
-    for layer in model._flatten_layers():  # those inside come after those that hold them
+    for layer in flatten_layers(model):  # those inside come after those that hold them
         dtype = keras.backend.standardize_dtype(layer.compute_dtype)
         epsilon = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}.get(dtype)
         for variable in layer.trainable_variables:
@@ -181,7 +182,7 @@ def _check(model: Any, strategy: Any) -> None:
             "`build` must return a compiled model, but did not compile it. Call "
             "`model.compile(optimizer, loss)` in it."
         )
-    made_in = model._distribute_strategy
+    made_in = strategy_of_model(model)
     if made_in is not strategy:
         where = "outside of it" if made_in is None else "in the scope of another strategy"
         raise ValueError(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.arrays import ArraySource
-from tfdp.data.sources.base import AbstractIndexedSource
 from tfdp.data.sources.cached import cached
 
 

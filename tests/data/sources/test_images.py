@@ -11,7 +11,10 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+import tfdp.keras_adapter
 from tfdp.data.sources.images import ImageDirectorySource
+
+tfdp.keras_adapter.install()  # on one device no strategy does it
 
 ENCODERS = {".png": tf.io.encode_png, ".jpg": tf.io.encode_jpeg, ".JPEG": tf.io.encode_jpeg}
 # In another order than sorted, with folders below and names that sort around a "/".

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.data.sources.choice import as_source
+from tfdp.data.sources.as_source import as_source
 from tfdp.data.sources.tfds import as_tfds_source
 
 tfds = pytest.importorskip("tensorflow_datasets")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractStreamSource
     from tfdp.data.sources.array_records import ArrayRecordSource
     from tfdp.data.sources.arrays import ArraySource
-    from tfdp.data.sources.base import AbstractIndexedSource, AbstractStreamSource
     from tfdp.data.sources.images import ImageDirectorySource
     from tfdp.data.sources.records import TFRecordSource
     from tfdp.data.sources.sequences import SequenceSource
@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AbstractIndexedSource": ("tfdp.data.sources.base", "AbstractIndexedSource"),
-    "AbstractStreamSource": ("tfdp.data.sources.base", "AbstractStreamSource"),
+    "AbstractIndexedSource": ("tfdp.data.sources.abstract", "AbstractIndexedSource"),
+    "AbstractStreamSource": ("tfdp.data.sources.abstract", "AbstractStreamSource"),
     "ArrayRecordSource": ("tfdp.data.sources.array_records", "ArrayRecordSource"),
     "ArraySource": ("tfdp.data.sources.arrays", "ArraySource"),
     "DatasetSource": ("tfdp.data.sources.streams", "DatasetSource"),

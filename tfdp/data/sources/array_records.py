@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.sources.base import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.examples import parse, spec_of
 from tfdp.data.sources.files import OpenFiles, Paths, names, spans_of
 from tfdp.data.sources.python_calls import call_with_indices

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.arrays import ArraySource
-from tfdp.data.sources.base import AbstractIndexedSource
 
 _EXAMPLES_AT_A_TIME = 256
 

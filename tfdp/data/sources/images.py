@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.sources.base import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.image_files import checksum, class_folders, image_names
 
 CHANNELS = {"rgb": 3, "rgba": 4, "grayscale": 1}

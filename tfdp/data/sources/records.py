@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.sources.base import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.examples import parse, spec_of
 from tfdp.data.sources.files import Path, Paths, RecordSpan, names, spans_of
 from tfdp.data.sources.python_calls import call_with_indices

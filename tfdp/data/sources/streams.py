@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.sources.base import AbstractStreamSource
+from tfdp.data.sources.abstract import AbstractStreamSource
 
 
 class DatasetSource(AbstractStreamSource):

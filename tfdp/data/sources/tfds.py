@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.array_records import ArrayRecordSource
-from tfdp.data.sources.base import AbstractIndexedSource
 from tfdp.data.sources.files import RecordSpan
 from tfdp.data.sources.records import TFRecordSource
 

@@ -1,0 +1,80 @@
+"""What a rank is started with: ports of its own, and what is added to its environment."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tfdp import machine
+from tfdp.launch import starting
+from tfdp.launch.starting import ReservedPorts, rank_environment, tf_config
+
+
+@pytest.mark.parametrize(("cores", "ranks", "share"), [(16, 4, "4"), (16, 3, "5"), (2, 8, "1")])
+def test_ranks_share_the_cores(monkeypatch, cores, ranks, share):
+    monkeypatch.setattr(machine, "cores", lambda: list(range(cores)))
+    added = rank_environment(range(20000, 20000 + ranks), 0, environ={})
+    assert added["TF_NUM_INTRAOP_THREADS"] == added["OMP_NUM_THREADS"] == share
+
+
+@pytest.mark.parametrize(("devices", "threads"), [(None, 8), (1, 8), (4, 16)])
+def test_there_are_threads_for_all_devices_of_a_rank(devices, threads):
+    added = rank_environment([20000], 0, devices, environ={})
+    assert added["TF_NUM_INTEROP_THREADS"] == str(threads)
+
+
+def test_only_the_cluster_replaces_what_the_user_has_set():
+    before = rank_environment([20000, 20001], 0, 2, environ={})
+    mine = dict.fromkeys(before, "mine")
+    mine["TFDP_SECRET"] = "of another run"
+    added = rank_environment([20000, 20001], 1, 2, "/folder", environ=mine, secret="of this run")
+    assert added == {
+        "TF_CONFIG": tf_config([20000, 20001], 1),
+        "TFDP_DEVICES_PER_PROCESS": "2",
+        "TFDP_RUN_STATUS": "/folder",
+        "TFDP_SECRET": "of this run",
+    }
+    assert json.loads(added["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
+def test_freed_memory_is_kept_for_the_next_step():
+    program = (
+        "import resource\n"
+        "for _ in range(20): bytearray(b'x') * 10**8\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+    )
+
+    def page_faults(**environ):
+        child = subprocess.run(
+            [sys.executable, "-c", program], env=environ, capture_output=True, check=True
+        )
+        return int(child.stdout)
+
+    added = rank_environment([20000], 0, environ={})
+    allocator = {name: value for name, value in added.items() if name.startswith("MALLOC_")}
+    assert page_faults(**allocator) < 0.8 * page_faults()
+
+
+def test_two_runs_get_different_ports_also_after_their_release(monkeypatch):
+    monkeypatch.setattr(starting, "_PORTS", range(31000, 31040))
+    with ReservedPorts(8) as one:
+        one.release()
+        with ReservedPorts(8) as other:
+            assert not set(one.ports) & set(other.ports)
+
+
+def test_a_released_port_can_be_listened_on():
+    with ReservedPorts(1) as reserved:
+        with pytest.raises(OSError):
+            socket.create_server((starting.LOOPBACK, reserved.ports[0]))
+        reserved.release()
+        socket.create_server((starting.LOOPBACK, reserved.ports[0])).close()
+
+
+def test_more_ranks_than_ports_are_refused(monkeypatch):
+    monkeypatch.setattr(starting, "_PORTS", range(31050, 31053))
+    with pytest.raises(OSError, match=r"received 4, and after 3 ports no other .* or start fewer"):
+        ReservedPorts(4)

@@ -1,0 +1,24 @@
+"""What mypy must find in a program that uses the seam wrongly; `test_types` checks it."""
+
+import tensorflow as tf
+
+from tfdp.keras_adapter.step import Step
+from tfdp.replicas import OneProcess, ProcessGroup, Replicas, processes_of, replicas_of
+
+
+class Incomplete:
+    """Replicas that cannot even sum."""
+
+    num_replicas = 2
+
+
+def misuse(strategy: tf.distribute.Strategy, step: Step) -> None:
+    print(replicas_of(strategy).num_replicas)  # error: Item "None"
+    incomplete: Replicas = Incomplete()  # error: Incompatible types
+    alone: ProcessGroup = OneProcess()
+    alone.board.barrier("saving")  # error: "ProcessGroup" has no attribute "board"
+    step.replicas.sum_prepared([], prepare="half")  # error: Argument "prepare"
+    print(step.replicas.in_cluster)  # error: "Replicas" has no attribute "in_cluster"
+    print(step.rank)  # error: "Step" has no attribute "rank"
+    size: str = processes_of(strategy).local_size  # error: Incompatible types
+    print(incomplete, size)

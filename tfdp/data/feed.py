@@ -1,0 +1,134 @@
+"""What a strategy and Keras' trainer need of a source of global batches."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import contextvars
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfdp.data.counting import Tally
+
+# Whether Keras' trainer runs with the hooks of tfdp, which give it a feed's batches.
+_TRAINER_KNOWS_FEEDS: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "trainer_knows_feeds", default=False
+)
+_TRAINER = "keras.src.trainers."
+
+
+class AbstractFeed(abc.ABC):
+    """A `tf.data.Dataset` of global batches that begins where the training is.
+
+    `Pipeline` is one. The strategy asks for the replicas' shares of the batches; the hooks of
+    Keras' trainer say which epoch begins, and what was trained.
+    """
+
+    # ---- the batches
+
+    @property
+    @abc.abstractmethod
+    def global_batch_size(self) -> int:
+        """The number of examples of a batch, all replicas together."""
+
+    @property
+    @abc.abstractmethod
+    def batches_left(self) -> int | None:
+        """The number of batches of the next iterator; None: not known, or endless."""
+
+    @property
+    @abc.abstractmethod
+    def tally(self) -> Tally:
+        """Where iterators count the batches that steps take of `cuts`."""
+
+    @abc.abstractmethod
+    def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
+        """The shares of `ranks`, batch by batch and in them rank by rank.
+
+        Of several replicas each element is (a share, its `shares.share_place`), and a share without
+        examples holds a stand-in, an example of its batch. Of one replica it is the batch.
+        """
+
+    @abc.abstractmethod
+    def cardinality(self) -> tf.Tensor:
+        """The number of batches of a whole epoch, as tf.data says it; int64."""
+
+    @abc.abstractmethod
+    def alike_on_all_ranks(self) -> dict[str, Any]:
+        """By name what all ranks' feeds must have in common; JSON."""
+
+    @abc.abstractmethod
+    def say_what_is_read(self, world_size: int) -> None:
+        """Logs, if so, that each process reads more than its own replicas' examples."""
+
+    @abc.abstractmethod
+    def explain(self, error: Exception) -> Exception:
+        """What is to be raised in the place of an error of its iterators."""
+
+    # ---- where the training is
+
+    @property
+    @abc.abstractmethod
+    def is_fresh(self) -> bool:
+        """Whether nothing was trained, nor restored."""
+
+    @abc.abstractmethod
+    def begin_at(self, epoch: int, steps_per_epoch: int | None) -> None:
+        """Goes to the beginning of an epoch as Keras counts them."""
+
+    @abc.abstractmethod
+    def took(self, batches: int) -> None:
+        """Counts batches as trained."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """Notes that a step has found no batch left."""
+
+    # ---- views of it
+
+    @abc.abstractmethod
+    def endless(self) -> AbstractFeed:
+        """The same, going on with the next epoch where one ends."""
+
+    @abc.abstractmethod
+    def from_start(self) -> AbstractFeed:
+        """An epoch from its first batch, whatever was trained."""
+
+    @abc.abstractmethod
+    def uncounted(self) -> AbstractFeed:
+        """The same, where nothing counts as trained but what `took` says."""
+
+    @abc.abstractmethod
+    def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> AbstractFeed:
+        """The same with a function of each replica's share of a batch; kept for an equal `key`."""
+
+
+@contextlib.contextmanager
+def trainer_knows_feeds() -> Iterator[None]:
+    """Within it Keras' trainer gets feeds through the hooks of tfdp."""
+    token = _TRAINER_KNOWS_FEEDS.set(True)
+    try:
+        yield
+    finally:
+        _TRAINER_KNOWS_FEEDS.reset(token)
+
+
+def check_asker() -> None:
+    """Called where a feed is asked for its number of batches, which Keras' trainer does first.
+
+    Raises:
+      RuntimeError: Keras' trainer asks, without the hooks of tfdp. It would then evaluate from the
+        middle of an epoch, and count the wrong batches.
+    """
+    asker = sys._getframe(2).f_globals.get("__name__", "")
+    if asker.startswith(_TRAINER) and not _TRAINER_KNOWS_FEEDS.get():
+        raise RuntimeError(
+            "`fit`, `evaluate` and `predict` must know of pipelines, to tell them where an epoch "
+            "begins, but no strategy of tfdp was made before. Make one, such as "
+            '`tfdp.DataParallelStrategy(devices=["CPU:0"])`; or, to train without a strategy, use '
+            "`import tfdp.keras_adapter` and `tfdp.keras_adapter.install()`."
+        )

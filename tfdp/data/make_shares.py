@@ -1,0 +1,122 @@
+"""The shares of some replicas as a dataset: read, mapped, batched and prefetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.data.example_count import empty
+from tfdp.data.indexed_shares import indexed_shares
+from tfdp.data.memory_budget import batches_within, example_bytes
+from tfdp.data.options import PipelineOptions
+from tfdp.data.progress import Progress
+from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
+from tfdp.data.stream_shares import stream_shares
+from tfdp.data.view import View
+from tfdp.shares import largest_share
+
+
+def make_shares(
+    source: AbstractSource,
+    options: PipelineOptions,
+    progress: Progress,
+    view: View,
+    num_replicas: int,
+    ranks: range,
+) -> tf.data.Dataset:
+    """The shares, batch by batch and in them rank by rank; of several replicas with their places.
+
+    Args:
+      source: Where the examples come from.
+      options: The pipeline's.
+      progress: Says where an iterator begins, and is told the length of a stream.
+      view: How the pipeline is looked at.
+      num_replicas: The number of replicas in all processes.
+      ranks: The replicas whose shares are wanted.
+    """
+    # TensorFlow keeps what it calls as long as the process lives: these hold no data.
+    from_start, described = view.from_start, source.describe()
+
+    def begin() -> tuple[int, int]:
+        return (0, 0) if from_start else progress.place
+
+    def learn(length: int) -> None:
+        if length == 0:
+            raise empty(described)
+        progress.read_to_end(length)
+
+    width = largest_share(options.global_batch_size, num_replicas)
+    if isinstance(source, AbstractIndexedSource):
+        parallel_calls, _ = _limits(options, example_bytes(source.element_spec), width)
+        shares = indexed_shares(
+            source, options, begin, num_replicas, ranks, view.endless, parallel_calls
+        )
+    else:
+        assert isinstance(source, AbstractStreamSource)
+        shares = stream_shares(
+            source,
+            options,
+            begin,
+            learn if progress.length is None else None,
+            progress.has_nothing_after,
+            num_replicas,
+            ranks,
+            view.endless,
+        )
+    share_spec = shares.element_spec if num_replicas == 1 else shares.element_spec[0]
+    mapped = tf.nest.map_structure(_of_example, share_spec)
+    if view.share_fn is not None:
+        shares = shares.map(
+            view.share_fn if num_replicas == 1 else _of_share(view.share_fn),
+            tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+    if options.prefetch != "auto":
+        ready = options.prefetch * len(ranks)
+    else:
+        _, ready = _limits(options, example_bytes(mapped), width)
+    return tuned(shares if ready == 0 else shares.prefetch(ready), options)
+
+
+def _of_share(share_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`share_fn` of a share that comes with its place."""
+
+    def function(share: Any, place: tf.Tensor) -> Any:
+        return (share_fn(*share) if isinstance(share, tuple) else share_fn(share)), place
+
+    return function
+
+
+def without_stand_ins(cuts: tf.data.Dataset) -> tf.data.Dataset:
+    """Shares as they are, of shares that come with their places and hold stand-ins."""
+    return cuts.map(
+        lambda share, place: tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
+    )
+
+
+def tuned(dataset: tf.data.Dataset, options: PipelineOptions) -> tf.data.Dataset:
+    """`dataset` with tf.data's options as the pipeline needs them."""
+    chosen = tf.data.Options()
+    # What tf.data adds behind the last step would count batches before they are taken.
+    chosen.experimental_optimization.inject_prefetch = False
+    # It would run the small steps between batches in parallel, each with a buffer of its own.
+    chosen.experimental_optimization.map_parallelization = False
+    chosen.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if options.memory_bytes is not None:
+        chosen.autotune.ram_budget = options.memory_bytes
+    return dataset.with_options(chosen)
+
+
+def _limits(options: PipelineOptions, size: int | None, width: int) -> tuple[int, int]:
+    """How many shares may be made at once, and how many may wait."""
+    if options.memory_bytes is None or size is None:
+        return tf.data.AUTOTUNE, tf.data.AUTOTUNE
+    return batches_within(options.memory_bytes, size * width)
+
+
+def _of_example(spec: Any) -> Any:
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec(spec.shape[1:], spec.dtype)
+    return spec

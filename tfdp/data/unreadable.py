@@ -1,0 +1,32 @@
+"""Which example cannot be read, where TensorFlow's error does not say it."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdp.data.options import PipelineOptions
+from tfdp.data.order import epoch_order
+from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource
+
+
+def explained(
+    error: Exception, source: AbstractSource, options: PipelineOptions, place: tuple[int, int]
+) -> Exception:
+    """Returns the error that names the example, or `error` itself where every one can be read.
+
+    Args:
+      error: What was raised while the next batches were made.
+      source: Where the examples come from.
+      options: The pipeline's.
+      place: The epoch, and the number of its examples that were taken.
+
+    Cost: reads the examples that were to come, up to the one that cannot be read.
+    """
+    if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.NotFoundError):
+        return error
+    if not isinstance(source, AbstractIndexedSource):
+        return error
+    epoch, position = place
+    order = epoch_order(len(source), options.seed, epoch, options.shuffle)
+    said = source.explain(order[position:].tolist())
+    return error if said is None else type(error)(error.node_def, error.op, said)

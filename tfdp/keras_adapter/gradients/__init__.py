@@ -1,0 +1,1 @@
+"""Gradients and updates: what is summed over replicas, with which weights, and when."""

@@ -1,0 +1,109 @@
+"""Gradients that reach an optimizer: which are summed over replicas, and which are to be."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives import map_values
+from tfdp.errors import GradientError
+from tfdp.keras_adapter.gradients.weighing import layouts_of, weight_of
+from tfdp.keras_adapter.step import Share, Step
+from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.origins import Origin, origins
+from tfdp.keras_adapter.tracing.provenance import Mark, mark_of, own_of
+from tfdp.keras_adapter.tracing.walk import Place, Walk
+from tfdp.replicas import Value
+
+_ADDITIONS = ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast")
+_SCALINGS = ("Mul", "RealDiv", "Div", "DivNoNan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrived:
+    """One gradient.
+
+    Attributes:
+      value: A tensor or IndexedSlices, or None.
+      local: Whether it is the replica's own, of which the sum over replicas is meant; if not, it
+        is the same on all replicas.
+    """
+
+    value: Value | None
+    local: bool
+
+
+def arrived(step: Step, gradient: Value | None) -> Arrived:
+    """What a gradient in a step of Keras' trainer is.
+
+    One that was made by hand, or for each example, gets its weight. To a sum over replicas that
+    random numbers were added to, which each replica drew for itself, replica 0's are added
+    everywhere.
+
+    Raises:
+      GradientError: Replicas would part, or it is not known what the gradient's sum means.
+    """
+    share = step.share
+    assert share is not None
+    own = own_of(gradient)
+    if own is not None:
+        return Arrived(own, local=True)
+    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    if gradient is None or mark_of(tensor) is Mark.SUM:
+        return Arrived(gradient, local=False)
+    walk = Walk()
+    origin = origins([tensor], step.written, walk)
+    apart = origin & (Origin.LOCAL | Origin.DATA)
+    if Origin.LOCAL in origin:
+        if origin == Origin.LOCAL and _is_linear(step, layouts_of(step, walk), walk, tensor):
+            return Arrived(gradient, local=True)
+        raise GradientError(
+            "A gradient that an optimizer accumulates is summed over replicas when its window "
+            "closes, and before that must be used for nothing else, but the step changes it. Use "
+            "the optimizer's own clipnorm, global_clipnorm or clipvalue, or no "
+            "gradient_accumulation_steps."
+        )
+    if not apart:
+        return Arrived(_of_first(step, gradient) if Origin.RANDOM in origin else gradient, False)
+    if Origin.SUM in origin:
+        raise GradientError(
+            "What is done with a gradient must be the same on all replicas, for it is that of the "
+            f"whole batch already, but {step.trace.name} computes with its own examples what "
+            "becomes of it. Sum those over replicas first, such as by `tf.distribute."
+            'get_replica_context().all_reduce("SUM", value)`.'
+        )
+    weight = weight_of(step, tensor)
+    return Arrived(map_values(lambda value: _weighed(share, value, weight), gradient), local=True)
+
+
+def _weighed(share: Share, value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    return share.scaled(value, weight)
+
+
+def _of_first(step: Step, gradient: Value) -> Value:
+    return step.replicas.broadcast_from_first(gradient, gradient.dtype)
+
+
+def _is_linear(step: Step, layouts: Layouts, walk: Walk, tensor: tf.Tensor) -> bool:
+    """Whether it is a sum of gradients that wait, times what is the same on all replicas."""
+    operations: list[Any] = []
+
+    def linear(place: Place) -> bool:
+        if mark_of(place.tensor) is Mark.LOCAL:
+            return True
+        place, node = walk.made_by(place)
+        if node is None:
+            return False
+        operations.append(node.attributes)
+        if node.type in _ADDITIONS:
+            return all(linear(value) for value in node.inputs)
+        if node.type in _SCALINGS and layouts.is_free(node.inputs[1]):
+            return linear(node.inputs[0])
+        return node.type == "Mul" and layouts.is_free(node.inputs[0]) and linear(node.inputs[1])
+
+    if not linear(Place(tensor)):
+        return False
+    step.linear += operations
+    return True

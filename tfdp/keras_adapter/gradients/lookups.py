@@ -1,0 +1,151 @@
+"""Which rows a sparse gradient has: those of the batch's examples, or the same on all replicas."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.tracing.layout_rules import Layout, static
+from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.origins import Origin, origins
+from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
+
+_FORMS = ("Identity", "Reshape", "Cast", "ExpandDims", "Squeeze", "StridedSlice", "ReverseV2")
+_SHIFTS = ("Add", "AddV2", "Sub", "Mul")
+
+
+class Rows(enum.Enum):
+    """What is known of the rows of a gradient.
+
+    Attributes:
+      DENSE: It has all rows: it is no `tf.IndexedSlices`.
+      ALIKE: They are the same on all replicas, in the same order.
+      IN_PLACES: As ALIKE, as far as some replica has so many: they follow from sizes of the batch.
+      ONCE: Each comes once: values of the same row were summed.
+      OWN: The replica's examples have them.
+    """
+
+    DENSE = enum.auto()
+    ALIKE = enum.auto()
+    IN_PLACES = enum.auto()
+    ONCE = enum.auto()
+    OWN = enum.auto()
+
+
+class Lookups:
+    """Finds in one replica's step what is known of the rows of gradients.
+
+    Args:
+      step: The replica's.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step, self._walk = step, Walk()
+        self._layouts = Layouts(self._walk, None if step.share is None else step.share.rows)
+
+    def pieces(self, gradient: Any) -> list[Any]:
+        """A gradient, or, where not all of its rows are of one kind, each kind by itself.
+
+        The gradient of a table that is read several times has the rows of each reading in turn.
+        """
+        if not isinstance(gradient, tf.IndexedSlices):
+            return [gradient]
+        parts = [
+            [] if node is None or node.type != "ConcatV2" else [v.tensor for v in node.inputs[:-1]]
+            for place, node in map(
+                self._walk.made_by, map(Place, (gradient.values, gradient.indices))
+            )
+            if place.frame is None
+        ]
+        if len(parts) < 2 or len(parts[0]) != len(parts[1]) or not parts[0]:
+            return [gradient]
+        pieces = [
+            tf.IndexedSlices(*each, gradient.dense_shape) for each in zip(*parts, strict=True)
+        ]
+        return pieces if {*map(self.rows_of, pieces)} - {Rows.OWN} else [gradient]
+
+    def rows_of(self, gradient: Any) -> Rows:
+        """What is known of a gradient's rows."""
+        if not isinstance(gradient, tf.IndexedSlices):
+            return Rows.DENSE
+        place, share = Place(gradient.indices), self._step.share
+        symbolic = tf.is_symbolic_tensor(gradient.indices)
+        if not symbolic and share is None:
+            return Rows.OWN  # Nobody has seen where they come from.
+        if self._were_merged(place):
+            return Rows.ONCE
+        if symbolic and origins([place], walk=self._walk) is Origin.ALIKE:
+            known = Rows.ALIKE
+        elif origins([place], walk=self._walk, alike=self._is_size) is Origin.ALIKE:
+            known = Rows.IN_PLACES
+        else:
+            return Rows.OWN
+        if not self._may_be_each_examples(place):
+            return known
+        self._step.warn_once(
+            "rows of a table",
+            "Rows of a table are looked up at constant places, and may be repeated for each example"
+            " of the batch, which is how they are taken. If they are not, an optimizer such as Adam"
+            " trains otherwise than on one device: then batch the dataset without "
+            "`drop_remainder=True`, and train in a graph.",
+        )
+        return Rows.OWN
+
+    def _were_merged(self, place: Place) -> bool:
+        """As by the gradient of a product of a sparse matrix and a dense one."""
+        _, node = self._walk.made_by(place)
+        if node is not None and node.type in _FORMS[:4]:
+            return self._were_merged(node.inputs[0])
+        return node is not None and node.type in ("Unique", "UniqueV2")
+
+    def _is_size(self, place: Place, node: Node) -> bool:
+        """Whether it follows from sizes that all replicas' examples have, if not their number."""
+        if node.type == "Range":
+            return not any(map(self._layouts.is_count, node.inputs))
+        if node.type not in ("StridedSlice", "GatherV2"):
+            return False
+        _, shape = self._walk.made_by(node.inputs[0])
+        first = static(node.inputs[1])
+        if shape is None or shape.type != "Shape" or first is None:
+            return False
+        rank = shape.inputs[0].tensor.shape.rank or 0
+        is_later = int(np.min(first)) % max(rank, 1) > 0
+        return is_later and self._layouts.of(shape.inputs[0]) in (Layout.ROWS, Layout.FITS)
+
+    def _may_be_each_examples(self, place: Place) -> bool:
+        """Whether rows that are alike on all replicas may be repeated for each example.
+
+        Where shapes are fixed the number of examples is a constant, too.
+        """
+        share = self._step.share
+        if share is None or not share.rows:
+            return False
+        length, eager = place.tensor.shape[0], not tf.is_symbolic_tensor(place.tensor)
+        if not eager and (length is None or length % share.rows):
+            return False
+        return not self._is_of_all(place, None if eager else share.rows)
+
+    def _is_of_all(self, place: Place, examples: int | None) -> bool:
+        """Whether rows are seen not to be repeated, as a range is and what is made of one."""
+        place, node = self._walk.made_by(place)
+        if node is None or node.type == "Const":
+            rows = tf.get_static_value(place.tensor)
+            return rows is None or examples is None or not _is_repeated(rows, examples)
+        if node.type == "Range":
+            return True
+        if node.type in _SHIFTS:
+            several = [v for v in node.inputs if v.tensor.shape.num_elements() != 1]
+            return len(several) < 2 and all(self._is_of_all(v, examples) for v in several)
+        return node.type in _FORMS and self._is_of_all(node.inputs[0], examples)
+
+
+def _is_repeated(rows: np.ndarray, times: int) -> bool:
+    if rows.size % times:
+        return False
+    blocks = rows.reshape(times, -1)
+    each = rows.reshape(-1, times)
+    return bool((blocks == blocks[0]).all() or (each == each[:, :1]).all())

@@ -1,0 +1,190 @@
+"""Optimizers: what one device does to the global batch's gradient, on every replica.
+
+The order within a step: accumulate locally, sum over replicas when the window closes, unscale,
+decide whether all is finite, clip, decay, update, average. Where nothing accumulates, the tape has
+summed gradients already in a step of Keras' trainer; in a custom loop they are summed on entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives import map_values
+from tfdp.errors import ScopeError
+from tfdp.hooks import cover, hook
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    LossScaleOptimizer,
+    TFOptimizer,
+    strategy_of_optimizer,
+    variables_of_optimizer,
+)
+from tfdp.keras_adapter.gradients import sparse_rows
+from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
+from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.step import Phase, Step, current
+from tfdp.keras_adapter.training import batch_and_rate, step_recording
+from tfdp.replicas import Value, replicas_of
+
+
+@hook(TFOptimizer, "__init__")
+def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any) -> None:
+    """A class that was defined under a strategy is wrapped before its first optimizer is used."""
+    cover(type(self))
+    original(self, *args, **kwargs)
+    batch_and_rate.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
+
+
+@hook(BaseOptimizer, "apply", overrides=True)
+def apply(
+    original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """`apply` in a replica: the outermost call sums what is not summed, unless it accumulates."""
+    step = current()
+    if step is None or step.updating:
+        return original(self, grads, *args, **kwargs)
+    return _outermost(step, self, list(grads), lambda grads: original(self, grads, *args, **kwargs))
+
+
+@hook(BaseOptimizer, "apply_gradients", overrides=True)
+def apply_gradients(
+    original: Callable[..., Any],
+    self: BaseOptimizer,
+    grads_and_vars: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """`apply_gradients` in a replica, as `apply`."""
+    step = current()
+    if step is None or step.updating:
+        return original(self, grads_and_vars, *args, **kwargs)
+    pairs = list(grads_and_vars)
+    return _outermost(
+        step,
+        self,
+        [grad for grad, _ in pairs],
+        lambda grads: original(
+            self, [(g, v) for g, (_, v) in zip(grads, pairs, strict=True)], *args, **kwargs
+        ),
+    )
+
+
+@hook(BaseOptimizer, "_clip_gradients", overrides=True)
+def clip_gradients(
+    original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Runs once per closed window, before clipping: the sum over replicas is made here."""
+    step = current()
+    if step is None or not step.updating:
+        return original(self, grads, *args, **kwargs)
+    summed = step.phase is Phase.UPDATE
+    grads = list(grads) if summed else _summed(step, list(grads))
+    step_recording.gradient_norm(grads)
+    with step.during(Phase.UPDATE):
+        return original(self, grads, *args, **kwargs)
+
+
+@hook(TFOptimizer, "_all_reduce_sum_gradients")
+def all_reduce_sum_gradients(
+    original: Callable[..., Any], self: TFOptimizer, grads_and_vars: Any
+) -> Any:
+    """Keras' own place for the sum comes after clipping: too late."""
+    step = current()
+    if step is None or not step.updating:
+        return original(self, grads_and_vars)
+    return list(grads_and_vars)
+
+
+@hook(TFOptimizer, "_backend_update_step")
+def backend_update_step(
+    original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any
+) -> Any:
+    """Runs once per update, around those of all variables."""
+    with step_recording.trust_ratios(len(variables_of_optimizer(self))):
+        return original(self, *args, **kwargs)
+
+
+@hook(LossScaleOptimizer, "check_finite")
+def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: Any) -> Any:
+    """All replicas take the same branch: gradients are summed, or each replica has a vote."""
+    step = current()
+    finite = original(self, grads)
+    if step is None or step.phase is not Phase.LOCAL_UPDATE:
+        return finite
+    (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
+    return against < 0.5
+
+
+@hook(TFOptimizer, "add_variable_from_reference")
+def add_variable_from_reference(
+    original: Callable[..., Any],
+    self: TFOptimizer,
+    reference_variable: Any,
+    name: str | None = None,
+    initializer: Any = "zeros",
+) -> Any:
+    """Accumulators hold one share per replica; what is read and saved is their sum."""
+    replicas = replicas_of(strategy_of_optimizer(self))
+    if name != "gradient_accumulator" or replicas is None:
+        return original(self, reference_variable, name=name, initializer=initializer)
+    with replicas.summed_on_read():
+        return original(self, reference_variable, name=name, initializer=initializer)
+
+
+def _outermost(
+    step: Step,
+    optimizer: BaseOptimizer,
+    grads: list[Value | None],
+    run: Callable[[list[Value | None]], Any],
+) -> Any:
+    _check_scope(step, optimizer)
+    accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
+    in_trainer = step.share is not None and step.num_replicas > 1
+    found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
+    values = [one.value for one in found]
+    if not accumulates:
+        local = [index for index, one in enumerate(found) if one.local]
+        sums = _summed(step, [values[index] for index in local])
+        for index, total in zip(local, sums, strict=True):
+            values[index] = total
+    elif step.num_replicas > 1:
+        # Each replica accumulates its own: of what is the same on all, the first alone has a share.
+        values = [
+            v if one.local else _of_first(step, v) for one, v in zip(found, values, strict=True)
+        ]
+    with step.during(Phase.LOCAL_UPDATE if accumulates else Phase.UPDATE):
+        return run(values)
+
+
+def _of_first(step: Step, grad: Value | None) -> Value | None:
+    """The gradient on the first replica, zeros on the others."""
+    if grad is None:
+        return None
+
+    def selected(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.cond(step.of_first, lambda: tf.identity(tensor), lambda: tf.zeros_like(tensor))
+
+    return map_values(selected, grad)
+
+
+def _summed(step: Step, grads: list[Value | None]) -> list[Value | None]:
+    if all(grad is None for grad in grads):
+        return grads
+    with step_recording.watching_buckets() as watch:
+        summed = iter(sparse_rows.summed(step, [g for g in grads if g is not None], None, watch))
+    return [None if grad is None else next(summed) for grad in grads]
+
+
+def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:
+    if strategy_of_optimizer(optimizer) is not step.strategy:
+        raise ScopeError(
+            f"An optimizer must be made in the scope of the strategy that it trains under, but "
+            f"{optimizer.name!r} was made outside it. Move its construction, or the call of "
+            "`compile` that names it, into `with strategy.scope():`."
+        )
+    for inner in innermost(optimizer):
+        if inner is not optimizer:
+            _check_scope(step, inner)

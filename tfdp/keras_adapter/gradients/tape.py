@@ -1,0 +1,255 @@
+"""The tape's gradients: those of the whole batch as soon as they exist.
+
+In a step of Keras' trainer what `GradientTape.gradient` returns with respect to variables, or to
+anything else that is the same on all replicas, is summed over replicas: it means what it means on
+one device, whatever the step does with it. With respect to the batch, each replica has the rows of
+its examples. Gradients that an optimizer accumulates wait for the sum until its window closes, and
+must not be used for anything else. Those for each example (jacobians, `vectorized_map`) are the
+replica's rows, and are summed where they reach an optimizer: see `arriving`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.collectives import map_values
+from tfdp.errors import GradientError
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import Variable, variables_of_optimizer
+from tfdp.keras_adapter._tensorflow import could_possibly_record, parallel_for
+from tfdp.keras_adapter.gradients import sparse_rows
+from tfdp.keras_adapter.gradients.weighing import layouts_of, weighed
+from tfdp.keras_adapter.step import Phase, Share, Step, current
+from tfdp.keras_adapter.tracing.layouts import MARK_OF
+from tfdp.keras_adapter.tracing.provenance import Mark, mark, mark_local
+from tfdp.keras_adapter.tracing.walk import Place, Walk, users
+from tfdp.keras_adapter.training import step_recording
+
+_NO_GRADIENT = tf.UnconnectedGradients.NONE
+
+
+@hook(tf.GradientTape, "gradient")
+def gradient(
+    original: Callable[..., Any],
+    self: tf.GradientTape,
+    target: Any,
+    sources: Any,
+    output_gradients: Any = None,
+    unconnected_gradients: tf.UnconnectedGradients = _NO_GRADIENT,
+) -> Any:
+    """The gradient of the whole batch's target."""
+    step = _step()
+    if step is None or step.phase is Phase.PER_EXAMPLE or target is None:
+        return original(self, target, sources, output_gradients, unconnected_gradients)
+    flat = tf.nest.flatten(sources)
+    variables = [source for source in flat if _is_variable(source)]
+    if variables and step.compiling:
+        raise GradientError(
+            "A gradient with respect to variables must be taken outside of what `jit_compile=True` "
+            "compiles on CPU, where XLA cannot sum it over replicas, but the model's call takes "
+            "one. Take it in `train_step`, or use jit_compile=False."
+        )
+    targets, weights = weighed(step, target, output_gradients, variables)
+    gradients = original(self, targets, flat, weights, unconnected_gradients)
+    walk = Walk()
+    layouts = layouts_of(step, walk)
+    everywhere = []
+    for index, (source, value) in enumerate(zip(flat, gradients, strict=True)):
+        if value is None:
+            continue
+        tensor = isinstance(source, tf.Tensor)
+        if _is_variable(source) or (tensor and layouts.is_free(Place(source))):
+            everywhere.append(index)
+        elif tensor:
+            _mark(value, MARK_OF.get(layouts.of(Place(source))))
+    share = step.share
+    assert share is not None
+    given = [gradients[index] for index in everywhere]
+    waits = bool(variables) and share.windows is not None and share.windows.wait(variables)
+    found = [_waiting(step, share, g) for g in given] if waits else _summed(step, share, given)
+    for index, value in zip(everywhere, found, strict=True):
+        gradients[index] = value
+    return tf.nest.pack_sequence_as(sources, gradients)
+
+
+@hook(tf.GradientTape, "jacobian")
+def jacobian(
+    original: Callable[..., Any], self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The replica's own: its rows, where the target has rows of examples."""
+    return _per_example(lambda: original(self, target, *args, **kwargs), target)
+
+
+@hook(tf.GradientTape, "batch_jacobian")
+def batch_jacobian(
+    original: Callable[..., Any], self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The replica's own, as `jacobian`."""
+    return _per_example(lambda: original(self, target, *args, **kwargs), target)
+
+
+@hook(tf, "vectorized_map")
+def vectorized_map(
+    original: Callable[..., Any], fn: Any, elems: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """For rows of examples the result has such rows; a tape in it is the replica's own."""
+    return _per_example(lambda: original(fn, elems, *args, **kwargs), *tf.nest.flatten(elems))
+
+
+@hook(parallel_for, "pfor")
+def pfor(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """No collective can be run for all rows at once."""
+    step = _step()
+    if step is None:
+        return original(*args, **kwargs)
+    with step.during(Phase.PER_EXAMPLE):
+        return original(*args, **kwargs)
+
+
+class Windows:
+    """Which gradients wait until an optimizer's window closes: those that it accumulates.
+
+    Args:
+      model: What is trained. All replicas get the answer that the first one got, which may build
+        the optimizer on its way.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = weakref.ref(model)  # for the shares keep this one
+        self._answers: dict[tuple[int, ...], bool] = {}
+
+    def wait(self, variables: Sequence[Any]) -> bool:
+        """Whether gradients with respect to `variables` do."""
+        key = tuple(map(id, variables))
+        if key not in self._answers:
+            self._answers[key] = self._find(set(key))
+        return self._answers[key]
+
+    def _find(self, variables: set[int]) -> bool:
+        found = [inner for optimizer in self._optimizers() for inner in innermost(optimizer)]
+        accumulate = [bool(o.gradient_accumulation_steps) for o in found]
+        if all(accumulate) or not any(accumulate):
+            return any(accumulate)
+        # Some do. A sum that was made too early costs a reduction more: see `arriving`.
+        return any(
+            o.gradient_accumulation_steps
+            and o.built
+            and any(id(v) in variables for v in variables_of_optimizer(o))
+            for o in found
+        )
+
+    def _optimizers(self) -> list[Any]:
+        """What the model keeps as attributes, also in lists and dictionaries."""
+        kept: list[Any] = []
+        for value in vars(self._model()).values():
+            if isinstance(value, dict):
+                kept += value.values()
+            else:
+                kept += value if isinstance(value, (list, tuple)) else [value]
+        return [value for value in kept if isinstance(value, keras.optimizers.Optimizer)]
+
+
+def innermost(optimizer: Any) -> list[Any]:
+    """The optimizers that a MultiOptimizer or a LossScaleOptimizer wraps, or it itself."""
+    wrapped = getattr(optimizer, "inner_optimizer", None)
+    inner = [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
+    return [leaf for one in inner for leaf in innermost(one)] if inner else [optimizer]
+
+
+def check_waiting(step: Step) -> None:
+    """Raises GradientError if what waits to be summed was used for anything but an update.
+
+    Ends a step of Keras' trainer.
+    """
+    waiting, allowed = step.waiting, step.linear
+    step.waiting, step.linear = [], []
+    for value in waiting:
+        for user, _ in users(Place(value)):
+            if not any(user.attributes is op for op in allowed):
+                raise GradientError(
+                    "A gradient that an optimizer accumulates is summed over replicas when its "
+                    "window closes, and before that must be used for nothing else, but the step "
+                    f"gives it to `{user.type}`. Use the optimizer's own clipnorm, "
+                    "global_clipnorm or clipvalue, or no gradient_accumulation_steps."
+                )
+
+
+def _step() -> Step | None:
+    """The step whose gradients are summed, if there is one."""
+    step = current()
+    if step is None or step.share is None or step.num_replicas == 1 or step.updating:
+        return None
+    return step
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(source, (tf.Variable, Variable, tf.distribute.DistributedValues))
+
+
+def _per_example(compute: Callable[[], Any], *rows: Any) -> Any:
+    step = _step()
+    if step is None:
+        return compute()
+    layouts = layouts_of(step, Walk())
+    marks = [MARK_OF.get(layouts.of(Place(value))) for value in rows if tf.is_tensor(value)]
+    with step.during(Phase.PER_EXAMPLE):
+        result = compute()
+    for value in tf.nest.flatten(result):
+        if value is not None and any(marks):
+            _mark(value, next(filter(None, marks)))
+    return result
+
+
+def _mark(value: Any, as_what: Mark | None) -> None:
+    if as_what is not None:
+        mark(value, as_what)
+
+
+def _tensors(value: Any) -> list[Any]:
+    """A tensor, or the tensors of IndexedSlices, each of which may be used by itself."""
+    return [value, value.values, value.indices] if isinstance(value, tf.IndexedSlices) else [value]
+
+
+def _summed(step: Step, share: Share, gradients: list[Any]) -> list[Any]:
+    if not gradients:
+        return []
+    if could_possibly_record():
+        sums = [_differentiable_sum(step, share, value) for value in gradients]
+    else:
+        with step_recording.watching_buckets() as watch:
+            sums = sparse_rows.summed(step, gradients, share.select, watch)
+    for total in sums:
+        for part in _tensors(total):
+            mark(part, Mark.SUM)
+    return list(sums)
+
+
+def _differentiable_sum(step: Step, share: Share, value: Any) -> tf.Tensor:
+    @tf.custom_gradient
+    def summed(value: tf.Tensor) -> Any:
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            (total,) = step.sum([upstream])
+            return share.select(total)
+
+        return step.sum_prepared([value], share.select)[0], backward
+
+    return summed(tf.convert_to_tensor(value))
+
+
+def _waiting(step: Step, share: Share, value: Any) -> Any:
+    own = map_values(share.select, value)
+    if isinstance(value, tf.IndexedSlices):
+        stands_for = tf.IndexedSlices(
+            tf.identity(own.values), tf.identity(own.indices), own.dense_shape
+        )
+        for part in (stands_for.values, stands_for.indices):
+            mark(part, Mark.LOCAL)
+    else:
+        stands_for = tf.identity(own)
+    step.waiting += [part for part in _tensors(stands_for) if tf.is_tensor(part)]
+    return mark_local(stands_for, own)

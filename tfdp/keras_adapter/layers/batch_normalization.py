@@ -1,0 +1,82 @@
+"""Synchronized BatchNormalization: the moments of the global batch, in two passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import nn, reduction_axes
+from tfdp.keras_adapter.step import Step, current
+
+
+@hook(nn, "_compute_moments_sync")
+def compute_moments_sync(
+    original: Callable[..., Any], x: tf.Tensor, axes: Sequence[int], keepdims: bool
+) -> Any:
+    """Mean and variance of `x` over `axes` and over all replicas.
+
+    1. Sum `x` and the number of entries over replicas; the mean follows.
+    2. Sum the squared distances from that mean. Keras' E[x^2] - E[x]^2 loses the variance where the
+       mean is large.
+    """
+    step = current()
+    if step is None:
+        return original(x, axes, keepdims)
+    if step.compiling:
+        raise RuntimeError(
+            "BatchNormalization(synchronized=True) must run outside XLA on CPU, where XLA has no "
+            "collective, but the model is compiled with jit_compile=True. Use jit_compile=False, "
+            "or BatchNormalization(synchronized=False)."
+        )
+    axes = [axis % x.shape.rank for axis in ([axes] if isinstance(axes, int) else axes)]
+    local_sum = tf.reduce_sum(x, axes, keepdims=True)
+    entries = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), axes)), x.dtype)
+    total, count = _sum_over_replicas(step, local_sum, tf.zeros_like(local_sum) + entries)
+    mean = tf.math.divide_no_nan(total, count)
+    (distances,) = _sum_over_replicas(step, tf.reduce_sum(tf.square(x - mean), axes, keepdims=True))
+    variance = tf.math.divide_no_nan(distances, count)
+    if keepdims:
+        return mean, variance
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+@hook(keras.layers.BatchNormalization, "_moments")
+def masked_moments(
+    original: Callable[..., Any], self: keras.layers.BatchNormalization, inputs: Any, mask: Any
+) -> Any:
+    """Moments of what a mask leaves, over all replicas; Keras takes those of each replica."""
+    step = current()
+    if step is None or step.compiling or mask is None or not self.synchronized:
+        return original(self, inputs, mask)
+    axes = reduction_axes(self)
+    valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+    kept = tf.where(valid, inputs, tf.zeros_like(inputs))
+    weights = tf.cast(valid, inputs.dtype)
+    total, count = _sum_over_replicas(
+        step, tf.reduce_sum(kept, axes, keepdims=True), tf.reduce_sum(weights, axes, keepdims=True)
+    )
+    mean = total / (count + keras.config.epsilon())
+    squares = tf.where(valid, tf.square(inputs - mean), tf.zeros_like(inputs))
+    (distances,) = _sum_over_replicas(step, tf.reduce_sum(squares, axes, keepdims=True))
+    return tf.squeeze(mean), tf.squeeze(distances / (count + keras.config.epsilon()))
+
+
+def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
+    """The sums; the gradient of each is summed over replicas, too."""
+    share = step.share
+    if share is None:
+        return step.meet(values)
+
+    @tf.custom_gradient
+    def summed(*values: tf.Tensor) -> Any:
+        def backward(*upstream: tf.Tensor) -> list[tf.Tensor]:
+            own = [share.select(gradient) for gradient in upstream]
+            return step.sum(own)
+
+        return step.meet([share.counted(value) for value in values]), backward
+
+    return list(summed(*values))

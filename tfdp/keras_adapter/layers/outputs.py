@@ -1,0 +1,105 @@
+"""What layers give: rows for rows; and the number of a replica, which is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import Layer
+from tfdp.keras_adapter.step import Step, current
+from tfdp.keras_adapter.tracing.layout_rules import Layout
+from tfdp.keras_adapter.tracing.layouts import MARK_OF, Layouts
+from tfdp.keras_adapter.tracing.provenance import Claim, Mark, mark, mark_claimed, mark_of
+from tfdp.keras_adapter.tracing.walk import Place, Walk
+
+# Keras' layers give a row for each that they are given, but for these, which run what users wrote.
+_OF_USERS = (
+    keras.Model,
+    keras.layers.Lambda,
+    keras.layers.TFSMLayer,
+    keras.layers.JaxLayer,
+    keras.layers.FlaxLayer,
+    keras.layers.TorchModuleWrapper,
+)
+
+
+class Claims:
+    """Finds layouts, and notes them on tensors with the lengths that they depend on."""
+
+    def __init__(self, step: Step, walk: Walk | None = None) -> None:
+        assert step.share is not None
+        self.lengths: list[tuple[Any, Any]] = []
+        self.layouts = Layouts(
+            walk or Walk(), step.share.rows, lambda *pair: self.lengths.append(pair)
+        )
+
+    def note(self, value: Any, layout: Layout) -> None:
+        """Notes on a tensor how it holds the examples."""
+        if layout not in MARK_OF:
+            return
+        if self.lengths or layout is Layout.FITS:
+            mark_claimed(value, Claim(layout, list(self.lengths)))
+        else:
+            mark(value, MARK_OF[layout])
+
+
+def mark_outputs(step: Step, layer: Any, inputs: Any, outputs: Any) -> None:
+    """Notes where the examples lie in what a layer gives.
+
+    Where the graph does not show it, it gives rows for rows, as Keras' `predict` takes it: whoever
+    relies on that has the lengths compared.
+    """
+    if step.share is None or step.num_replicas == 1:
+        return
+    claims = Claims(step)
+    given = [value for value in tf.nest.flatten(inputs) if _is_tensor(value)]
+    with_rows = (v for v in given if claims.layouts.of(Place(v)) in (Layout.ROWS, Layout.FITS))
+    like = next(with_rows, None)
+    for value in tf.nest.flatten(outputs):
+        if not _is_tensor(value) or mark_of(value) is not None:
+            continue
+        layout = claims.layouts.of(Place(value))
+        if like is not None and layout in (Layout.UNKNOWN, Layout.SPREAD):
+            of_keras = type(layer).__module__.partition(".")[0] == "keras"
+            keeps_rows = of_keras and not isinstance(layer, _OF_USERS)
+            layout = _as_rows(claims, value, like, keeps_rows) or layout
+        claims.note(value, layout)
+
+
+def _as_rows(claims: Claims, value: Any, like: Any, keeps_rows: bool) -> Layout | None:
+    """The layout of what has a row for each of `like`, if that can be or can be checked."""
+    rows = claims.layouts.of(Place(like))
+    if value.shape[0] is None:
+        if not keeps_rows:
+            claims.lengths.append((value, like))
+        return rows
+    if value.shape[0] != like.shape[0]:
+        return None
+    # A fixed length may be equal by chance, but not one that was computed just now.
+    return rows if keeps_rows or not tf.is_symbolic_tensor(value) else Layout.FITS
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and bool(value.shape.rank)
+
+
+def _own_losses(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -> Any:
+    """What a replica gives to `add_loss` is its own: eagerly their threads take turns."""
+    step = current()
+    if step is not None:
+        self.__dict__["_losses"] = step.added.setdefault(self, [])
+    return original(self, *args, **kwargs)
+
+
+for _name in ("add_loss", "_get_own_losses", "_clear_losses"):
+    hook(Layer, _name)(_own_losses)
+
+
+@hook(tf.distribute.ReplicaContext.__base__, "replica_id_in_sync_group")
+def _number(original: Callable[..., Any], self: Any) -> Any:
+    """The replica's own number is a constant, but not the same on all replicas."""
+    return mark(original(self), Mark.RANK)

@@ -1,0 +1,1 @@
+"""Losses, with the numerators and denominators of the global batch."""

@@ -1,0 +1,231 @@
+"""Losses: numerators and denominators of the global batch.
+
+Within a step of Keras' trainer the value of each loss is that of the global batch, the same on
+every replica, and its gradient is the replica's term of the global one: the sum over replicas is
+what one device computes, for any mask, weights, reduction and split of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import TensorFlowTrainer, flatten_layers, losses, own_losses
+from tfdp.keras_adapter.losses import coupling, scalars
+from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
+from tfdp.keras_adapter.tracing.provenance import Mark, mark
+
+_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+@hook(losses.Loss, "__call__")
+def call(
+    original: Callable[..., Any], self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    """Within it, what is said of a loss can name it."""
+    step = current()
+    if step is None or step.share is None:
+        return original(self, y_true, y_pred, sample_weight)
+    outer, step.loss = step.loss, self
+    try:
+        values = original(self, y_true, y_pred, sample_weight)
+        coupling.mark_rows(step, y_pred, values)
+        return values
+    finally:
+        step.loss = outer
+
+
+@hook(losses, "reduce_weighted_values")
+def reduce_weighted_values(
+    original: Callable[..., Any],
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: str | None = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    """Values of the whole batch take all of its weights, and a scalar what these reduce to."""
+    step = current()
+    weighted = sample_weight is not None or mask is not None
+    if step is None or step.share is None or not weighted:
+        return original(values, sample_weight, mask, reduction, dtype)
+    values = tf.cast(values, dtype or values.dtype)
+    if values.shape.rank != 0:
+        if coupling.is_of_whole_batch(step, values):
+            sample_weight = coupling.weights_of_whole_batch(step, sample_weight)
+            mask = coupling.weights_of_whole_batch(step, mask)
+        return original(values, sample_weight, mask, reduction, dtype)
+    weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
+    return scalars.as_mean(step, values) * weight
+
+
+@hook(losses, "reduce_values")
+def reduce_values(
+    original: Callable[..., Any],
+    values: Any,
+    sample_weight: Any = None,
+    reduction: str | None = "sum_over_batch_size",
+) -> Any:
+    """The loss over the global batch from this replica's `values`."""
+    step = current()
+    if step is None or step.share is None:
+        return original(values, sample_weight, reduction)
+    if values.shape.rank == 0:
+        return scalars.as_mean(step, values)
+    if coupling.is_of_whole_batch(step, values):
+        return original(values, sample_weight, reduction)
+    coupling.check(step, values)
+    if reduction in (None, "none"):
+        return values
+    weighted = reduction == "mean_with_sample_weight" and sample_weight is not None
+    numerator = tf.reduce_sum(values)
+    if step.compiling:
+        return _reduce_in_xla(step, values, numerator, reduction, weighted)
+    divisor = tf.reduce_sum(sample_weight) if weighted else tf.size(values)
+    dtype = at_least_float32(values.dtype)
+    total, total_divisor = _sums(step, [numerator, divisor], dtype)
+    scale = tf.ones([], dtype)
+    if reduction in _MEANS:
+        scale = tf.math.divide_no_nan(scale, total_divisor)
+    return _global_value(step, numerator, total * scale, scale)
+
+
+@hook(losses, "apply_mask")
+def apply_mask(
+    original: Callable[..., Any], sample_weight: Any, mask: Any, dtype: Any, reduction: str | None
+) -> Any:
+    """Weights for a mask: those of all valid entries of the global batch add up to its size."""
+    step = current()
+    if step is None or step.share is None:
+        return original(sample_weight, mask, dtype, reduction)
+    if mask is None or reduction not in ("mean", "sum_over_batch_size"):
+        return original(sample_weight, mask, dtype, reduction)
+    precise = at_least_float32(dtype)
+    valid = tf.cast(mask, precise)
+    _forbid_in_xla(step, "a masked loss")
+    size, total_valid = _sums(step, [tf.size(valid), tf.reduce_sum(valid)], precise)
+    weight = tf.cast(valid * tf.math.divide_no_nan(size, total_valid), dtype)
+    if sample_weight is None:
+        return weight
+    weight, sample_weight = losses.squeeze_or_expand_to_same_rank(
+        weight, tf.cast(sample_weight, dtype)
+    )
+    return sample_weight * weight
+
+
+@hook(losses, "scale_loss_for_distribution")
+def scale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
+    """Losses are those of the global batch already: nothing to divide."""
+    step = current()
+    return value if step is not None and step.share is not None else original(value)
+
+
+@hook(losses, "unscale_loss_for_distribution")
+def unscale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
+    """Losses are those of the global batch already: nothing to multiply."""
+    step = current()
+    return value if step is not None and step.share is not None else original(value)
+
+
+@hook(TensorFlowTrainer, "_aggregate_additional_loss")
+def aggregate_additional_loss(
+    original: Callable[..., Any], self: TensorFlowTrainer, loss: Any
+) -> Any:
+    """What `add_loss` and regularizers give, as a mean over examples."""
+    step = current()
+    if step is None or step.share is None:
+        return original(self, loss)
+
+    def holders() -> list[Any]:
+        return [
+            layer
+            for layer in flatten_layers(self)
+            if any(loss is given for given in own_losses(layer))
+        ]
+
+    return scalars.as_mean(step, original(self, loss), holders)
+
+
+@hook(tf.nn, "compute_average_loss")
+def compute_average_loss(
+    original: Callable[..., Any],
+    per_example_loss: Any,
+    sample_weight: Any = None,
+    global_batch_size: Any = None,
+) -> Any:
+    """Without a size a mean over the replica's examples, as on one device."""
+    share = _share_that_divides_nothing()
+    if share is not None and global_batch_size is None:
+        per_example_loss = tf.convert_to_tensor(per_example_loss)
+        global_batch_size = tf.shape(per_example_loss)[0]
+    return original(per_example_loss, sample_weight, global_batch_size)
+
+
+@hook(tf.nn, "scale_regularization_loss")
+def scale_regularization_loss(original: Callable[..., Any], regularization_loss: Any) -> Any:
+    """The sum, as on one device."""
+    if _share_that_divides_nothing() is None:
+        return original(regularization_loss)
+    return tf.reduce_sum(regularization_loss)
+
+
+def _share_that_divides_nothing() -> Share | None:
+    step = current()
+    return None if step is None or step.share is None or step.share.divides else step.share
+
+
+def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
+    packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
+    assert step.share is not None
+    packed = step.share.counted(packed)
+    (summed,) = step.meet([packed])
+    return tf.unstack(summed, num=len(values))
+
+
+def _global_value(
+    step: Step, numerator: tf.Tensor, value: tf.Tensor, scale: tf.Tensor
+) -> tf.Tensor:
+    """`value` forward; backward `scale` into `numerator`."""
+    share = step.share
+    assert share is not None
+    value = tf.cast(value, numerator.dtype)
+
+    def backward(upstream: tf.Tensor) -> tf.Tensor:
+        # The replica's term of the global gradient is `scale` times that of the numerator. What is
+        # differentiated weighs the share's fraction (`weighing`), as for a mean: divide by it here.
+        factor = tf.math.divide_no_nan(scale, tf.cast(share.fraction, scale.dtype))
+        return upstream * tf.cast(factor, upstream.dtype)
+
+    @tf.custom_gradient
+    def attach(numerator: tf.Tensor) -> Any:
+        return tf.identity(value), backward
+
+    result = attach(numerator)
+    return mark(result, Mark.LOSS)
+
+
+def _reduce_in_xla(
+    step: Step, values: tf.Tensor, numerator: tf.Tensor, reduction: str, weighted: bool
+) -> tf.Tensor:
+    # XLA has no collective on CPU. What is differentiated weighs the share's fraction, which is
+    # exact for a mean over all entries; a sum is divided by that weight.
+    assert step.share is not None
+    if weighted:
+        _forbid_in_xla(step, "a loss with reduction 'mean_with_sample_weight'")
+    if reduction == "sum":
+        divisor = tf.cast(step.share.fraction, numerator.dtype)
+    else:
+        divisor = tf.cast(tf.size(values), numerator.dtype)
+    return tf.math.divide_no_nan(numerator, divisor)
+
+
+def _forbid_in_xla(step: Step, what: str) -> None:
+    if step.compiling:
+        raise RuntimeError(
+            f"Under `jit_compile=True` on CPU no layer can compute {what}: it needs sums over the "
+            "replicas, and XLA has no collective there. Give the loss to `compile(loss=...)`, or "
+            "use jit_compile=False."
+        )

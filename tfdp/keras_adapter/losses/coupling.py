@@ -1,0 +1,156 @@
+"""Losses that set each example against others of its batch, as far as the program shows it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.errors import GradientError
+from tfdp.keras_adapter.gradients.weighing import layouts_of, terms_of
+from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.tracing.layout_rules import ELEMENTWISE, Layout
+from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.origins import Origin, origins
+from tfdp.keras_adapter.tracing.provenance import Mark, mark, mark_of
+from tfdp.keras_adapter.tracing.terms import Kind, UnknownTerm
+from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
+from tfdp.keras_adapter.whole_batch import whole_batch
+
+_OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+_CALL = keras.losses.MeanSquaredError.call  # that of all losses that are made from a function
+_EXACT = (
+    "Exact are values for each example, a mean or a sum over the batch axis, and the loss of the "
+    "whole batch, which `tfdp.whole_batch` brings to every replica"
+)
+
+
+def is_of_whole_batch(step: Step, values: Any) -> bool:
+    """Whether values are not those of the share's examples, but what all replicas have together."""
+    if step.share is None or step.num_replicas == 1 or not isinstance(values, tf.Tensor):
+        return False
+    if not values.shape.rank or values.shape[0] == (step.share.rows or -1):
+        return False
+    found = origins([values])
+    return bool(found & Origin.TOGETHER) and not found & Origin.OWN
+
+
+def weights_of_whole_batch(step: Step, weights: Any) -> Any:
+    """Those of all replicas, for values of the whole batch."""
+    if weights is None:
+        return None
+    weights = tf.convert_to_tensor(weights)
+    as_they_are = weights.shape.rank == 0 or is_of_whole_batch(step, weights)
+    return weights if as_they_are else whole_batch(weights)
+
+
+def check(step: Step, values: Any) -> None:
+    """Looks for examples that are mixed in a loss's values, of which there is a warning.
+
+    Raises:
+      GradientError: They are mixed, and it is a loss of Keras.
+    """
+    if step.num_replicas == 1:
+        return
+    found = _mixing(step, Walk(), values)
+    if found is not None:
+        refuse_or_warn(step, name_of(step), f"`{found.type}` over the replica's examples")
+
+
+def refuse_or_warn(step: Step, name: str, found: str) -> None:
+    """Says that a loss is not, or may not be, that of the whole batch."""
+    if getattr(step.loss, "fn", None) in _OF_BATCH:
+        has_axis = "axis" in inspect.signature(step.loss.fn).parameters
+        axis = "name the `axis` over which each example has a value, or " if has_axis else ""
+        raise GradientError(
+            "On several replicas a loss must be made of values of single examples, but "
+            f"{name} sets examples against each other, and a replica has a part of them only. To "
+            f"mend it {axis}give it the whole batch: in a subclass whose `call` begins with "
+            "`y_true, y_pred = tfdp.whole_batch((y_true, y_pred))`."
+        )
+    assert step.share is not None
+    if step.share.custom_loss != "mean":
+        step.warn_once(
+            name,
+            "%s is not seen to be a mean or a sum over the examples of the batch (found %s): it is "
+            "taken for such a mean, and trains otherwise than on one device if it is not. %s. "
+            'If it is a mean, say so: DataParallelStrategy(custom_loss="mean").',
+            name[0].upper() + name[1:], found, _EXACT,
+        )  # fmt: skip
+
+
+def mark_rows(step: Step, predictions: Any, values: Any) -> None:
+    """Notes that a loss of Keras gives a value, or several, for each row of its predictions."""
+    loss = step.loss
+    if type(loss).call is not _CALL or loss.fn not in vars(keras.losses).values():
+        return
+    if tf.is_tensor(predictions) and values.shape.rank:
+        layouts = layouts_of(step, Walk(), checks=False)
+        known = layouts.of(Place(values)) is not Layout.UNKNOWN
+        if layouts.of(Place(predictions)) is Layout.ROWS and not known:
+            mark(values, Mark.ROWS)
+
+
+def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
+    """A loss as it is named to the user."""
+    if holders:
+        layer = holders[-1]
+        return f"what {type(layer).__name__} {layer.name!r} gives to `add_loss`"
+    function = getattr(step.loss, "fn", None)
+    if function is not None and type(step.loss).__module__.partition(".")[0] == "keras":
+        kind = type(step.loss).__name__
+        name = function.__name__ if kind == "LossFunctionWrapper" else kind
+        return f"the loss {name!r}"
+    return "a loss" if step.loss is None else f"the loss {type(step.loss).__name__!r}"
+
+
+def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
+    """An operation that mixes the replica's examples and whose result is in `values`.
+
+    Means over the examples that are added to values of each do no harm, and are passed by.
+    """
+    assert step.share is not None
+    # Nothing is made of what it says but a warning: lengths need not be compared.
+    layouts = Layouts(walk, step.share.rows, lambda *_: None)
+    if layouts.of(Place(values)) is not Layout.UNKNOWN:
+        return None
+    ahead, seen = [(Place(values), True)], set()
+    while ahead:
+        place, added = ahead.pop()
+        if place.key in seen or mark_of(place.tensor) is not None:
+            continue
+        seen.add(place.key)
+        if added and place.tensor.shape.rank == 0 and place.frame is None:
+            try:
+                if all(
+                    term.kind is not Kind.SUM for term in terms_of(step, place.tensor, checks=False)
+                ):
+                    continue
+            except UnknownTerm:
+                pass
+        place, node = walk.made_by(place)
+        if node is None:
+            continue
+        if _mixes(layouts, walk, place, node):
+            return node
+        adds = node.type in ("Add", "AddV2", "AddN", "Sub", "Cast", "Identity", "Neg")
+        ahead += [(value, added and adds) for value in node.inputs]
+    return None
+
+
+def _mixes(layouts: Layouts, walk: Walk, place: Place, node: Node) -> bool:
+    if layouts.of(place) is not Layout.UNKNOWN:
+        return False
+    given = [layouts.of(value) for value in node.inputs]
+    if node.type in ("Sum", "Mean"):
+        return given[0] is Layout.ROWS and place.tensor.dtype.is_floating
+    if node.type == "MatMul":
+        return Layout.FREE not in given and bool(origins([node.inputs[1]], walk=walk) & Origin.DATA)
+    if node.type not in ELEMENTWISE or Layout.UNKNOWN in given:
+        return False
+    # As (1, examples) against (examples, 1).
+    own = [v for v, la in zip(node.inputs, given, strict=True) if la is not Layout.FREE]
+    return len({value.tensor.shape.rank for value in own}) == 1

@@ -1,0 +1,89 @@
+"""Losses that are one number: a mean or a sum over the replica's examples, or free of them.
+
+Each becomes a number whose mean over replicas, weighted by examples, is the whole batch's: a sum is
+divided by the share's fraction. So it is weighed, logged and differentiated as a mean is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter.gradients.weighing import terms_of, times_fraction
+from tfdp.keras_adapter.losses.coupling import name_of, refuse_or_warn
+from tfdp.keras_adapter.step import Share, Step
+from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.terms import Kind, OverLengthTerm, Term, UnknownTerm
+
+
+def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list) -> tf.Tensor:
+    """A mean over this replica's examples in place of a scalar loss; zero where there are none.
+
+    Args:
+      step: The replica's, with a share.
+      value: The loss.
+      find_holders: Finds the layers that gave it to `add_loss`.
+
+    Raises:
+      GradientError: It is a loss of Keras in which examples are mixed.
+    """
+    share = step.share
+    assert share is not None
+    try:
+        parts = (
+            _parts_as_means(step, share, value)
+            if step.num_replicas > 1
+            else [_selected(share, value)]
+        )
+    except UnknownTerm as unknown:
+        # Keras divides what regularizes activities by the length of the batch.
+        holders = find_holders()
+        regularizes = any(layer.activity_regularizer is not None for layer in holders)
+        if not (regularizes and isinstance(unknown, OverLengthTerm)):
+            refuse_or_warn(step, name_of(step, holders), str(unknown))
+        parts = [_selected(share, value)]
+    return mark(parts[0] if len(parts) == 1 else tf.add_n(parts), Mark.MEAN)
+
+
+def _parts_as_means(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tensor]:
+    terms = terms_of(step, value, checks=False)
+    weights = [_times_fraction(step, share, term) for term in terms]
+    if len(set(weights)) == 1:
+        return [_weighed(share, _selected(share, value), weights[0])]
+    parts = []
+    for term, weight in zip(terms, weights, strict=True):
+        if term.factors is None:
+            raise UnknownTerm("a sum of terms that weigh differently")
+        part = tf.cast(tf.reduce_sum(_selected(share, term.value)), value.dtype)
+        for factor in term.factors:
+            part = factor.times(part)
+        parts.append(_weighed(share, part, weight))
+    return parts
+
+
+def _times_fraction(step: Step, share: Share, term: Term) -> float | None:
+    # Such a loss is what it is on one device. It is divided only where the step is seen to read by
+    # what: a penalty's rate may be the inverse of the number of replicas by chance.
+    if term.kind is Kind.SUM:
+        return None
+    divided = term.divided and share.count_was_read
+    return times_fraction(step, dataclasses.replace(term, kind=Kind.LOSS, divided=divided))
+
+
+def _weighed(share: Share, part: tf.Tensor, number: float | None) -> tf.Tensor:
+    if number == 1.0:
+        return part
+    if number is None:
+        return tf.math.divide_no_nan(part, tf.cast(share.fraction, part.dtype))
+    return part * number
+
+
+def _selected(share: Share, value: tf.Tensor) -> tf.Tensor:
+    @tf.custom_gradient
+    def selected(value: tf.Tensor) -> Any:
+        return share.select(value), share.select
+
+    return selected(value)

@@ -1,0 +1,132 @@
+"""Metrics and logs: those of the global batch, the same on every replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.hooks import cover, hook
+from tfdp.keras_adapter._keras import StatelessScope, Trainer
+from tfdp.keras_adapter.step import Phase, Share, Step, at_least_float32, current
+from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
+
+
+@hook(Trainer, "get_metrics_result")
+def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
+    """All metrics' results, from one all-reduce of all their variables."""
+    step = current()
+    if step is None or step.share is None or step.phase is Phase.RESULTS:
+        return original(self)
+    variables = [variable for metric in self.metrics for variable in metric.variables]
+    return _result(step, variables, lambda: original(self))
+
+
+@hook(keras.metrics.Mean, "update_state")
+def update_mean(
+    original: Callable[..., Any], self: keras.metrics.Mean, values: Any, sample_weight: Any = None
+) -> Any:
+    """A scalar, or a scalar weight, stands for the batch: the replicas' together weigh as one.
+
+    An integer weight is a number of examples, which adds up over replicas by itself.
+    """
+    share = _share()
+    scalar_weight = sample_weight is not None and _rank(sample_weight) == 0
+    if share is None or not (_rank(values) == 0 or scalar_weight):
+        return original(self, values, sample_weight)
+    value = share.select(tf.reduce_mean(tf.cast(values, self.dtype)))
+    weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
+    if weight.dtype.is_floating and weight.shape.rank == 0:
+        weight = share.fraction * tf.cast(weight, share.fraction.dtype)
+    return original(self, value, weight)
+
+
+@hook(keras.metrics.Sum, "update_state")
+def update_sum(
+    original: Callable[..., Any], self: keras.metrics.Sum, values: Any, sample_weight: Any = None
+) -> Any:
+    """A scalar stands for the whole batch: the replicas' scalars together count once."""
+    share = _share()
+    if share is None or _rank(values) != 0:
+        return original(self, values, sample_weight)
+    return original(self, share.scaled(tf.cast(values, self.dtype), share.fraction), sample_weight)
+
+
+@hook(keras.metrics.Metric, "__init__")
+def init(original: Callable[..., Any], self: keras.Metric, *args: Any, **kwargs: Any) -> None:
+    """A class that was defined under a strategy is wrapped before its first metric is used."""
+    cover(type(self))
+    original(self, *args, **kwargs)
+
+
+@hook(keras.metrics.Metric, "result", overrides=True)
+def result(original: Callable[..., Any], self: keras.Metric) -> Any:
+    """What a step asks a metric of its model for is the result of all replicas."""
+    step = current()
+    if step is None or step.phase is Phase.RESULTS or not step.asks_for_all(self):
+        return original(self)
+    return _result(step, self.variables, lambda: original(self))
+
+
+def same_on_all(step: Step, logs: Any) -> Any:
+    """What a step returns, made the same on every replica.
+
+    Results of metrics are already. Other floating numbers are taken as means over the replica's
+    examples; of integers, strings and what has no fixed shape, replica 0's are shown.
+    """
+    leaves = tf.nest.flatten(logs)
+    own = [index for index, leaf in enumerate(leaves) if _is_local_number(leaf)]
+    share = step.share
+    assert share is not None
+    numbers = [tf.cast(leaves[index], at_least_float32(leaves[index].dtype)) for index in own]
+    scaled = [share.scaled(number, share.fraction) for number in numbers]
+    for index, value in zip(own, step.sum(scaled), strict=True):
+        leaves[index] = tf.cast(value, leaves[index].dtype)
+    return tf.nest.pack_sequence_as(logs, leaves)
+
+
+def _share() -> Share | None:
+    step = current()
+    return None if step is None else step.share
+
+
+def _rank(values: Any) -> int | None:
+    return values.shape.rank if tf.is_tensor(values) else np.ndim(values)
+
+
+def _is_local_number(leaf: Any) -> bool:
+    if not tf.is_tensor(leaf) or not isinstance(leaf, tf.Tensor):
+        return False
+    if is_global(leaf):
+        return False
+    return leaf.dtype.is_floating and leaf.shape.is_fully_defined()
+
+
+def _result(step: Step, variables: list[Any], compute: Callable[[], Any]) -> Any:
+    values = _read_over_replicas(step, variables)
+    mapping = list(zip(variables, values, strict=True))
+    with step.during(Phase.RESULTS), StatelessScope(state_mapping=mapping):
+        result = compute()
+    for leaf in tf.nest.flatten(result):
+        mark_global(leaf)
+    return result
+
+
+def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
+    """Each variable as its aggregation says: a sum (the default), a mean, or replica 0's value."""
+    own = []
+    for variable in variables:
+        value = tf.convert_to_tensor(variable.value)
+        number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+        if variable.aggregation not in ("sum", "mean"):
+            number = tf.where(step.of_first, number, tf.zeros_like(number))
+        own.append(number)
+    values = step.sum(own)
+    for index, variable in enumerate(variables):
+        if variable.aggregation == "mean":
+            values[index] = values[index] / tf.cast(step.num_replicas, values[index].dtype)
+        values[index] = tf.cast(values[index], variable.value.dtype)
+    return values

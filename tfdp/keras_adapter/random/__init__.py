@@ -1,0 +1,1 @@
+"""Random numbers: each example gets those that one device draws for it."""

@@ -1,0 +1,1 @@
+"""Files: models, backups and what callbacks write are there whole, or not at all."""

@@ -1,0 +1,193 @@
+"""What Keras saves: it is there whole or not at all; in a cluster rank 0 writes and all wait."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.files import replacing
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
+from tfdp.keras_adapter.saving import h5_files
+from tfdp.replicas import replicas_of
+
+# Where a save that is under way writes, and where that will stand. What is hooked here and called
+# within it writes where it is told to.
+_under_way: ContextVar[tuple[str, str] | None] = ContextVar("under_way", default=None)
+
+
+@hook(saving_lib, "save_model")
+def save_model(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """A `.keras` file, or a folder with `zipped=False`."""
+    return _saved(
+        lambda path: original(model, path, *args, **kwargs),
+        model,
+        filepath,
+        makes_folder=not str(filepath).endswith(".keras"),
+    )
+
+
+@hook(saving_lib, "save_weights_only")
+def save_weights_only(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """A `.weights.h5` file, or several with `max_shard_size`."""
+    return _saved(lambda path: original(model, path, *args, **kwargs), model, filepath)
+
+
+@hook(legacy_h5_format, "save_model_to_hdf5")
+def save_model_to_hdf5(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """An `.h5` file."""
+
+    def write(path: Any) -> Any:
+        if _under_way.get() is None:
+            return original(model, path, *args, **kwargs)
+        with h5_files.opened(path) as file:
+            return original(model, file, *args, **kwargs)
+
+    return _saved(write, model, filepath, makes_folder=True)
+
+
+@hook(keras.Model, "export")
+def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
+    """A folder, or a file, for serving."""
+    return _saved(lambda path: original(self, path, *args, **kw), self, filepath, makes_folder=True)
+
+
+@hook(io_utils, "print_msg")
+def print_msg(original: Callable[..., Any], message: Any, *args: Any, **kwargs: Any) -> Any:
+    """What is said of a save names where it will stand."""
+    if (paths := _under_way.get()) is not None:
+        message = message.replace(*paths)
+    return original(message, *args, **kwargs)
+
+
+@hook(saving_lib, "get_temp_dir")
+def get_temp_dir(original: Callable[..., Any]) -> Any:
+    """What Keras keeps while it saves is removed with the rest, also after a kill."""
+    paths = _under_way.get()
+    if paths is None or paths[0] == paths[1]:
+        return original()
+    return tempfile.mkdtemp(dir=os.path.dirname(os.path.dirname(paths[0])))
+
+
+def replaced(write: Callable[[Any], Any], path: str, makes_folder: bool = False) -> None:
+    """Puts what `write` writes to the path that it is given in the place of `path`.
+
+    On remote file systems `write` does it alone: an upload is there whole or not at all.
+
+    Args:
+      write: Called with a path of the same name.
+      path: What is replaced.
+      makes_folder: Whether the folder of `path` is made where there is none.
+
+    Raises:
+      OSError: It cannot be written; says why and what to do.
+    """
+    if "://" in path:
+        _write(write, path, path)
+        return
+    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        if makes_folder:
+            os.makedirs(folder, exist_ok=True)
+        with replacing(path) as new, h5_files.failing_at_the_end():
+            _write(write, new, path)
+    except OSError as error:
+        raise _error(
+            error.errno,
+            f"{path!r} must be written whole, but that failed: {error.strerror or error}. "
+            f"Nothing that stood there has changed. {_fix(error.errno, folder)}",
+        ) from error
+
+
+def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
+    """Calls `act`, which writes `path` from the model; in a cluster on rank 0, and all wait.
+
+    Raises:
+      OSError: It could not be written, on all ranks.
+    """
+    replicas = replicas_of(strategy_of_model(model))
+    if replicas is None or replicas.processes.world_size == 1:  # an error is raised as it is
+        act()
+        return
+    processes = replicas.processes
+    # Sums over replicas are read by all ranks together, before rank 0 writes alone.
+    with replicas.sums_read_once(_summed_variables(model)):
+        failed = None
+        processes.barrier(f"the saving of {os.path.basename(path)}")
+        if processes.rank == 0:
+            with replicas.made_alone():
+                failed = _attempt(act)
+        reason = None if failed is None else _text(failed)
+        reason = processes.from_first("a file", reason).value
+    if isinstance(failed, OSError):
+        raise _error(failed.errno, f"Rank 0: {_text(failed)}") from failed
+    if failed is not None:
+        raise failed
+    if reason is not None:
+        raise OSError(f"{processes.said_by}rank 0 could not write {path!r}: {reason}")
+
+
+def _saved(
+    write: Callable[[Any], Any], model: Any, filepath: Any, makes_folder: bool = False
+) -> Any:
+    ours = replicas_of(getattr(model, "_distribute_strategy", None))
+    if ours is None or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
+        return write(filepath)
+    path = str(os.fspath(filepath))
+    return on_rank_0(model, path, lambda: replaced(write, path, makes_folder))
+
+
+def _write(write: Callable[[Any], Any], new: str, path: str) -> None:
+    token = _under_way.set((new, path))
+    try:
+        write(new)
+    finally:
+        _under_way.reset(token)
+
+
+def _summed_variables(model: Any) -> list[Any]:
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *getattr(optimizer, "variables", [])]
+    summed = tf.VariableSynchronization.ON_READ
+    return [v.value for v in variables if v.value.synchronization == summed]
+
+
+def _attempt(act: Callable[[], Any]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:  # whatever it is, the other ranks must not wait for it
+        return error
+    return None
+
+
+def _error(number: int | None, text: str) -> OSError:
+    return OSError(text) if number is None else OSError(number, text)
+
+
+def _text(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _fix(number: int | None, folder: str) -> str:
+    if not os.path.isdir(folder):
+        return f"Make the folder {folder!r} first."
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = shutil.disk_usage(folder).free / 1e6
+        return f"Free space for it ({free:.1f} MB are free in {folder!r}), or save elsewhere."
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"Allow to make and to rename files in {folder!r}, or save elsewhere."
+    return "Mend that, or save elsewhere."

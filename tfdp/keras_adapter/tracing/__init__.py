@@ -1,0 +1,1 @@
+"""The traced program, read backwards: what its graph shows of examples, rows and replicas."""

@@ -1,0 +1,272 @@
+"""The traced program, read backwards: which operation made a tensor, and from what.
+
+A walk goes through calls of `tf.function`s, into what was traced there, and out of a function that
+is being traced into the one that surrounds it. Operations that ran eagerly are known within
+`remembering`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.keras_adapter._tensorflow import (
+    FuncGraph,
+    add_op_callback,
+    function_named,
+    remove_op_callback,
+)
+from tfdp.keras_adapter.tracing.provenance import mark_of
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# By the type of an operation: its attributes that are functions, and how many inputs come before
+# those that these are given.
+_FUNCTIONS = {
+    **dict.fromkeys(_CALLS, (("f",), 0)),
+    **dict.fromkeys(("If", "StatelessIf"), (("then_branch", "else_branch"), 1)),
+    **dict.fromkeys(("Case", "StatelessCase"), (("branches",), 1)),
+    **dict.fromkeys(("While", "StatelessWhile"), (("body",), 0)),
+}
+
+_thread = threading.local()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Frame:
+    """A call of a function: where the function's arguments come from.
+
+    Attributes:
+      arguments: By the id of the function's placeholder.
+      call: The operation that calls it.
+      outer: The call that holds this operation.
+      outputs: What the function gives, in it.
+    """
+
+    arguments: dict[int, Place]
+    call: Any
+    outer: Frame | None
+    outputs: list[Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """A tensor in the call of a function that holds it; without a frame, in the current trace."""
+
+    tensor: Any
+    frame: Frame | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What names it in one walk."""
+        return id(self.tensor), id(self.frame)
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An operation.
+
+    Attributes:
+      type: TensorFlow's name of it.
+      inputs: What it was given.
+      output: Which of its outputs was asked for.
+      attributes: Its attributes by name.
+    """
+
+    type: str
+    inputs: list[Place]
+    output: int
+    attributes: Any
+
+    def attribute(self, name: str) -> Any:
+        """One of its attributes."""
+        if isinstance(self.attributes, dict):
+            return self.attributes[name]
+        return self.attributes.get_attr(name)
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a `tf.function` that ran eagerly, of which nothing more is known."""
+        return self.type.startswith(("__inference_", "__forward_"))
+
+
+class Walk:
+    """Reads the program back from tensors; what one walk finds, it finds once."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[int, int, int], Frame] = {}
+        self._captures: dict[int, dict[int, Any]] = {}
+
+    def made_by(self, place: Place) -> tuple[Place, Node | None]:
+        """The place itself, looked for in the functions that hold it, and what made it.
+
+        Returns:
+          The tensor that `place` is, past function calls and arguments; and its operation, or None
+          for a tensor that no operation of the trace made: an argument, or a value from outside.
+        """
+        while True:
+            tensor = place.tensor
+            if not tf.is_symbolic_tensor(tensor):
+                return place, _remembered(tensor)
+            op = tensor.op
+            if op.type == "Placeholder":
+                outer = self._outside(place)
+                if outer is None:
+                    return place, None
+                place = outer
+            elif op.type in _CALLS and (inner := self._inside(place)) is not None:
+                place = inner
+            elif op.type == "IdentityN":
+                place = Place(op.inputs[tensor.value_index], place.frame)
+            else:
+                inputs = [Place(value, place.frame) for value in op.inputs]
+                return place, Node(op.type, inputs, tensor.value_index, op)
+            if mark_of(place.tensor) is not None:
+                return place, None
+
+    def _outside(self, place: Place) -> Place | None:
+        if place.frame is not None:
+            return place.frame.arguments.get(id(place.tensor))
+        graph = place.tensor.graph
+        if not isinstance(graph, FuncGraph):
+            return None
+        if id(graph) not in self._captures:
+            pairs = graph.captures
+            self._captures[id(graph)] = {id(inside): outer for outer, inside in pairs}
+        outer = self._captures[id(graph)].get(id(place.tensor))
+        return None if outer is None else Place(outer)
+
+    def _inside(self, place: Place) -> Place | None:
+        op = place.tensor.op
+        called = function_named(op.graph, op.get_attr("f").name)
+        graph = getattr(called, "graph", None)
+        if graph is None or len(graph.outputs) != len(op.outputs):
+            return None
+        frame = self._frame(place.frame, op, graph, 0)
+        return Place(graph.outputs[place.tensor.value_index], frame)
+
+    def _frame(self, outer: Frame | None, op: Any, graph: Any, before: int) -> Frame:
+        key = (id(op), id(outer), id(graph))
+        if key not in self._frames:
+            given = [Place(value, outer) for value in op.inputs[before:]]
+            named = dict(zip(map(id, graph.inputs), given, strict=False))
+            self._frames[key] = Frame(named, op, outer, list(graph.outputs))
+        return self._frames[key]
+
+    def places(self, value: Any) -> list[Place]:
+        """A tensor of the trace in each call of the function that made it."""
+        graph = value.graph if tf.is_symbolic_tensor(value) else None
+        return [Place(value, frame) for frame in self._calls_of(graph)]
+
+    def _calls_of(self, graph: Any) -> list[Frame | None]:
+        if graph is None or graph is tf.compat.v1.get_default_graph():
+            return [None]
+        outer = getattr(graph, "outer_graph", None)
+        calls = [] if outer is None else _calls(outer.get_operations(), graph)
+        return [
+            self._frame(frame, op, graph, before)
+            for op, before in calls
+            for frame in self._calls_of(outer)
+        ] or [None]
+
+    def elsewhere(self, place: Place) -> list[Place]:
+        """The places of the same value in functions, branches and loops, and in what calls them.
+
+        What a loop is given is known there as its first value.
+        """
+        found = []
+        value, frame = place.tensor, place.frame
+        for op in value.consumers() if tf.is_symbolic_tensor(value) else ():
+            for graph, before in _functions(op):
+                inner = self._frame(frame, op, graph, before)
+                given = zip(graph.inputs, op.inputs[before:], strict=False)
+                found += [Place(inside, inner) for inside, outside in given if outside is value]
+        if frame is not None:
+            results = zip(frame.outputs, frame.call.outputs, strict=False)
+            found += [Place(outside, frame.outer) for inside, outside in results if inside is value]
+        return found
+
+
+def _functions(op: Any) -> list[tuple[Any, int]]:
+    """The graphs of the functions that an operation calls, and the inputs before theirs."""
+    names, before = _FUNCTIONS.get(op.type, ((), 0))
+    named = [function for name in names for function in _listed(op.get_attr(name))]
+    called = [function_named(op.graph, function.name) for function in named]
+    return [(one.graph, before) for one in called if getattr(one, "graph", None) is not None]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _calls(operations: list[Any], graph: Any) -> list[tuple[Any, int]]:
+    return [
+        (op, before) for op in operations for called, before in _functions(op) if called is graph
+    ]
+
+
+def users(place: Place) -> list[tuple[Node, list[Place]]]:
+    """The operations that were given the value at `place`, and what they gave.
+
+    They are those in its own graph or, of a value that is not of a graph, those in the thread.
+    """
+    value, frame = place.tensor, place.frame
+    if tf.is_symbolic_tensor(value):
+        return [
+            (
+                Node(op.type, [Place(given, frame) for given in op.inputs], 0, op),
+                [Place(output, frame) for output in op.outputs],
+            )
+            for op in value.consumers()
+        ]
+    nodes = (getattr(_thread, "nodes", None) or {}).values()
+    return [
+        (node, [Place(output)])
+        for output, node in nodes
+        if any(given.tensor is value for given in node.inputs)
+    ]
+
+
+def is_result_elsewhere(place: Place) -> bool:
+    """Whether it is what a function gives that no operation of the trace calls."""
+    value = place.tensor
+    if place.frame is not None or not tf.is_symbolic_tensor(value):
+        return False
+    graph = value.graph
+    results = getattr(graph, "outputs", ())
+    return graph is not tf.compat.v1.get_default_graph() and any(value is one for one in results)
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """Remembers what runs eagerly within, in the calling thread, with all tensors."""
+    outer = getattr(_thread, "nodes", None)
+    nodes: dict[int, tuple[Any, Node]] = {}
+    _thread.nodes = nodes
+
+    def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, *_: Any, **__: Any) -> None:
+        given = [Place(value) for value in inputs]
+        pairs = iter(attributes or ())
+        named = {_text(name): value for name, value in zip(pairs, pairs, strict=False)}
+        for index, value in enumerate(outputs or ()):  # none of a placeholder
+            nodes[id(value)] = (value, Node(_text(kind), given, index, named))
+
+    add_op_callback(note)
+    try:
+        yield
+    finally:
+        remove_op_callback(note)
+        _thread.nodes = outer
+
+
+def _remembered(tensor: Any) -> Node | None:
+    found = (getattr(_thread, "nodes", None) or {}).get(id(tensor))
+    return None if found is None else found[1]
+
+
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)

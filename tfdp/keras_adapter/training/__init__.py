@@ -1,0 +1,1 @@
+"""Keras' trainer: `fit`, `evaluate` and `predict`, from all ranks to a share."""

@@ -1,0 +1,81 @@
+"""`fit`, `evaluate`, `predict` in a cluster: all ranks start alike, rank 0 shows progress."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp import collectives
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import TensorFlowTrainer
+from tfdp.keras_adapter.training import batch_and_rate, feeding, likeness
+from tfdp.replicas import replicas_of
+
+
+@hook(TensorFlowTrainer, "fit")
+def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """All ranks start alike; the progress bar is rank 0's."""
+    return _run("fit", original, self, args, kwargs)
+
+
+@hook(TensorFlowTrainer, "evaluate")
+def evaluate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `fit`."""
+    return _run("evaluate", original, self, args, kwargs)
+
+
+@hook(TensorFlowTrainer, "predict")
+def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `fit`."""
+    return _run("predict", original, self, args, kwargs)
+
+
+def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    feeding.arrange(name, bound.arguments)
+    with feeding.explained(bound.arguments), feeding.during(name, model):
+        return _run_arranged(name, original, model, bound)
+
+
+def _run_arranged(
+    name: str, original: Callable[..., Any], model: Any, bound: inspect.BoundArguments
+) -> Any:
+    replicas = replicas_of(model.distribute_strategy)
+    if replicas is None:
+        if collectives.joined() and name == "fit":
+            logging.getLogger("tfdp").warning(
+                "%r was built outside the strategy's scope: each rank trains it alone, with all "
+                "of the data. Build and compile it in `with strategy.scope():`.",
+                model.name,
+            )
+        return original(*bound.args, **bound.kwargs)
+    if name == "fit":
+        batch_and_rate.prepare(model, bound.arguments)
+    processes = replicas.processes
+    if processes.world_size == 1:  # what is alike need not be found out
+        return original(*bound.args, **bound.kwargs)
+    # Within `fit`, validation calls `evaluate` with what `fit` was given.
+    if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
+        here = {
+            "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly(),
+            "the seed of `keras.utils.set_random_seed`": collectives.global_seed(),
+            "whether an error was caught since the last call": processes.error is not None,
+        }
+        alike = likeness.of_arguments(bound.arguments) | likeness.of_model(model)
+        processes.compare(f"`{name}`", here | alike)
+        processes.adopt_random_states()
+    if name == "fit":
+        trained = weakref.ref(model)
+        processes.settings[collectives.STOP_TRAINING] = lambda: getattr(
+            trained(), "stop_training", False
+        )
+    if processes.rank != 0:
+        bound.arguments["verbose"] = 0
+    with processes.explained():
+        return original(*bound.args, **bound.kwargs)

@@ -1,0 +1,169 @@
+"""What must be alike on all ranks: a model, what it was compiled with, and what it is given."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.callbacks import Telemetry
+from tfdp.keras_adapter._keras import flatten_layers
+from tfdp.keras_adapter.training import feeding
+from tfdp.manifest.configuration import configuration
+
+_NUMBERED = re.compile(r"_\d+(?=/|$)")
+_LONGEST = 300
+
+# Where a model's configuration names its layers, whose numbers differ between ranks.
+_NAMING = ("keras_history", "input_layers", "output_layers")
+# What says where a class is to be found, not what it does.
+_ORIGIN = ("module", "registered_name", "build_config")
+
+
+def of_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Those of `fit`, `evaluate` or `predict` that are plain, and the arrays' sizes and ends; JSON.
+
+    Each rank takes its share of the whole data: arrays that a rank has cut for itself would be cut
+    twice. Their ends differ even where their lengths do not.
+    """
+    plain = (int, float, str, bool, type(None))
+    described: dict[str, Any] = {
+        f"argument {name}": value
+        for name, value in arguments.items()
+        if isinstance(value, plain) and name != "verbose"
+    }
+    for name in ("x", "y", "sample_weight", "validation_data"):
+        for ordinal, leaf in enumerate(_leaves(arguments.get(name))):
+            # pandas, SciPy and TensorFlow's sparse tensors have a shape, but are no arrays.
+            if getattr(leaf, "shape", None) is not None:
+                described[f"array {ordinal} of argument {name}"] = _array(leaf)
+    # It asks the other ranks after each epoch, and waits for them.
+    telemetry = [c for c in feeding.callbacks_in(arguments) if isinstance(c, Telemetry)]
+    described["the `sample_every` of Telemetry"] = [c.sample_every for c in telemetry]
+    return described
+
+
+def of_model(model: Any) -> dict[str, Any]:
+    """Of a model, its layers and its optimizer, option by option; JSON.
+
+    Variables are there with their shape, dtype, a checksum and their first values.
+    """
+    options: dict[str, Any] = {
+        "steps_per_execution": getattr(model, "steps_per_execution", None),
+        "jit_compile": model.jit_compile,
+        "run_eagerly": model.run_eagerly,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns of functions that cannot be saved.
+        options |= dict(_compiled(model))
+        options |= dict(_layers(model))
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        for name, value in configuration(optimizer).items():
+            options[f"optimizer {name}"] = _readable(value)
+    parts = {"variable": model.variables, "slot": getattr(optimizer, "variables", [])}
+    for part, variables in parts.items():
+        for ordinal, variable in enumerate(variables):
+            options[f"{part} {ordinal} ({_unnumbered(variable.path)})"] = _summary(variable)
+    return json.loads(json.dumps(options))
+
+
+def _leaves(data: Any) -> list[Any]:
+    return [] if data is None else tf.nest.flatten(data)
+
+
+def _array(leaf: Any) -> str:
+    text = f"{getattr(leaf, 'dtype', 'of')} {list(leaf.shape)}"
+    if not isinstance(leaf, (np.ndarray, tf.Tensor)) or not len(leaf.shape) or not leaf.shape[0]:
+        return text
+    ends = [np.ascontiguousarray(leaf[index]) for index in (0, -1)]
+    bits = [repr(e.tolist()).encode() if e.dtype == object else e.tobytes() for e in ends]
+    return f"{text}, first and last example {zlib.crc32(b''.join(bits)):08x}"
+
+
+def _compiled(model: Any) -> Iterator[tuple[str, Any]]:
+    for ordinal, loss in enumerate(_leaves(getattr(model, "loss", None))):
+        yield f"loss {ordinal}", _readable(_loss(loss))
+    try:
+        config = model.get_compile_config()
+    except Exception:  # of what a user gave, and Keras cannot describe
+        config = {}
+    for name in ("loss_weights", "metrics", "weighted_metrics"):
+        yield f"compile's {name}", _readable(_comparable(config.get(name), {}))
+
+
+def _loss(loss: Any) -> Any:
+    if not hasattr(loss, "get_config"):
+        return loss
+    # A function's arguments are not always in the configuration.
+    arguments = {str(k): v for k, v in getattr(loss, "_fn_kwargs", {}).items()}
+    config = configuration(loss) | arguments
+    return {"class_name": type(loss).__name__} | _comparable(config, {})
+
+
+def _layers(model: Any) -> Iterator[tuple[str, Any]]:
+    layers = list(flatten_layers(model))
+    names = {layer.name: f"layer {ordinal}" for ordinal, layer in enumerate(layers)}
+    for ordinal, layer in enumerate(layers):
+        for option, value in configuration(layer).items():
+            if option == "layers":  # each comes by itself: what is left is how they are joined
+                value = [entry.get("inbound_nodes") for entry in value]
+            told = _comparable({option: value}, names)
+            for kept, text in told.items():
+                yield f"layer {ordinal} ({_unnumbered(layer.name)}) {kept}", _readable(text)
+
+
+def _comparable(value: Any, names: dict[str, str]) -> Any:
+    """A part of a configuration without what differs between ranks that do the same."""
+    if isinstance(value, dict):
+        if value.get("class_name") == "__lambda__":
+            return "a lambda"  # its code holds the path of its file
+        return {
+            key: _renamed(item, names) if key in _NAMING else _comparable(item, names)
+            for key, item in value.items()
+            if key not in _ORIGIN
+        }
+    if isinstance(value, str):
+        return _unnumbered(value)
+    if isinstance(value, (list, tuple)):
+        return [_comparable(item, names) for item in value]
+    return value
+
+
+def _renamed(value: Any, names: dict[str, str]) -> Any:
+    return tf.nest.map_structure(lambda leaf: names.get(leaf, leaf), value)
+
+
+def _unnumbered(name: str) -> str:
+    return _NUMBERED.sub("", name)
+
+
+def _summary(variable: Any) -> str:
+    kind = f"{variable.dtype} {list(variable.shape)}"
+    if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
+        return kind
+    value = np.ascontiguousarray(variable.value.numpy())
+    first = np.array2string(value.ravel()[:3], precision=6, separator=", ")
+    return f"{kind} that begins with {first} (checksum {zlib.crc32(value.tobytes()):08x})"
+
+
+def _readable(value: Any) -> Any:
+    """A short text; of an object its class, as its address differs between processes."""
+    plain = (int, float, str, bool, type(None), dict, list, tuple)
+    if not isinstance(value, plain):
+        return _name(value)
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(value))
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... (checksum {zlib.crc32(text.encode()):08x})"
+
+
+def _name(value: Any) -> str:
+    named: Callable[..., Any] | type = value if callable(value) else type(value)
+    return getattr(named, "__name__", type(value).__name__)

@@ -1,0 +1,93 @@
+"""What was made, or is done, on the wrong side of the scope: errors that say how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.errors import ScopeError
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    KerasVariable,
+    strategy_of_model,
+    strategy_of_optimizer,
+)
+from tfdp.replicas import replicas_of
+
+_IN_A_LOOP = (
+    "In a loop of your own put the step, from the tape to the optimizer, into a function of one "
+    "replica's share of a batch, and call `strategy.run(step, args=(batch,))` in a tf.function, "
+    "for each batch of `strategy.experimental_distribute_dataset(dataset)`; or use `fit`."
+)
+
+
+@hook(BaseOptimizer, "build")
+def build(original: Callable[..., Any], self: BaseOptimizer, variables: Any) -> Any:
+    """An optimizer's first step, or `build` itself.
+
+    Raises:
+      ScopeError: It is built outside the scope; or some of the variables have no copy on each
+        replica: replicas that write them would wait for each other for ever.
+    """
+    strategy = strategy_of_optimizer(self)
+    if replicas_of(strategy) is not None:
+        check_variables("The model", variables, strategy)
+        if tf.distribute.get_strategy() is not strategy:
+            raise ScopeError(
+                f"An optimizer must be built in its scope, but {self.name!r} is built outside. "
+                f"Call `build` in `with strategy.scope():`. {_IN_A_LOOP}"
+            )
+    return original(self, variables)
+
+
+@hook(BaseOptimizer, "_check_variables_are_known")
+def check_variables_are_known(
+    original: Callable[..., Any], self: BaseOptimizer, variables: Any
+) -> Any:
+    """Each of an optimizer's steps.
+
+    Raises:
+      ScopeError: It is made outside a replica.
+    """
+    strategy = strategy_of_optimizer(self)
+    if replicas_of(strategy) is not None and _outside_replicas(strategy):
+        raise ScopeError(
+            "An optimizer's step must be made inside a replica, where gradients are summed, but "
+            f"{self.name!r} makes one outside. {_IN_A_LOOP}"
+        )
+    return original(self, variables)
+
+
+def check_compiled_in_scope(model: Any) -> None:
+    """Raises ScopeError if `model` is compiled in a scope in which it was not built."""
+    strategy = tf.distribute.get_strategy()
+    if replicas_of(strategy) is not None and strategy_of_model(model) is not strategy:
+        raise ScopeError(
+            f"A model must be built in the scope that it is compiled in, but {model.name!r} was "
+            "built outside it, and would train on one device. Move its construction into `with "
+            "strategy.scope():`, or its `compile` out of it."
+        )
+
+
+def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None:
+    """Raises ScopeError if `owner` has a variable that was made outside the scope."""
+    for variable in variables:
+        # An optimizer takes variables of TensorFlow, too.
+        of_keras = isinstance(variable, KerasVariable)
+        made = variable.value if of_keras else variable
+        if getattr(made, "distribute_strategy", None) is not strategy:
+            name = variable.path if of_keras else variable.name
+            raise ScopeError(
+                f"{owner} must be made in the scope of the strategy, but its variable {name!r} was "
+                "made outside it. Move its construction into `with strategy.scope():`, and the "
+                "call that builds its layers: the first call of a model or layer makes the "
+                "variables. `fit` needs no call before it."
+            )
+
+
+def _outside_replicas(strategy: Any) -> bool:
+    context = tf.distribute.get_replica_context()
+    return context is None or context.strategy is not strategy

@@ -1,0 +1,101 @@
+"""A replica without examples computes on another's, a stand-in, of which nothing is left.
+
+Losses, moments and gradients leave it out by `Share.counted` and `Share.scaled`, variables in
+`statistics`, and what `predict` returns `predictions`; here is what the program itself gathers and
+sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives import map_values
+from tfdp.hooks import hook
+from tfdp.keras_adapter.step import Phase, Share, current
+from tfdp.keras_adapter.tracing.provenance import mark_global
+
+_CONTEXTS = tf.distribute.ReplicaContext.__mro__
+_CONTEXT, _CONTEXT_THAT_GATHERS = (
+    next((c for c in _CONTEXTS if name in vars(c)), tf.distribute.ReplicaContext)
+    for name in ("all_reduce", "all_gather")
+)
+_SUM = tf.distribute.ReduceOp.SUM
+
+
+@hook(_CONTEXT, "all_reduce")
+def all_reduce(
+    original: Callable[..., Any], self: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """The program's sum, or mean, of the replicas that have examples: a stand-in is left out."""
+    reduced = _reduced(original, self, reduce_op, value, *args, **kwargs)
+    return _alike_on_all(reduced)
+
+
+def _reduced(
+    original: Callable[..., Any], self: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any
+) -> Any:
+    share = _share_of_program()
+    if share is None:
+        return original(self, reduce_op, value, *args, **kwargs)
+    value = tf.nest.map_structure(share.counted, value, expand_composites=True)
+    if tf.distribute.ReduceOp(getattr(reduce_op, "value", reduce_op).upper()) == _SUM:
+        return original(self, reduce_op, value, *args, **kwargs)
+    leaves = [*tf.nest.flatten(value), tf.cast(share.has_examples, tf.float32)]
+    *sums, replicas = original(self, _SUM, leaves, *args, **kwargs)
+    means = [map_values(lambda t: t / tf.cast(replicas, t.dtype), total) for total in sums]
+    return tf.nest.pack_sequence_as(value, means)
+
+
+@hook(_CONTEXT_THAT_GATHERS, "all_gather")
+def all_gather(
+    original: Callable[..., Any], self: Any, value: Any, axis: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """What the program gathers: a stand-in adds no row to it."""
+    share = _share_of_program()
+    if share is not None and not isinstance(self, _Plain):
+        value = tf.nest.map_structure(lambda leaf: _cut_off(share, leaf, axis), value)
+        # Its gradient gathers the lengths, of which none must be left out.
+        self = _Plain(self, original)
+    return _alike_on_all(original(self, value, axis, *args, **kwargs))
+
+
+def _alike_on_all(values: Any) -> Any:
+    """Notes in a step of Keras' trainer that `values` are the same on all replicas."""
+    step = current()
+    if step is not None and step.share is not None:
+        for value in tf.nest.flatten(values):
+            mark_global(value)
+    return values
+
+
+class _Plain:
+    """A replica's context, whose `all_gather` is TensorFlow's."""
+
+    def __init__(self, context: Any, all_gather: Callable[..., Any]) -> None:
+        self._context = context
+        self._all_gather = all_gather
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def all_gather(self, value: Any, axis: Any, options: Any = None) -> Any:
+        """TensorFlow's."""
+        return self._all_gather(self._context, value, axis, options)
+
+
+def _share_of_program() -> Share | None:
+    """The share, if it may be empty and the program is what computes now."""
+    step = current()
+    if step is None or step.share is None or step.phase is not Phase.PROGRAM:
+        return None
+    return step.share if step.share.may_be_empty and step.num_replicas > 1 else None
+
+
+def _cut_off(share: Share, leaf: Any, axis: Any) -> tf.Tensor:
+    leaf = tf.convert_to_tensor(leaf)
+    sizes = tf.shape(leaf)
+    counts = tf.one_hot(axis, tf.rank(leaf), False, True) | share.has_examples
+    return tf.slice(leaf, tf.zeros_like(sizes), tf.where(counts, sizes, 0))

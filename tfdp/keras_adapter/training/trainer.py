@@ -1,0 +1,242 @@
+"""Keras' trainer: build without reading a batch, cut global batches, wrap each step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp import recording
+from tfdp.errors import ScopeError
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import (
+    ArrayDataAdapter,
+    TensorFlowTrainer,
+    Trainer,
+    distributed_dataset,
+    flatten_layers,
+    strategy_of_model,
+    trainer,
+)
+from tfdp.keras_adapter._tensorflow import PerReplicaSpec, value_specs
+from tfdp.keras_adapter.gradients.tape import Windows, check_waiting
+from tfdp.keras_adapter.layers import recurrent
+from tfdp.keras_adapter.metrics import batch_metrics
+from tfdp.keras_adapter.step import current
+from tfdp.keras_adapter.training import compiling, cut, predictions, scopes, step_recording
+from tfdp.keras_adapter.training.sharing import place_in_batch, sharing
+from tfdp.keras_adapter.variables.statistics import average_written, warn_of_undeclared
+from tfdp.replicas import Replicas, replicas_of
+
+
+@hook(TensorFlowTrainer, "_make_function")
+def make_function(
+    original: Callable[..., Any], self: Any, step_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function for `fit` and `evaluate`: each replica's step knows its share of the batch."""
+    strategy = self.distribute_strategy
+    replicas = replicas_of(strategy)
+    if replicas is None:
+        return original(self, step_function)
+    check_made_in_scope(self, strategy, replicas)
+    trains = step_function == self.train_step
+    recorder = recording.Recorder.of(self) if trains else None
+    with compiling.forward_only(self):
+        run = original(self, _with_share(self, step_function, recorder))
+
+    counts = trains and _counts_without_a_batch(self)
+
+    def function(iterator: Any) -> Any:
+        with replicas.processes.explained(), cut.explained(strategy):
+            try:
+                result = run(_cut(strategy, iterator))
+            except tf.errors.OutOfRangeError:
+                if counts:
+                    self.optimizer.iterations.assign_add(1)
+                raise
+        if trains:
+            compiling.say_if_nothing_was_compiled(self)
+        return result
+
+    function.recorder = recorder  # type: ignore[attr-defined]
+    return function
+
+
+@hook(TensorFlowTrainer, "make_predict_function")
+def make_predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> None:
+    """The function for `predict`, whose batches may be whole."""
+    strategy = self.distribute_strategy
+    replicas = replicas_of(strategy)
+    if replicas is None or (self.predict_function is not None and not force):
+        return original(self, force)
+    check_made_in_scope(self, strategy, replicas)
+    place_in_batch(strategy)
+    predicting = predictions.Predicting(self)
+    with compiling.forward_only(self):
+        original(predicting, force=True)
+    run = predicting.predict_function
+
+    def function(batches: Any) -> Any:
+        with replicas.processes.explained(), cut.explained(strategy):
+            return run(list(_cut(strategy, batches)))
+
+    self.predict_function = function
+    return None
+
+
+@hook(TensorFlowTrainer, "_maybe_symbolic_build")
+def maybe_symbolic_build(
+    original: Callable[..., Any], self: Any, iterator: Any = None, data_batch: Any = None
+) -> None:
+    """Builds from what the dataset declares: no batch is read to learn its shape.
+
+    A model that cannot be called with symbolic tensors is built by its first step, as on one
+    device.
+    """
+    strategy: Any = strategy_of_model(self)
+    replicas = replicas_of(strategy)
+    if replicas is None:
+        return original(self, iterator, data_batch)
+    if replicas.num_replicas > 1:
+        recurrent.check_states(self)
+    if iterator is not None:
+        spec = distributed_dataset(iterator).element_spec
+        data_batch = tf.nest.map_structure(_one_replica, spec)
+    try:
+        original(self, None, data_batch)
+    except Exception as error:
+        # Whatever a model may raise for symbolic tensors; what is wrong with it shows in the step.
+        logging.getLogger("tfdp").debug("The model is built by its first step.", exc_info=error)
+        optimizer = self.optimizer
+        all_built = all(layer.built for layer in flatten_layers(self))
+        if optimizer is not None and not optimizer.built and all_built and self.trainable_variables:
+            with self.distribute_strategy.scope():
+                optimizer.build(self.trainable_variables)
+
+
+@hook(Trainer, "compile")
+def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """What `compile` makes from names is made in the model's scope."""
+    scopes.check_compiled_in_scope(self)
+    strategy: Any = getattr(self, "_distribute_strategy", None)
+    compiling.note_asked(self, kwargs.get("jit_compile"))
+    if replicas_of(strategy) is None or tf.distribute.has_strategy():
+        return original(self, *args, **kwargs)
+    with strategy.scope():
+        return original(self, *args, **kwargs)
+
+
+@hook(ArrayDataAdapter, "get_tf_dataset")
+def get_tf_dataset(original: Callable[..., Any], self: ArrayDataAdapter) -> tf.data.Dataset:
+    """Arrays have a known number of batches: processes need not ask each other for the last."""
+    dataset = original(self)
+    if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
+        return dataset
+    return dataset.apply(tf.data.experimental.assert_cardinality(self.num_batches))
+
+
+@hook(trainer, "reduce_per_replica")
+def reduce_per_replica(
+    original: Callable[..., Any], values: Any, strategy: Any, reduction: str
+) -> Any:
+    """Logs are the same on all replicas; what `predict` gives has the rows of all processes."""
+    replicas = replicas_of(strategy)
+    if replicas is None:
+        return original(values, strategy, reduction)
+    if reduction == "concat" and replicas.processes.world_size > 1:
+        # Keras joins the rows of the replicas in one process by itself.
+        return tf.nest.map_structure(replicas.gather_rows, values)
+    # The mean of equal logs could differ in the last bit.
+    return original(values, strategy, "first" if reduction == "auto" else reduction)
+
+
+def _counts_without_a_batch(model: Any) -> bool:
+    """Whether Keras counts the step that finds data of unknown length at its end.
+
+    It does on one device, where counting in `iterations` needs no batch and so is done before the
+    step fails; unless the gradients decide whether there is a step. Here the replicas' functions
+    wait for the batch, so that no replica counts where another does not.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    conditional = keras.optimizers.LossScaleOptimizer
+    if optimizer is None or isinstance(optimizer, conditional) or model.run_eagerly:
+        return False
+    return not optimizer.gradient_accumulation_steps
+
+
+def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: Replicas) -> None:
+    """Raises ScopeError if the model, or a variable that it uses, was made outside the scope."""
+    if strategy_of_model(model) is not strategy:
+        raise ScopeError(
+            "A model must be built in the scope of the strategy that it trains under, but "
+            f"{model.name!r} was built outside it. Move its construction and `compile` into "
+            "`with strategy.scope():`."
+        )
+    for variable in model.trainable_variables:
+        if replicas.num_replicas > 1 and getattr(variable, "overwrite_with_gradient", False):
+            raise ValueError(
+                "On several replicas no variable may take its gradient as its value, but "
+                f"{variable.path!r} does, as float8 scales do. Train in another dtype, such "
+                'as keras.config.set_dtype_policy("mixed_bfloat16"), or on one device.'
+            )
+    optimizer = getattr(model, "optimizer", None)
+    parts = {
+        "The model": model.variables,
+        "The optimizer": getattr(optimizer, "variables", []),
+        "A metric": [v for metric in model.metrics for v in metric.variables],
+    }
+    for part, variables in parts.items():
+        scopes.check_variables(part, variables, strategy)
+
+
+def _with_share(
+    model: Any, step_function: Callable[..., Any], recorder: recording.Recorder | None
+) -> Callable[..., Any]:
+    custom_loss = model.distribute_strategy.custom_loss
+    windows = Windows(model)
+    place_in_batch(model.distribute_strategy)  # outside of what is traced
+
+    @tf.autograph.experimental.do_not_convert
+    def run(data: Any) -> Any:
+        step = current()
+        if step is None:
+            return step_function(data)
+        with (
+            step_recording.step(recorder, step.trace, model, data),
+            sharing(step, data, custom_loss, windows) as (rows, total),
+        ):
+            step_recording.examples(total)
+            with step.asking_for_all(model.metrics):
+                logs = step_function(rows)
+                check_waiting(step)
+                logs = batch_metrics.same_on_all(step, logs)
+                warn_of_undeclared(step, model)
+                average_written(step)
+        return logs
+
+    return run
+
+
+def _one_replica(spec: Any) -> Any:
+    spec = value_specs(spec)[0] if isinstance(spec, PerReplicaSpec) else spec
+    return None if isinstance(spec, tf.OptionalSpec) else spec
+
+
+def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
+    """Whole batches, as `train_on_batch` gives them, become one share per replica."""
+    if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+        return strategy.extended.cuts(iterator)
+
+    def shares() -> Iterator[Any]:
+        for batch in iterator:
+            leaves = tf.nest.flatten(batch)
+            distributed = any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves)
+            if distributed or isinstance(batch, cut.Cut):
+                yield batch
+            else:
+                yield strategy.extended.split_for_step(batch)
+
+    return shares()

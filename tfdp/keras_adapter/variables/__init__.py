@@ -1,0 +1,1 @@
+"""Variables that replicas make and write, and the order of side effects."""

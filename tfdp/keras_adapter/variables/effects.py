@@ -1,0 +1,157 @@
+"""Side effects go on in an order in which no replica waits for another for ever.
+
+In one graph TensorFlow runs operations with side effects one after the other, as they were traced,
+and so those of one replica after all of another's: operations without a resource, such as printing
+or an assertion, and those that use the same one, a table, an iterator, a variable from outside of
+the scope. Where one stands behind a sum over replicas, and another before it, each replica would
+wait for the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives.capturing import is_token
+from tfdp.hooks import put
+from tfdp.keras_adapter._tensorflow import (
+    add_control_input,
+    control_flow_context,
+    get_read_write_resource_inputs,
+    op_is_stateful,
+)
+from tfdp.keras_adapter.step import Step
+
+_ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
+_TOGETHER = (
+    "What replicas share must be written where they do not communicate, for they do it one after "
+    "the other, but %r writes something of the kind, such as a variable made outside of the scope "
+    "or a table (TensorFlow takes a lookup for a write), in a branch, a loop or a function that "
+    "also sums over replicas. Make the variable in `strategy.scope()`, take the lookup out of "
+    "there, or take `@tf.function` off."
+)
+_FROM_OUTSIDE = (
+    "Each replica writes a variable that was made outside of `strategy.scope()`, one after the "
+    "other (operation %r of the step): what counts steps there counts all replicas'. Make it in "
+    "the scope."
+)
+
+
+class Effects:
+    """The side effects of all replicas of one call of `strategy.run` that are traced in a graph."""
+
+    def __init__(self) -> None:
+        self._graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self._dependencies = getattr(self._graph, "experimental_acd_manager", None)
+        self._of_replicas: list[tuple[Step, int, int]] = []
+
+    @contextlib.contextmanager
+    def of_replica(self, step: Step) -> Iterator[None]:
+        """Orders what is traced within and has no resource after each other alone.
+
+        What is traced in a function or a branch inside of it keeps its own order there.
+        """
+        if self._dependencies is None:
+            yield
+            return
+        known = len(self._graph.get_operations())
+        yield
+        last = None
+        operations = self._graph.get_operations()
+        for operation in operations[known:]:
+            if not _is_ordered(operation):
+                continue
+            if last is not None:
+                add_control_input(operation, last)
+            self._dependencies.run_independently(operation)
+            last = operation
+        self._of_replicas.append((step, known, len(operations)))
+
+    def arrange(self) -> None:
+        """Orders what replicas do with the same resource by the sums before it, then by replica.
+
+        Raises:
+          RuntimeError: Several replicas write one in a branch, a loop or a function in which they
+            also communicate.
+        """
+        starts = [start for _, start, _ in self._of_replicas]
+        stops = [stop for _, _, stop in self._of_replicas]
+        if len(starts) < 2 or any(a > b for a, b in zip(stops, starts[1:], strict=False)):
+            return  # With `merge_call` replicas are traced in turns.
+        operations = self._graph.get_operations()
+        shared = self._written_by_one_and_used_by_others(operations)
+        if not shared:
+            return
+        tokens = {id(inner) for outer, inner in self._graph.captures if is_token(outer)}
+        rounds: dict[Any, int] = {}
+        later = False
+        for step, start, stop in self._of_replicas:
+            sums = 0
+            for operation in operations[start:stop]:
+                used = {id(each) for each in operation.inputs if each.dtype == tf.resource}
+                communicates = not used.isdisjoint(tokens)
+                rounds[operation] = 2 * sums + communicates
+                sums += communicates
+                if used.isdisjoint(shared):
+                    continue
+                later |= rounds[operation] > 0
+                if _writes(operation, shared):
+                    _check(step, operation, communicates)
+        if later:
+            own = slice(starts[0], stops[-1])
+            _reorder(self._graph, own, sorted(operations[own], key=lambda op: rounds.get(op, 0)))
+
+    def _written_by_one_and_used_by_others(self, operations: list[Any]) -> set[int]:
+        """The ids of the resources."""
+        replica_of: dict[Any, int] = {}
+        for index, (_, start, stop) in enumerate(self._of_replicas):
+            replica_of |= dict.fromkeys(operations[start:stop], index)
+        before = operations[: self._of_replicas[0][1]]
+        handles = [inner for _, inner in self._graph.captures]
+        handles += [output for operation in before for output in operation.outputs]
+        found = set()
+        for handle in handles:
+            users = handle.consumers() if handle.dtype == tf.resource else ()
+            replicas = {replica_of[operation] for operation in users if operation in replica_of}
+            if len(replicas) > 1 and any(_writes(operation, {id(handle)}) for operation in users):
+                found.add(id(handle))
+        return found
+
+
+def _writes(operation: Any, resources: set[int]) -> bool:
+    """Whether it may write one of these."""
+    _, written = get_read_write_resource_inputs(operation)
+    return any(id(each) in resources for each in written)
+
+
+def _check(step: Step, operation: Any, communicates: bool) -> None:
+    if communicates:
+        raise RuntimeError(_TOGETHER % operation.name)
+    if step.in_trainer and operation.type in _ASSIGNS:
+        step.warn_once(operation.name, _FROM_OUTSIDE, operation.name)
+
+
+def _reorder(graph: Any, where: slice, order: list[Any]) -> None:
+    """Lets TensorFlow, which takes `get_operations` for the order of the program, see another."""
+
+    def get_operations(original: Callable[[], list[Any]]) -> list[Any]:
+        """Operations are ordered as the program has them, and not by when they were traced."""
+        operations = original()
+        operations[where] = order
+        return operations
+
+    put(graph, "get_operations", get_operations)
+
+
+def _is_ordered(operation: Any) -> bool:
+    """Whether TensorFlow orders it by nothing but the time at which it was traced."""
+    return (
+        op_is_stateful(operation)
+        and control_flow_context(operation) is None
+        and all(value.dtype != tf.resource for value in operation.inputs)
+        and "_independent_side_effects" not in operation.node_def.attr
+    )

@@ -1,0 +1,268 @@
+"""What replicas write into a model's variables becomes one value, as its aggregation says.
+
+- "sum": what each replica adds is added up.
+- "mean": the mean, weighted by examples.
+- "only_first_replica": replica 0's.
+- "none", Keras' default: the mean, weighted by examples, once, at the end of the step; of integers
+  and flags replica 0's. Plain BatchNormalization's moving statistics are of this kind. Nobody said
+  that a mean is right: where a layer of the user's may have written different values, it is told.
+
+Metrics' variables hold a share per replica, and are summed when results are computed: a metric must
+add to them. Those that are means hold the mean of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers, own_state
+from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
+from tfdp.keras_adapter.tracing import writes
+from tfdp.keras_adapter.tracing.origins import Origin, origins
+
+_DECLARED = ("sum", "mean")
+
+_CONTEXT = "where `context = tf.distribute.get_replica_context()` is not None"
+
+
+@hook(KerasVariable, "assign_add")
+def assign_add(original: Callable[..., Any], self: Variable, value: Any) -> Any:
+    """Adds what all replicas add, where the variable declares what that is."""
+    return _added(original, self, value)
+
+
+@hook(KerasVariable, "assign_sub")
+def assign_sub(original: Callable[..., Any], self: Variable, value: Any) -> Any:
+    """As `assign_add`."""
+    return _added(original, self, value)
+
+
+@hook(Variable, "_direct_assign")
+def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> Any:
+    """Writes what all replicas write together; an optimizer's writes are alike everywhere."""
+    step = current()
+    if step is None:
+        return original(self, value)
+    if step.writes_alike:
+        with step.replicas.identical_writes():
+            return original(self, value)
+    if self.trainable and _is_alike([value], step.written):
+        # As where a step moves weights along a gradient and back.
+        with step.replicas.identical_writes():
+            return original(self, value)
+    if self.value.synchronization == tf.VariableSynchronization.ON_READ:
+        return original(self, _state_of_metric(step, self, value))
+    if self.aggregation == "none":
+        step.note_written(self, may_differ=_is_seen(step, value) and not _is_alike([value]))
+        value = _unless_stand_in(step, self, value)
+        with step.during(Phase.NOTED):
+            return original(self, value)
+    if self.aggregation not in _DECLARED or step.share is None:
+        return original(self, _unless_stand_in(step, self, value))
+    together = _together_absolute(step, self, value)
+    with step.replicas.identical_writes():
+        return original(self, together)
+
+
+def _is_alike(values: Sequence[Any], written: Sequence[Variable] = ()) -> bool:
+    """Whether replicas surely have the same; `written` are variables that they do not share."""
+    return not origins(values, written) & ~(Origin.SUM | Origin.TOGETHER)
+
+
+def _unless_stand_in(step: Step, variable: Variable, value: Any) -> Any:
+    """`value`, or where a stand-in made it the variable's own: a stand-in leaves no state."""
+    if step.share is None or not step.share.may_be_empty:
+        return value
+    now = tf.convert_to_tensor(variable.value)
+    return tf.where(step.share.has_examples, tf.cast(value, now.dtype), now)
+
+
+def check_unmanaged(variable: tf.Variable, value: Any) -> None:
+    """Checks what a replica writes into a `tf.Variable` that has no aggregation.
+
+    Nothing makes one value of what several replicas write there: they would part for good.
+
+    Raises:
+      ValueError: The graph of a step of Keras' trainer does not show it to be the same on all.
+    """
+    step = current()
+    if step is None or step.share is None or step.num_replicas == 1:
+        return
+    if step.phase not in (Phase.PROGRAM, Phase.COMPILED):
+        return
+    tensors = [t for t in tf.nest.flatten(value, expand_composites=True) if _is_seen(step, t)]
+    if not _is_alike(tensors, step.written):
+        raise ValueError(
+            f"What a step writes into {variable.name!r}, a `tf.Variable` without an aggregation, "
+            "must be the same on all replicas, but it depends on the replica's own examples or "
+            "random numbers. Make the variable with `self.add_weight(trainable=False, "
+            'aggregation=...)`: "mean" for what is a mean over the batch\'s examples, "sum" for '
+            "what is added with `assign_add`."
+        )
+
+
+def average_written(step: Step) -> None:
+    """Makes what the replica wrote by itself one value for all: the last thing in a step."""
+    if not step.written or step.num_replicas == 1:
+        return
+    for variable in step.written:
+        if not variable.value.dtype.is_floating:
+            # A count or a flag has no mean: replica 0's holds.
+            first = step.replicas.broadcast_from_first(
+                tf.convert_to_tensor(variable.value), variable.value.dtype
+            )
+            with step.replicas.identical_writes():
+                variable.value.assign(first, read_value=False)
+    variables = [v for v in step.written if v.value.dtype.is_floating]
+    own = [
+        tf.cast(tf.convert_to_tensor(v.value), at_least_float32(v.value.dtype)) for v in variables
+    ]
+    means = step.sum_prepared(own, lambda values: _weighted(step, values))
+    with step.replicas.identical_writes():
+        for variable, mean in zip(variables, means, strict=True):
+            variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
+    step.written.clear()
+
+
+def warn_of_undeclared(step: Step, model: keras.Model) -> None:
+    """Warns, once, of each variable of a user's layer that replicas may write differently."""
+    if not step.trace.of_first or step.num_replicas == 1:
+        return
+    undeclared = [v for v in step.written if any(v is other for other in step.differing)]
+    for layer in flatten_layers(model):
+        if type(layer).__module__.partition(".")[0] == "keras":
+            continue
+        for variable in undeclared:
+            if any(variable is own for own in own_state(layer)):
+                _warn_once(step, layer, variable)
+
+
+def _warn_once(step: Step, layer: Any, variable: Variable) -> None:
+    becomes = (
+        "the mean of what they write, weighted by examples: right where that is a mean over the "
+        "batch's examples, and in nothing else"
+        if variable.value.dtype.is_floating
+        else "what replica 0 writes"
+    )
+    step.warn_once(
+        variable.path,
+        "%s %r writes %r in its call, from the batch, and does not say what is to become of what "
+        "several replicas write. It becomes %s. Say so in `add_weight`: aggregation='mean', or "
+        "aggregation='sum' for what is added with `assign_add`, or 'only_first_replica' for what "
+        "is the same on all.",
+        type(layer).__name__, layer.name, variable.path, becomes,
+    )  # fmt: skip
+
+
+def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
+    step = current()
+    if step is not None and _is_term_of_metric(step, variable):
+        _check_own_term(variable, value)
+    if (
+        step is None
+        or step.writes_alike
+        or step.num_replicas == 1
+        or variable.aggregation not in _DECLARED
+        or variable.value.synchronization == tf.VariableSynchronization.ON_READ
+    ):
+        return original(variable, value)
+    value = tf.cast(tf.convert_to_tensor(value), variable.value.dtype)
+    own_terms = variable.aggregation == "sum" and step.share is not None
+    if own_terms and _is_symbolic(value) and writes.depends_on(variable.value.handle, value):
+        raise _no_term_of_a_sum(variable)
+    together = _together(step, variable, value)
+    with step.during(Phase.WRITE):
+        return original(variable, together)
+
+
+def _is_term_of_metric(step: Step, variable: Variable) -> bool:
+    state = variable.value.synchronization == tf.VariableSynchronization.ON_READ
+    several = step.share is not None and step.num_replicas > 1 and step.phase is Phase.PROGRAM
+    return state and several and variable.aggregation == "sum"
+
+
+def _check_own_term(variable: Variable, value: Any) -> None:
+    """Raises ValueError if all replicas add the same, which would count as often."""
+    if not _is_symbolic(value):
+        return
+    found = origins([value])
+    if found & Origin.TOGETHER and not found & (Origin.DATA | Origin.RANDOM):
+        raise ValueError(
+            "The replicas' states of a metric are summed, so that each replica must add its own "
+            f"examples' term, but what is added to {variable.path!r} is that of all replicas. Let "
+            "a function that `compile` is given as a metric return it, or give it to "
+            "`keras.metrics.Mean` or `Sum`, which count it once; or make the state with "
+            "aggregation='only_first_replica'."
+        )
+
+
+def _together(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
+    """The sum or the mean of what the replicas write or add."""
+    if variable.aggregation == "sum":
+        own = value if step.share is None else step.share.select(value)
+        return step.sum([own])[0]
+    precise = tf.cast(value, at_least_float32(value.dtype))
+    return tf.cast(step.sum([_weighted(step, precise)])[0], value.dtype)
+
+
+def _together_absolute(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
+    if variable.aggregation == "mean":
+        return _together(step, variable, value)
+    handle = variable.value.handle  # of the calling replica's copy
+    if not _is_symbolic(value) or not writes.depends_on(handle, value):
+        return _together(step, variable, value)
+    if not writes.adds_to(handle, value):
+        raise _no_term_of_a_sum(variable)
+    before = tf.convert_to_tensor(variable.value)
+    return before + _together(step, variable, tf.cast(value, before.dtype) - before)
+
+
+def _no_term_of_a_sum(variable: Variable) -> ValueError:
+    return ValueError(
+        f"What is written into {variable.path!r}, with aggregation='sum', must be this replica's "
+        "term of a sum, added with `assign_add`, but it is computed from the variable's own value, "
+        "which would be summed too. For a moving average of a mean use aggregation='mean'; of a "
+        f"sum, take that over the replicas first, `x = context.all_reduce('SUM', x)`, {_CONTEXT}, "
+        "and use aggregation='only_first_replica'."
+    )
+
+
+def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
+    if step.share is None or step.num_replicas == 1 or step.phase is not Phase.PROGRAM:
+        return value
+    if variable.aggregation == "mean":
+        return _together(step, variable, tf.cast(value, variable.value.dtype))
+    constant = tf.get_static_value(value)
+    if constant is not None and not constant.any():
+        return value  # The sum is set to zero: by all replicas, those without examples, too.
+    symbolic_sum = variable.aggregation == "sum" and _is_symbolic(value)
+    if not symbolic_sum or writes.adds_to(variable.value.handle, value):
+        return _unless_stand_in(step, variable, value)
+    raise ValueError(
+        "The replicas' states of a metric are summed, so that `update_state` must add to them, but "
+        f"{variable.path!r} is written otherwise. Use `assign_add` for what adds up over examples. "
+        "For a mean over the batch's examples make the state with `self.add_variable(..., "
+        "aggregation='mean')`; for anything else compute it from the whole batch, `x = "
+        "tfdp.whole_batch(x)`, with aggregation='only_first_replica'."
+    )
+
+
+def _weighted(step: Step, values: tf.Tensor) -> tf.Tensor:
+    if step.share is None:
+        return values / tf.cast(step.num_replicas, values.dtype)
+    # What a stand-in gives may be NaN: it is left out, not multiplied by zero.
+    return step.share.scaled(values, step.share.fraction)
+
+
+def _is_seen(step: Step, value: Any) -> bool:
+    """Whether it is known how a tensor was computed: in graphs, and steps of Keras' trainer."""
+    return tf.is_tensor(value) and (_is_symbolic(value) or step.share is not None)
+
+
+def _is_symbolic(value: Any) -> bool:
+    return bool(tf.is_symbolic_tensor(value))

@@ -1,0 +1,51 @@
+"""The seam: what replicas do together, and what their processes agree on.
+
+Two protocols, each small enough to draw:
+
+    Keras adapter, commands, callbacks                     ask
+    ----------------------------------------------------------------------------------------
+    Replicas        how many, and whose trace this is      num_replicas, replica_id, trace
+                    sum, send from the first, gather       sum, sum_prepared,
+                                                           broadcast_from_first, gather_rows
+                    write the same, hold shares            identical_writes, summed_on_read,
+                                                           sums_read_once, made_alone
+                    their processes                        processes
+    ProcessGroup    who and where                          rank, world_size, local_size, hosts
+                    meet outside of graphs                 barrier, from_first, all_gather,
+                                                           compare, sum_eagerly, gather_eagerly
+                    fail together                          explained, failure, fail, error
+                    start alike                            adopt_random_states, settings
+                    trace alike                            agreement, counters, count_step
+    ----------------------------------------------------------------------------------------
+    tfdp.strategy   implements Replicas; OneProcess, here, and the cluster's
+                    tfdp.collectives.Processes implement ProcessGroup       answer
+
+One process is the simple case of a group: what it is asked it answers by itself, at once. So
+nobody asks whether there is a cluster; where something must differ, `world_size > 1` says why.
+
+A replica's number is a tensor, `replica_id`: arithmetic with it holds for every replica, so that
+one trace may serve all of them. `Trace` is what Python may know while a step is traced.
+
+`replicas_of` finds the replicas of a strategy. A strategy of another kind, an engine or a sharded
+optimizer implements or wraps the same protocol.
+"""
+
+from tfdp.collectives import Value
+from tfdp.replicas.one_process import OneProcess
+from tfdp.replicas.process_group import Agreement, ProcessGroup
+from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
+from tfdp.replicas.strategies import Replicated, processes_of, replicas_of
+
+__all__ = [
+    "Agreement",
+    "OneProcess",
+    "Prepare",
+    "ProcessGroup",
+    "Replicas",
+    "Replicated",
+    "Rows",
+    "Trace",
+    "Value",
+    "processes_of",
+    "replicas_of",
+]

@@ -1,0 +1,161 @@
+"""A log directory: its ranks' files and the manifest, or what is missing of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tfdp.cluster.ranks import ranks_in_words
+from tfdp.report.log_lines import Start, check_format
+from tfdp.report.log_values import LogError
+from tfdp.report.rank_log import RankLog, read_rank
+
+_RANK_FILE = re.compile(r"rank(\d+)\.jsonl")
+_WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The contents of a log directory.
+
+    Args:
+        directory: where.
+        ranks: the logs of rank 0, 1, ... of the latest start.
+        manifest: the object in `manifest.json`; None without one.
+        notes: what a reader of the report must know of the files, each a sentence.
+    """
+
+    directory: pathlib.Path
+    ranks: tuple[RankLog, ...]
+    manifest: Mapping[str, Any] | None
+    notes: tuple[str, ...]
+
+    @property
+    def first(self) -> RankLog:
+        """Rank 0's log, whose losses are those of all."""
+        return self.ranks[0]
+
+    @property
+    def start(self) -> Start:
+        """Rank 0's latest start."""
+        return self.first.start
+
+
+def read_run(directory: pathlib.Path) -> Run:
+    """Reads a log directory, also one that is still being written.
+
+    Raises:
+        LogError: it does not exist, or a rank's file is missing, damaged, of another run or of a
+            newer format, or there is no step in it.
+        OSError: a file cannot be read.
+
+    Example:
+        >>> read_run(pathlib.Path("no/logs"))
+        Traceback (most recent call last):
+        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    """
+    logs = _rank_logs(directory)
+    size = max(logs.values(), key=lambda log: log.start.time).start.world_size
+    _check_ranks(directory, logs, size)
+    ranks = tuple(logs[rank] for rank in range(size))
+    if not ranks[0].steps:
+        raise LogError(
+            f"`LOG_DIR` must hold at least one step, but rank 0 has logged none in "
+            f"{str(directory)!r}. If training has just started, try again in a moment; if it "
+            "failed, mend that first and train again."
+        )
+    manifest, trouble = _manifest(directory / "manifest.json")
+    strangers = sorted(rank for rank in logs if rank >= size)
+    return Run(directory, ranks, manifest, (*_notes(ranks, strangers), *trouble))
+
+
+def _rank_logs(directory: pathlib.Path) -> dict[int, RankLog]:
+    """Returns the logs by rank, of all files that have begun."""
+    if not directory.is_dir():
+        found = "a file" if directory.exists() else "nothing"
+        raise LogError(
+            f"`LOG_DIR` must be a directory that {_WRITE} wrote, but there is {found} at "
+            f"{str(directory)!r}. Give the directory that the callback was given."
+        )
+    logs = {}
+    for path in directory.iterdir():
+        match = _RANK_FILE.fullmatch(path.name)
+        log = read_rank(path) if match and path.is_file() else None
+        if match is None or log is None:
+            continue
+        rank = int(match[1])
+        if log.start.rank != rank:
+            raise LogError(
+                f"{path} must be the log of rank {rank}, but says that it is of rank "
+                f"{log.start.rank}. Rename it to rank{log.start.rank}.jsonl."
+            )
+        logs[rank] = log
+    if not logs:
+        raise LogError(
+            f"`LOG_DIR` must hold rank0.jsonl with the start of a run, but there is none in "
+            f"{str(directory)!r}. Train with `model.fit(..., callbacks=["
+            f"tfdp.callbacks.Telemetry({str(directory)!r})])`, or give another directory."
+        )
+    return logs
+
+
+def _check_ranks(directory: pathlib.Path, logs: Mapping[int, RankLog], size: int) -> None:
+    missing = [rank for rank in range(size) if rank not in logs]
+    if not missing:
+        return
+    files = ", ".join(f"rank{rank}.jsonl" for rank in missing)
+    raise LogError(
+        f"`LOG_DIR` must hold the log of each of the run's {size} ranks, but "
+        f"{ranks_in_words(missing)} {'is' if len(missing) == 1 else 'are'} missing in "
+        f"{str(directory)!r}. Copy {files} there from the hosts that wrote "
+        f"{'it' if len(missing) == 1 else 'them'}; if training has just started, try again in a "
+        "moment."
+    )
+
+
+def _manifest(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """Returns the manifest, and a note if it cannot be read; the numbers do not need it."""
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None, []
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        return None, ["manifest.json is damaged and left out: it is not a JSON object."]
+    format_ = values.get("format")
+    if isinstance(format_, int):
+        check_format(format_, str(path))
+    return values, []
+
+
+def _notes(ranks: tuple[RankLog, ...], strangers: list[int]) -> list[str]:
+    first, notes = ranks[0], []
+    if len(first.sessions) > 1:
+        at = ", ".join(map(str, first.restarts))
+        text = f"The run was started {len(first.sessions)} times"
+        notes.append(f"{text}; it went on at step {at}." if at else f"{text}.")
+    if first.repeated_steps:
+        notes.append(
+            f"{first.repeated_steps} steps were repeated after a restart; the later ones are shown."
+        )
+    for rank, log in enumerate(ranks):
+        if log.cut_lines:
+            lines = ", ".join(map(str, log.cut_lines))
+            notes.append(f"rank{rank}.jsonl was cut off while line {lines} was written; left out.")
+    behind = [rank for rank, log in enumerate(ranks) if not log.steps]
+    if behind:
+        notes.append(f"Without any step so far: {ranks_in_words(behind)}.")
+    if strangers:
+        notes.append(
+            f"The files of {ranks_in_words(strangers)} are of an earlier start on more ranks and "
+            "are left out."
+        )
+    fewer = [rank for rank, log in enumerate(ranks) if len(log.sessions) != len(first.sessions)]
+    if fewer:
+        notes.append(f"Started another number of times than rank 0: {ranks_in_words(fewer)}.")
+    return notes

@@ -1,0 +1,145 @@
+"""What happens between replica functions (`reduce`, `gather`): once for each process.
+
+Where a graph is being built a collective between the first replicas of all processes does it, where
+not the processes themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.collectives import Communicator, Sequences, map_values
+from tfdp.replicas import Agreement, ProcessGroup, Rows, Value
+from tfdp.strategy._tensorflow import DistributedValues
+
+
+class Between:
+    """Reductions of values that this process' replicas gave.
+
+    Args:
+      devices: Those of this process' replicas.
+      processes: All processes.
+      communicator: Between all replicas.
+      agreement: How the processes' graphs come to the same collectives.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        processes: ProcessGroup,
+        communicator: Communicator,
+        agreement: Agreement,
+    ) -> None:
+        self._devices = devices
+        self._processes = processes
+        self._communicator = communicator
+        self._agreement = agreement
+        self._first_rank = processes.rank * processes.local_size
+        num_replicas = processes.world_size * processes.local_size
+        self._leaders = tuple(range(0, num_replicas, processes.local_size))
+        self._sequences: weakref.WeakKeyDictionary[tf.Graph, Sequences] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def sums(self, values: Sequence[Value]) -> list[Value]:
+        """The sum of each value over processes."""
+        if tf.executing_eagerly():
+            return self._processes.sum_eagerly(values)
+        return [self._collective(functools.partial(self._sum_in_graph, value)) for value in values]
+
+    def of_all_processes(self, number: tf.Tensor) -> tf.Tensor:
+        """The number of each process, in order."""
+        rank, world_size = self._processes.rank, self._processes.world_size
+        return self.sums([tf.one_hot(rank, world_size, number, dtype=number.dtype)])[0]
+
+    def gather(self, value: Rows, axis: int) -> tf.Tensor:
+        """The values of all replicas, concatenated along `axis`.
+
+        Raises:
+          ValueError: This process' values have different ranks, or no such axis.
+        """
+        check_can_be_joined(value, axis)
+        own = tf.concat([tf.convert_to_tensor(part) for part in local_values(value)], axis)
+        if tf.executing_eagerly():
+            return self._processes.gather_eagerly(own, axis)
+        return self._collective(lambda: self._gather_in_graph(own, axis))
+
+    def gather_rows(self, value: Rows) -> Rows:
+        """The rows of all replicas, in order: of tensors, dense or ragged."""
+        local = local_values(value)
+        if not isinstance(local[0], tf.RaggedTensor):
+            return self.gather(value, 0)
+        own = tf.concat(local, 0)
+        gathered = self.gather_rows(own.flat_values)
+        for lengths in reversed(own.nested_row_lengths()):
+            gathered = tf.RaggedTensor.from_row_lengths(gathered, self.gather_rows(lengths))
+        return gathered
+
+    def _sum_in_graph(self, value: Value) -> Value:
+        if isinstance(value, tf.IndexedSlices):
+            rows = self._communicator.all_gather_rows
+            return tf.IndexedSlices(
+                rows(value.values, self._leaders),
+                rows(value.indices, self._leaders),
+                value.dense_shape,
+            )
+        return self._communicator.all_reduce(value, self._leaders)
+
+    def _gather_in_graph(self, own: tf.Tensor, axis: int) -> tf.Tensor:
+        order = list(range(own.shape.rank))
+        order[0], order[axis] = order[axis], order[0]
+        rows = tf.transpose(own, order) if axis else own
+        gathered = self._communicator.all_gather_rows(rows, self._leaders)
+        return tf.transpose(gathered, order) if axis else gathered
+
+    def _collective(self, collective: Callable[[], Value]) -> Value:
+        """Runs `collective` as one of this process, on its first device."""
+        graph = tf.compat.v1.get_default_graph()
+        if graph not in self._sequences:
+            self._sequences[graph] = self._agreement.new_sequences()
+        sequences = self._sequences[graph]
+        with tf.device(self._devices[0]), sequences.going_on(self._first_rank):
+            result = collective()
+        self._agreement.reach(sequences, getattr(graph, "name", "a graph"))
+        return result
+
+
+def local_values(
+    value: Rows | Value | tf.distribute.DistributedValues,
+) -> tuple[Rows | Value, ...]:
+    """The values of this process' replicas; one, where it is the same for all."""
+    return value.values if isinstance(value, DistributedValues) else (value,)
+
+
+def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
+    """The sum of a process' own values; slices keep every row."""
+    local = local_values(value)
+    if isinstance(local[0], tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([part.values for part in local], 0),
+            tf.concat([part.indices for part in local], 0),
+            local[0].dense_shape,
+        )
+    tensors = [tf.convert_to_tensor(part) for part in local]
+    return tensors[0] if len(tensors) == 1 else tf.add_n(tensors)
+
+
+def divide(value: Value, count: int) -> Value:
+    """A tensor or IndexedSlices over a number."""
+    return map_values(lambda tensor: tensor / tf.cast(count, tensor.dtype), value)
+
+
+def check_can_be_joined(value: Rows, axis: int) -> None:
+    """Raises ValueError if this process' values have different ranks, or no such axis."""
+    shapes = [tf.TensorShape(local.shape) for local in getattr(value, "values", (value,))]
+    ranks = {shape.rank for shape in shapes if shape.rank is not None}
+    if len(ranks) > 1 or any(not -rank <= axis < rank for rank in ranks):
+        raise ValueError(
+            f"`gather` must be given values with the same number of axes and an axis {axis} on all "
+            f"replicas, but received the shapes {', '.join(map(str, shapes))}. Bring them into one "
+            "form first, such as tf.reshape(value, [-1, size])."
+        )

@@ -1,0 +1,174 @@
+"""How the strategy distributes datasets: what TensorFlow calls on a strategy's inner part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.data.feed import AbstractFeed
+from tfdp.replicas import ProcessGroup
+from tfdp.strategy import input_batches, share_datasets
+from tfdp.strategy._tensorflow import (
+    DistributedIterator,
+    MirroredExtended,
+    get_distributed_dataset,
+    get_distributed_datasets_from_function,
+    regroup,
+)
+from tfdp.strategy.share_datasets import ShareDataset
+from tfdp.strategy.turn_iterators import TurnIterator
+
+
+class Inputs(MirroredExtended):
+    """The part of `DataParallelExtended` that makes the replicas' input.
+
+    Attributes:
+      processes: All processes.
+    """
+
+    processes: ProcessGroup
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether other processes read their own shares: iterators compare how far they are."""
+        return self.processes.world_size > 1
+
+    @property
+    def _ranks(self) -> range:
+        return range(self.first_rank, self.first_rank + len(self.worker_devices))
+
+    def _make_input_context(self) -> tf.distribute.InputContext:
+        return tf.distribute.InputContext(
+            num_input_pipelines=self.processes.world_size,
+            input_pipeline_id=self.processes.rank,
+            num_replicas_in_sync=self._num_replicas_in_sync,
+        )
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        if isinstance(dataset, AbstractFeed):
+            return self._distribute_feed(dataset, options)
+        input_batches.warn_if_small(input_batches.declared_size(dataset), self.num_replicas)
+        divided = self._divided(dataset)
+        if divided is not None:
+            return self._distribute(divided, dataset, options)
+        if not (self.in_cluster and isinstance(dataset, tf.data.Dataset)):
+            dataset = input_batches.without_autotuning(dataset)
+            return super()._experimental_distribute_dataset(dataset, options)
+        # Elements that are no batches go to the replicas in turn, whole.
+        size, world_size = self.processes.local_size, self.processes.world_size
+        numbered = dataset.enumerate().filter(
+            lambda index, _: index // size % world_size == self.processes.rank
+        )
+        distributed = get_distributed_dataset(
+            input_batches.without_autotuning(numbered.map(lambda _, element: element)),
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            options=options,
+        )
+        self._end_together(dataset)
+        elements = dataset.cardinality().numpy()
+        distributed._cardinality = input_batches.rounds(elements, self.num_replicas)
+        # The last round may not reach every rank.
+        distributed._enable_get_next_as_optional = True
+        return distributed
+
+    def _distribute_feed(self, feed: AbstractFeed, options: Any) -> Any:
+        """Lets each process read for its own replicas.
+
+        Raises:
+          RankMismatchError: The ranks' pipelines differ, or are not equally far.
+        """
+        if self.in_cluster:
+            self.processes.compare(
+                "a pipeline (make it alike on all ranks; each reads its own replicas' examples)",
+                feed.alike_on_all_ranks(),
+            )
+            if self.processes.rank == 0:
+                feed.say_what_is_read(self.processes.world_size)
+        input_batches.warn_if_small(feed.global_batch_size, self.num_replicas)
+        return share_datasets.distribute(
+            feed,
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            input_batches.without_autotuning(feed.cuts(self._num_replicas_in_sync, self._ranks)),
+            options,
+        )
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        distributed = get_distributed_datasets_from_function(
+            lambda context: input_batches.without_autotuning(dataset_fn(context)),
+            self._input_workers_with_options(options),
+            [self._make_input_context()],
+            self._container_strategy(),
+            options,
+        )
+        if not self.in_cluster:
+            # An error on one device shall not be taken for the end, which others find after it.
+            distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
+            distributed._cardinality = input_batches.rounds(
+                distributed.cardinality, self.num_replicas
+            )
+        elif distributed._cardinality != tf.data.INFINITE_CARDINALITY:
+            # Other ranks may have more: all go on until no rank has any.
+            distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
+        return distributed
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        contexts = [
+            tf.distribute.experimental.ValueContext(rank, self._num_replicas_in_sync)
+            for rank in self._ranks
+        ]
+        return regroup([value_fn(context) for context in contexts], always_wrap=True)
+
+    def cuts(self, iterator: Any) -> Any:
+        """The iterator as Keras' step takes it: giving `Cut`s, where there are several replicas."""
+        known = getattr(iterator, "cuts", None)
+        if known is not None or self.num_replicas == 1:
+            return iterator if known is None else known
+        if not isinstance(iterator, DistributedIterator):
+            return iterator
+        iterator.cuts = TurnIterator.over(iterator)
+        return iterator.cuts
+
+    def split_for_step(self, batch: Any) -> Any:
+        """A whole batch as Keras' step takes it on the replicas: a `Cut`."""
+        return input_batches.split_for_step(batch, self._container_strategy())
+
+    def _divided(self, dataset: Any) -> tf.data.Dataset | None:
+        return input_batches.divide(dataset, self._num_replicas_in_sync, self._ranks)
+
+    def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
+        distributed = ShareDataset(
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            input_batches.without_autotuning(divided),
+            options=options,
+        )
+        # In global batches, as the user counts.
+        distributed._cardinality = dataset.cardinality().numpy()
+        if self._end_together(dataset):
+            # Each batch has a share for every replica: no step need ask who has one left.
+            distributed._enable_get_next_as_optional = False
+        return distributed
+
+    def _end_together(self, dataset: tf.data.Dataset) -> bool:
+        """Whether all ranks have as many batches; compares what they say of them.
+
+        Raises:
+          RankMismatchError: The ranks' batches differ in number or kind.
+        """
+        if not self.in_cluster:
+            return True
+        size = int(dataset.cardinality().numpy())
+        elements = [
+            f"{type(spec).__name__} {getattr(spec, 'dtype', None)} {spec.shape[1:]}"
+            if getattr(spec, "shape", None)
+            else str(spec)
+            for spec in tf.nest.flatten(dataset.element_spec)
+        ]
+        self.processes.compare(
+            "a dataset (each rank takes its share of every global batch: do not shard it by rank)",
+            {"elements": elements, "number of batches (-1 endless, -2 unknown)": size},
+        )
+        return size != tf.data.UNKNOWN_CARDINALITY

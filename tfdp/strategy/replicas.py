@@ -1,0 +1,149 @@
+"""What the strategy's replicas do together: see `tfdp.replicas.Replicas`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.collectives import Reducer, map_values
+from tfdp.recording import Watch
+from tfdp.replicas import Prepare, ProcessGroup, Rows, Trace, Value
+from tfdp.strategy import variables
+from tfdp.strategy._tensorflow import GraphOrParentsInXlaContext, ReductionToOneDevice
+from tfdp.strategy.between import Between, local_sum
+
+
+class StrategyReplicas:
+    """The replicas on this process' devices, and those of the other processes.
+
+    In graphs they meet by collectives. Eagerly their threads take turns and meet in `merge_call`.
+
+    Attributes:
+      reducer: How they sum in graphs.
+
+    Args:
+      devices: Those of this process' replicas.
+      processes: All processes.
+      between: Sums over processes, outside of replica functions.
+      reducer: See above.
+    """
+
+    def __init__(
+        self, devices: Sequence[str], processes: ProcessGroup, between: Between, reducer: Reducer
+    ) -> None:
+        self._devices = devices
+        self.processes = processes
+        self._between = between
+        self.reducer = reducer
+
+    identical_writes = staticmethod(variables.identical_writes)
+    summed_on_read = staticmethod(variables.summed_on_read)
+    made_alone = staticmethod(variables.made_alone)
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas; unlike the strategy's property, asking for it is not noted."""
+        return self.processes.world_size * self.processes.local_size
+
+    @property
+    def rank(self) -> int:
+        """The number of the calling replica, which is known while its own trace is made."""
+        rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return int(tf.get_static_value(rank)) if tf.is_tensor(rank) else int(rank)
+
+    @property
+    def replica_id(self) -> tf.Tensor:
+        """The number of the calling replica, a constant of its own trace."""
+        return tf.constant(self.rank)
+
+    def trace(self) -> Trace:
+        """That of the calling replica: each is traced by itself."""
+        rank = self.rank
+        return Trace(rank % self.processes.local_size, rank == 0, f"replica {rank}")
+
+    # ---- in a replica function
+
+    def sum(self, values: Sequence[Value]) -> list[Value]:
+        """See `Replicas`: TensorFlow's all-reduce gives the gradient, which is summed as well."""
+        return list(tf.distribute.get_replica_context().all_reduce("SUM", list(values)))
+
+    def sum_prepared(
+        self,
+        values: Sequence[Value],
+        prepare: Prepare | None = None,
+        merge_rows: bool = False,
+        watch: Watch | None = None,
+    ) -> list[Value]:
+        """See `Replicas`."""
+        if self.num_replicas == 1:
+            return list(values)
+        if tf.executing_eagerly():
+            prepared = values if prepare is None else [map_values(prepare, v) for v in values]
+            return self._eager_sum(prepared)
+        self._check_can_communicate()
+        with tf.name_scope("tfdp_all_reduce"):
+            return self.reducer.all_reduce(values, self.rank, prepare, merge_rows, watch)
+
+    def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
+        """See `Replicas`."""
+        if self.num_replicas == 1:
+            return value
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                self.broadcast_from_first(value.values, value.values.dtype),
+                self.broadcast_from_first(value.indices, value.indices.dtype),
+                value.dense_shape,
+            )
+        value = tf.convert_to_tensor(value, None if tf.is_tensor(value) else dtype)
+        if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+            raise TypeError(
+                "A variable with aggregation ONLY_FIRST_REPLICA must hold numbers or booleans to "
+                f"be written in a replica, but received {value.dtype.name}. Write it outside "
+                "`strategy.run`."
+            )
+        if tf.executing_eagerly():
+            number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+            (summed,) = self._eager_sum([number if self.rank == 0 else tf.zeros_like(number)])
+            return tf.cast(summed, value.dtype)
+        self._check_can_communicate()
+        return self.reducer.broadcast(value, self.rank)
+
+    def _eager_sum(self, values: Sequence[Value]) -> list[Value]:
+        def merge(strategy: tf.distribute.Strategy, *values: Value) -> list[Value]:
+            totals = self._between.sums([local_sum(value) for value in values])
+            copy = ReductionToOneDevice().broadcast
+            return [copy(total, value) for total, value in zip(totals, values, strict=True)]
+
+        # A copy each: one tensor in all replicas would be taken for a value to be summed once.
+        copies = tuple(map_values(tf.identity, value) for value in values)
+        return list(tf.distribute.get_replica_context().merge_call(merge, args=copies))
+
+    def _check_can_communicate(self) -> None:
+        if getattr(threading.current_thread(), "in_eager", False):
+            raise RuntimeError(
+                "Replicas that run eagerly can only communicate eagerly, but a collective is "
+                "inside a tf.function that one replica calls. Decorate the function that calls "
+                "`strategy.run` with `tf.function`, or leave `run_eagerly` out."
+            )
+        on_cpu = all(":CPU:" in device for device in self._devices)
+        if on_cpu and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise RuntimeError(
+                "Replicas must communicate outside XLA on CPU, where XLA has no collective, but a "
+                "collective is inside a function that is compiled (`jit_compile=True`). In a "
+                "model, use jit_compile=False, or make BatchNormalization(synchronized=False)."
+            )
+
+    # ---- between replica functions
+
+    def gather_rows(self, value: Rows) -> Rows:
+        """See `Replicas`."""
+        return self._between.gather_rows(value)
+
+    def sums_read_once(
+        self, shared: Sequence[tf.Variable]
+    ) -> contextlib.AbstractContextManager[None]:
+        """See `Replicas`."""
+        return variables.read_once({id(variable): variable.read_value() for variable in shared})

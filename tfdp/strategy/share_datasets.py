@@ -1,0 +1,99 @@
+"""Datasets of the replicas' shares, and feeds under the strategy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.data.counting import Tally
+from tfdp.data.feed import AbstractFeed
+from tfdp.strategy._tensorflow import DistributedDataset, DistributedDatasetSpec
+from tfdp.strategy.share_iterators import Counted, ShareIterator, element_of, tally_specs
+
+
+def distribute(
+    feed: AbstractFeed,
+    input_workers: Any,
+    strategy: tf.distribute.Strategy,
+    shares: tf.data.Dataset,
+    options: Any,
+) -> ShareDataset:
+    """The feed as `experimental_distribute_dataset` returns it.
+
+    Args:
+      feed: What is distributed.
+      input_workers: TensorFlow's description of where it is read.
+      strategy: The one whose replicas get the shares.
+      shares: The shares of the process' own replicas, as `AbstractFeed.cuts` gives them.
+      options: `tf.distribute.InputOptions` or None.
+    """
+    counted = tf.data.Dataset.zip(Counted(shares))
+    distributed = ShareDataset(input_workers, strategy, counted, options=options)
+    distributed.feed, distributed.tally = feed, feed.tally
+    distributed._cardinality = feed.cardinality().numpy()
+    # Each batch has a share for every replica: no step need ask who has one left.
+    distributed._enable_get_next_as_optional = False
+    return distributed
+
+
+class ShareDataset(DistributedDataset):
+    """A dataset whose iterators give each replica its share of a batch.
+
+    Its elements are (a replica's share, its `Cut.place`), of one replica the batch. In an element a
+    share without examples holds a stand-in, a row of the batch. The elements of a feed are
+    `Counted`.
+    """
+
+    feed: AbstractFeed | None = None  # where the dataset was made, not in graphs
+    tally: Tally | None = None
+
+    def __iter__(self) -> ShareIterator:
+        return ShareIterator.over(super().__iter__(), tally=self.tally, feed=self.feed)
+
+    @property
+    def element_spec(self) -> Any:
+        """The spec of what iterators give."""
+        spec = element_of(self._element_spec)
+        return spec[0] if self._strategy.extended.num_replicas > 1 else spec
+
+    @property
+    def _type_spec(self) -> ShareDatasetSpec:
+        return ShareDatasetSpec(
+            self._input_workers,
+            self._element_spec,
+            self._strategy,
+            self._options,
+            enable_get_next_as_optional=self._enable_get_next_as_optional,
+        )
+
+
+class ShareDatasetSpec(DistributedDatasetSpec):
+    """What a traced function knows of a dataset of shares."""
+
+    @property
+    def value_type(self) -> type[ShareDataset]:
+        """The class."""
+        return ShareDataset
+
+    @property
+    def _component_specs(self) -> list[Any]:
+        return [*super()._component_specs, *tally_specs(self._element_spec)]
+
+    def _to_components(self, value: ShareDataset) -> list[Any]:
+        handles = [] if value.tally is None else [value.tally.handle]
+        return [*super()._to_components(value), *handles]
+
+    def _from_components(self, components: Any) -> ShareDataset:
+        tallies = len(tally_specs(self._element_spec))
+        dataset = ShareDataset(
+            input_workers=self._input_workers,
+            strategy=self._strategy,
+            components=components[: len(components) - tallies],
+            element_spec=self._element_spec,
+            enable_get_next_as_optional=self._enable_get_next_as_optional,
+            options=self._options,
+            replica_order=self._replica_order,
+        )
+        dataset.tally = Tally(components[-1]) if tallies else None
+        return dataset
