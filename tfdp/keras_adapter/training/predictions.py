@@ -23,13 +23,8 @@ class Predicting:
       model: The model.
     """
 
-    predict_function: Callable[..., Any]  # set by Keras
-
     def __init__(self, model: keras.Model) -> None:
-<<<<<<< HEAD:tfdp/keras_adapter/training/predictions.py
-=======
         self.predict_function: Any = None
->>>>>>> h:tfdp/keras_adapter/predictions.py
         self._model = model
 
     def __getattr__(self, name: str) -> Any:
