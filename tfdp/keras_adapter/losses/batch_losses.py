@@ -188,8 +188,9 @@ def _share_that_divides_nothing() -> Share | None:
 def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
     """Returns the sums of scalars over replicas, made in one collective, as constants.
 
-    No gradient passes through them: `_global_value` gives a loss its gradient, for which a replica
-    needs its own numerator alone. So the backward pass has no collective for the loss.
+    `_global_value` gives a loss its gradient, for which a replica needs its own numerator alone, so
+    the backward pass has no collective for the loss. On one device sample weights that depend on
+    variables have a gradient through the divisor of "mean_with_sample_weight"; here they have none.
     """
     packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
     assert step.share is not None

@@ -26,7 +26,7 @@ def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list
     Args:
       step: The replica's step, with a share.
       value: The loss.
-      find_holders: Finds the layers that gave the loss to `add_loss`.
+      find_holders: A function that finds the layers that gave the loss to `add_loss`.
 
     Raises:
       GradientError: A loss of Keras mixes examples.
