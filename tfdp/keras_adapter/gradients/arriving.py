@@ -1,4 +1,4 @@
-"""Gradients that reach an optimizer: which are summed over replicas, and which are to be."""
+"""Gradients that reach an optimizer: which are summed over replicas, and which are still to be."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SCALINGS = ("Mul", "RealDiv", "Div", "DivNoNan")
 
 @dataclasses.dataclass(frozen=True)
 class Arrived:
-    """One gradient.
+    """One gradient as an optimizer gets it.
 
     Attributes:
       value: A tensor or IndexedSlices, or None.
-      local: Whether it is the replica's own, of which the sum over replicas is meant; if not, it
-        is the same on all replicas.
+      local: Whether it is the replica's own term of a sum that is still to be made; if not, all
+        replicas have the same value.
     """
 
     value: Value | None
@@ -36,11 +36,11 @@ class Arrived:
 
 
 def arrived(step: Step, gradient: Value | None) -> Arrived:
-    """What a gradient in a step of Keras' trainer is.
+    """Tells whether a gradient in a step of Keras' trainer is summed, and weighs it if it is not.
 
-    One that was made by hand, or for each example, gets its weight. To a sum over replicas that
-    random numbers were added to, which each replica drew for itself, replica 0's are added
-    everywhere.
+    A gradient made by hand, or for each example, has passed no tape's target and so gets its weight
+    here. Where replicas drew random numbers, each its own, into a gradient that is otherwise the
+    same on all, every replica takes replica 0's result: one device draws once.
 
     Raises:
       GradientError: Replicas would part, or it is not known what the gradient's sum means.
@@ -87,7 +87,10 @@ def _of_first(step: Step, gradient: Value) -> Value:
 
 
 def _is_linear(step: Step, layouts: Layouts, walk: Walk, tensor: tf.Tensor) -> bool:
-    """Whether it is a sum of gradients that wait, times what is the same on all replicas."""
+    """Returns whether `tensor` is linear in waiting gradients, with factors alike on all replicas.
+
+    Only then may the sum over replicas still wait: sum(f(g_r)) = f(sum(g_r)).
+    """
     operations: list[Any] = []
 
     def linear(place: Place) -> bool:

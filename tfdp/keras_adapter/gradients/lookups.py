@@ -1,4 +1,4 @@
-"""Which rows a sparse gradient has: those of the batch's examples, or the same on all replicas."""
+"""The rows of sparse gradients: chosen by the replica's examples, or the same on all replicas."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _SHIFTS = ("Add", "AddV2", "Sub", "Mul")
 
 
 class Rows(enum.Enum):
-    """What is known of the rows of a gradient.
+    """The kinds of rows that a gradient may have, as far as is known.
 
     Attributes:
-      DENSE: It has all rows: it is no `tf.IndexedSlices`.
-      ALIKE: They are the same on all replicas, in the same order.
-      IN_PLACES: As ALIKE, as far as some replica has so many: they follow from sizes of the batch.
-      ONCE: Each comes once: values of the same row were summed.
-      OWN: The replica's examples have them.
+      DENSE: All rows of the variable: the gradient is no `tf.IndexedSlices`.
+      ALIKE: The same rows on all replicas, in the same order.
+      IN_PLACES: The same rows in the same order, but fewer of them on some replicas: they follow
+        from sizes of the batch.
+      ONCE: Each row at most once: values of the same row were summed.
+      OWN: Rows that the replica's examples chose, or of which nothing is known.
     """
 
     DENSE = enum.auto()
@@ -37,10 +38,10 @@ class Rows(enum.Enum):
 
 
 class Lookups:
-    """Finds in one replica's step what is known of the rows of gradients.
+    """The search for what one replica's step shows of the rows of gradients.
 
     Args:
-      step: The replica's.
+      step: The replica's step.
     """
 
     def __init__(self, step: Step) -> None:
@@ -48,9 +49,10 @@ class Lookups:
         self._layouts = Layouts(self._walk, None if step.share is None else step.share.rows)
 
     def pieces(self, gradient: Any) -> list[Any]:
-        """A gradient, or, where not all of its rows are of one kind, each kind by itself.
+        """Splits a gradient whose rows are of several kinds; returns any other as the only piece.
 
-        The gradient of a table that is read several times has the rows of each reading in turn.
+        A table that is read several times has a gradient with the rows of each reading in turn, and
+        each reading is a piece.
         """
         if not isinstance(gradient, tf.IndexedSlices):
             return [gradient]
@@ -69,13 +71,13 @@ class Lookups:
         return pieces if {*map(self.rows_of, pieces)} - {Rows.OWN} else [gradient]
 
     def rows_of(self, gradient: Any) -> Rows:
-        """What is known of a gradient's rows."""
+        """Returns the kind of a gradient's rows."""
         if not isinstance(gradient, tf.IndexedSlices):
             return Rows.DENSE
         place, share = Place(gradient.indices), self._step.share
         symbolic = tf.is_symbolic_tensor(gradient.indices)
         if not symbolic and share is None:
-            return Rows.OWN  # Nobody has seen where they come from.
+            return Rows.OWN  # An eager loop of the user's: operations were not remembered.
         if self._were_merged(place):
             return Rows.ONCE
         if symbolic and origins([place], walk=self._walk) is Origin.ALIKE:
@@ -96,14 +98,14 @@ class Lookups:
         return Rows.OWN
 
     def _were_merged(self, place: Place) -> bool:
-        """As by the gradient of a product of a sparse matrix and a dense one."""
+        """Returns whether rows were made unique, as in the gradient of a sparse matrix product."""
         _, node = self._walk.made_by(place)
         if node is not None and node.type in _FORMS[:4]:
             return self._were_merged(node.inputs[0])
         return node is not None and node.type in ("Unique", "UniqueV2")
 
     def _is_size(self, place: Place, node: Node) -> bool:
-        """Whether it follows from sizes that all replicas' examples have, if not their number."""
+        """Returns whether a value follows from sizes of the batch other than its length."""
         if node.type == "Range":
             return not any(map(self._layouts.is_count, node.inputs))
         if node.type not in ("StridedSlice", "GatherV2"):
@@ -117,9 +119,10 @@ class Lookups:
         return is_later and self._layouts.of(shape.inputs[0]) in (Layout.ROWS, Layout.FITS)
 
     def _may_be_each_examples(self, place: Place) -> bool:
-        """Whether rows that are alike on all replicas may be repeated for each example.
+        """Returns whether rows that are alike on all replicas may be repeated for each example.
 
-        Where shapes are fixed the number of examples is a constant, too.
+        Where shapes are fixed the number of examples is a constant, too, and rows that are repeated
+        so many times do not show that they depend on it.
         """
         share = self._step.share
         if share is None or not share.rows:
@@ -130,7 +133,7 @@ class Lookups:
         return not self._is_of_all(place, None if eager else share.rows)
 
     def _is_of_all(self, place: Place, examples: int | None) -> bool:
-        """Whether rows are seen not to be repeated, as a range is and what is made of one."""
+        """Returns whether rows are seen not to be repeated: a range, or what is made of one."""
         place, node = self._walk.made_by(place)
         if node is None or node.type == "Const":
             rows = tf.get_static_value(place.tensor)

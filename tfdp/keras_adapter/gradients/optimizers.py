@@ -1,8 +1,10 @@
-"""Optimizers: what one device does to the global batch's gradient, on every replica.
+"""Optimizers: every replica does to the global batch's gradient what one device does.
 
-The order within a step: accumulate locally, sum over replicas when the window closes, unscale,
-decide whether all is finite, clip, decay, update, average. Where nothing accumulates, the tape has
-summed gradients already in a step of Keras' trainer; in a custom loop they are summed on entry.
+The order of an update: sum over replicas, decide whether all is finite, unscale, clip, decay,
+update, average. In a step of Keras' trainer the tape has summed gradients already; in a custom loop
+they are summed on entry. An optimizer that accumulates lets replicas vote whether all is finite,
+unscales and accumulates each replica's own, and sums when its window closes, before it clips:
+unscaling and accumulating are linear and may come before the sum, clipping is not.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from tfdp.replicas import Value, replicas_of
 
 @hook(TFOptimizer, "__init__")
 def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any) -> None:
-    """A class that was defined under a strategy is wrapped before its first optimizer is used."""
+    """Wraps an optimizer's class, if it was defined under a strategy, and notes the rate."""
     cover(type(self))
     original(self, *args, **kwargs)
     batch_and_rate.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
@@ -42,7 +44,7 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
 def apply(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """`apply` in a replica: the outermost call sums what is not summed, unless it accumulates."""
+    """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
     step = current()
     if step is None or step.updating:
         return original(self, grads, *args, **kwargs)
@@ -57,7 +59,7 @@ def apply_gradients(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """`apply_gradients` in a replica, as `apply`."""
+    """Sums gradients as `apply` does."""
     step = current()
     if step is None or step.updating:
         return original(self, grads_and_vars, *args, **kwargs)
@@ -76,7 +78,7 @@ def apply_gradients(
 def clip_gradients(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Runs once per closed window, before clipping: the sum over replicas is made here."""
+    """Sums accumulated gradients over replicas before clipping, once per closed window."""
     step = current()
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
@@ -91,7 +93,7 @@ def clip_gradients(
 def all_reduce_sum_gradients(
     original: Callable[..., Any], self: TFOptimizer, grads_and_vars: Any
 ) -> Any:
-    """Keras' own place for the sum comes after clipping: too late."""
+    """Leaves out Keras' own sum: it comes after clipping, which needs the whole batch's norm."""
     step = current()
     if step is None or not step.updating:
         return original(self, grads_and_vars)
@@ -102,14 +104,14 @@ def all_reduce_sum_gradients(
 def backend_update_step(
     original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any
 ) -> Any:
-    """Runs once per update, around those of all variables."""
+    """Records trust ratios around the update of all variables, once per update."""
     with step_recording.trust_ratios(len(variables_of_optimizer(self))):
         return original(self, *args, **kwargs)
 
 
 @hook(LossScaleOptimizer, "check_finite")
 def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: Any) -> Any:
-    """All replicas take the same branch: gradients are summed, or each replica has a vote."""
+    """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
     step = current()
     finite = original(self, grads)
     if step is None or step.phase is not Phase.LOCAL_UPDATE:
@@ -126,7 +128,7 @@ def add_variable_from_reference(
     name: str | None = None,
     initializer: Any = "zeros",
 ) -> Any:
-    """Accumulators hold one share per replica; what is read and saved is their sum."""
+    """Gives accumulators one share per replica; what is read and saved is their sum."""
     replicas = replicas_of(strategy_of_optimizer(self))
     if name != "gradient_accumulator" or replicas is None:
         return original(self, reference_variable, name=name, initializer=initializer)
@@ -151,7 +153,8 @@ def _outermost(
         for index, total in zip(local, sums, strict=True):
             values[index] = total
     elif step.num_replicas > 1:
-        # Each replica accumulates its own: of what is the same on all, the first alone has a share.
+        # Accumulators are summed when the window closes. What is the same on all replicas must
+        # count once in that sum, so the first replica alone accumulates it.
         values = [
             v if one.local else _of_first(step, v) for one, v in zip(found, values, strict=True)
         ]
@@ -160,7 +163,7 @@ def _outermost(
 
 
 def _of_first(step: Step, grad: Value | None) -> Value | None:
-    """The gradient on the first replica, zeros on the others."""
+    """Returns the gradient on the first replica, zeros on the others."""
     if grad is None:
         return None
 

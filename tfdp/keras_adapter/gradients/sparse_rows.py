@@ -1,9 +1,9 @@
-"""Sums of gradients over replicas: of sparse ones, by what is known of their rows.
+"""Sums of gradients over replicas; how sparse ones are summed depends on their rows.
 
-The rows of `tf.IndexedSlices` are gathered, as one device has them, for an optimizer such as Adam
-squares each by itself. Where the rows do not depend on the batch, as an embedding of positions or a
-table that is read at constant places looks them up, one device has them once, with values that are
-summed over the batch: there the values of replicas are summed in their places.
+Rows of `tf.IndexedSlices` that the examples chose are gathered and not merged: one device has each
+of them, and an optimizer such as Adam squares each by itself. Rows that do not depend on the batch,
+as of an embedding of positions or a table that is read at constant places, are on one device once,
+with values summed over the batch. The replicas' values of such rows are added up place by place.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def summed(
     prepare: Prepare | None,
     watch: Watch | None,
 ) -> list[Value]:
-    """The sums of `gradients` over replicas, in as few collectives as can be.
+    """Returns the sums of `gradients` over replicas, made in as few collectives as can be.
 
     Args:
-      step: The replica's.
+      step: The replica's step.
       gradients: Tensors and IndexedSlices.
-      prepare: Applied to each buffer before it is sent.
-      watch: Is told of each bucket.
+      prepare: A function that is applied to each buffer before it is sent.
+      watch: A listener that is told of each bucket.
     """
     lookups = Lookups(step)
     pieces = [lookups.pieces(gradient) for gradient in gradients]
@@ -63,7 +63,7 @@ def _received(total: Value, piece: Value, rows: Rows) -> Value:
 
 
 def _in_places(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
-    """The sum of values that are at the same place on their replicas, where they have one row."""
+    """Sums the values that have the same place on their replicas, and so must have the same row."""
     indices, places = tf.unstack(gathered.indices, axis=1)
     size = tf.reduce_max(tf.concat([places, [-1]], axis=0)) + 1
     rows = tf.math.unsorted_segment_max(indices, places, size)
@@ -78,7 +78,7 @@ def _in_places(gathered: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def _together(pieces: list[Value], sums: Iterator[Value]) -> Value:
-    """The sum of a gradient from the next sums, those of its pieces."""
+    """Joins the next sums, those of a gradient's pieces, into the sum of the gradient."""
     found = [next(sums) for _ in pieces]
     if len(found) == 1:
         return found[0]

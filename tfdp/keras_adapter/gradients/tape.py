@@ -1,11 +1,15 @@
-"""The tape's gradients: those of the whole batch as soon as they exist.
+"""The tape's gradients, summed over replicas in the call of the tape that returns them.
 
-In a step of Keras' trainer what `GradientTape.gradient` returns with respect to variables, or to
-anything else that is the same on all replicas, is summed over replicas: it means what it means on
-one device, whatever the step does with it. With respect to the batch, each replica has the rows of
-its examples. Gradients that an optimizer accumulates wait for the sum until its window closes, and
-must not be used for anything else. Those for each example (jacobians, `vectorized_map`) are the
-replica's rows, and are summed where they reach an optimizer: see `arriving`.
+This holds in a step of Keras' trainer, with respect to variables and to anything else that is the
+same on all replicas. What a step then does with a gradient g (clip it, take its sign, divide by
+its norm) is seldom linear: the sum of f(g_r) over replicas is not f of the sum of g_r. Summed
+before the step sees it, g means what it means on one device.
+
+- A gradient with respect to the batch is not summed: each replica has the rows of its examples.
+- Gradients that an optimizer accumulates wait for the sum until its window closes, which takes one
+  sum a window. Accumulating is linear; until then they must be used for nothing else.
+- Gradients for each example (jacobians, `vectorized_map`) are the replica's rows. They are summed
+  where they reach an optimizer: see `arriving`.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ def gradient(
     output_gradients: Any = None,
     unconnected_gradients: tf.UnconnectedGradients = _NO_GRADIENT,
 ) -> Any:
-    """The gradient of the whole batch's target."""
+    """Returns the gradient of the whole batch's target."""
     step = _step()
     if step is None or step.phase is Phase.PER_EXAMPLE or target is None:
         return original(self, target, sources, output_gradients, unconnected_gradients)
@@ -81,7 +85,7 @@ def gradient(
 def jacobian(
     original: Callable[..., Any], self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The replica's own: its rows, where the target has rows of examples."""
+    """Returns the replica's own jacobian: its rows, where the target has rows of examples."""
     return _per_example(lambda: original(self, target, *args, **kwargs), target)
 
 
@@ -89,7 +93,7 @@ def jacobian(
 def batch_jacobian(
     original: Callable[..., Any], self: tf.GradientTape, target: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The replica's own, as `jacobian`."""
+    """Returns the replica's own jacobians, as `jacobian` does."""
     return _per_example(lambda: original(self, target, *args, **kwargs), target)
 
 
@@ -97,13 +101,13 @@ def batch_jacobian(
 def vectorized_map(
     original: Callable[..., Any], fn: Any, elems: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """For rows of examples the result has such rows; a tape in it is the replica's own."""
+    """Marks what rows of examples are mapped to as such rows, and sums no gradient within."""
     return _per_example(lambda: original(fn, elems, *args, **kwargs), *tf.nest.flatten(elems))
 
 
 @hook(parallel_for, "pfor")
 def pfor(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """No collective can be run for all rows at once."""
+    """Sums no gradient within: no collective can run for all rows at once."""
     step = _step()
     if step is None:
         return original(*args, **kwargs)
@@ -112,19 +116,21 @@ def pfor(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class Windows:
-    """Which gradients wait until an optimizer's window closes: those that it accumulates.
+    """The rule by which gradients wait until a window closes: those that an optimizer accumulates.
+
+    Answers are kept, so that all replicas get the first one's: asking again after the first replica
+    has built the optimizer could give another answer, and the replicas' traces would part.
 
     Args:
-      model: What is trained. All replicas get the answer that the first one got, which may build
-        the optimizer on its way.
+      model: The model that is trained.
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._model = weakref.ref(model)  # for the shares keep this one
+        self._model = weakref.ref(model)  # shares keep this object, but must not keep the model
         self._answers: dict[tuple[int, ...], bool] = {}
 
     def wait(self, variables: Sequence[Any]) -> bool:
-        """Whether gradients with respect to `variables` do."""
+        """Returns whether gradients with respect to `variables` wait."""
         key = tuple(map(id, variables))
         if key not in self._answers:
             self._answers[key] = self._find(set(key))
@@ -135,7 +141,8 @@ class Windows:
         accumulate = [bool(o.gradient_accumulation_steps) for o in found]
         if all(accumulate) or not any(accumulate):
             return any(accumulate)
-        # Some do. A sum that was made too early costs a reduction more: see `arriving`.
+        # Some optimizers accumulate, and one that is not built cannot say for which variables. Its
+        # gradients are summed at once: still right, for a reduction in each micro-batch.
         return any(
             o.gradient_accumulation_steps
             and o.built
@@ -144,7 +151,7 @@ class Windows:
         )
 
     def _optimizers(self) -> list[Any]:
-        """What the model keeps as attributes, also in lists and dictionaries."""
+        """Returns the optimizers that the model has as attributes, also in lists and dicts."""
         kept: list[Any] = []
         for value in vars(self._model()).values():
             if isinstance(value, dict):
@@ -155,16 +162,17 @@ class Windows:
 
 
 def innermost(optimizer: Any) -> list[Any]:
-    """The optimizers that a MultiOptimizer or a LossScaleOptimizer wraps, or it itself."""
+    """Returns the optimizers that `optimizer` wraps at last; itself, if it wraps none."""
     wrapped = getattr(optimizer, "inner_optimizer", None)
     inner = [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
     return [leaf for one in inner for leaf in innermost(one)] if inner else [optimizer]
 
 
 def check_waiting(step: Step) -> None:
-    """Raises GradientError if what waits to be summed was used for anything but an update.
+    """Checks, at the end of a trainer's step, that waiting gradients went into updates alone.
 
-    Ends a step of Keras' trainer.
+    Raises:
+      GradientError: The step used one for something else.
     """
     waiting, allowed = step.waiting, step.linear
     step.waiting, step.linear = [], []
@@ -180,7 +188,7 @@ def check_waiting(step: Step) -> None:
 
 
 def _step() -> Step | None:
-    """The step whose gradients are summed, if there is one."""
+    """Returns the step whose gradients are summed, if there is one."""
     step = current()
     if step is None or step.share is None or step.num_replicas == 1 or step.updating:
         return None
@@ -211,7 +219,7 @@ def _mark(value: Any, as_what: Mark | None) -> None:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """A tensor, or the tensors of IndexedSlices, each of which may be used by itself."""
+    """Returns a tensor, or IndexedSlices with their tensors, which may be used by themselves."""
     return [value, value.values, value.indices] if isinstance(value, tf.IndexedSlices) else [value]
 
 
@@ -230,6 +238,12 @@ def _summed(step: Step, share: Share, gradients: list[Any]) -> list[Any]:
 
 
 def _differentiable_sum(step: Step, share: Share, value: Any) -> tf.Tensor:
+    """Returns the sum of `value` over replicas, for an outer tape to differentiate.
+
+    Every replica holds the sum and uses it in its own target. So the gradient of one replica's
+    summand is the sum of what comes back on all of them.
+    """
+
     @tf.custom_gradient
     def summed(value: tf.Tensor) -> Any:
         def backward(upstream: tf.Tensor) -> tf.Tensor:
@@ -242,6 +256,10 @@ def _differentiable_sum(step: Step, share: Share, value: Any) -> tf.Tensor:
 
 
 def _waiting(step: Step, share: Share, value: Any) -> Any:
+    """Returns a substitute for the replica's own gradient, by which `arriving` finds the gradient.
+
+    Any other use of the substitute is seen in the traced program: see `check_waiting`.
+    """
     own = map_values(share.select, value)
     if isinstance(value, tf.IndexedSlices):
         stands_for = tf.IndexedSlices(

@@ -1,12 +1,19 @@
 """Weights on what is differentiated, so that replicas' gradients add up to the whole batch's.
 
-With `n_r` of the batch's `n` examples on replica `r`, a mean over the batch is the sum over
-replicas of `n_r / n` times the mean over the share: its weight is the share's fraction. A sum over
-the batch is the sum of the shares' sums: its weight is 1, and so is that of values per example,
-which a tape adds up. What has nothing of the batch in it, such as a penalty on weights, is the same
-everywhere: its weights are the fractions, which add up to 1.
+Let replica r have n_r of the batch's n examples.
 
-Which of these a target is, is read from the traced program (`terms`), or said by the user.
+- A mean over the batch is the sum over replicas of n_r / n times the mean over the share. Its
+  weight is the share's fraction, n_r / n.
+- A sum over the batch is the sum of the shares' sums. Its weight is 1, as is the weight of values
+  for each example, which a tape adds up.
+- What has nothing of the batch in it, such as a penalty on weights, is the same on every replica.
+  It must count once, and the fractions add up to 1: its weight is the fraction, too.
+
+The weight stands at the target, as an output gradient, and not at the resulting gradients. A
+backward pass through an `all_gather` adds up what comes from several replicas' targets, and each
+of these must bring its own replica's weight.
+
+The traced program shows which kind a target is (`terms`), or else the user says it.
 """
 
 from __future__ import annotations
@@ -32,13 +39,13 @@ _CHOICE = (
 
 
 def layouts_of(step: Step, walk: Walk, checks: bool = True) -> Layouts:
-    """What finds where the examples lie in tensors of the step, which has a share.
+    """Returns the layouts of the step's tensors: where the share's examples lie in them.
 
     Args:
-      step: The replica's.
-      walk: Reads the program.
-      checks: Whether what a function is given may be made sure of when the step runs; else nothing
-        is known of it.
+      step: The replica's step, with a share.
+      walk: The walk that reads the program.
+      checks: Whether the step may check, when it runs, the length of what a function is given. If
+        not, nothing is known of a function's arguments.
     """
     assert step.share is not None
     return Layouts(walk, step.share.rows, step.share.check_rows if checks else None)
@@ -47,16 +54,17 @@ def layouts_of(step: Step, walk: Walk, checks: bool = True) -> Layouts:
 def weighed(
     step: Step, target: Any, output_gradients: Any, variables: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """What is to be differentiated in place of a tape's `target`.
+    """Returns what to differentiate in place of a tape's `target`, with its weights.
 
     Args:
-      step: The replica's, with a share.
-      target: A tensor or a nest of them.
-      output_gradients: As a tape takes them, or None.
-      variables: With respect to which it is differentiated, among others.
+      step: The replica's step, with a share.
+      target: A tensor or a nest of tensors.
+      output_gradients: Output gradients as a tape takes them, or None.
+      variables: The variables among the sources. Factors that depend on them cannot be taken out
+        of a term.
 
     Returns:
-      Tensors, and as many output gradients.
+      Tensors, and as many output gradients, which hold the weights.
 
     Raises:
       GradientError: It cannot be told how a target depends on the batch.
@@ -81,10 +89,10 @@ def weighed(
 
 
 def weight_of(step: Step, value: Any) -> tf.Tensor:
-    """The weight of a replica's gradient that no call of `GradientTape.gradient` returned.
+    """Returns the weight of a gradient that did not come from `GradientTape.gradient`.
 
     Raises:
-      GradientError: As `weighed`.
+      GradientError: It cannot be told how the gradient depends on the batch.
     """
     parts = _weighed_parts(step, value, ())
     if len(parts) > 1:
@@ -93,10 +101,10 @@ def weight_of(step: Step, value: Any) -> tf.Tensor:
 
 
 def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
-    """The terms whose sum `value` is, in a step with a share; `checks` as in `layouts_of`.
+    """Returns the terms whose sum is `value`, in a step with a share; `checks` as in `layouts_of`.
 
     Raises:
-      UnknownTerm: One is neither a mean or sum over the batch, nor free of it.
+      UnknownTerm: A term is neither a mean or sum over the batch, nor free of it.
     """
     assert step.share is not None
     walk = Walk()
@@ -108,7 +116,10 @@ def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
 
 
 def times_fraction(step: Step, term: Term) -> float | None:
-    """The number that gives a term's weight, times the share's fraction; None for a weight of 1.
+    """Returns a term's weight as a multiple of the share's fraction; None for a weight of 1.
+
+    The multiple is 1. It is the number of replicas for a term that the step, as is seen or as the
+    user says, divides by that number: the two cancel.
 
     Raises:
       GradientError: The step asks for the number of replicas, and it cannot be told whether the
@@ -169,7 +180,7 @@ def _weighed_parts(step: Step, value: Any, variables: Sequence[Any]) -> list[tup
 
 
 def _weight(share: Share, number: float | None) -> tf.Tensor:
-    if number is None:
+    if number is None:  # a sum weighs 1, but a stand-in's 0
         return tf.cast(share.examples > 0, share.fraction.dtype)
     return share.fraction * number
 

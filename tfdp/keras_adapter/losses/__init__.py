@@ -1,1 +1,1 @@
-"""Losses, with the numerators and denominators of the global batch."""
+"""Losses of the global batch: their values, and each replica's term of their gradients."""

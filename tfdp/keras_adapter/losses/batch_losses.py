@@ -1,8 +1,12 @@
-"""Losses: numerators and denominators of the global batch.
+"""Keras' losses, with the numerators and denominators of the global batch.
 
-Within a step of Keras' trainer the value of each loss is that of the global batch, the same on
-every replica, and its gradient is the replica's term of the global one: the sum over replicas is
-what one device computes, for any mask, weights, reduction and split of the batch.
+Within a step of Keras' trainer a loss has the value that one device computes, on every replica, and
+its gradient on a replica is that replica's term of the global gradient.
+
+One device divides N, a sum of weighted values, by D, a count or a sum of weights (1 for a sum).
+Numerators N_r and denominators D_r of the replicas are summed apart: an average of the quotients
+N_r / D_r is another number where masks, weights or lengths make the D_r differ. D is taken for a
+constant, so the replica's term of the gradient is grad(N_r) / D (`_global_value`).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 def call(
     original: Callable[..., Any], self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
 ) -> Any:
-    """Within it, what is said of a loss can name it."""
+    """Notes which loss is evaluated, so that messages can name it, and marks its values."""
     step = current()
     if step is None or step.share is None:
         return original(self, y_true, y_pred, sample_weight)
@@ -47,7 +51,7 @@ def reduce_weighted_values(
     reduction: str | None = "sum_over_batch_size",
     dtype: Any = None,
 ) -> Any:
-    """Values of the whole batch take all of its weights, and a scalar what these reduce to."""
+    """Weighs values of the whole batch by its weights, and a scalar by the weights' reduction."""
     step = current()
     weighted = sample_weight is not None or mask is not None
     if step is None or step.share is None or not weighted:
@@ -69,7 +73,7 @@ def reduce_values(
     sample_weight: Any = None,
     reduction: str | None = "sum_over_batch_size",
 ) -> Any:
-    """The loss over the global batch from this replica's `values`."""
+    """Returns the loss of the global batch, from this replica's `values`."""
     step = current()
     if step is None or step.share is None:
         return original(values, sample_weight, reduction)
@@ -97,7 +101,11 @@ def reduce_values(
 def apply_mask(
     original: Callable[..., Any], sample_weight: Any, mask: Any, dtype: Any, reduction: str | None
 ) -> Any:
-    """Weights for a mask: those of all valid entries of the global batch add up to its size."""
+    """Returns a mask as weights that add up to the number of entries in the global batch.
+
+    The reduction divides by that number. Each valid entry weighs entries / valid entries, both of
+    the global batch, so that the result is the mean over the valid entries.
+    """
     step = current()
     if step is None or step.share is None:
         return original(sample_weight, mask, dtype, reduction)
@@ -118,14 +126,14 @@ def apply_mask(
 
 @hook(losses, "scale_loss_for_distribution")
 def scale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
-    """Losses are those of the global batch already: nothing to divide."""
+    """Returns the loss undivided: it is that of the global batch already."""
     step = current()
     return value if step is not None and step.share is not None else original(value)
 
 
 @hook(losses, "unscale_loss_for_distribution")
 def unscale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
-    """Losses are those of the global batch already: nothing to multiply."""
+    """Returns the loss unmultiplied: it was not divided, see `scale_loss_for_distribution`."""
     step = current()
     return value if step is not None and step.share is not None else original(value)
 
@@ -134,7 +142,7 @@ def unscale_loss_for_distribution(original: Callable[..., Any], value: Any) -> A
 def aggregate_additional_loss(
     original: Callable[..., Any], self: TensorFlowTrainer, loss: Any
 ) -> Any:
-    """What `add_loss` and regularizers give, as a mean over examples."""
+    """Turns a loss from `add_loss` or a regularizer into a mean over the share's examples."""
     step = current()
     if step is None or step.share is None:
         return original(self, loss)
@@ -156,7 +164,7 @@ def compute_average_loss(
     sample_weight: Any = None,
     global_batch_size: Any = None,
 ) -> Any:
-    """Without a size a mean over the replica's examples, as on one device."""
+    """Averages over the replica's examples, as on one device, where no batch size is given."""
     share = _share_that_divides_nothing()
     if share is not None and global_batch_size is None:
         per_example_loss = tf.convert_to_tensor(per_example_loss)
@@ -166,7 +174,7 @@ def compute_average_loss(
 
 @hook(tf.nn, "scale_regularization_loss")
 def scale_regularization_loss(original: Callable[..., Any], regularization_loss: Any) -> Any:
-    """The sum, as on one device."""
+    """Sums a regularization loss and does not divide it, as on one device."""
     if _share_that_divides_nothing() is None:
         return original(regularization_loss)
     return tf.reduce_sum(regularization_loss)
@@ -178,6 +186,12 @@ def _share_that_divides_nothing() -> Share | None:
 
 
 def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
+    """Returns the sums of scalars over replicas, made in one collective, as constants.
+
+    `_global_value` gives a loss its gradient, for which a replica needs its own numerator alone, so
+    the backward pass has no collective for the loss. On one device sample weights that depend on
+    variables have a gradient through the divisor of "mean_with_sample_weight"; here they have none.
+    """
     packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
     assert step.share is not None
     packed = step.share.counted(packed)
@@ -188,14 +202,19 @@ def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tenso
 def _global_value(
     step: Step, numerator: tf.Tensor, value: tf.Tensor, scale: tf.Tensor
 ) -> tf.Tensor:
-    """`value` forward; backward `scale` into `numerator`."""
+    """Returns the global loss `value`, with the replica's term of the global gradient.
+
+    The term is `scale` (1 / D, or 1 for a sum) times the gradient of the replica's `numerator`. The
+    tape multiplies what it is given by a weight, which for a loss of Keras is that of a mean, the
+    share's fraction (`weighing.weighed`); one weight then serves a loss plus the step's own means.
+    `backward` divides by the fraction, which undoes it: fraction * (scale / fraction) = scale.
+    """
     share = step.share
     assert share is not None
     value = tf.cast(value, numerator.dtype)
 
     def backward(upstream: tf.Tensor) -> tf.Tensor:
-        # The replica's term of the global gradient is `scale` times that of the numerator. What is
-        # differentiated weighs the share's fraction (`weighing`), as for a mean: divide by it here.
+        # `upstream` holds the fraction as a factor. Without examples both it and the term are 0.
         factor = tf.math.divide_no_nan(scale, tf.cast(share.fraction, scale.dtype))
         return upstream * tf.cast(factor, upstream.dtype)
 
@@ -210,8 +229,12 @@ def _global_value(
 def _reduce_in_xla(
     step: Step, values: tf.Tensor, numerator: tf.Tensor, reduction: str, weighted: bool
 ) -> tf.Tensor:
-    # XLA has no collective on CPU. What is differentiated weighs the share's fraction, which is
-    # exact for a mean over all entries; a sum is divided by that weight.
+    """Returns the replica's own loss, whose gradient becomes exact by its weight, n_r / n.
+
+    XLA has no collective on CPU, so the global D is unknown here. With k values for each example a
+    mean weighs N_r / (k n_r) * n_r / n = N_r / (k n), which is N_r / D. A sum is divided by the
+    weight in advance: (N_r / (n_r / n)) * n_r / n = N_r.
+    """
     assert step.share is not None
     if weighted:
         _forbid_in_xla(step, "a loss with reduction 'mean_with_sample_weight'")

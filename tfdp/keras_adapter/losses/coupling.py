@@ -1,4 +1,4 @@
-"""Losses that set each example against others of its batch, as far as the program shows it."""
+"""The detection of losses that set examples against each other, in the traced program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
 from tfdp.keras_adapter.whole_batch import whole_batch
 
 _OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
-_CALL = keras.losses.MeanSquaredError.call  # that of all losses that are made from a function
+_CALL = keras.losses.MeanSquaredError.call  # shared by all losses that wrap a function
 _EXACT = (
     "Exact are values for each example, a mean or a sum over the batch axis, and the loss of the "
     "whole batch, which `tfdp.whole_batch` brings to every replica"
@@ -29,7 +29,7 @@ _EXACT = (
 
 
 def is_of_whole_batch(step: Step, values: Any) -> bool:
-    """Whether values are not those of the share's examples, but what all replicas have together."""
+    """Returns whether `values` are those of the whole batch, which all replicas have together."""
     if step.share is None or step.num_replicas == 1 or not isinstance(values, tf.Tensor):
         return False
     if not values.shape.rank or values.shape[0] == (step.share.rows or -1):
@@ -39,7 +39,7 @@ def is_of_whole_batch(step: Step, values: Any) -> bool:
 
 
 def weights_of_whole_batch(step: Step, weights: Any) -> Any:
-    """Those of all replicas, for values of the whole batch."""
+    """Returns the weights of the whole batch, gathered unless they are scalar or global already."""
     if weights is None:
         return None
     weights = tf.convert_to_tensor(weights)
@@ -48,10 +48,10 @@ def weights_of_whole_batch(step: Step, weights: Any) -> Any:
 
 
 def check(step: Step, values: Any) -> None:
-    """Looks for examples that are mixed in a loss's values, of which there is a warning.
+    """Refuses or warns of a loss whose values mix the replica's examples: see `refuse_or_warn`.
 
     Raises:
-      GradientError: They are mixed, and it is a loss of Keras.
+      GradientError: It is a loss of Keras that sets examples against each other.
     """
     if step.num_replicas == 1:
         return
@@ -61,7 +61,16 @@ def check(step: Step, values: Any) -> None:
 
 
 def refuse_or_warn(step: Step, name: str, found: str) -> None:
-    """Says that a loss is not, or may not be, that of the whole batch."""
+    """Refuses Keras' losses of whole batches; warns of others, unless the user says "mean".
+
+    Args:
+      step: The replica's step.
+      name: The loss, as `name_of` has it.
+      found: What the program shows of the loss.
+
+    Raises:
+      GradientError: It is a loss of Keras that sets examples against each other.
+    """
     if getattr(step.loss, "fn", None) in _OF_BATCH:
         has_axis = "axis" in inspect.signature(step.loss.fn).parameters
         axis = "name the `axis` over which each example has a value, or " if has_axis else ""
@@ -83,7 +92,7 @@ def refuse_or_warn(step: Step, name: str, found: str) -> None:
 
 
 def mark_rows(step: Step, predictions: Any, values: Any) -> None:
-    """Notes that a loss of Keras gives a value, or several, for each row of its predictions."""
+    """Marks the values of a loss of Keras as rows, where its predictions are rows."""
     loss = step.loss
     if type(loss).call is not _CALL or loss.fn not in vars(keras.losses).values():
         return
@@ -95,7 +104,7 @@ def mark_rows(step: Step, predictions: Any, values: Any) -> None:
 
 
 def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
-    """A loss as it is named to the user."""
+    """Returns the name of the loss for messages; `holders` are the layers that added it."""
     if holders:
         layer = holders[-1]
         return f"what {type(layer).__name__} {layer.name!r} gives to `add_loss`"
@@ -108,12 +117,12 @@ def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
 
 
 def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
-    """An operation that mixes the replica's examples and whose result is in `values`.
+    """Finds an operation that mixes the replica's examples and whose result is in `values`.
 
-    Means over the examples that are added to values of each do no harm, and are passed by.
+    It passes by means over the examples that are added to each value: these do no harm.
     """
     assert step.share is not None
-    # Nothing is made of what it says but a warning: lengths need not be compared.
+    # The result serves for a warning at most, so lengths need not be compared when the step runs.
     layouts = Layouts(walk, step.share.rows, lambda *_: None)
     if layouts.of(Place(values)) is not Layout.UNKNOWN:
         return None
@@ -151,6 +160,6 @@ def _mixes(layouts: Layouts, walk: Walk, place: Place, node: Node) -> bool:
         return Layout.FREE not in given and bool(origins([node.inputs[1]], walk=walk) & Origin.DATA)
     if node.type not in ELEMENTWISE or Layout.UNKNOWN in given:
         return False
-    # As (1, examples) against (examples, 1).
+    # Equal ranks and still no known layout: (1, examples) was broadcast against (examples, 1).
     own = [v for v, la in zip(node.inputs, given, strict=True) if la is not Layout.FREE]
     return len({value.tensor.shape.rank for value in own}) == 1

@@ -1,7 +1,8 @@
 """Losses that are one number: a mean or a sum over the replica's examples, or free of them.
 
-Each becomes a number whose mean over replicas, weighted by examples, is the whole batch's: a sum is
-divided by the share's fraction. So it is weighed, logged and differentiated as a mean is.
+Each becomes a number m_r such that the sum of fraction_r * m_r over replicas is the whole batch's.
+Means are such numbers, and so is what is free of the batch, for the fractions add up to 1. A sum
+s_r becomes s_r / fraction_r. All of them are then weighed, logged and differentiated as means.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from tfdp.keras_adapter.tracing.terms import Kind, OverLengthTerm, Term, Unknown
 
 
 def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list) -> tf.Tensor:
-    """A mean over this replica's examples in place of a scalar loss; zero where there are none.
+    """Turns a scalar loss into a mean over this replica's examples; zero where there are none.
 
     Args:
-      step: The replica's, with a share.
+      step: The replica's step, with a share.
       value: The loss.
-      find_holders: Finds the layers that gave it to `add_loss`.
+      find_holders: A function that finds the layers that gave the loss to `add_loss`.
 
     Raises:
-      GradientError: It is a loss of Keras in which examples are mixed.
+      GradientError: A loss of Keras mixes examples.
     """
     share = step.share
     assert share is not None
@@ -39,7 +40,7 @@ def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list
             else [_selected(share, value)]
         )
     except UnknownTerm as unknown:
-        # Keras divides what regularizes activities by the length of the batch.
+        # Keras divides an activity regularizer's loss by the length of the batch: that is a mean.
         holders = find_holders()
         regularizes = any(layer.activity_regularizer is not None for layer in holders)
         if not (regularizes and isinstance(unknown, OverLengthTerm)):
@@ -65,8 +66,9 @@ def _parts_as_means(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tenso
 
 
 def _times_fraction(step: Step, share: Share, term: Term) -> float | None:
-    # Such a loss is what it is on one device. It is divided only where the step is seen to read by
-    # what: a penalty's rate may be the inverse of the number of replicas by chance.
+    # A loss of this kind means what it means on one device. It counts as divided by the number of
+    # replicas only where the step has asked for that number: a penalty's rate may equal the inverse
+    # by chance.
     if term.kind is Kind.SUM:
         return None
     divided = term.divided and share.count_was_read

@@ -1,4 +1,4 @@
-"""How operations move the examples of a batch: a rule for each type, from inputs to output."""
+"""The rules by which operations move a batch's examples, from their inputs to their output."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from tfdp.keras_adapter.tracing.walk import Node, Place
 
 
 class Layout(enum.IntEnum):
-    """How a tensor holds the share's examples; the smaller says more.
+    """The arrangement of the share's examples in a tensor; a smaller member says more.
 
     Attributes:
-      FREE: It holds none: it is the same on all replicas.
+      FREE: The tensor holds no examples: it is the same on all replicas.
       ROWS: The first axis is that of the examples, or of equally many rows for each.
-      FITS: As ROWS, as far as its fixed length tells: right for means, whose replicas weigh alike.
-      SPREAD: It has equally many numbers of each example, in any order.
+      FITS: The first axis has a fixed length that fits ROWS, which proves nothing more. It serves
+        for a mean, whose weight is the share's fraction with examples and without.
+      SPREAD: The tensor holds equally many numbers of each example, in any order.
       UNKNOWN: None of these can be shown.
     """
 
@@ -33,8 +34,8 @@ class Layout(enum.IntEnum):
     UNKNOWN = 4
 
 
-# Each element of the output comes from the elements at its place, or from those along other axes
-# than the first.
+# Operations whose output elements are computed from the input elements at the same place or, as a
+# softmax's, from those along axes other than the first.
 ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e BitwiseAnd
     BitwiseOr BitwiseXor Cast Ceil
@@ -50,12 +51,13 @@ ELEMENTWISE = """
     LeakyReluGrad RsqrtGrad SqrtGrad ReciprocalGrad
 """.split()  # noqa: SIM905
 _REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm")
-# Of images and sequences: the first input has the examples first, the others have none.
+# Operations on images and sequences: the first input's first axis is that of the examples, and the
+# other inputs hold none.
 _OF_FIRST = ("Conv", "Depthwise", "MaxPool", "AvgPool", "BiasAdd", "Resize")
 
 
 class Rules(ABC):
-    """The layout of what an operation gives, from those of its inputs.
+    """The rules that give the layout of an operation's output from the layouts of its inputs.
 
     Args:
       rows: The number of the replica's examples, where tracing knows it.
@@ -66,18 +68,18 @@ class Rules(ABC):
 
     @abstractmethod
     def of(self, place: Place) -> Layout:
-        """The layout of a tensor."""
+        """Returns the layout of a tensor."""
 
     @abstractmethod
     def is_free(self, place: Place) -> bool:
-        """Whether a tensor has nothing of the batch in it."""
+        """Returns whether a tensor has nothing of the batch in it."""
 
     @abstractmethod
     def begins_with_count(self, shape: Place) -> bool:
-        """Whether the first number of a vector is the number of examples, times a constant."""
+        """Returns whether a vector's first number is the number of examples, times a constant."""
 
     def rule(self, node: Node) -> Callable[[Any, Node], Layout] | None:
-        """The rule of an operation's type, a function of the output and the operation."""
+        """Returns the rule for an operation's type, a function of the output and the operation."""
         if node.type in ELEMENTWISE:
             return self._elementwise
         if node.type in _REDUCTIONS or node.type in ("ArgMax", "ArgMin"):
@@ -98,10 +100,10 @@ class Rules(ABC):
             if layout is not Layout.FREE
         }
         if len(ranks) > 1 and not node.type.startswith("Sparse"):
-            return Layout.UNKNOWN  # (examples,) against (steps, examples)
+            return Layout.UNKNOWN  # as (examples,) broadcast against (steps, examples)
         holders = [p for p, la in zip(node.inputs, layouts, strict=True) if la is not Layout.FREE]
         if worst is Layout.SPREAD and not _has_shape_of_one(output, holders):
-            return Layout.UNKNOWN  # (1, examples) against (examples, 1)
+            return Layout.UNKNOWN  # as (1, examples) broadcast against (examples, 1)
         others = [p for p, la in zip(node.inputs, layouts, strict=True) if la is Layout.FREE]
         if any((p.tensor.shape.rank or 0) > max(rank or 0 for rank in ranks) for p in others):
             return Layout.SPREAD
@@ -137,7 +139,7 @@ class Rules(ABC):
         return self._first_axis(first) if alone else Layout.UNKNOWN
 
     def _conv2dbackpropinput(self, output: Any, node: Node) -> Layout:
-        """Of a transposed convolution, which is given a shape, a kernel and what it enlarges."""
+        """Returns the layout of a transposed convolution of a shape, a kernel and images."""
         _, kernel, images = node.inputs
         alone = self.of(kernel) is Layout.FREE
         return self._first_axis(images) if alone else Layout.UNKNOWN
@@ -158,7 +160,7 @@ class Rules(ABC):
         if self.begins_with_count(node.inputs[1]):
             return layout
         old, new = (_numbers_in_row(shape) for shape in (before, after))
-        # Several rows for each example, one after the other, where it has so many of them.
+        # Rows of `new` numbers that divide a row of `old`: whole rows for each example, in turn.
         several = old is not None and new and old % new == 0
         return layout if several else Layout.SPREAD
 
@@ -193,7 +195,7 @@ class Rules(ABC):
         return max(layouts) if node.attribute("axis") else Layout.SPREAD
 
     def _stridedslice(self, output: Any, node: Node) -> Layout:
-        """Of slices that take the whole first axis, as `x[:, 0]` and `x[..., 0]` do."""
+        """Returns the layout of a slice of the whole first axis, as `x[:, 0]` and `x[..., 0]`."""
         names = ("shrink_axis_mask", "new_axis_mask", "begin_mask", "end_mask", "ellipsis_mask")
         masks = [node.attribute(name) for name in names]
         shrink, new, begin, end, ellipsis = (mask & 1 for mask in masks)
@@ -238,7 +240,7 @@ class Rules(ABC):
         return self._along(node.inputs[0], -1)
 
     def _along(self, place: Place, axis: Any) -> Layout:
-        """Of what is done along one axis, which must not be the first."""
+        """Returns the layout of what is done along one axis, which must not be the first."""
         rank = place.tensor.shape.rank
         if axis is None or not rank or int(np.reshape(axis, ())) % rank == 0:
             return Layout.UNKNOWN
@@ -292,7 +294,7 @@ class Rules(ABC):
 
 
 def static(place: Place) -> Any:
-    """The value of a constant, a NumPy array; None where it is not known."""
+    """Returns the value of a constant as a NumPy array; None where it is not known."""
     return tf.get_static_value(place.tensor)
 
 

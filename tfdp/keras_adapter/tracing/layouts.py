@@ -1,4 +1,4 @@
-"""Where the examples of a batch lie in a tensor, as far as the traced program shows it."""
+"""Layouts: where a batch's examples lie in a tensor, as far as the traced program shows it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ MARK_OF = {layout: mark for mark, layout in _MARKED.items()}
 
 
 class Layouts(Rules):
-    """Finds layouts in one replica's step.
+    """The layouts of the tensors in one replica's step.
 
     Args:
-      walk: Reads the program.
+      walk: The walk that reads the program.
       rows: The number of the replica's examples, where tracing knows it.
-      check_rows: Called once with each two tensors that are taken to have as long first axes: must
-        make sure that they do when the step runs. None in place of the second is the share.
+      check_rows: A function that is called once with each two tensors whose first axes are taken to
+        be equally long. It must make sure of that when the step runs. None in place of the second
+        tensor means the share.
     """
 
     def __init__(
@@ -37,20 +38,20 @@ class Layouts(Rules):
         self._alive: list[Place] = []
 
     def of(self, place: Place) -> Layout:
-        """The layout of a tensor."""
+        """Returns the layout of a tensor."""
         if place.key not in self._known:
             self._alive.append(place)
             self._known[place.key] = Layout.UNKNOWN
-            with contextlib.suppress(RecursionError):  # of too long a program nothing is known
+            with contextlib.suppress(RecursionError):  # in too long a program
                 self._known[place.key] = self._find(place)
         return self._known[place.key]
 
     def is_free(self, place: Place) -> bool:
-        """Whether a tensor has nothing of the batch in it."""
+        """Returns whether a tensor has nothing of the batch in it."""
         return not origins([place], walk=self._walk) & Origin.OWN
 
     def is_count(self, place: Place) -> bool:
-        """Whether a scalar is the number of the replica's examples, times a constant."""
+        """Returns whether a scalar is the number of the replica's examples, times a constant."""
         place, node = self._walk.made_by(place)
         if node is None:
             return False
@@ -110,7 +111,8 @@ class Layouts(Rules):
         if place.frame is None:
             surely = all(self._is_as_long(*pair) for pair in claim.lengths)
             return claim.layout if surely else Layout.UNKNOWN
-        # In a function that was called nothing can be checked any more, but what it was given can.
+        # The function that made the tensor is traced already and can hold no check any more. What
+        # it was given, and what it returned, can still be checked outside.
         given = [
             like is None and self.of(Place(tensor, place.frame)) is Layout.ROWS
             for tensor, like in claim.lengths
@@ -121,7 +123,7 @@ class Layouts(Rules):
         return Layout.ROWS if checked else Layout.UNKNOWN
 
     def _is_as_long(self, tensor: Any, like: Any) -> bool:
-        """Has a length checked; False where nobody can."""
+        """Has the first axes checked for equal lengths; returns False where nobody can."""
         if self._check_rows is None:
             return False
         if not any(tensor is one and like is other for one, other in self._checked):
@@ -130,7 +132,7 @@ class Layouts(Rules):
         return True
 
     def begins_with_count(self, shape: Place) -> bool:
-        """Whether the first number of a vector is a count: see `is_count`."""
+        """Returns whether the first number of a vector is a count: see `is_count`."""
         _, node = self._walk.made_by(shape)
         if node is None:
             return False

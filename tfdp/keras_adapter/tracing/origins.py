@@ -1,4 +1,4 @@
-"""Whether a tensor is the same on all replicas, and if not, what makes replicas differ."""
+"""Origins: whether a tensor is the same on all replicas and, if not, what makes it differ."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import tensorflow as tf
 from tfdp.keras_adapter.tracing.provenance import Mark, mark_of
 from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
 
-# Their outputs are the same wherever they run. `Shape` is, of what has a fixed shape.
+# Operations whose outputs are the same wherever they run. So is `Shape`, if the shape is fixed.
 _ALIKE = ("Const", "CollectiveReduceV2", "CollectiveGatherV2", "CollectiveBcastRecvV2")
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 
 class Origin(enum.Flag):
-    """What a tensor was computed from, besides constants and variables that are alike everywhere.
+    """The sources of a tensor, besides constants and variables that are alike everywhere.
 
     Attributes:
-      ALIKE: Nothing else.
-      TOGETHER: What replicas have summed or gathered, and so have alike.
+      ALIKE: No other source.
+      TOGETHER: Values that replicas have summed or gathered, and so have alike.
       SUM: Gradients that were summed over replicas.
       LOCAL: A replica's own gradients, which wait for their sum.
-      RANDOM: Random numbers that replicas draw each for itself.
-      DATA: The replica's examples, or what is not known.
-      OWN: Any of the last three, which replicas may have differently.
+      RANDOM: Random numbers that each replica draws for itself.
+      DATA: The replica's examples, or a source that is not known.
+      OWN: LOCAL, RANDOM and DATA: the sources that replicas may have differently.
     """
 
     ALIKE = 0
@@ -56,7 +56,7 @@ _OF_MARKS = {
 
 
 def is_random(kind: str) -> bool:
-    """Whether operations of this kind draw random numbers."""
+    """Returns whether operations of the type `kind` draw random numbers."""
     return "Random" in kind or "Multinomial" in kind or "Truncated" in kind
 
 
@@ -66,13 +66,14 @@ def origins(
     walk: Walk | None = None,
     alike: Callable[[Place, Node], bool] | None = None,
 ) -> Origin:
-    """What `values` were computed from.
+    """Returns the sources from which `values` were computed.
 
     Args:
       values: Tensors, or places of a walk.
       apart: Variables that count as data, such as those that this replica has written by itself.
-      walk: A walk to go on with.
-      alike: Says of further operations that what they give is the same on all replicas.
+      walk: The walk to go on with; a new one by default.
+      alike: A function that says of further operations whether their output is the same on all
+        replicas.
     """
     walk = walk or Walk()
     data = {id(handle) for variable in apart for handle in handles(variable)}
@@ -113,21 +114,21 @@ def origins(
 
 
 def _of_variable(walk: Walk, place: Place, data: set[int]) -> Origin:
-    """Of a variable: the same everywhere, but for those of which each replica has its own part."""
+    """Returns a variable's origin: ALIKE, or DATA where each replica may have a part of its own."""
     handle = walk.made_by(place)[0].tensor
     alike = not tf.is_symbolic_tensor(handle) and id(handle) not in data
     return Origin.ALIKE if alike and mark_of(handle) is not Mark.STATE else Origin.DATA
 
 
 def handles(variable: Any) -> list[Any]:
-    """Those of a variable of Keras or TensorFlow: one for each local replica."""
+    """Returns the handles of a variable of Keras or TensorFlow, one for each local replica."""
     if not isinstance(variable, (tf.Variable, tf.distribute.DistributedValues)):
         variable = variable.value
     return [copy.handle for copy in getattr(variable, "values", [variable])]
 
 
 def _from_outside(place: Place) -> Origin:
-    """Of what no operation of the trace made."""
+    """Returns the origin of a tensor that no operation of the trace made."""
     tensor = place.tensor
     constant = not tf.is_symbolic_tensor(tensor) and tensor.dtype != tf.resource
     return Origin.ALIKE if constant else Origin.DATA

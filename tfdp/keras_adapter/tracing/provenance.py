@@ -1,4 +1,4 @@
-"""What is known of a tensor: kept on the tensor itself, for as long as that lives."""
+"""Marks: notes of what is known of a tensor, kept on the tensor for as long as it lives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CLAIM = "_tfdp_claim"
 
 
 class Mark(enum.Enum):
-    """What a tensor is known to be.
+    """The kind of value that a tensor is known to be.
 
     Attributes:
       GLOBAL: The same on all replicas.
@@ -19,11 +19,12 @@ class Mark(enum.Enum):
       LOCAL: A replica's own gradient, already weighted, that waits to be summed.
       LOSS: A loss of the whole batch whose gradient is that of a mean over the share's examples.
       MEAN: A mean over the share's examples.
-      ROWS: Its first axis is that of the share's examples, or of equally many rows for each.
-      FITS: As ROWS, as far as its length, which is fixed, tells.
-      SPREAD: It holds equally many numbers of each example, in any order.
-      CLAIMED: It holds examples as its `Claim` says, if lengths are what nobody has checked yet.
-      RANDOM: A random number, which replicas draw each for itself.
+      ROWS: A tensor whose first axis is that of the share's examples, or of equally many rows for
+        each.
+      FITS: A tensor whose first axis has a fixed length that fits ROWS, which proves nothing more.
+      SPREAD: A tensor that holds equally many numbers of each example, in any order.
+      CLAIMED: A tensor that has the layout of its `Claim` if lengths, still unchecked, are equal.
+      RANDOM: Random numbers that each replica draws for itself.
       RANK: The replica's number.
       STATE: The handle of a variable of which each replica has a part of its own.
     """
@@ -43,34 +44,34 @@ class Mark(enum.Enum):
 
 
 def mark(value: Any, as_what: Mark) -> Any:
-    """Returns `value` after noting on it, if it is a tensor, what it is."""
+    """Notes on `value` what it is, if it can keep a note, and returns it."""
     if hasattr(value, "__dict__"):
         setattr(value, _MARK, as_what)
     return value
 
 
 def mark_of(value: Any) -> Mark | None:
-    """What `value` was marked as; None where nothing is known."""
+    """Returns the mark of `value`; None where nothing is known."""
     return getattr(value, _MARK, None)
 
 
 def mark_local(value: Any, own: Any) -> Any:
-    """Notes that `value` stands for the gradient `own`, which waits for its sum; returns it."""
+    """Notes that `value` stands for the waiting gradient `own`, and returns `value`."""
     setattr(value, _OWN, own)
     return mark(value, Mark.LOCAL)
 
 
 def own_of(value: Any) -> Any:
-    """The gradient that `mark_local` was given with `value`; None for any other."""
+    """Returns the gradient that `value` stands for (`mark_local`); None for any other value."""
     return getattr(value, _OWN, None)
 
 
 class Claim(NamedTuple):
-    """How a tensor holds the examples if, when the step runs, some lengths are equal.
+    """The layout that a tensor has if, when the step runs, some lengths are equal.
 
     Attributes:
       layout: A `Layout`.
-      lengths: Pairs of tensors whose first axes must be equally long; None is the share itself.
+      lengths: Pairs of tensors whose first axes must be equally long; None means the share.
     """
 
     layout: Any
@@ -78,13 +79,13 @@ class Claim(NamedTuple):
 
 
 def mark_claimed(value: Any, claim: Claim) -> Any:
-    """Notes a claim on `value`, for who needs it to have checked; returns it."""
+    """Notes a claim on `value`, to be checked where the layout is needed; returns `value`."""
     setattr(value, _CLAIM, claim)
     return mark(value, Mark.CLAIMED)
 
 
 def claim_of(value: Any) -> Claim:
-    """The claim on a tensor with the mark CLAIMED."""
+    """Returns the claim on a tensor with the mark CLAIMED."""
     claim: Claim = getattr(value, _CLAIM)
     return claim
 
@@ -95,5 +96,5 @@ def mark_global(value: Any) -> Any:
 
 
 def is_global(value: Any) -> bool:
-    """Whether `value` is known to be the same on all replicas."""
+    """Returns whether `value` is known to be the same on all replicas."""
     return mark_of(value) in (Mark.GLOBAL, Mark.SUM, Mark.LOSS)

@@ -1,4 +1,4 @@
-"""What a target is the sum of, and how each term depends on the examples of the batch."""
+"""Terms: the summands of what is differentiated, and how each depends on the batch's examples."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _DIVISIONS = ("RealDiv", "Div", "DivNoNan")
 
 
 class Kind(enum.Enum):
-    """How a term depends on the batch.
+    """The way in which a term depends on the batch, which decides its weight: see `weighing`.
 
     Attributes:
-      LOSS: A loss of Keras, or what `add_loss` was given; weighed as a mean.
+      LOSS: A loss of Keras, or what `add_loss` was given; it weighs as a mean.
       MEAN: A mean over the share's examples.
-      FREE: It has nothing of the batch in it.
+      FREE: A value that has nothing of the batch in it.
       SUM: A sum over the share's examples, or values of each.
     """
 
@@ -40,13 +40,13 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """What a term is multiplied by, or divided by if it is `inverse`."""
+    """A number that a term is multiplied by, or divided by if it is `inverse`."""
 
     value: Any
     inverse: bool = False
 
     def times(self, weight: tf.Tensor) -> tf.Tensor:
-        """`weight` times the factor."""
+        """Multiplies `weight` by the factor, or divides it by an inverse one."""
         factor = tf.cast(self.value, weight.dtype)
         return weight / factor if self.inverse else weight * factor
 
@@ -56,11 +56,12 @@ class Term:
     """A summand of a target.
 
     Attributes:
-      value: The tensor.
-      kind: How it depends on the batch.
-      factors: What it is multiplied by in the target; None where it cannot be taken out of it.
-      divided: Whether one of these divides by the number of replicas, or multiplies by its inverse.
-      is_quotient: Whether one of these divides by that number itself.
+      value: The tensor, without the factors.
+      kind: How the tensor depends on the batch.
+      factors: The factors that multiply the tensor in the target; None where it cannot be taken out
+        of the target.
+      divided: Whether a factor divides by the number of replicas, or multiplies by its inverse.
+      is_quotient: Whether a factor divides by that number itself.
     """
 
     value: Any
@@ -70,7 +71,7 @@ class Term:
     is_quotient: bool = False
 
     def times(self, factor: Factor, divides: bool = False) -> Term:
-        """The term with one more factor, which is or is not the number of replicas."""
+        """Returns the term with one more factor, which may divide by the number of replicas."""
         factors = None if self.factors is None else (*self.factors, factor)
         return dataclasses.replace(
             self,
@@ -81,21 +82,24 @@ class Term:
 
 
 class UnknownTerm(Exception):
-    """It cannot be told how a target depends on the batch; says what was found."""
+    """The error where a target's dependence on the batch cannot be told; it says what was found."""
 
 
 class OverLengthTerm(UnknownTerm):
-    """A sum over the examples is divided by a constant that is as large as their number."""
+    """The error where a sum over the examples is divided by a constant as large as their number.
+
+    The constant may be their number, and the term a mean, or equal it by chance.
+    """
 
 
 class Terms:
-    """Finds terms in one replica's step.
+    """The search for terms in one replica's step.
 
     Args:
-      layouts: Those of the step.
-      walk: Reads the program.
+      layouts: The layouts of the step's tensors.
+      walk: The walk that reads the program.
       rows: The number of the replica's examples, where tracing knows it.
-      num_replicas: In sync.
+      num_replicas: The number of replicas in sync.
     """
 
     def __init__(self, layouts: Layouts, walk: Walk, rows: int | None, num_replicas: int) -> None:
@@ -103,10 +107,11 @@ class Terms:
         self._rows, self._num_replicas = rows, num_replicas
 
     def of(self, place: Place) -> list[Term]:
-        """The terms whose sum a tensor is, or its elements are.
+        """Returns the terms that add up to a tensor or, as a tape takes it, to its elements' sum.
 
         Raises:
-          UnknownTerm: One is neither a loss of Keras, nor a mean or sum over the batch, nor free.
+          UnknownTerm: A term is neither a loss of Keras, nor a mean or sum over the batch, nor free
+            of it.
         """
         found, node = place, None
         if mark_of(place.tensor) is None:
@@ -125,7 +130,11 @@ class Terms:
         return self._composed(place, found, node)
 
     def _free(self, place: Place, found: Place, node: Node | None) -> list[Term]:
-        """What is the same on all replicas; in scalars, losses of Keras are found, which are."""
+        """Returns the terms of what is the same on all replicas.
+
+        So are losses of Keras, which have the whole batch's value and yet a gradient of the
+        replica's own. They are looked for in scalars, and stay losses.
+        """
         together = origins([found], walk=self._walk) & Origin.TOGETHER
         if node is not None and together and place.tensor.shape.rank == 0:
             with contextlib.suppress(UnknownTerm):
@@ -188,9 +197,10 @@ class Terms:
         return terms
 
     def _is_of_each(self, place: Place, inputs: list[Place], summands: list[list[Term]]) -> bool:
-        """Whether values of each example are summed with scalars that are means over examples.
+        """Returns whether scalars that are no sums are added to values of each example.
 
-        Each scalar then counts as often as there are examples on the replica.
+        A tape adds up the elements, so a scalar counts once for each example on the replica: the
+        whole is a sum over the examples.
         """
         whole = [(Layout.ROWS, Layout.SPREAD), place.tensor.shape.as_list()]
         return all(
@@ -201,7 +211,7 @@ class Terms:
         )
 
     def _contraction(self, place: Place, node: Node) -> list[Term]:
-        """A matrix product; over the examples it is a sum of them."""
+        """Returns the terms of a matrix product; one over the examples' axis sums over them."""
         layouts = [self._layouts.of(value) for value in node.inputs]
         over_rows = node.attribute("transpose_a") and not node.attribute("transpose_b")
         if over_rows and layouts == [Layout.ROWS] * 2:
@@ -240,7 +250,7 @@ class Terms:
         return _times(means, divisor, divides, inverse=True)
 
     def _counts(self, place: Place) -> tuple[bool, bool]:
-        """Whether it is the number of examples; and whether times the number of replicas."""
+        """Returns whether a divisor is the number of examples, and if times that of replicas."""
         _, node = self._walk.made_by(place)
         if node is not None and node.type in ("Cast", "Identity"):
             return self._counts(node.inputs[0])
@@ -255,7 +265,7 @@ class Terms:
 
 
 def _term(place: Place, kind: Kind) -> Term:
-    # What was made in a function that was called cannot be differentiated apart from its result.
+    # A value inside of a called function cannot be differentiated apart from the call's result.
     return Term(place.tensor, kind, () if place.frame is None else None)
 
 
@@ -266,7 +276,7 @@ def _times(terms: list[Term], factor: Place, divides: bool, inverse: bool = Fals
 
 
 def _by_chance(term: Term) -> Term:
-    """A penalty, whose rate may be the inverse of the number of replicas."""
+    """Returns a penalty as undivided: its rate may equal the inverse of the number by chance."""
     return dataclasses.replace(term, divided=False, is_quotient=False)
 
 

@@ -24,8 +24,8 @@ from tfdp.keras_adapter._tensorflow import (
 from tfdp.keras_adapter.tracing.provenance import mark_of
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-# By the type of an operation: its attributes that are functions, and how many inputs come before
-# those that these are given.
+# By the type of an operation that calls functions: the attributes that name the functions, and the
+# number of inputs that come before the functions' arguments.
 _FUNCTIONS = {
     **dict.fromkeys(_CALLS, (("f",), 0)),
     **dict.fromkeys(("If", "StatelessIf"), (("then_branch", "else_branch"), 1)),
@@ -38,13 +38,13 @@ _thread = threading.local()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Frame:
-    """A call of a function: where the function's arguments come from.
+    """One call of a function, which tells where the function's arguments come from.
 
     Attributes:
-      arguments: By the id of the function's placeholder.
-      call: The operation that calls it.
-      outer: The call that holds this operation.
-      outputs: What the function gives, in it.
+      arguments: The places of the arguments, by the ids of the function's placeholders.
+      call: The operation that calls the function.
+      outer: The frame that holds this operation; None in the current trace.
+      outputs: The function's results, as tensors of its own graph.
     """
 
     arguments: dict[int, Place]
@@ -55,26 +55,26 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Place:
-    """A tensor in the call of a function that holds it; without a frame, in the current trace."""
+    """A tensor in one call of the function that holds it; without a frame, in the current trace."""
 
     tensor: Any
     frame: Frame | None = None
 
     @property
     def key(self) -> tuple[int, int]:
-        """What names it in one walk."""
+        """The key by which one walk knows the place."""
         return id(self.tensor), id(self.frame)
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An operation.
+    """An operation, with one of its outputs.
 
     Attributes:
-      type: TensorFlow's name of it.
-      inputs: What it was given.
-      output: Which of its outputs was asked for.
-      attributes: Its attributes by name.
+      type: TensorFlow's name of the operation's type.
+      inputs: The places of the operation's inputs.
+      output: The index of the output that was asked for.
+      attributes: The operation, which knows its attributes; if it ran eagerly, these by name.
     """
 
     type: str
@@ -83,30 +83,31 @@ class Node:
     attributes: Any
 
     def attribute(self, name: str) -> Any:
-        """One of its attributes."""
+        """Returns the attribute called `name`."""
         if isinstance(self.attributes, dict):
             return self.attributes[name]
         return self.attributes.get_attr(name)
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a `tf.function` that ran eagerly, of which nothing more is known."""
+        """Whether this is a `tf.function` that ran eagerly, of which nothing more is known."""
         return self.type.startswith(("__inference_", "__forward_"))
 
 
 class Walk:
-    """Reads the program back from tensors; what one walk finds, it finds once."""
+    """A reader of the program, from tensors back to what made them; it remembers what it found."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[int, int, int], Frame] = {}
         self._captures: dict[int, dict[int, Any]] = {}
 
     def made_by(self, place: Place) -> tuple[Place, Node | None]:
-        """The place itself, looked for in the functions that hold it, and what made it.
+        """Finds the operation that made a tensor, through function calls and arguments.
 
         Returns:
-          The tensor that `place` is, past function calls and arguments; and its operation, or None
-          for a tensor that no operation of the trace made: an argument, or a value from outside.
+          The place where the tensor was made, and the operation that made it. The operation is None
+          if none in the trace made it, as an argument or a value from outside, or if a mark was met
+          on the way.
         """
         while True:
             tensor = place.tensor
@@ -158,7 +159,7 @@ class Walk:
         return self._frames[key]
 
     def places(self, value: Any) -> list[Place]:
-        """A tensor of the trace in each call of the function that made it."""
+        """Returns the places of a tensor of the trace: one for each call of its function."""
         graph = value.graph if tf.is_symbolic_tensor(value) else None
         return [Place(value, frame) for frame in self._calls_of(graph)]
 
@@ -174,9 +175,9 @@ class Walk:
         ] or [None]
 
     def elsewhere(self, place: Place) -> list[Place]:
-        """The places of the same value in functions, branches and loops, and in what calls them.
+        """Returns the places of the same value in functions, branches and loops and their callers.
 
-        What a loop is given is known there as its first value.
+        What a loop is given is in its body the loop variable, which has this value at first only.
         """
         found = []
         value, frame = place.tensor, place.frame
@@ -192,7 +193,7 @@ class Walk:
 
 
 def _functions(op: Any) -> list[tuple[Any, int]]:
-    """The graphs of the functions that an operation calls, and the inputs before theirs."""
+    """Returns the graphs that an operation calls, with the number of inputs before theirs."""
     names, before = _FUNCTIONS.get(op.type, ((), 0))
     named = [function for name in names for function in _listed(op.get_attr(name))]
     called = [function_named(op.graph, function.name) for function in named]
@@ -210,9 +211,10 @@ def _calls(operations: list[Any], graph: Any) -> list[tuple[Any, int]]:
 
 
 def users(place: Place) -> list[tuple[Node, list[Place]]]:
-    """The operations that were given the value at `place`, and what they gave.
+    """Returns the operations that were given the value at `place`, with their outputs.
 
-    They are those in its own graph or, of a value that is not of a graph, those in the thread.
+    They are those in the value's own graph or, for an eager value, those that the calling thread
+    remembers.
     """
     value, frame = place.tensor, place.frame
     if tf.is_symbolic_tensor(value):
@@ -232,7 +234,7 @@ def users(place: Place) -> list[tuple[Node, list[Place]]]:
 
 
 def is_result_elsewhere(place: Place) -> bool:
-    """Whether it is what a function gives that no operation of the trace calls."""
+    """Returns whether a value is the result of a function that nothing in the trace calls."""
     value = place.tensor
     if place.frame is not None or not tf.is_symbolic_tensor(value):
         return False
@@ -243,7 +245,7 @@ def is_result_elsewhere(place: Place) -> bool:
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Remembers what runs eagerly within, in the calling thread, with all tensors."""
+    """Remembers the operations that run eagerly within, in the calling thread, with all tensors."""
     outer = getattr(_thread, "nodes", None)
     nodes: dict[int, tuple[Any, Node]] = {}
     _thread.nodes = nodes
@@ -252,7 +254,7 @@ def remembering() -> Iterator[None]:
         given = [Place(value) for value in inputs]
         pairs = iter(attributes or ())
         named = {_text(name): value for name, value in zip(pairs, pairs, strict=False)}
-        for index, value in enumerate(outputs or ()):  # none of a placeholder
+        for index, value in enumerate(outputs or ()):  # a placeholder has none
             nodes[id(value)] = (value, Node(_text(kind), given, index, named))
 
     add_op_callback(note)

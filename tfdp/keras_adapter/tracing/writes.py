@@ -1,4 +1,4 @@
-"""What the traced graph says of a value that a replica writes into a variable."""
+"""Values that a replica writes into a variable: how, in the graph, they depend on its own value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Change the form of a value, not what it adds up to.
+# Operations that change the form of a value, but not what it adds up to.
 _FORMS = ("Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "EnsureShape")
 _SUMS = ("AddV2", "Add", "AddN")
 _SCATTERED = ("TensorScatterAdd", "TensorScatterSub")
@@ -16,10 +16,10 @@ _SELECTS = ("SelectV2", "Select")
 
 
 def adds_to(handle: tf.Tensor, value: tf.Tensor) -> bool:
-    """Whether `value` is a variable's own, plus or minus what does not depend on it.
+    """Returns whether `value` is a variable's own, plus or minus what does not depend on it.
 
     Args:
-      handle: The variable's, one replica's.
+      handle: The handle of one replica's copy of the variable.
       value: A tensor of the graph that is being traced.
     """
     cone = _computed_from(handle, value.graph)
@@ -43,15 +43,15 @@ def adds_to(handle: tf.Tensor, value: tf.Tensor) -> bool:
 
 
 def depends_on(handle: tf.Tensor, value: tf.Tensor) -> bool:
-    """Whether `value` was, or may have been, computed from the variable's own."""
+    """Returns whether `value` was, or may have been, computed from the variable's own."""
     return value.op in _computed_from(handle, value.graph)
 
 
 def _computed_from(handle: tf.Tensor, graph: Any) -> set[tf.Operation]:
-    """The graph's operations that are given the variable's value, or may be.
+    """Returns the graph's operations that are, or may be, given the variable's value.
 
-    That is all that a function or a branch gives which knows the variable, and all that a function
-    is given whose caller has read the variable.
+    All results of a function or a branch that knows the variable count, and so do all arguments of
+    a function whose caller has read it.
     """
     captures = list(getattr(graph, "captures", ()))
     inside = _inside(handle, graph)
@@ -67,7 +67,7 @@ def _computed_from(handle: tf.Tensor, graph: Any) -> set[tf.Operation]:
 
 
 def _inside(handle: Any, graph: Any) -> tf.Tensor | None:
-    """The tensor by which `graph` knows `handle`, which may have come through outer graphs."""
+    """Returns the tensor by which `graph` knows `handle`, perhaps through outer graphs, or None."""
     for outer, inner in getattr(graph, "captures", ()):
         if outer is handle or (
             tf.is_symbolic_tensor(outer) and _inside(handle, outer.graph) is outer
@@ -77,7 +77,7 @@ def _inside(handle: Any, graph: Any) -> tf.Tensor | None:
 
 
 def _after(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """The operations themselves, and all that take what they give."""
+    """Returns the operations themselves and all that depend on their outputs."""
     reached: set[tf.Operation] = set()
     left = list(ops)
     while left:

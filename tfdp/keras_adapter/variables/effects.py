@@ -1,10 +1,10 @@
-"""Side effects go on in an order in which no replica waits for another for ever.
+"""The order of side effects, in which no replica waits for another for ever.
 
-In one graph TensorFlow runs operations with side effects one after the other, as they were traced,
-and so those of one replica after all of another's: operations without a resource, such as printing
-or an assertion, and those that use the same one, a table, an iterator, a variable from outside of
-the scope. Where one stands behind a sum over replicas, and another before it, each replica would
-wait for the other.
+In one graph TensorFlow runs operations with side effects in the order in which they were traced, if
+they have no resource, such as printing or an assertion, or the same one: a table, an iterator, a
+variable made outside of the scope. So all of one replica's come before those of the next. If the
+first replica has one behind a sum over replicas, and the second has one before that sum, the second
+replica cannot reach the sum, and the first waits for it there for ever.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Effects:
 
     @contextlib.contextmanager
     def of_replica(self, step: Step) -> Iterator[None]:
-        """Orders what is traced within and has no resource after each other alone.
+        """Orders operations without a resource that are traced within among themselves alone.
 
-        What is traced in a function or a branch inside of it keeps its own order there.
+        What is traced in a function or a branch within keeps the order that it has there.
         """
         if self._dependencies is None:
             yield
@@ -72,16 +72,18 @@ class Effects:
         self._of_replicas.append((step, known, len(operations)))
 
     def arrange(self) -> None:
-        """Orders what replicas do with the same resource by the sums before it, then by replica.
+        """Orders uses of the same resource by the number of sums before them, then by replica.
+
+        In this order the next sum is reached by all replicas before any of them must go beyond it.
 
         Raises:
-          RuntimeError: Several replicas write one in a branch, a loop or a function in which they
-            also communicate.
+          RuntimeError: Several replicas write the same resource in a branch, a loop or a function
+            in which they also communicate.
         """
         starts = [start for _, start, _ in self._of_replicas]
         stops = [stop for _, _, stop in self._of_replicas]
         if len(starts) < 2 or any(a > b for a, b in zip(stops, starts[1:], strict=False)):
-            return  # With `merge_call` replicas are traced in turns.
+            return  # With `merge_call` replicas are traced in turns, so their ranges overlap.
         operations = self._graph.get_operations()
         shared = self._written_by_one_and_used_by_others(operations)
         if not shared:
@@ -106,7 +108,7 @@ class Effects:
             _reorder(self._graph, own, sorted(operations[own], key=lambda op: rounds.get(op, 0)))
 
     def _written_by_one_and_used_by_others(self, operations: list[Any]) -> set[int]:
-        """The ids of the resources."""
+        """Returns the ids of the resources that one replica writes and another uses."""
         replica_of: dict[Any, int] = {}
         for index, (_, start, stop) in enumerate(self._of_replicas):
             replica_of |= dict.fromkeys(operations[start:stop], index)
@@ -123,7 +125,7 @@ class Effects:
 
 
 def _writes(operation: Any, resources: set[int]) -> bool:
-    """Whether it may write one of these."""
+    """Returns whether an operation may write one of the resources, which are given by id."""
     _, written = get_read_write_resource_inputs(operation)
     return any(id(each) in resources for each in written)
 
@@ -136,10 +138,10 @@ def _check(step: Step, operation: Any, communicates: bool) -> None:
 
 
 def _reorder(graph: Any, where: slice, order: list[Any]) -> None:
-    """Lets TensorFlow, which takes `get_operations` for the order of the program, see another."""
+    """Changes the order that `get_operations` tells, which TensorFlow takes for the program's."""
 
     def get_operations(original: Callable[[], list[Any]]) -> list[Any]:
-        """Operations are ordered as the program has them, and not by when they were traced."""
+        """Returns operations in the order of the program, not in that of the replicas' traces."""
         operations = original()
         operations[where] = order
         return operations
@@ -148,7 +150,7 @@ def _reorder(graph: Any, where: slice, order: list[Any]) -> None:
 
 
 def _is_ordered(operation: Any) -> bool:
-    """Whether TensorFlow orders it by nothing but the time at which it was traced."""
+    """Returns whether TensorFlow orders an operation by the time of its tracing alone."""
     return (
         op_is_stateful(operation)
         and control_flow_context(operation) is None

@@ -14,7 +14,7 @@ from tfdp.keras_adapter.step import current
 
 @hook(Variable, "_initialize")
 def initialize(original: Callable[..., Any], self: Variable, value: Any) -> None:
-    """The first replica makes the variable for all; the others find the layer built."""
+    """Makes a variable for all replicas, in the first one; the others find the layer built."""
     step = current()
     if step is None:
         return original(self, value)

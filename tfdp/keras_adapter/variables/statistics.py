@@ -1,14 +1,15 @@
-"""What replicas write into a model's variables becomes one value, as its aggregation says.
+"""Writes of replicas into a model's variables, which become one value as the aggregation says.
 
 - "sum": what each replica adds is added up.
-- "mean": the mean, weighted by examples.
-- "only_first_replica": replica 0's.
-- "none", Keras' default: the mean, weighted by examples, once, at the end of the step; of integers
-  and flags replica 0's. Plain BatchNormalization's moving statistics are of this kind. Nobody said
-  that a mean is right: where a layer of the user's may have written different values, it is told.
+- "mean": the variable becomes the mean of the replicas' values, weighted by examples.
+- "only_first_replica": replica 0's value holds.
+- "none", Keras' default: the variable becomes that mean once, at the end of the step; integers and
+  flags become replica 0's. Plain BatchNormalization's moving statistics are of this kind. Nobody
+  said that a mean is right, so a warning names a user's layer that may have written different
+  values.
 
 Metrics' variables hold a share per replica, and are summed when results are computed: a metric must
-add to them. Those that are means hold the mean of all.
+add to them. A metric's variable with the aggregation "mean" holds the mean over all replicas.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _CONTEXT = "where `context = tf.distribute.get_replica_context()` is not None"
 
 @hook(KerasVariable, "assign_add")
 def assign_add(original: Callable[..., Any], self: Variable, value: Any) -> Any:
-    """Adds what all replicas add, where the variable declares what that is."""
+    """Adds what all replicas add together, where the variable declares an aggregation."""
     return _added(original, self, value)
 
 
 @hook(KerasVariable, "assign_sub")
 def assign_sub(original: Callable[..., Any], self: Variable, value: Any) -> Any:
-    """As `assign_add`."""
+    """Subtracts what all replicas subtract together, as `assign_add` adds."""
     return _added(original, self, value)
 
 
@@ -52,7 +53,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         with step.replicas.identical_writes():
             return original(self, value)
     if self.trainable and _is_alike([value], step.written):
-        # As where a step moves weights along a gradient and back.
+        # The replicas stay alike, as where a step moves weights along a summed gradient and back.
         with step.replicas.identical_writes():
             return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
@@ -70,12 +71,12 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
 
 
 def _is_alike(values: Sequence[Any], written: Sequence[Variable] = ()) -> bool:
-    """Whether replicas surely have the same; `written` are variables that they do not share."""
+    """Returns whether replicas surely have the same; in variables `written` they may differ."""
     return not origins(values, written) & ~(Origin.SUM | Origin.TOGETHER)
 
 
 def _unless_stand_in(step: Step, variable: Variable, value: Any) -> Any:
-    """`value`, or where a stand-in made it the variable's own: a stand-in leaves no state."""
+    """Returns `value`; the variable's own where a stand-in made `value`, to leave no state."""
     if step.share is None or not step.share.may_be_empty:
         return value
     now = tf.convert_to_tensor(variable.value)
@@ -83,12 +84,12 @@ def _unless_stand_in(step: Step, variable: Variable, value: Any) -> Any:
 
 
 def check_unmanaged(variable: tf.Variable, value: Any) -> None:
-    """Checks what a replica writes into a `tf.Variable` that has no aggregation.
+    """Checks a value that a replica writes into a `tf.Variable` without an aggregation.
 
     Nothing makes one value of what several replicas write there: they would part for good.
 
     Raises:
-      ValueError: The graph of a step of Keras' trainer does not show it to be the same on all.
+      ValueError: A step of Keras' trainer does not show that all replicas write the same.
     """
     step = current()
     if step is None or step.share is None or step.num_replicas == 1:
@@ -107,12 +108,12 @@ def check_unmanaged(variable: tf.Variable, value: Any) -> None:
 
 
 def average_written(step: Step) -> None:
-    """Makes what the replica wrote by itself one value for all: the last thing in a step."""
+    """Makes one value for all of what each replica wrote by itself: the last act of a step."""
     if not step.written or step.num_replicas == 1:
         return
     for variable in step.written:
         if not variable.value.dtype.is_floating:
-            # A count or a flag has no mean: replica 0's holds.
+            # The mean of counts or flags may be neither: replica 0's holds.
             first = step.replicas.broadcast_from_first(
                 tf.convert_to_tensor(variable.value), variable.value.dtype
             )
@@ -130,7 +131,7 @@ def average_written(step: Step) -> None:
 
 
 def warn_of_undeclared(step: Step, model: keras.Model) -> None:
-    """Warns, once, of each variable of a user's layer that replicas may write differently."""
+    """Warns once of each variable of a user's layer that replicas may have written differently."""
     if not step.trace.of_first or step.num_replicas == 1:
         return
     undeclared = [v for v in step.written if any(v is other for other in step.differing)]
@@ -187,7 +188,7 @@ def _is_term_of_metric(step: Step, variable: Variable) -> bool:
 
 
 def _check_own_term(variable: Variable, value: Any) -> None:
-    """Raises ValueError if all replicas add the same, which would count as often."""
+    """Raises ValueError if all replicas add the same, which the sum would count repeatedly."""
     if not _is_symbolic(value):
         return
     found = origins([value])
@@ -202,7 +203,7 @@ def _check_own_term(variable: Variable, value: Any) -> None:
 
 
 def _together(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
-    """The sum or the mean of what the replicas write or add."""
+    """Returns the sum, or the mean weighted by examples, of what the replicas write or add."""
     if variable.aggregation == "sum":
         own = value if step.share is None else step.share.select(value)
         return step.sum([own])[0]
@@ -211,9 +212,14 @@ def _together(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
 
 
 def _together_absolute(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
+    """Returns what a variable becomes if each replica assigns its `value` to it.
+
+    A sum's new values that hold the variable's old value would count that once for each replica.
+    So the replicas' differences from the old value are summed, and added to it once.
+    """
     if variable.aggregation == "mean":
         return _together(step, variable, value)
-    handle = variable.value.handle  # of the calling replica's copy
+    handle = variable.value.handle  # belongs to the calling replica's copy
     if not _is_symbolic(value) or not writes.depends_on(handle, value):
         return _together(step, variable, value)
     if not writes.adds_to(handle, value):
@@ -239,7 +245,7 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
         return _together(step, variable, tf.cast(value, variable.value.dtype))
     constant = tf.get_static_value(value)
     if constant is not None and not constant.any():
-        return value  # The sum is set to zero: by all replicas, those without examples, too.
+        return value  # A reset: all replicas set their shares to zero, also those without examples.
     symbolic_sum = variable.aggregation == "sum" and _is_symbolic(value)
     if not symbolic_sum or writes.adds_to(variable.value.handle, value):
         return _unless_stand_in(step, variable, value)
@@ -253,14 +259,15 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
 
 
 def _weighted(step: Step, values: tf.Tensor) -> tf.Tensor:
+    """Returns the replica's term of the mean: the fractions, or 1 / replicas, add up to 1."""
     if step.share is None:
         return values / tf.cast(step.num_replicas, values.dtype)
-    # What a stand-in gives may be NaN: it is left out, not multiplied by zero.
+    # A stand-in's values may be NaN, which times zero is NaN: `scaled` selects zeros instead.
     return step.share.scaled(values, step.share.fraction)
 
 
 def _is_seen(step: Step, value: Any) -> bool:
-    """Whether it is known how a tensor was computed: in graphs, and steps of Keras' trainer."""
+    """Returns whether a tensor's origin is known: in graphs, and in steps of Keras' trainer."""
     return tf.is_tensor(value) and (_is_symbolic(value) or step.share is not None)
 
 
