@@ -24,7 +24,7 @@ def share_place(size: Any, num_replicas: int, rank: Any) -> tuple[Any, Any, Any,
 
     Returns:
       The rank, the number of its examples, the number of those before them, and the size: the
-        numbers that `Cut.place` holds.
+      numbers that `Cut.place` holds.
 
     >>> [share_place(6, 4, rank) for rank in range(4)]
     [(0, 2, 0, 6), (1, 2, 2, 6), (2, 1, 4, 6), (3, 1, 5, 6)]

@@ -38,7 +38,7 @@ class StepClock:
         self._asks = False
 
     def start(self) -> None:
-        """Starts the first step's time."""
+        """Starts the clock of the first step."""
         self._last = time.perf_counter()
         self._waited = self._waited_now()
         if self._recorder is not None:

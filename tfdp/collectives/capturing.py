@@ -1,4 +1,4 @@
-"""Captures of resource handles, in loops, conditionals and their gradients."""
+"""Captures of the outermost graph's resource handles, in loops, conditionals and gradients."""
 
 from __future__ import annotations
 

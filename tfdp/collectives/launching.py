@@ -103,8 +103,8 @@ class Launcher:
         """Runs `collective(tensor, ordering_token=..., group_key=..., instance_key=...)`.
 
         Inside a loop the runtime adds the loop's name to the instance key, and that name differs
-        between replicas. A collective in a loop, conditional or function therefore runs in a
-        function of its own that is not inlined.
+        between replicas. A collective that may be inside one therefore runs in a function of its
+        own that is not inlined.
 
         Args:
           collective: Issues the ops.

@@ -66,8 +66,9 @@ class Probe:
         latency_between, rate_between = measured.get("between", (latency_inside, rate_inside))
         pairs = inside or between
         operation, once = self._operation_seconds(pairs)
-        # One exchange takes the call of a function, a latency, a send and a receive; what is left
-        # of it without these is the call. An all-reduce without call and operation is the engine's.
+        # One exchange costs the call of a function, the link's latency, a send and a receive, so
+        # `call` is what the others leave of it. What an all-reduce costs beyond the call and its
+        # one operation is the engine's.
         latency = latency_inside if inside else latency_between
         call = max(once - latency - 2 * operation, 0.0)
         engine = self._seconds(self._native, _BURST, _SMALL_RUNS) - call - operation

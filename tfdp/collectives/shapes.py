@@ -10,7 +10,7 @@ REMEDY = (
     "Values of different shapes have no sum: reduce or pad them first, or join their rows with "
     "`all_gather`. Where one replica alone knows a length, `tf.ensure_shape` says it on the others."
 )
-_MOST_AXES = 8  # of a tensor of unknown rank
+_MOST_AXES = 8  # the most that a tensor of unknown rank may have
 
 
 def sizes(tensor: tf.Tensor) -> tf.Tensor:

@@ -157,7 +157,7 @@ def iterate(batches: tf.data.Dataset, feed: AbstractFeed, tally: Tally) -> Count
 
 @contextlib.contextmanager
 def explained(feed: AbstractFeed | None) -> Iterator[None]:
-    """Raises the error that the feed explains an iterator's by, and tells it of the end."""
+    """Raises the feed's explanation of an iterator's error, and tells the feed of the end."""
     try:
         yield
     except tf.errors.OutOfRangeError:

@@ -91,7 +91,7 @@ def _of_share(share_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without_stand_ins(cuts: tf.data.Dataset) -> tf.data.Dataset:
-    """Takes the stand-ins out of shares, and the places away."""
+    """Removes the stand-ins from shares that come with their places, and the places."""
     return cuts.map(
         lambda share, place: tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
     )

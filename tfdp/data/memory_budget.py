@@ -1,4 +1,4 @@
-"""The number of examples that are read and mapped beforehand within a number of bytes."""
+"""Limits to what is read and mapped beforehand, within a number of bytes."""
 
 from __future__ import annotations
 

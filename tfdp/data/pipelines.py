@@ -156,9 +156,9 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
         Returns:
           `source`, `described`, `examples` (None: not known yet) and `element_spec`; `identity`:
-            the source's fingerprint, which `state` has too; `options`, with the name of `map_fn`;
-            for arrays a `checksum`; `covers`: in words, what the checksum, or else the identity, is
-            made from.
+          the source's fingerprint, which `state` has too; `options`, with the name of `map_fn`; for
+          arrays a `checksum`; `covers`: in words, what the checksum, or else the identity, is made
+          from.
 
         Cost: up to 64 MiB of each array are read, some 0.2 s; nothing of other sources.
 

@@ -85,7 +85,7 @@ def stream_shares(
             return shares.map(lambda _, share, place: (share, place))
         return shares.map(
             lambda indices, share, place: (_map_share(function, indices, key, share), place),
-            num_parallel_calls=2,  # each is parallel within
+            num_parallel_calls=2,  # each call is parallel within
             deterministic=True,
         )
 

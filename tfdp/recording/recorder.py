@@ -14,11 +14,11 @@ from tfdp.recording.buffers import Buffer
 # The sums that a recorder keeps since it was made. Only samples add to the last two.
 SUMS = (
     "steps",
-    "examples",  # of all replicas
-    "updates",  # of gradients that were summed, whether or not they were finite
+    "examples",  # those of all replicas
+    "updates",  # sums of gradients, whether or not these were finite
     "bytes_sent",
     "input_seconds",
-    "meeting_seconds",  # for sums that the step itself needs, such as a loss's denominator
+    "meeting_seconds",  # the time of sums that the step itself needs, as of a loss's denominator
     "communication_seconds",
     "first_bucket_wait_seconds",
     "norms",

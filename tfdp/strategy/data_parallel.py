@@ -176,9 +176,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
         Returns:
           `replicas`: their number in all processes; `world_size`; `rank`; `devices`: the names of
-            this process' devices; `hosts`: for each replica the number of its host; `topology`: the
-            one in use, for "auto" the rules it decided on and the `links` it measured;
-            `bucket_bytes`: the number in use; `options`: the arguments as they were given.
+          this process' devices; `hosts`: for each replica the number of its host; `topology`: the
+          one in use, for "auto" the rules it decided on and the `links` it measured;
+          `bucket_bytes`: the number in use; `options`: the arguments as they were given.
 
         >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"], topology="ring")
         >>> strategy.describe()["topology"], strategy.describe()["devices"]

@@ -57,8 +57,8 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
 
     Raises:
       TypeError: The argument is not a sequence of strings.
-      ValueError: No device is named, or one that is named twice, unknown or of another process, or
-        devices of two kinds.
+      ValueError: No device is named; a device is named twice, unknown, or of another process; or
+        the devices are of two kinds.
     """
     if devices is None:
         _split_cpu()

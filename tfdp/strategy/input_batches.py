@@ -48,7 +48,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
 
     Returns:
       The dataset of pairs (a share, its `Cut.place`), or None where the elements are no batches:
-        then each replica gets whole elements.
+      then each replica gets whole elements.
     """
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None

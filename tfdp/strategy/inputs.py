@@ -104,8 +104,8 @@ class Inputs(MirroredExtended):
             options,
         )
         if not self.in_cluster:
-            # After an error on one device the others find the end; with optionals each step hears
-            # of both, and takes neither for the other.
+            # After an error on one device the other devices find the end, which must not be taken
+            # for the end of the data.
             distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
             distributed._cardinality = input_batches.rounds(
                 distributed.cardinality, self.num_replicas

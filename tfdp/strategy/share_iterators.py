@@ -279,7 +279,7 @@ def _described(source: Any) -> dict[str, Any]:
 
 
 def _all_or_none(there: tf.Tensor, said: list[Any]) -> tf.Tensor:
-    """Returns whether all are true, or none; raises InvalidArgumentError with `said` otherwise."""
+    """Returns whether all are true; raises InvalidArgumentError with `said` if only some are."""
     some = tf.reduce_any(there)
     return _asserted(tf.reduce_all(there) | ~some, said, some)
 

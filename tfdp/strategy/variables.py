@@ -148,7 +148,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 
 
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
-    """A variable of which each replica holds a share; outside replicas they are summed."""
+    """A variable of which each replica holds a share; outside replicas it is aggregated."""
 
     def _get_cross_replica(self) -> tf.Tensor:
         known = (getattr(_thread, "read", None) or {}).get(id(self))

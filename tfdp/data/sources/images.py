@@ -47,7 +47,7 @@ class ImageDirectorySource(AbstractIndexedSource):
       paths: The path of each image.
 
     Raises:
-      ValueError: An option is none of those, there is no folder or no image, or the first image
+      ValueError: An option is not one of these, there is no folder or no image, or the first image
         cannot be decoded where its size is needed. Another image that cannot be decoded, or has
         another size, raises `tf.errors.InvalidArgumentError` when it is read; the pipeline's
         message names its file.

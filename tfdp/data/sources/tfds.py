@@ -42,7 +42,7 @@ def as_tfds_source(
 
     Returns:
       The source, in the order of the files, which is that of `builder.as_dataset(split)` with
-        `tfds.ReadConfig(interleave_cycle_length=1)`.
+      `tfds.ReadConfig(interleave_cycle_length=1)`.
 
     Raises:
       ImportError: tensorflow-datasets is not installed.
