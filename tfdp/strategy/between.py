@@ -18,7 +18,7 @@ from tfdp.strategy._tensorflow import DistributedValues
 
 
 class Between:
-    """Reduces values that this process' replicas returned over all processes.
+    """Reduces values of this process' replicas over all processes.
 
     Args:
       devices: The devices of this process' replicas.

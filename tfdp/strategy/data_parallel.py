@@ -47,13 +47,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
       cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, which replaces what the
         environment says.
       topology: The way buffers are summed: a name ("native", "ring", "tree", "halving_doubling",
-        "direct", "torus", "hierarchical") or an object such as `tfdp.topology.Torus(rows=2,
-        columns=4)`. "auto" measures the links, which takes about a second, and chooses for each
-        size; see `tfdp.topology.Auto`. All but "native" follow the hosts, whatever order the ranks
-        are listed in. Buffers of unknown shape go the native way, and so does what is reduced
-        outside of graphs.
-      bucket_bytes: The most bytes that travel together, at least 1024. Gradients travel together up
-        to half this size and below 2 MiB. None: 25 MiB, or what "auto" chooses.
+        "direct", "torus", "hierarchical") or an object such as
+        `tfdp.topology.Torus(rows=2, columns=4)`. "auto" measures the links, which takes about a
+        second, and chooses for each size; see `tfdp.topology.Auto`. All but "native" follow the
+        hosts, whatever order the ranks are listed in. Buffers of unknown shape go the native way,
+        and so does what is reduced outside of graphs.
+      bucket_bytes: The most bytes that travel together, at least 1024. Gradients of up to half this
+        size, and below 2 MiB, travel together. None: 25 MiB, or what "auto" chooses.
       custom_loss: Says what a `train_step` of one's own differentiates where the traced program
         does not show it. "mean": means over the examples of each replica's share, as on one device.
         "divided": such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.

@@ -1,4 +1,4 @@
-"""The strategy's inner part, which TensorFlow calls: replicas compute, reduce and update alone.
+"""The strategy's inner part, which TensorFlow calls: each replica acts by itself.
 
 Some of the replicas may be in other processes. In graphs all replicas meet by `Communicator`,
 wherever they are. Reductions between replica functions are made once for each process, by
