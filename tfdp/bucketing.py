@@ -1,15 +1,15 @@
-"""Buckets: which tensors travel together in one all-reduce. Pure Python, no TensorFlow."""
+"""Buckets: the tensors that travel together in one all-reduce. Pure Python, no TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
 
-# From this size on copying costs more than latency: two processes of a host move 2 MiB in some 5 ms
-# through gRPC, where a collective without content takes 1 to 2 ms.
+# From this size on copying into a bucket costs more than the latency it saves: two processes of a
+# host move 2 MiB in about 5 ms through gRPC, and a collective without content takes 1 to 2 ms.
 ALONE_BYTES = 2 * 2**20
 
-# The first bucket is full early, so that something travels while the backward pass has just begun.
+# The first bucket is small, so it fills and travels while the backward pass has only begun.
 FIRST_BYTES = 2**20
 
 
@@ -18,8 +18,8 @@ class Item:
     """One tensor to be sent.
 
     Attributes:
-      kind: What must agree within a bucket, such as the dtype.
-      size_bytes: Its size, or None where the shape is not known before the step runs.
+      kind: A property that all tensors of a bucket must share, such as the dtype.
+      size_bytes: The tensor's size, or None where its shape is not known before the step runs.
     """
 
     kind: Hashable
@@ -29,16 +29,19 @@ class Item:
 def assign(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
     """Splits `items` into buckets of one kind and at most `bucket_bytes` each.
 
-    A tensor that fills half a bucket or more, or `ALONE_BYTES`, travels alone: what a collective of
-    its own costs is less than the copies into a bucket and out of it. So does one of unknown size.
-    The first bucket of a kind holds `FIRST_BYTES` at most, or one tensor.
+    A tensor that fills half a bucket or more, or `ALONE_BYTES`, travels alone: a collective of its
+    own costs less than the copies into a bucket and out of it. A tensor of unknown size travels
+    alone as well. The first bucket of a kind holds at most `FIRST_BYTES`, or one tensor.
 
     Args:
       items: The tensors in the order in which they become ready.
-      bucket_bytes: Upper limit of a bucket with several tensors, in bytes.
+      bucket_bytes: The limit of a bucket with several tensors, in bytes.
 
     Returns:
-      Indices into `items`; within a bucket in their order, buckets in the order in which they fill.
+      Indices into `items`: within a bucket in their order, buckets in the order in which they fill.
+
+    Raises:
+      ValueError: `bucket_bytes` is below 1.
 
     >>> assign([Item("f4", 4), Item("f2", 2), Item("f4", 90), Item("f4", 8)], bucket_bytes=100)
     [[2], [0, 3], [1]]

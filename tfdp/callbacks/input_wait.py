@@ -1,4 +1,4 @@
-"""How much of each step waits for input, in the logs."""
+"""A callback that logs the part of the time in which steps wait for input."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import keras
 class InputMonitor(keras.callbacks.Callback):
     """Adds `input_wait` to the logs of training: the fraction of time spent waiting for input.
 
-    0.02 means that of each second 20 ms went by in waiting for the next batch; near 1 the steps do
+    0.02 means that of each second 20 ms went by in waiting for the next batch. Near 1 the steps do
     nothing but wait: then read, decode or map in less time, or use `cache`. In the logs of a batch
-    it is the fraction of the epoch so far, in an epoch's that of all its steps, without validation.
+    it is the fraction of the epoch so far; in the logs of an epoch the fraction of all its steps,
+    without validation.
 
-    Under a strategy of tfdp the time is that in which this process' replicas wait for their shares;
-    under other strategies batches are fetched beforehand, and the waiting is theirs.
+    Under a strategy of tfdp it is the time in which this process' replicas wait for their shares.
+    Other strategies fetch batches beforehand, and it is the time in which they wait.
 
     Args:
       pipeline: A `tfdp.data.Pipeline`; None: the one that `fit` is given.
 
     Raises:
-      ValueError: When training begins, if there is none.
+      ValueError: There is no pipeline when training begins.
 
     >>> import keras, numpy as np, tfdp
     >>> with tfdp.DataParallelStrategy(devices=["CPU:0"]).scope():
@@ -67,7 +68,7 @@ class InputMonitor(keras.callbacks.Callback):
         self._fraction = 0.0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds the fraction so far."""
+        """Adds the fraction so far to the batch's logs."""
         elapsed = time.perf_counter() - self._began
         waited = self._watched.progress.waited_seconds - self._waited_before
         self._fraction = min(1.0, waited / elapsed) if elapsed > 0 else 0.0
@@ -75,6 +76,6 @@ class InputMonitor(keras.callbacks.Callback):
             logs["input_wait"] = self._fraction
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Adds the epoch's."""
+        """Adds the epoch's fraction to its logs."""
         if logs is not None:
             logs["input_wait"] = self._fraction

@@ -1,4 +1,4 @@
-"""One rank's files of a log directory: JSON lines, and TensorBoard's events."""
+"""The files of one rank in a log directory: JSON lines, and TensorBoard's events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Of the lines; a reader refuses what is newer.
+# The version of the lines' format; a reader refuses a newer one.
 FORMAT = 1
 
 _LONGEST_LINE = 2**20
@@ -23,11 +23,11 @@ class LogFiles:
     """Appends to `rankN.jsonl` and to events in `tensorboard/rankN`.
 
     A line is written whole and at once, so that a run that is killed loses at most the line that it
-    is writing. What is there already stays: a run that is started again goes on below it.
+    is writing. Earlier lines stay: a run that is started again goes on below them.
 
     Args:
-      folder: Is made if it is not there.
-      rank: This process'.
+      folder: The log directory; it is made if it is not there.
+      rank: The rank of this process.
       tensorboard: Whether to write events.
 
     Raises:
@@ -66,7 +66,7 @@ class LogFiles:
         """Adds an event for each value."""
         if self._events is None:
             return
-        # One record: `tf.summary.scalar` takes 0.2 ms for each.
+        # All values go into one record: `tf.summary.scalar` takes 0.2 ms for each.
         pairs = [tf.compat.v1.Summary.Value(tag=k, simple_value=v) for k, v in values.items()]
         record = tf.compat.v1.Summary(value=pairs).SerializeToString()
         with self._events.as_default():
@@ -74,7 +74,7 @@ class LogFiles:
         self._events.flush()
 
     def last_step_before(self, epoch: int) -> int | None:
-        """The last step of an epoch before this one, if an earlier training wrote it here."""
+        """Returns the last step before this epoch, if an earlier training wrote one here."""
         if epoch == 0:
             return None
         with self.path.open(encoding="utf-8") as lines:
@@ -83,14 +83,14 @@ class LogFiles:
         return before[-1] if before else None
 
     def close(self) -> None:
-        """Closes both."""
+        """Closes the lines and the events."""
         self._lines.close()
         if self._events is not None:
             self._events.close()
 
 
 def plain(value: Any) -> Any:
-    """The value as strict JSON can hold it: NaN and infinities become strings.
+    """Returns the value as strict JSON can hold it: NaN and infinities become strings.
 
     >>> plain({"loss": float("inf"), "scale": 0.5})
     {'loss': 'inf', 'scale': 0.5}
@@ -111,7 +111,7 @@ def plain(value: Any) -> Any:
 
 
 def _drop_half_line(path: pathlib.Path) -> None:
-    """Drops what a killed run had written of its last line: it is no JSON."""
+    """Drops the part of its last line that a killed run had written: it is no JSON."""
     if not path.exists():
         return
     with path.open("rb+") as file:

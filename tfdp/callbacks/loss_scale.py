@@ -1,4 +1,4 @@
-"""The loss scale, and the steps that it cost, in the logs."""
+"""A callback that logs the loss scale, and the steps that were skipped because of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import keras
 class LossScaleMonitor(keras.callbacks.Callback):
     """Adds `loss_scale` and `skipped_steps` to the logs of training.
 
-    In those of epochs, as `History`, CSVLogger and the others see them:
+    The logs of epochs, as `History`, CSVLogger and the others see them, hold:
 
-    - `loss_scale`: what the loss is multiplied by after the epoch.
-    - `skipped_steps`: how many of its steps did not change the weights, because a gradient was not
-      finite; with `gradient_accumulation_steps`, micro-batches that were left out. A few at the
-      start, while the scale finds its height, are normal; many are not.
+    - `loss_scale`: the factor of the loss after the epoch.
+    - `skipped_steps`: the number of the epoch's steps that did not change the weights, because a
+      gradient was not finite; with `gradient_accumulation_steps`, of micro-batches that were left
+      out. A few at the start, while the scale finds its height, are normal; many are not.
 
-    Under a strategy of tfdp, `fit` adds one by itself where the optimizer is a
+    Under a strategy of tfdp, `fit` adds this callback by itself where the optimizer is a
     `keras.optimizers.LossScaleOptimizer`, as `mixed_float16` makes it. Elsewhere put it before the
     callbacks that are to see its numbers.
 
@@ -27,7 +27,7 @@ class LossScaleMonitor(keras.callbacks.Callback):
     Cost: two scalars are read from the device after each epoch.
 
     Raises:
-      ValueError: When training begins, if the optimizer has no loss scale that changes.
+      ValueError: The optimizer has no loss scale that changes, when training begins.
 
     >>> import keras, numpy as np
     >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
@@ -53,12 +53,12 @@ class LossScaleMonitor(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Starts to count."""
+        """Starts to count the epoch's steps."""
         self._before = self._applied()
         self._attempted = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts."""
+        """Counts the steps of the epoch."""
         self._attempted = batch + 1
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -66,8 +66,8 @@ class LossScaleMonitor(keras.callbacks.Callback):
         if logs is None:
             return
         logs["loss_scale"] = float(self.model.optimizer.dynamic_scale.numpy())
-        # Where the last execution was cut short, `batch` goes beyond the steps that were asked for,
-        # or the data ended before.
+        # If the last execution was cut short, `batch` goes beyond the steps that were asked for, or
+        # the data ended before them.
         whole = self._attempted == self.params.get("steps")
         if self.model.steps_per_execution == 1 or whole:
             logs["skipped_steps"] = self._attempted - (self._applied() - self._before)
@@ -77,8 +77,8 @@ class LossScaleMonitor(keras.callbacks.Callback):
 
 
 def applied_steps(optimizer: Any) -> int | None:
-    """How many steps a LossScaleOptimizer has not skipped; None for other optimizers."""
+    """Returns the number of steps that a LossScaleOptimizer has not skipped; None for others."""
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return None
-    # `iterations` would be updates, not micro-batches; skipped ones are not counted in either.
+    # `iterations` would count updates instead of micro-batches. Neither counts skipped ones.
     return int(optimizer.inner_optimizer._iterations.numpy())

@@ -1,4 +1,4 @@
-"""What `Telemetry` says of a training when it begins."""
+"""The facts of a training that `Telemetry` writes when it begins."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import tensorflow as tf
 
 
 def described(model: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """What is trained, where, and for how long.
+    """Describes what is trained, where, and for how long.
 
     Args:
       model: A compiled Keras model.
-      params: What Keras gives to callbacks.
+      params: The parameters that Keras gives to callbacks.
 
     >>> import keras
     >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
@@ -43,13 +43,13 @@ def described(model: Any, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def steps_before(optimizer: Any) -> int:
-    """The steps of earlier trainings: whole windows of accumulation, and none that was skipped."""
+    """Returns the steps of earlier trainings: whole windows of accumulation, not skipped."""
     inner = _innermost(optimizer)
     return 0 if inner is None else int(inner.iterations.numpy()) * _accumulation(inner)
 
 
 def host_name() -> str:
-    """This machine's."""
+    """Returns the name of this machine."""
     return socket.gethostname()
 
 

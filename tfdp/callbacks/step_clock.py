@@ -1,4 +1,4 @@
-"""Where a step's time went: from a clock around it, and from what its graph recorded."""
+"""The parts of a step's time, from a clock around it and from what its graph recorded."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class StepClock:
     """Times executions of the train function, one after the other.
 
     Args:
-      recorder: What the function writes to; None: nothing is known of its inside.
-      pipeline: A `tfdp.data.Pipeline` whose waits are counted; None: those in the graph are.
-      model: What is trained.
+      recorder: The recorder that the function writes to; None: nothing is known of its inside.
+      pipeline: A `tfdp.data.Pipeline` whose waits are counted; None: the waits in the graph are.
+      model: The model that is trained.
 
     >>> import types
     >>> model = types.SimpleNamespace(steps_per_execution=2, run_eagerly=False)
@@ -31,33 +31,33 @@ class StepClock:
     def __init__(self, recorder: Recorder | None, pipeline: Any, model: Any) -> None:
         self._recorder = recorder
         self._pipeline = pipeline
-        # Eagerly replicas take turns, and nobody watches what they send.
+        # Eager replicas take turns, and nobody watches what they send.
         self._knows_inside = not model.run_eagerly
         in_graph = self._knows_inside and model.steps_per_execution == 1
         self._knows_input = pipeline is not None or in_graph
         self._asks = False
 
     def start(self) -> None:
-        """The first step's time counts from here."""
+        """Starts the clock of the first step."""
         self._last = time.perf_counter()
         self._waited = self._waited_now()
         if self._recorder is not None:
             self._reading = self._recorder.read()
 
     def begin(self, sample: bool) -> None:
-        """Just before an execution. A sample lasts until gradients have been summed."""
+        """Begins an execution. A sample lasts until gradients have been summed."""
         if self._recorder is not None and sample:
             self._asks = True
             self._recorder.sample(self, True)
         self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """After the last step: ends a sample that still waits for gradients."""
+        """Ends, after the last step, a sample that still waits for gradients."""
         if self._recorder is not None:
             self._recorder.sample(self, False)
 
     def end(self) -> dict[str, Any]:
-        """Just after it: the numbers of its line. A sample has `compute_seconds` or a norm."""
+        """Ends an execution, and returns its line. A sample has `compute_seconds` or a norm."""
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
         inside = now - self._began

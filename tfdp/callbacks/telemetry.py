@@ -1,4 +1,4 @@
-"""`Telemetry`: what a training spends its time on, step by step and rank by rank."""
+"""`Telemetry`: the record of what a training spends its time on, step by step and rank by rank."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class Telemetry(keras.callbacks.Callback):
     - `step`, `steps`, `epoch`; `examples` and `examples_per_second` of all replicas; `seconds`,
       from the end of the step before to the end of this; `loss`, as Keras shows it: the mean since
       the epoch began.
-    - `input_seconds`: waiting for the batch. With data other than a `tfdp.data.Pipeline` it is
-      measured only where `steps_per_execution` is 1.
-    - `bytes_sent`: gradients that this rank's replicas sent, by the topology's schedule; to each
-      other too.
+    - `input_seconds`: the time spent waiting for the batch. With data other than a
+      `tfdp.data.Pipeline` it is measured only where `steps_per_execution` is 1.
+    - `bytes_sent`: the bytes of gradients that this rank's replicas sent by the topology's
+      schedule, also to each other.
     - `loss_scale` and `skipped_steps`, with a `LossScaleOptimizer`.
     - In samples `communication_seconds`, the *exposed* communication: from the end of the backward
-      pass, when the last gradient is there, to the last bucket's sum. What was sent while the
-      backward pass went on is not in it, waiting for a rank that comes late is.
+      pass, when the last gradient is there, to the last bucket's sum. It leaves out what was sent
+      while the backward pass went on, but holds the waiting for a rank that comes late.
       `first_bucket_wait_seconds`, from this rank's arrival at the first bucket to its sum.
       `meeting_seconds`, from the arrival to the sum of the numbers that the step itself needs of
       all ranks before its backward pass: examples, a loss's denominator, statistics of a
-      synchronized BatchNormalization. They are few bytes: it is waiting for whoever is late.
+      synchronized BatchNormalization. They are few bytes, so this is waiting for whoever is late.
       `compute_seconds`, what remains of the train function. Of several replicas in a process, the
       last to arrive counts.
     - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping, of
-      all optimizers of the step together; and of `tfdp.optimizers.LARS` and `LAMB` the least,
+      all optimizers of the step together; and for `tfdp.optimizers.LARS` and `LAMB` the least,
       median and largest trust ratio.
 
     Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
     closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
     and bytes are those of all its steps, the norm is the root of their mean square. With
-    `jit_compile` on CPU the forward and backward passes are compiled as one: no bucket is there
+    `jit_compile` on CPU the forward and backward passes are compiled as one, so no bucket is there
     before both are done, and all communication is exposed. On GPUs instants are read when the
     values have come to the host. With `run_eagerly` there are no bytes and no parts of the step.
 
@@ -62,26 +62,26 @@ class Telemetry(keras.callbacks.Callback):
     1 ms and more than noise, again and again, are named in the log (logger `tfdp`) and in a
     `straggler` line each: the rule of `tfdp.stragglers`.
 
-    Under a strategy other than tfdp's, or none, there is only what Keras tells: no examples,
-    communication, norms or ratios. For one device to compare with, use
+    Under a strategy other than tfdp's, or none, the lines hold only what Keras tells: no examples,
+    communication, norms or ratios. To compare with one device, use
     `tfdp.DataParallelStrategy(devices=["CPU:0"])`.
 
     Cost: in a step that is no sample, some ten scalars written on the host beside the step, and a
-    line of 200 bytes; in a sample, one pass over the gradients. The first `fit` with it traces the
-    train function anew; a later one without it goes on with the same.
+    line of 200 bytes; in a sample, one pass over the gradients. The first `fit` with the callback
+    traces the train function anew; a later one without it goes on with the same function.
 
     Give it to all ranks or to none. Lines are appended, for a run that is started again: give each
     run of its own a folder of its own.
 
     Args:
       log_dir: The folder; in a cluster the same on all ranks, shared by all hosts or not.
-      sample_every: Steps from one sample to the next.
+      sample_every: The number of steps from one sample to the next.
       tensorboard: Whether samples and epochs are written as TensorBoard's scalars too, in
         `tensorboard/rankN`.
 
     Raises:
       ValueError: `sample_every` is below 1.
-      OSError: When training begins, if the folder cannot be written.
+      OSError: The folder cannot be written when training begins.
 
     >>> import pathlib, tempfile, numpy as np, tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
@@ -112,7 +112,7 @@ class Telemetry(keras.callbacks.Callback):
         self._is_training = False
 
     def watch(self, data: Any, pipeline: Any) -> None:
-        """Sets what the next training reads: its data, and the pipeline if that is one.
+        """Sets the data that the next training reads, and the pipeline if the data is one.
 
         `fit` calls it.
 
@@ -125,7 +125,7 @@ class Telemetry(keras.callbacks.Callback):
     # ---- the training
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Opens the files, and has the train function record."""
+        """Opens the files, and lets the train function record."""
         strategy = self.model.distribute_strategy
         replicas = replicas_of(strategy)
         self._processes = processes_of(strategy)
@@ -153,7 +153,7 @@ class Telemetry(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the clock."""
-        if self._step is None:  # only now all callbacks have restored what they restore
+        if self._step is None:  # only now all callbacks have restored their states
             before = self._files.last_step_before(epoch)
             self._step = steps_before(self.model.optimizer) if before is None else before
         self._epoch, self._epoch_began = epoch, time.perf_counter()
@@ -162,14 +162,14 @@ class Telemetry(keras.callbacks.Callback):
         self._clock.start()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the epoch's logs, and who was late."""
+        """Writes the epoch's logs, and which ranks were late."""
         seconds = round(time.perf_counter() - self._epoch_began, 6)
         self._files.line("epoch", epoch=epoch, step=self._step, seconds=seconds, logs=logs or {})
         if self._rank == 0 and logs:
             scalars = {name: value for name, value in logs.items() if np.ndim(value) == 0}
             numbers = {f"epoch_{name}": float(value) for name, value in scalars.items()}
             self._files.scalars(epoch, numbers)
-        # All ranks have as many; few are kept for the next epoch.
+        # All ranks have as many samples, so all compare; too few are kept for the next epoch.
         if self._processes.world_size > 1 and len(self._waits) >= LEAST_SAMPLES:
             self._name_straggler(self._processes)
             self._waits, self._sample_seconds = [], []
@@ -179,7 +179,7 @@ class Telemetry(keras.callbacks.Callback):
         self._test_began = time.perf_counter()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes how long it took."""
+        """Writes how long the validation took."""
         if not self._is_training:
             return
         seconds = round(time.perf_counter() - self._test_began, 6)
@@ -188,7 +188,7 @@ class Telemetry(keras.callbacks.Callback):
     # ---- a step
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begins a sample where one is due."""
+        """Begins a sample if one is due."""
         assert self._step is not None
         due = (self._step + self.model.steps_per_execution) // self.sample_every
         self._clock.begin(sample=due > self._step // self.sample_every)
@@ -216,7 +216,11 @@ class Telemetry(keras.callbacks.Callback):
             self._files.scalars(self._step, _scalars(line))
 
     def _steps_until(self, batch: int) -> int:
-        """Where nothing counts them: Keras counts the last execution as if it were whole."""
+        """Returns the steps of an execution that no recorder counts.
+
+        Keras counts the last execution as if it were whole, so the steps that were asked for bound
+        it.
+        """
         known = self.params.get("steps") or batch + 1
         return min(batch + 1, known) - self._steps_of_epoch
 
@@ -227,7 +231,7 @@ class Telemetry(keras.callbacks.Callback):
             return {}
         scale = float(optimizer.dynamic_scale.numpy())
         skipped = steps - (self._applied - before)
-        # Below 0 where one step applies the optimizer more than once.
+        # The number is below 0 if one step applies the optimizer more than once.
         return {"loss_scale": scale} | ({"skipped_steps": skipped} if skipped >= 0 else {})
 
     def _name_straggler(self, processes: ProcessGroup) -> None:
@@ -235,7 +239,8 @@ class Telemetry(keras.callbacks.Callback):
         posts = processes.all_gather("telemetry", [self._waits, host_name(), seconds])
         waits = [post.value[0] for post in posts]
         samples = min(map(len, waits))
-        # By rank 0's step, as in the report: each rank's own may lead to other names.
+        # All ranks take rank 0's step time, as the report does: with its own, each could name other
+        # ranks.
         for found in stragglers([row[:samples] for row in waits], posts[0].value[2]):
             host = posts[found.rank].value[1]
             self._files.line(
@@ -270,7 +275,7 @@ class Telemetry(keras.callbacks.Callback):
         }
 
     def _attached(self, strategy: Any) -> Recorder:
-        """The model's recorder, and a train function that writes to it."""
+        """Returns the model's recorder, and makes a train function that writes to it."""
         recorder = Recorder.of(self.model) or Recorder(strategy.extended.worker_devices)
         recorder.attach(self.model)
         if getattr(self.model.train_function, "recorder", None) is not recorder:
@@ -279,9 +284,9 @@ class Telemetry(keras.callbacks.Callback):
 
 
 def _place(replicas: Replicas | None) -> tuple[int, int | None]:
-    """This process' rank, and of how many.
+    """Returns this process' rank, and the number of ranks.
 
-    Without a strategy of tfdp over processes only the rank may be known, from the environment: each
+    Without a strategy of tfdp over processes only the rank may be known, from the environment. Each
     process has a file of its own all the same.
     """
     if replicas is not None and replicas.processes.world_size > 1:
@@ -291,7 +296,7 @@ def _place(replicas: Replicas | None) -> tuple[int, int | None]:
 
 
 def _scalars(line: dict[str, Any]) -> dict[str, float]:
-    """A step's numbers, one level deep."""
+    """Returns a step's numbers, one level deep."""
     flat = {name: value for name, value in line.items() if not isinstance(value, dict)}
     for name, values in line.items():
         if isinstance(values, dict):

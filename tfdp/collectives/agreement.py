@@ -1,8 +1,8 @@
 """Processes compare the collectives of a traced function before any of them runs it.
 
-Each process traces when it must: one may trace again while another runs an older graph. What must
-hold is that every process of a group has traced the same sequence before it is run; so each says
-which sequences it has, waits until all others have said the same once, and never asks again.
+Each process traces when it must: one may trace again while another runs an older graph. Every
+process of a group must have traced the same sequence before the sequence is run. So each process
+posts the sequences it has, waits once until all others have posted the same, and never asks again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tfdp.errors import CollectiveMismatchError
 
 
 class Agreement:
-    """Which sequences of collectives all processes have.
+    """The sequences of collectives that all processes have traced, and their keys.
 
     Args:
-      board: Of this process.
-      local_size: Replicas per process.
-      prefix: Names the strategy, alike in all processes.
+      board: The board of this process.
+      local_size: The number of replicas per process.
+      prefix: The name of the strategy, alike in all processes.
     """
 
     def __init__(self, board: Board, local_size: int, prefix: str) -> None:
@@ -33,11 +33,11 @@ class Agreement:
         self._agreed: set[str] = set()
 
     def key_of_group(self, group: tuple[int, ...]) -> int:
-        """A number for a group of ranks, alike in all processes."""
+        """Returns the number of a group of ranks, alike in all processes."""
         return self._board.number(f"{self._prefix} group {group}")
 
     def new_sequences(self) -> Sequences:
-        """Records of one more traced function, whose keys are alike in all processes."""
+        """Makes the records of one more traced function, with keys alike in all processes."""
 
         def key_of(call: Call, ordinal: int, keys: int) -> int:
             return self._board.number(f"{self._prefix} {call} number {ordinal}", keys)
@@ -48,8 +48,8 @@ class Agreement:
         """Waits until the other processes have traced the same.
 
         Args:
-          sequences: What the local replicas issue.
-          function: What was traced, for errors.
+          sequences: The collectives that the local replicas issue.
+          function: The name of the traced function, for errors.
 
         Raises:
           CollectiveMismatchError: Another process has traced something else, and waits as well.

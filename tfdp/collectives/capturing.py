@@ -1,4 +1,4 @@
-"""Resource handles of the outermost graph, in loops, conditionals and their gradients."""
+"""Captures of the outermost graph's resource handles, in loops, conditionals and gradients."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _MARK = "_tfdp_is_token"
 
 
 def as_token(handle: tf.Tensor) -> tf.Tensor:
-    """Marks what orders collectives, and returns it."""
+    """Marks a handle as one that orders collectives, and returns the handle."""
     setattr(handle, _MARK, True)
     return handle
 
 
 def is_token(handle: tf.Tensor) -> bool:
-    """Whether a graph that takes in `handle` communicates."""
+    """Returns whether a graph that captures `handle` communicates."""
     return hasattr(handle, _MARK)
 
 
 def captured(handle: tf.Tensor) -> tf.Tensor:
-    """`handle`, taken in by every graph from the replica's own to the current one.
+    """Returns `handle`, captured by every graph from the replica's own to the current one.
 
-    The gradient of a conditional or a loop can only use what the forward graph has taken in. The
+    The gradient of a conditional or a loop can only use what the forward graph has captured. The
     graphs around the replica's own are left out: another trace of them may call the same function.
     """
     own = sequence.own_graph()

@@ -10,29 +10,30 @@ from tfdp.collectives import sequence, shapes
 from tfdp.collectives.launching import Key, Launcher
 from tfdp.collectives.progress import ProgressCounters
 
-# What these ops move no values of on CPU: the bits travel as another type.
+# The dtypes whose values these ops cannot move on CPU: their bits travel as another type.
 _BITS_AS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 _GATHER_AS = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)
 
 
 class Communicator:
-    """Primitives between replicas, of one process or of a cluster's.
+    """The collective primitives between replicas, of one process or of a cluster.
 
-    Ops are placed by the caller's device scope. Each (group, device) has an ordering token: without
-    it, several local devices may wait for each other in different orders. The sends and receives of
-    one schedule need none: they wait for nothing but each other.
+    The caller's device scope places the ops. Each (group, device) has an ordering token: without
+    it, several local devices could wait for each other in different orders. The sends and receives
+    of one schedule need none, since they wait only for each other.
 
-    No op has a timeout: TensorFlow would start a thread for each collective that sleeps until the
+    No op has a timeout: for each collective TensorFlow would start a thread that sleeps until the
     timeout is over, thousands of them within minutes. Within a process no rank can be lost, and an
-    op that fails on one device aborts the collectives of all; between processes a watchdog keeps
+    op that fails on one device aborts the collectives of all. Between processes a watchdog keeps
     the deadline.
 
     Args:
       devices: The devices of this process' ranks, as TensorFlow writes them in full.
-      first_rank: That of the first of them.
-      world_size: Number of ranks in all processes; None: `devices` are all.
-      key_of_group: A number for a group, alike in all its processes; None: within one process.
-      counters: Counts what this process' ranks begin and end.
+      first_rank: The rank of the first device.
+      world_size: The number of ranks in all processes; None: `devices` are all.
+      key_of_group: Returns the number of a group, alike in all its processes; None: within one
+        process.
+      counters: Counts the collectives that this process' ranks begin and end.
     """
 
     def __init__(
@@ -46,39 +47,44 @@ class Communicator:
         self._world_size = len(devices) if world_size is None else world_size
         self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
         self._launcher = Launcher(devices, first_rank, key_of_group, counters)
-        # How many pieces of a rank's chunk are on their way at once. Between processes of a host
-        # TensorFlow's choice took 176 ms a step for 12.6 M parameters, two pieces 155.
+        # The number of pieces of a rank's chunk that are on their way at once. Between processes
+        # of a host, TensorFlow's choice took 176 ms a step for 12.6 M parameters, two pieces 155.
         self._between_processes = counters is not None
         self._subdivisions = 2 if self._between_processes else -1
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """The number of ranks."""
         return self._world_size
 
     def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
-        """The sum of `tensor` over `group`: the same bits on every member.
+        """Returns the sum of `tensor` over `group`: the same bits on every member.
 
         Sends 2(n-1)/n of the tensor's bytes per rank in 2(n-1) steps (a ring).
 
         Args:
-          tensor: float16/32/64, bfloat16, int32 or int64, of the same shape on every member.
+          tensor: A tensor of float16/32/64, bfloat16, int32 or int64, of the same shape on every
+            member.
           group: The ranks that take part, the caller's included.
         """
         if len(group) == 1 or tensor.shape.num_elements() == 0:
             return tf.identity(tensor)
         if tensor.shape.is_fully_defined():
             return self._all_reduce(tensor, group)
-        # The runtime crashes on a tensor without elements: one that may be empty gets one more.
+        # The runtime crashes on a tensor without elements: a tensor that may be empty travels with
+        # one element more.
         padded = tf.pad(tf.reshape(tensor, [-1]), [[0, 1]])
         return tf.reshape(self._all_reduce(padded, group, tensor)[:-1], tf.shape(tensor))
 
     def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
-        """The members' tensors concatenated along axis 0, in the order of ranks.
+        """Concatenates the members' tensors along axis 0, in the order of ranks.
 
         Args:
-          tensor: Of rank 1 or more and the same shape on every member.
+          tensor: A tensor of rank 1 or more, of the same shape on every member.
           group: The ranks that take part, the caller's included.
+
+        Raises:
+          TypeError: The tensor holds neither numbers nor booleans.
         """
         if len(group) == 1:
             return tf.identity(tensor)
@@ -105,9 +111,9 @@ class Communicator:
         return move(received, tensor.dtype)
 
     def all_gather_rows(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
-        """As `all_gather`, for members that hold different numbers of rows.
+        """Concatenates the members' rows as `all_gather` does, where their numbers differ.
 
-        Pads to the longest, so that n times its bytes arrive at each member.
+        Pads each tensor to the longest, so n times the longest one's bytes arrive at each member.
         """
         if len(group) == 1:
             return tf.identity(tensor)
@@ -117,7 +123,7 @@ class Communicator:
     def gather_counted(
         self, tensor: tf.Tensor, counts: tf.Tensor, group: tuple[int, ...]
     ) -> tf.Tensor:
-        """As `all_gather_rows`, where each member knows how many rows each of them holds."""
+        """Concatenates rows as `all_gather_rows` does, where all members know the `counts`."""
         longest = tf.maximum(tf.reduce_max(counts), 1)
         padding = [[0, longest - tf.shape(tensor)[0]]] + [[0, 0]] * (tensor.shape.rank - 1)
         gathered = self.all_gather(tf.pad(tensor, padding), group)
@@ -132,23 +138,23 @@ class Communicator:
         tensor: tf.Tensor,
         keys: int,
     ) -> tf.Tensor:
-        """What `transfers` makes of `tensor` by sends and receives between any ranks.
+        """Returns the result of `transfers`: sends and receives of `tensor` between any ranks.
 
         Args:
-          transfers: Given `tensor`, the caller's rank and the first of the keys. What it returns
-            must wait for all of its sends, else TensorFlow leaves them out.
-          kind: What they do, alike on all ranks.
-          tensor: What the caller holds before; its shape must be known.
-          keys: How many transfers there are in all, the caller's or not.
+          transfers: Issues them, given `tensor`, the caller's rank and the first of the keys. Its
+            result must wait for all of its sends, else TensorFlow leaves them out.
+          kind: The name of the transfers, alike on all ranks.
+          tensor: The buffer that the caller holds before; its shape must be known.
+          keys: The number of transfers between all ranks, the caller's or not.
         """
         everyone = tuple(range(self._world_size))
         launch = self._launcher.prepare(kind, tensor, everyone, keys)
 
         def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Key) -> tf.Tensor:
             result = transfers(tensor, launch.rank, launch.instance_key)
-            # A write, so that those of one graph run one after the other: they may have the same
-            # keys, where a function is called twice or two replica functions share a graph. And it
-            # always runs, so that the sends do where nothing needs the result.
+            # Writes of one resource run one after the other, and so do the schedules of one graph,
+            # which may have the same keys where a function is called twice or two replica functions
+            # share a graph. A write always runs: the sends run even if nothing needs the result.
             with tf.control_dependencies([result]):
                 tf.raw_ops.AssignVariableOp(resource=ordering_token, value=0.0)
             return result
@@ -156,13 +162,13 @@ class Communicator:
         return self._launcher.start(collective, tensor, launch, apart=True)
 
     def send(self, tensor: tf.Tensor, source: int, target: int, key: int) -> tf.Operation:
-        """Sends `tensor` from the caller's rank; done when `target` has it.
+        """Sends `tensor` from the caller's rank; the operation is done when `target` has it.
 
         Args:
-          tensor: Of a dtype that `all_reduce` takes, with an element or more.
+          tensor: A tensor of a dtype that `all_reduce` takes, with one element or more.
           source: The caller's rank.
           target: Another rank.
-          key: Of this transfer alone, and the same at both ends.
+          key: The key of this transfer alone, the same at both ends.
         """
         bits = _BITS_AS.get(tensor.dtype)
         return tf.raw_ops.CollectiveBcastSendV2(
@@ -172,7 +178,14 @@ class Communicator:
         ).op
 
     def receive(self, like: tf.Tensor, source: int, target: int, key: int) -> tf.Tensor:
-        """What `source` sends to the caller's rank `target`, of the shape and dtype of `like`."""
+        """Returns the tensor that `source` sends to the caller's rank `target`.
+
+        Args:
+          like: A tensor of the shape and dtype that are sent; the receive waits for it.
+          source: Another rank.
+          target: The caller's rank.
+          key: The key of this transfer alone, the same at both ends.
+        """
         bits = _BITS_AS.get(like.dtype)
         with tf.control_dependencies([like]):
             received = tf.raw_ops.CollectiveBcastRecvV2(
@@ -191,7 +204,7 @@ class Communicator:
     def _all_reduce(
         self, tensor: tf.Tensor, group: tuple[int, ...], shaped: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """As `all_reduce`, of the elements of `shaped`, whose shape must be that of all."""
+        """Sums as `all_reduce` does; the shape of `shaped` must be that of all members."""
         shaped = tensor if shaped is None else shaped
         launch = self._launcher.prepare("all_reduce", shaped, group)
         tensor = self._once_compared(tensor, shaped, group)
@@ -212,14 +225,14 @@ class Communicator:
     def _once_compared(
         self, tensor: tf.Tensor, shaped: tf.Tensor, group: tuple[int, ...]
     ) -> tf.Tensor:
-        """What is sent, where its shape is known when it is sent and no deadline ends a wait."""
+        """Returns `tensor`, once its shape is compared if no deadline would end a wait."""
         if shaped.shape.is_fully_defined() or self._between_processes:
             return tensor
         sequences, rank = sequence.current()
         if sequences.is_in_own_graph(rank):
             sequences.note_shape(rank, shaped)
             return tensor
-        # The graphs of other replicas' branches and loops are out of reach.
+        # The graphs of other replicas' branches and loops are out of reach, so the shapes travel.
         every = self.all_gather(shapes.sizes(shaped)[tf.newaxis], group)
         call = f"A collective of {shaped.dtype.name} in a branch, loop or function"
         with tf.control_dependencies([shapes.check(call, group, tf.unstack(every, len(group)))]):

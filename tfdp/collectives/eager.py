@@ -1,6 +1,6 @@
 """Reductions over processes outside of graphs, through the board.
 
-The bytes go through rank 0: for debugging and single numbers, not for training.
+All bytes go through rank 0: they are for debugging and single numbers, not for training.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tfdp.cluster.board import Board, Post
 from tfdp.collectives.slices import Value
 from tfdp.errors import CollectiveMismatchError
 
-# The dtype and the shape of an array; of slices there are two, of values and of indices.
+# The dtype and the shape of an array. Slices have two arrays, of values and of indices.
 _Array: TypeAlias = list[str | list[int]]
 _Value: TypeAlias = list[_Array]
 _Described = TypeVar("_Described")
 
 
 def sums(board: Board, values: Sequence[Value]) -> list[Value]:
-    """The sums of tensors and IndexedSlices over processes.
+    """Returns the sums of tensors and IndexedSlices over the processes.
 
     Raises:
       CollectiveMismatchError: Another process reduces something else.
@@ -47,7 +47,7 @@ def sums(board: Board, values: Sequence[Value]) -> list[Value]:
 
 
 def gather(board: Board, value: tf.Tensor, axis: int) -> tf.Tensor:
-    """The processes' tensors concatenated along `axis`.
+    """Concatenates the processes' tensors along `axis`.
 
     Raises:
       CollectiveMismatchError: Another process reduces something else.
@@ -101,7 +101,7 @@ def _unpacked(post: Post) -> list[list[np.ndarray]]:
 
 
 def _alike_for_sum(one: list[_Value], other: list[_Value]) -> bool:
-    """Whether two descriptions may be summed: rows of slices may differ in number."""
+    """Returns whether two descriptions can be summed: slices may differ in their rows' number."""
     if len(one) != len(other):
         return False
     for a, b in zip(one, other, strict=True):

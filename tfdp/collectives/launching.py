@@ -1,4 +1,4 @@
-"""What a rank needs to start a collective: keys, ordering tokens, counters; and where it runs."""
+"""The start of a collective on one rank: its keys, ordering token, counter and function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdp.collectives import sequence
 from tfdp.collectives.capturing import as_token, captured
 from tfdp.collectives.progress import Counter, ProgressCounters
 
-# A number of a group or an instance, which may be computed when the step runs, or a token.
+# The number of a group or an instance, which may be computed when the step runs, or a token.
 Key: TypeAlias = int | tf.Tensor
 
 
@@ -21,12 +21,12 @@ class Launch:
     """One collective, or all transfers of a schedule, as one rank starts it.
 
     Attributes:
-      rank: The caller's.
+      rank: The caller's rank.
       group: The ranks that take part.
-      group_key: Their number.
-      instance_key: The collective's, or the first of the transfers'.
-      ordering_token: What has the same token is started in the order of the program.
-      counter: Counts what begins and ends; None within one process.
+      group_key: The number of the group.
+      instance_key: The key of the collective, or of the first of the transfers.
+      ordering_token: The resource that orders: ops with the same token start in program order.
+      counter: Counts the collectives that begin and end; None within one process.
       text: The collective in words.
     """
 
@@ -43,10 +43,11 @@ class Launcher:
     """Prepares and starts the collectives of a process' ranks.
 
     Args:
-      devices: Of this process' ranks.
-      first_rank: That of the first of them.
-      key_of_group: A number for a group, alike in all its processes; None: within one process.
-      counters: Counts what the ranks begin and end.
+      devices: The devices of this process' ranks.
+      first_rank: The rank of the first device.
+      key_of_group: Returns the number of a group, alike in all its processes; None: within one
+        process.
+      counters: Counts the collectives that the ranks begin and end.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class Launcher:
         """Records a collective of the calling thread's rank, and gets its keys.
 
         Args:
-          kind: Such as "all_reduce".
-          tensor: What it is called with.
+          kind: The name of the operation, such as "all_reduce".
+          tensor: The tensor that the collective is called with.
           group: The ranks that take part.
-          keys: How many instance keys it needs; they follow each other.
+          keys: The number of instance keys that the collective needs; they follow each other.
         """
         sequences, rank = sequence.current()
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
@@ -80,14 +81,14 @@ class Launcher:
         group_key: int | tf.Tensor = self.group_key(group)
         instance_key: Key = sequences.instance_key(rank, call, keys)
         if not tensor.shape.is_fully_defined():
-            # The runtime remembers an instance's shape: a call whose shape varies has a group of
-            # its own, in which each shape is an instance.
+            # The runtime remembers an instance's shape. A call whose shape varies therefore has a
+            # group of its own, in which each shape is an instance.
             group_key, instance_key = instance_key, _shape_key(tensor)
         token, counter = captured(self._token(group, rank)), self._counter(group, rank)
         return Launch(rank, group, group_key, instance_key, token, counter, str(call))
 
     def group_key(self, group: tuple[int, ...]) -> int:
-        """The number of a group, the same in all its processes."""
+        """Returns the number of a group, the same in all its processes."""
         if group not in self._group_keys:
             self._group_keys.setdefault(group, self._key_of_group(group))
         return self._group_keys[group]
@@ -101,16 +102,17 @@ class Launcher:
     ) -> tf.Tensor:
         """Runs `collective(tensor, ordering_token=..., group_key=..., instance_key=...)`.
 
-        In a function that is not inlined: inside a loop the runtime adds the loop's name to the
-        instance key, and that name differs between replicas.
+        Inside a loop the runtime adds the loop's name to the instance key, and that name differs
+        between replicas. A collective that may be inside one therefore runs in a function of its
+        own that is not inlined.
 
         Args:
           collective: Issues the ops.
-          tensor: Its input.
-          launch: As `prepare` gave it.
-          apart: In such a function also where there is no loop. Ops that take no ordering token
-            must be, else TensorFlow leaves them out where nothing needs the result, on some
-            replicas but not on others: of logs only one replica's are read.
+          tensor: Their input.
+          launch: The collective as `prepare` returned it.
+          apart: Whether such a function is made also where there is no loop. Ops that take no
+            ordering token need it: outside of one, TensorFlow leaves them out where nothing needs
+            the result, on some replicas but not on others, since only one replica's logs are read.
         """
         sequences, rank = sequence.current()
         counter, keys = launch.counter, _keys(launch)
@@ -134,7 +136,8 @@ class Launcher:
         return self._counter_of[group, rank]
 
     def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
-        # A resource handle that nothing reads: what takes it runs in program order on its device.
+        # The token is a resource handle that nothing reads: ops that take it run in program order
+        # on its device.
         if (group, rank) not in self._tokens:
             with tf.init_scope(), tf.device(self._devices[rank]):
                 name = f"tfdp_order_{self._group_keys[group]}_{rank}"
@@ -152,7 +155,7 @@ def _keys(launch: Launch) -> dict[str, Key]:
 
 
 def _shape_key(tensor: tf.Tensor) -> tf.Tensor:
-    """An int32 that differs between a tensor's shapes: exact for one unknown dimension."""
+    """Returns an int32 that differs between a tensor's shapes; exact for one unknown dimension."""
     if tensor.shape.rank is None:
         powers = tf.pow(tf.constant(31, tf.int64), tf.range(tf.rank(tensor), dtype=tf.int64))
         return tf.cast(tf.reduce_sum((tf.shape(tensor, tf.int64) + 1) * powers) % 2**30, tf.int32)

@@ -1,4 +1,4 @@
-"""One rank's buffer while a schedule runs: parts that are read, added to and replaced."""
+"""A rank's buffer while a schedule runs: parts of it are read, added to and replaced."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 class Pieces:
-    """A buffer of which parts change, without a copy of the rest.
+    """A buffer whose parts change without a copy of the rest.
 
     Args:
-      buffer: One axis; a tensor, or an array.
-      size: Its number of elements.
-      concat: Joins several of its kind.
+      buffer: A tensor or array with one axis.
+      size: The number of its elements.
+      concat: Joins several tensors or arrays into one.
 
     >>> import numpy as np
     >>> pieces = Pieces(np.zeros(4), 4, np.concatenate)
@@ -29,7 +29,7 @@ class Pieces:
         self._concat = concat
 
     def read(self, where: slice) -> Any:
-        """What lies in `where`, which must not be empty."""
+        """Returns the part in `where`, which must not be empty."""
         parts = []
         for index, (start, stop) in enumerate(self._bounds()):
             first, last = max(start, where.start), min(stop, where.stop)
@@ -40,7 +40,7 @@ class Pieces:
         return parts[0] if len(parts) == 1 else self._concat(parts)
 
     def add(self, where: slice, value: Any) -> None:
-        """Adds `value` to what lies in `where`."""
+        """Adds `value` to the part in `where`."""
         for start, stop in self._cut(where):
             index = self._starts.index(start)
             whole = (start, stop) == (where.start, where.stop)
@@ -48,7 +48,7 @@ class Pieces:
             self._parts[index] = self._parts[index] + part
 
     def put(self, where: slice, value: Any) -> None:
-        """Replaces what lies in `where` by `value`."""
+        """Replaces the part in `where` by `value`."""
         begun = [start for start, _ in self._cut(where)]
         first = self._starts.index(begun[0])
         self._starts[first : first + len(begun)] = [where.start]
@@ -58,7 +58,7 @@ class Pieces:
         return list(zip(self._starts, [*self._starts[1:], self._size], strict=True))
 
     def _cut(self, where: slice) -> list[tuple[int, int]]:
-        """Makes piece boundaries of the ends of `where`; the pieces between them."""
+        """Makes the ends of `where` boundaries, and returns the pieces between them."""
         for at in (where.start, where.stop):
             for index, (start, stop) in enumerate(self._bounds()):
                 if start < at < stop:

@@ -1,4 +1,4 @@
-"""Measures what the links between ranks do, as the cost model of topologies wants to know it."""
+"""Measurements of the links between ranks, for the cost model of the topologies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdp.collectives import transfers
 from tfdp.collectives.communicator import Communicator
 from tfdp.topology import Exchange, Links, Schedule, Transfer
 
-# Short, for building their graphs costs more than running them.
+# The chain and the burst are short, for building their graphs costs more than running them.
 _CHAIN = 6
 _BURST = 8
 _BYTES_INSIDE = 4 * 2**20
@@ -27,7 +27,7 @@ class Probe:
 
     Args:
       run: Calls a function without arguments in every local replica, in a graph.
-      communicator: Between all ranks.
+      communicator: The collectives between all ranks.
       hosts: For each rank the index of its host.
       barrier: Waits until all processes have come to it.
       all_gather: Gives what each process calls it with, in the order of ranks.
@@ -48,9 +48,9 @@ class Probe:
         self._all_gather = all_gather
 
     def links(self) -> Links:
-        """The links' latencies and rates: the slowest of each kind, the same on all ranks.
+        """Returns the links' latencies and rates: the slowest of each kind, the same on all ranks.
 
-        Cost: some 60 small transfers a rank, 3 x 4 MiB to a neighbour of its host, and 3 x 1 MiB
+        Cost: some 60 small transfers per rank, 3 x 4 MiB to a neighbour on its host, and 3 x 1 MiB
         from each host to the next: about a second on loopback.
         """
         inside, between = _inside(self._hosts), _between(self._hosts)
@@ -66,7 +66,9 @@ class Probe:
         latency_between, rate_between = measured.get("between", (latency_inside, rate_inside))
         pairs = inside or between
         operation, once = self._operation_seconds(pairs)
-        # What calling any function takes, and what is left of it for the engine's own all-reduce.
+        # One exchange costs the call of a function, the link's latency, a send and a receive, so
+        # `call` is what the others leave of it. What an all-reduce costs beyond the call and its
+        # one operation is the engine's.
         latency = latency_inside if inside else latency_between
         call = max(once - latency - 2 * operation, 0.0)
         engine = self._seconds(self._native, _BURST, _SMALL_RUNS) - call - operation
@@ -97,16 +99,16 @@ class Probe:
         )
 
     def _operation_seconds(self, pairs: list[tuple[int, int]]) -> tuple[float, float]:
-        """What an operation adds, and what the call takes that has one to each neighbour."""
+        """Returns what an operation adds, and the time of one exchange with a neighbour."""
         once = self._seconds(self._transfers(_chain(pairs, 1)), _BURST, _SMALL_RUNS)
         burst = self._seconds(self._transfers(_burst(pairs)), _BURST, _SMALL_RUNS)
-        # Each of them is a send and a receive.
+        # Each transfer of the burst is a send and a receive.
         return max(burst - once, 0.0) / (2 * (_BURST - 1)), once
 
     def _seconds(
         self, collective: Callable[[tf.Tensor], tf.Tensor], elements: int, runs: int
     ) -> float:
-        """What the slowest rank takes for it, in the fastest of `runs`."""
+        """Returns the seconds of the slowest rank, in the fastest of `runs`."""
 
         @tf.autograph.experimental.do_not_convert
         def replica() -> tf.Tensor:
@@ -120,13 +122,13 @@ class Probe:
             for result in tf.nest.flatten(step(), expand_composites=True):
                 result.numpy()
             taken.append(time.perf_counter() - began)
-        timed = taken[1:]  # the first one is traced
+        timed = taken[1:]  # the first run traces the function
         posts = self._all_gather("what the links took", timed)
         return min(max(of_ranks) for of_ranks in zip(*(p.value for p in posts), strict=True))
 
 
 def _inside(hosts: Sequence[int]) -> list[tuple[int, int]]:
-    """Each rank and the next of its host, around each host."""
+    """Pairs each rank with the next one on its host, around each host."""
     pairs = []
     for host in sorted(set(hosts)):
         ranks = [rank for rank, own in enumerate(hosts) if own == host]
@@ -136,7 +138,7 @@ def _inside(hosts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _between(hosts: Sequence[int]) -> list[tuple[int, int]]:
-    """The first rank of each host and that of the next, around all."""
+    """Pairs each host's first rank with the next host's, around all hosts."""
     firsts = [list(hosts).index(host) for host in sorted(set(hosts))]
     if len(firsts) == 1:
         return []
@@ -144,13 +146,13 @@ def _between(hosts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _chain(pairs: list[tuple[int, int]], length: int) -> Schedule:
-    """Everything to the next, again and again."""
+    """Returns a schedule that sends everything to the next rank, `length` times."""
     phase = Exchange(tuple(Transfer(*pair, range(1), reduce=False) for pair in pairs))
     return Schedule((phase,) * length)
 
 
 def _burst(pairs: list[tuple[int, int]]) -> Schedule:
-    """Many small ones at once."""
+    """Returns a schedule that sends many small pieces to the next rank at once."""
     together = [
         Transfer(*pair, range(chunk, chunk + 1), reduce=False)
         for pair in pairs

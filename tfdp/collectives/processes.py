@@ -1,6 +1,6 @@
-"""The processes of a cluster, as the strategy sees them: joined once, for the life of the process.
+"""The processes of a cluster as the strategy sees them; joined once, for the life of the process.
 
-The board carries what is small or happens outside of graphs; TensorFlow's collective runtime
+The board carries what is small or happens outside of graphs. TensorFlow's collective runtime
 carries what graphs send.
 """
 
@@ -38,7 +38,7 @@ from tfdp.errors import ClusterError, RankMismatchError
 # The setting that `fit` reads from its model.
 STOP_TRAINING = "`stop_training`"
 
-# What TensorFlow raises where a collective ended because of another rank.
+# The errors that TensorFlow raises where a collective ended because of another rank.
 _CONSEQUENCES = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -49,7 +49,7 @@ _CONSEQUENCES = (
     tf.errors.UnknownError,
 )
 
-# How the end of the data is told: every rank finds it.
+# The errors that mark the end of the data, which every rank finds by itself.
 _ENDS = (tf.errors.OutOfRangeError, StopIteration)
 
 _DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
@@ -59,16 +59,17 @@ class Processes:
     """All processes of the cluster, with this one among them.
 
     Attributes:
-      rank: This process'.
-      world_size: Number of processes.
-      local_size: Devices per process, the same in all.
-      addresses: Where TensorFlow listens in each process, "host:port".
+      rank: The rank of this process.
+      world_size: The number of processes.
+      local_size: The number of devices per process, the same in all.
+      addresses: The address where TensorFlow listens in each process, "host:port".
       hosts: For each process the index of its host.
-      board: What the processes tell each other outside of TensorFlow.
+      board: Carries what the processes tell each other outside of TensorFlow.
       counters: Counts the collectives of this process' graphs.
-      error: What the last step or `fit` of this process ended with, if it was caught.
-      settings: What each rank decides for itself, and all must decide alike, by its name: where the
-        ranks wait for each other, the first that differs is named. Read from another thread.
+      error: The error that the last step or `fit` of this process ended with, if it was caught.
+      settings: The settings that each rank decides for itself but all must decide alike, by name.
+        Where the ranks wait for each other, the first that differs is named. Another thread reads
+        them.
     """
 
     def __init__(
@@ -107,11 +108,11 @@ class Processes:
 
     @property
     def said_by(self) -> str:
-        """How errors begin that must name the rank."""
+        """The beginning of errors that must name the rank."""
         return f"Rank {self.rank}: "
 
     def resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
-        """The cluster as TensorFlow describes it."""
+        """Returns the cluster as TensorFlow describes it."""
         return tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({"worker": self.addresses}),
             task_type="worker",
@@ -123,7 +124,7 @@ class Processes:
         return dataclasses.replace(self.counters.read(), error=self.error or "", settings=settings)
 
     def compare_strategies(self, options: Mapping[str, object]) -> int:
-        """The number of a new strategy, after its options were found alike on all ranks.
+        """Returns the number of a new strategy, after comparing its options between all ranks.
 
         Raises:
           RankMismatchError: Names the option, the rank and both values.
@@ -155,11 +156,11 @@ class Processes:
         self.board.barrier(subject)
 
     def from_first(self, subject: str, value: object = None, payload: bytes = b"") -> Post:
-        """Gives rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
+        """Returns rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
         return self.board.from_first(subject, value, payload)
 
     def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
-        """Gives every rank's post on `subject`, in the order of ranks."""
+        """Returns every rank's post on `subject`, in the order of ranks."""
         return self.board.all_gather(subject, value, payload)
 
     def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
@@ -173,7 +174,7 @@ class Processes:
     # ---- tracing
 
     def agreement(self, strategy: str) -> Agreement:
-        """How the traces of a strategy, by its name, come to the same collectives."""
+        """Makes the agreement that brings a strategy's traces to the same collectives."""
         return Agreement(self.board, self.local_size, strategy)
 
     def count_step(self) -> None:
@@ -187,7 +188,7 @@ class Processes:
         self.board.fail(error)
 
     def failure(self, within_seconds: float) -> Exception | None:
-        """What went wrong in the cluster; waits for word of it, which may follow an error."""
+        """Waits for word of an error in the cluster, which may follow one here, and returns it."""
         deadline = time.monotonic() + within_seconds
         while self.board.failure is None and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -195,10 +196,10 @@ class Processes:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Raises what went wrong in the cluster in place of what TensorFlow says of it.
+        """Raises the error that ended the work in the cluster, in place of TensorFlow's own.
 
-        An error is noted. A rank that catches it goes on once all others have come from one, too:
-        else its next step would meet the one that the others are still in.
+        Any other error is noted. A rank that catches it goes on only once all others have come from
+        an error too; otherwise its next step would meet the step that the others are still in.
         """
         if self.error is not None:
             self.board.all_gather("the work after an error", self.error)
@@ -218,12 +219,12 @@ class Processes:
             raise
 
     def _note(self, error: BaseException) -> None:
-        """What the others are told, in a line."""
+        """Notes the error in a line, as the others are told it."""
         text = str(error).strip()
         self.error = f"{type(error).__name__}: {text.splitlines()[-1][:300] if text else ''}"
 
     def adopt_random_states(self) -> None:
-        """Python's and NumPy's random states of rank 0 hold on all ranks; all must call it."""
+        """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
         own: dict[str, Any] = {}
         if self.rank == 0:
             python: Any = random.getstate()
@@ -241,7 +242,7 @@ class Processes:
     # ---- start and end
 
     def _adopt_seeds(self) -> None:
-        """Rank 0's random states hold on all ranks, so that all shuffle alike."""
+        """Adopts rank 0's random seed and states, so that all ranks shuffle alike."""
         seed = runtime.global_seed()
         if self.rank == 0 and seed is None:
             seed = random.SystemRandom().randrange(2**31)
@@ -266,7 +267,7 @@ class Processes:
     def _note_uncaught(
         self, original: Callable[..., Any], kind: Any, value: Any, trace: Any
     ) -> None:
-        """The ranks that are left are told the error, and the error what went wrong elsewhere."""
+        """Keeps the error for the ranks that are left, and adds to it what went wrong elsewhere."""
         self._uncaught = "".join(traceback.format_exception_only(kind, value)).strip()[:2000]
         failure = self.board.failure
         if isinstance(value, tf.errors.OpError) and failure is not None:
@@ -281,11 +282,11 @@ _joined: list[Processes] = []
 def join(
     cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float
 ) -> Processes:
-    """The processes of `cluster`: waits for all of them the first time it is called.
+    """Returns the processes of `cluster`; the first call waits for all of them.
 
     Raises:
-      ClusterError: The cluster does not come up, differs from the one that was joined, or its ranks
-        run different versions or have different numbers of devices.
+      ClusterError: The cluster does not come up or differs from the one that was joined, or its
+        ranks run different versions or have different numbers of devices.
     """
     with _lock:
         if not _joined:
@@ -303,7 +304,7 @@ def join(
 
 
 def joined() -> bool:
-    """Whether this process has joined a cluster; TensorFlow has started then."""
+    """Returns whether this process has joined a cluster, and so has started TensorFlow."""
     return bool(_joined)
 
 
@@ -317,7 +318,7 @@ def _versions() -> dict[str, str]:
 
 
 def _read(setting: Callable[[], Any]) -> Any:
-    """The value as JSON has it; what cannot be read must not end the watchdog's thread."""
+    """Returns a setting's value, or why it cannot be read: no error may end the watchdog."""
     try:
         return bool(setting())
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Counters in graphs: how many collectives began and ended, read while a graph runs."""
+"""Counters in graphs: the collectives that began and ended, read while a graph runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ordinals = itertools.count()
 class _Cell:
     """An int64 that graphs write, from any depth of loops and conditionals, and threads read.
 
-    Not a `tf.Variable`: a strategy would make copies of it.
+    It is no `tf.Variable`, since a strategy would make copies of one.
     """
 
     def __init__(self, device: str) -> None:
@@ -45,10 +45,10 @@ class _Cell:
 
 
 class Counter:
-    """Counts what one local replica does in one group of ranks.
+    """Counts the collectives of one local replica in one group of ranks.
 
-    Its variables are on the replica's device if that is a CPU, and updated by three small ops for
-    each collective.
+    Its variables are on the replica's device if that is a CPU, and on the host's CPU otherwise.
+    Three small ops update them for each collective.
     """
 
     def __init__(self, device: str, texts: list[str]) -> None:
@@ -56,7 +56,7 @@ class Counter:
         self._texts = texts
 
     def begin(self, tensor: tf.Tensor, text: str) -> tf.Tensor:
-        """`tensor`, once it is counted that a collective with it begins."""
+        """Returns `tensor`, once it is counted that a collective with it begins."""
         self._texts.append(text)
         with tf.control_dependencies([tensor]):
             updates = [self._text.put(len(self._texts) - 1), self._begun.add_one()]
@@ -64,14 +64,14 @@ class Counter:
             return tf.identity(tensor)
 
     def end(self, tensor: tf.Tensor) -> tf.Tensor:
-        """`tensor`, once it is counted that the collective it comes from is done."""
+        """Returns `tensor`, once it is counted that the collective it comes from is done."""
         with tf.control_dependencies([tensor]):
             update = self._done.add_one()
         with tf.control_dependencies([update]):
             return tf.identity(tensor)
 
     def read(self) -> tuple[int, int, str]:
-        """Numbers of collectives begun and done, and the one begun last."""
+        """Returns the numbers of collectives begun and done, and the one begun last."""
         done, begun, text = self._done.read(), self._begun.read(), self._text.read()
         return begun, done, self._texts[text] if begun else ""
 
@@ -86,7 +86,7 @@ class ProgressCounters:
         self._steps = _Cell("/device:CPU:0")
 
     def counter(self, device: str) -> Counter:
-        """A new counter for a replica on `device` and one group."""
+        """Makes a counter for a replica on `device` and one group."""
         on_cpu = device if ":CPU:" in device else device.rsplit("/", 1)[0] + "/device:CPU:0"
         with self._lock:
             self._counters.append(Counter(on_cpu, self._texts))
@@ -97,7 +97,7 @@ class ProgressCounters:
         return self._steps.add_one()
 
     def read(self) -> Progress:
-        """Where the process is now."""
+        """Returns how far the process is now."""
         with self._lock:
             counters = list(self._counters)
         readings = [counter.read() for counter in counters]

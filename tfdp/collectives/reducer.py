@@ -1,4 +1,4 @@
-"""Sums lists of tensors over the replicas: buckets, and a topology's schedule for each."""
+"""Sums of lists of tensors over the replicas: in buckets, by a topology's schedule for each."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SUMMABLE = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64
 
 
 class Reducer:
-    """All-reduce as the strategy does it.
+    """Sums lists of tensors over the replicas, as the strategy does.
 
     Args:
       communicator: Runs the primitives.
       topology: Gives the schedule for each bucket.
       hosts: For each rank the index of its host.
-      bucket_bytes: Tensors up to half this size travel together, at most this many bytes at a time.
+      bucket_bytes: The most bytes that travel together; tensors up to half this size do.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Reducer:
         self._topology = topology
         self._hosts = tuple(hosts)
         self._bucket_bytes = bucket_bytes
-        self._schedule(bucket_bytes)  # A topology that cannot cover the ranks says so at once.
+        self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
     def all_reduce(
         self,
@@ -47,17 +47,19 @@ class Reducer:
         merge_rows: bool = False,
         watch: Watch | None = None,
     ) -> list[slices.Value]:
-        """The sum of each value over all replicas, the same bits on each of them.
+        """Returns the sum of each value over all replicas, the same bits on each of them.
 
-        Of slices the result holds every replica's rows in the order of ranks, which is what one
-        device given the global batch computes: Keras' Adam squares each row, so that rows which
-        were merged train otherwise. Gathering sends n times the rows of the replica with the most.
+        The sum of slices holds every replica's rows in the order of ranks, which is what one device
+        given the global batch computes. Keras' Adam squares each row, so merged rows would train
+        otherwise. Gathering sends n times the rows of the replica with the most.
+
         Args:
           values: Dense tensors, or IndexedSlices.
-          rank: The caller's.
+          rank: The caller's rank.
           prepare: Applied to each buffer before it is sent, elementwise: once per bucket, not per
             tensor.
-          merge_rows: Let slices be summed by row before they travel, see `slices.all_reduce`.
+          merge_rows: Whether slices may be summed by row before they travel; see
+            `slices.all_reduce`.
           watch: Is told of each bucket, and then of what travels alone.
         """
         prepare = prepare or (lambda tensor: tensor)
@@ -90,7 +92,7 @@ class Reducer:
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
-        """Rank 0's `value` on every replica, for numbers and booleans."""
+        """Returns rank 0's `value` on every replica, for numbers and booleans."""
         small = value.dtype.is_bool or (value.dtype.is_integer and value.dtype.size < 4)
         as_number = tf.cast(value, tf.int32) if small else value
         own = as_number if rank == 0 else tf.zeros_like(as_number)
@@ -119,7 +121,7 @@ class Reducer:
         ]
 
     def _bytes_sent(self, tensors: list[tf.Tensor], rank: int) -> int | tf.Tensor:
-        """Of a bucket, by the rank; of unknown shape, what the engine's own ring sends."""
+        """Returns the bytes of a bucket that the rank sends; by the engine's ring if unknown."""
         sizes = [size for tensor in tensors if (size := _item(tensor).size_bytes) is not None]
         if len(sizes) < len(tensors):
             world_size = self._communicator.world_size
@@ -131,7 +133,7 @@ class Reducer:
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
         size_bytes = _item(tensor).size_bytes
         if size_bytes is None:
-            # Where chunks lie is not known before the step runs.
+            # The places of chunks are not known before the step runs.
             schedule = Native().schedule(self._communicator.world_size, self._hosts, 0)
         else:
             schedule = self._schedule(size_bytes)

@@ -1,4 +1,4 @@
-"""TensorFlow's collective runtime between processes: start it, and end what waits in it."""
+"""TensorFlow's collective runtime between processes: its start, and the end of what waits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ _SHARE = "TF_GRPC_REUSE_PORT"
 def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | None = None) -> None:
     """Starts this process' server; returns once it listens.
 
-    It listens on all interfaces and does what anybody asks of it; TensorFlow gives it neither
-    another address nor credentials. The kernel is told to let nobody but `admitted` connect.
+    The server listens on all interfaces and does what anybody asks of it; TensorFlow gives it
+    neither another address nor credentials. The kernel is told to let nobody but `admitted`
+    connect.
 
-    No coordination service: it would end the process where a peer is lost, without an error.
+    There is no coordination service: it would end the process without an error where a peer is
+    lost.
 
     Args:
-      rank: This process'.
+      rank: The rank of this process.
       addresses: "host:port" of each process.
-      admitted: Who may connect; None for everybody.
+      admitted: The networks that may connect; None: everybody.
 
     Raises:
       ClusterError: TensorFlow is in use already, or cannot listen on the address.
@@ -69,7 +71,8 @@ def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | Non
     if door is not None:
         if not is_beside(door):
             _warn_of_open_port(rank, port_of(addresses[rank]), "TensorFlow listens elsewhere")
-        door.detach()  # the kernel closes it with the process; Python would before TensorFlow ends
+        # The kernel closes the socket with the process; Python would, before TensorFlow ends.
+        door.detach()
 
 
 def _door(networks: Sequence[Network], rank: int, port: int) -> socket.socket | None:
@@ -94,7 +97,7 @@ def _warn_of_open_port(rank: int, port: int, reason: str) -> None:
 
 @contextlib.contextmanager
 def _sharing_ports() -> Iterator[None]:
-    """TensorFlow's server lets others of this process share its port, as `doorkeeper` needs it."""
+    """Lets sockets of this process share the server's port, as `doorkeeper` needs it."""
     before = os.environ.get(_SHARE)
     os.environ[_SHARE] = "1"
     try:
@@ -111,7 +114,7 @@ def abort(message: str) -> None:
 
 
 def device_prefix(rank: int) -> str:
-    """How TensorFlow names the devices of a process.
+    """Returns the beginning of TensorFlow's names for a process' devices.
 
     >>> device_prefix(3)
     '/job:worker/replica:0/task:3'

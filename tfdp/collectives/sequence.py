@@ -1,4 +1,4 @@
-"""Which collectives each replica issues, compared before any of them can wait for another."""
+"""The collectives that each replica issues, compared before one can wait for another."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import tensorflow as tf
 from tfdp.collectives import shapes
 from tfdp.errors import CollectiveMismatchError
 
-# TensorFlow's own strategies count group keys from 1 and instance keys from 100; a key belongs to
-# one list of members for the life of the process, so these start far above.
+# TensorFlow's own strategies count group keys from 1 and instance keys from 100. A key belongs to
+# one list of members for the life of the process, so the keys here start far above.
 _FIRST_KEY = 1 << 24
 _next_key = types.SimpleNamespace(value=_FIRST_KEY)
 _lock = threading.Lock()
@@ -24,10 +24,7 @@ _current = threading.local()
 
 
 def next_key(count: int = 1) -> int:
-    """The first of `count` keys that nothing in this process has used for a group or an instance.
-
-    They follow each other.
-    """
+    """Returns the first of `count` consecutive keys that nothing in this process has used."""
     with _lock:
         first = _next_key.value
         _next_key.value += count
@@ -39,10 +36,10 @@ class Call:
     """One collective as a replica issues it.
 
     Attributes:
-      kind: Such as "all_reduce".
+      kind: The name of the operation, such as "all_reduce".
       dtype: The name of the dtype.
-      shape: The static shape, None for an unknown dimension; None where the rank is unknown. A
-        call whose shape is known when it runs waits for no call whose shape was known before.
+      shape: The static shape, None for an unknown dimension; None where the rank is unknown. A call
+        whose shape is known only when it runs never meets one whose shape was known before.
       group: The ranks that take part.
     """
 
@@ -59,14 +56,14 @@ class Call:
 class Sequences:
     """The collectives of one traced replica function, by rank.
 
-    While a replica's function is traced inside `replica(rank)`, `Communicator` asks
-    `instance_key` for the key of each collective: replicas that issue the same sequence get the
-    same keys. Keys are fixed in the graph, so that loops and conditionals can hold collectives.
+    While a replica's function is traced inside `replica(rank)`, `Communicator` asks `instance_key`
+    for the key of each collective: replicas that issue the same sequence get the same keys. Keys
+    are fixed in the graph, so loops and conditionals can hold collectives.
 
     Args:
-      key_of: The first key of a call, given how many equal ones its rank issued before, and how
-        many keys it needs. Processes trace at different times and must come to the same keys;
-        within one process each trace has new ones.
+      key_of: Returns the first key of a call, given how many equal ones its rank issued before, and
+        how many keys it needs. Processes trace at different times and must come to the same keys.
+        None: within one process each trace has new keys.
     """
 
     def __init__(self, key_of: Callable[[Call, int, int], int] | None = None) -> None:
@@ -81,7 +78,7 @@ class Sequences:
 
     @contextlib.contextmanager
     def replica(self, rank: int) -> Iterator[None]:
-        """Records what the calling thread issues as that of `rank`."""
+        """Records the collectives that the calling thread issues as those of `rank`."""
         outer = getattr(_current, "value", None)
         _current.value = (self, rank)
         self._calls[rank] = []
@@ -93,7 +90,7 @@ class Sequences:
 
     @contextlib.contextmanager
     def going_on(self, rank: int) -> Iterator[None]:
-        """As `replica`, after what `rank` issued before; outside of a replica function."""
+        """Records calls after earlier ones of `rank`, outside of a replica function."""
         outer = getattr(_current, "value", None)
         _current.value = (self, rank)
         self._calls.setdefault(rank, [])
@@ -106,9 +103,9 @@ class Sequences:
         """Records `call` and returns its first key, which the other members of its group get too.
 
         Args:
-          rank: The caller's.
-          call: What it issues.
-          keys: How many keys that follow each other the call needs.
+          rank: The caller's rank.
+          call: The collective that it issues.
+          keys: The number of consecutive keys that the call needs.
         """
         self._calls[rank].append(call)
         counted = call.group if self._key_of is None else call
@@ -121,20 +118,20 @@ class Sequences:
         return self._instance_keys[call.group, position]
 
     def note_shape(self, rank: int, tensor: tf.Tensor) -> None:
-        """Notes the tensor of the last call, whose shape `check` compares when the step runs."""
+        """Notes the tensor of the last call; `check` compares its shape when the step runs."""
         call = self._calls[rank][-1]
         position = len(self._calls[rank])
         self._shapes.setdefault((call, position), {})[rank] = shapes.sizes(tensor)
 
     def is_in_own_graph(self, rank: int) -> bool:
-        """Whether the replica function's own graph is being built, not a loop or function in it."""
+        """Returns whether the replica function's own graph is being built, not one inside it."""
         if self._key_of is not None:
             # Other processes may have given the function or a loop around it another name.
             return False
         return tf.compat.v1.get_default_graph() is self._graphs[rank]
 
     def check(self) -> None:
-        """Compares the replicas.
+        """Compares the collectives of the replicas.
 
         Raises:
           CollectiveMismatchError: Names the two replicas, the position and both collectives.
@@ -147,11 +144,11 @@ class Sequences:
                 self._compare(first, self.issued(first, group), rank, self.issued(rank, group))
 
     def groups(self) -> list[tuple[int, ...]]:
-        """The groups in which the recorded ranks communicate."""
+        """Returns the groups in which the recorded ranks communicate."""
         return sorted({call.group for calls in self._calls.values() for call in calls})
 
     def issued(self, rank: int, group: tuple[int, ...]) -> list[Call]:
-        """The collectives that `rank` issued in `group`."""
+        """Returns the collectives that `rank` issued in `group`."""
         return [call for call in self._calls[rank] if call.group == group]
 
     def _compare(self, a: int, calls_a: list[Call], b: int, calls_b: list[Call]) -> None:
@@ -170,13 +167,13 @@ class Sequences:
 
 
 def own_graph() -> tf.Graph | None:
-    """The graph in which the calling thread's replica function began; None outside of one."""
+    """Returns the graph in which the calling thread's replica function began; None outside."""
     value = getattr(_current, "value", None)
     return None if value is None else value[0]._graphs.get(value[1])
 
 
 def current() -> tuple[Sequences, int]:
-    """The record and the rank of the calling thread.
+    """Returns the record and the rank of the calling thread.
 
     Raises:
       RuntimeError: The thread is not inside a replica function.

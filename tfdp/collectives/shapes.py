@@ -1,4 +1,4 @@
-"""Shapes that are known when a step runs: replicas whose shapes differ would wait for ever."""
+"""Comparison of shapes that only a running step knows; with other shapes replicas would hang."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ REMEDY = (
     "Values of different shapes have no sum: reduce or pad them first, or join their rows with "
     "`all_gather`. Where one replica alone knows a length, `tf.ensure_shape` says it on the others."
 )
-_MOST_AXES = 8  # of a tensor of unknown rank
+_MOST_AXES = 8  # the most that a tensor of unknown rank may have
 
 
 def sizes(tensor: tf.Tensor) -> tf.Tensor:
-    """The shape as int32, filled up by -1 where the rank is unknown."""
+    """Returns the shape as int32, filled up by -1 where the rank is unknown."""
     shape = tf.shape(tensor)
     if tensor.shape.rank is not None:
         return shape
@@ -27,8 +27,8 @@ def check(call: str, ranks: Sequence[int], shapes: Sequence[tf.Tensor]) -> tf.Op
 
     Args:
       call: The collective in words.
-      ranks: Who calls it.
-      shapes: Of each what `sizes` gave.
+      ranks: The ranks that call it.
+      shapes: For each rank the result of `sizes`.
     """
     with tf.device("CPU:0"):
         same = tf.reduce_all([tf.reduce_all(shape == shapes[0]) for shape in shapes])
@@ -36,7 +36,8 @@ def check(call: str, ranks: Sequence[int], shapes: Sequence[tf.Tensor]) -> tf.Op
         for rank, shape in zip(ranks, shapes, strict=True):
             said += [f"On replica {rank} it has", shape]
         assertion = tf.raw_ops.Assert(condition=same, data=[*said, REMEDY], summarize=_MOST_AXES)
-    # Ordered after all that was traced before, it would wait for the collective.
+    # TensorFlow orders an assertion after all that was traced before it; this one must not wait for
+    # the collective.
     graph = tf.compat.v1.get_default_graph()
     dependencies = getattr(graph, "experimental_acd_manager", None)
     if dependencies is not None:

@@ -9,19 +9,19 @@ import tensorflow as tf
 
 from tfdp.collectives.communicator import Communicator
 
-# What is summed: of slices, the rows of all ranks.
+# A value that is summed: a tensor, or slices, whose sum holds the rows of all ranks.
 Value: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 
 def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Value) -> Value:
-    """`fn` of a tensor, or of the values of IndexedSlices."""
+    """Applies `fn` to a tensor, or to the values of IndexedSlices."""
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)
     return fn(value)
 
 
 def size_bytes(slices: tf.IndexedSlices) -> tf.Tensor:
-    """Of the rows and their indices, an int64 scalar.
+    """Returns the bytes of the rows and their indices, an int64 scalar.
 
     >>> int(size_bytes(tf.IndexedSlices(tf.ones([3, 2]), tf.constant([0, 1, 0]))))
     36
@@ -34,7 +34,7 @@ def size_bytes(slices: tf.IndexedSlices) -> tf.Tensor:
 
 
 def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """The same with each row once, its values summed; rows in the order of their first values.
+    """Sums the values of equal rows: each row comes once, in the order of the rows' first values.
 
     >>> slices = tf.IndexedSlices(tf.constant([1.0, 2.0, 3.0]), tf.constant([7, 4, 7]))
     >>> one_each = merged(slices)
@@ -47,11 +47,11 @@ def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def gather(communicator: Communicator, slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """All ranks' rows, in the order of ranks.
+    """Concatenates all ranks' rows, in the order of ranks.
 
     Args:
-      communicator: Between all ranks.
-      slices: The caller's.
+      communicator: The collectives between all ranks.
+      slices: The caller's slices.
     """
     everyone = tuple(range(communicator.world_size))
     if len(everyone) == 1:
@@ -69,18 +69,18 @@ def all_reduce(
     slices: tf.IndexedSlices,
     sum_dense: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.IndexedSlices:
-    """The sum of all ranks' slices, the same bits on each: the merged rows of each, in their order.
+    """Returns the sum of all ranks' slices: each one's merged rows in order, the same bits on all.
 
-    Where these are more bytes than a dense all-reduce of the whole sends, that is sent, and each
-    row comes once. The step decides, by the most rows that a rank has.
+    Where these are more bytes than a dense all-reduce of the whole sends, the whole is sent, and
+    each row comes once. The step decides, by the most rows that a rank has.
 
     Cost: a gather of one number; then n times the rows of the rank with the most, or the dense
     all-reduce.
 
     Args:
-      communicator: Between all ranks.
-      slices: The caller's, with numbers as values.
-      sum_dense: The all-reduce for a tensor of known shape.
+      communicator: The collectives between all ranks.
+      slices: The caller's slices, with numbers as values.
+      sum_dense: Sums a tensor of known shape over all ranks.
     """
     everyone = tuple(range(communicator.world_size))
     if len(everyone) == 1:
@@ -111,7 +111,7 @@ def all_reduce(
 
 
 def _static_shape(slices: tf.IndexedSlices) -> list[int] | None:
-    """The shape of the whole, where it is known when the graph is built."""
+    """Returns the shape of the whole, if it is known when the graph is built."""
     known = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
     if known is None or not slices.values.shape[1:].is_fully_defined():
         return None

@@ -1,4 +1,4 @@
-"""Runs a schedule's transfers on TensorFlow's runtime: sends, receives, and adds what arrives.
+"""A schedule's transfers on TensorFlow's runtime: sends, receives, and sums of what arrives.
 
 A buffer is cut into slices that go through the schedule independently of each other: while one is
 added up, another is on its way.
@@ -26,13 +26,13 @@ def run(
     exchanges: Sequence[Exchange],
     tensor: tf.Tensor,
 ) -> tf.Tensor:
-    """The caller's buffer after `exchanges`, phases of `schedule` that follow each other.
+    """Returns the caller's buffer after `exchanges`, phases of `schedule` that follow each other.
 
     Args:
       communicator: Moves the pieces.
       schedule: Says where chunks lie.
       exchanges: Some of its phases, in their order.
-      tensor: What the caller holds before them; its shape must be known.
+      tensor: The buffer that the caller holds before them; its shape must be known.
     """
     size = tensor.shape.num_elements()
     if size == 0:
@@ -55,7 +55,7 @@ def run(
             summed = tf.identity(sums[0] if len(sums) == 1 else tf.concat(sums, axis=0))
         return tf.reshape(summed, tensor.shape)
 
-    # Names the transfers: in a cluster, calls of one name get the same keys again.
+    # The digest names the transfers: in a cluster, calls of one name get the same keys again.
     digest = zlib.crc32(repr((schedule.chunks, exchanges)).encode())
     kind = f"all_reduce in {len(exchanges)} exchanges ({digest:08x})"
     return communicator.together(transfer_all, kind, tensor, keys * len(slices))
@@ -74,7 +74,7 @@ def _exchange(
     rank: int,
     first_key: int,
 ) -> list[tf.Operation]:
-    """Changes `pieces` as `exchange` says; returns the sends."""
+    """Changes `pieces` as `exchange` says, and returns the sends."""
     keys = {transfer: first_key + i for i, transfer in enumerate(exchange.transfers)}
     sends, arrivals = [], []
     for transfer in exchange.sent_by(rank):
@@ -94,7 +94,7 @@ def _exchange(
 
 
 def _slices(size: int, size_bytes: int) -> list[tuple[int, int]]:
-    """Where the slices of a buffer begin and end.
+    """Returns the bounds of the slices of a buffer.
 
     >>> _slices(1000, 4000), _slices(2**20, 2**22)
     ([(0, 1000)], [(0, 262144), (262144, 524288), (524288, 786432), (786432, 1048576)])

@@ -1,6 +1,6 @@
 """Input: sources of examples, and the same batches of them for any number of replicas.
 
-Importing it is cheap: TensorFlow is loaded when the first name that needs it is used.
+Importing the package is cheap: it loads TensorFlow when the first name that needs it is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tfdp.data.pipeline`: from a source and options to global batches."""
+"""The function `tfdp.data.pipeline`, which makes a pipeline of a source and options."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ def pipeline(
     memory_bytes: int | None = None,
     shuffle_buffer: int = 10_000,
 ) -> Pipeline:
-    """Global batches of a source, for `fit`, `evaluate`, `predict` and loops of your own.
+    """Makes global batches of a source, for `fit`, `evaluate`, `predict` and loops of your own.
 
     Keras' `fit`, `evaluate` and `predict` know of pipelines once a strategy of tfdp was made. To
-    use one without any strategy, call `tfdp.keras_adapter.install()` after
-    `import tfdp.keras_adapter`; else they raise RuntimeError.
+    use a pipeline without any strategy, call `tfdp.keras_adapter.install()` after
+    `import tfdp.keras_adapter`; otherwise they raise RuntimeError.
 
     The t-th batch of an epoch holds the same examples in the same order for any number of replicas
-    and processes; each is cut as evenly as can be. Every example comes once an epoch, in an order
-    that is a pure function of (seed, epoch).
+    and processes; each batch is cut as evenly as can be. Every example comes once an epoch, in an
+    order that is a pure function of (seed, epoch).
 
     Args:
       source: Arrays and nests of them (`numpy.memmap` too), a `tf.data.Dataset` of single examples,
         a TensorFlow Datasets builder or name (with `split`) or data source, paths of TFRecord or
         ArrayRecord files, a directory of images by class, or an object of `tfdp.data.sources`.
-      global_batch_size: Examples of a batch, all replicas together.
-      seed: Of order and augmentation, at least 0.
-      split: Of TensorFlow Datasets.
-      shuffle: A new order of all examples each epoch; of a stream (a `tf.data.Dataset`) as far as
-        `shuffle_buffer` reaches. False: the source's order.
-      map_fn: Of one example, called as `Dataset.map` does; in a graph, in parallel. A parameter
-        `seed` without a default receives an int64 tensor of shape (2,), another one for each
-        example and epoch and the same for any number of replicas: give it to
-        `tf.image.stateless_*`. What it returns must be tensors, of one shape for all examples.
-      drop_remainder: Leaves out the last batch of an epoch if it is short.
-      cache: Keeps the examples, before `map_fn`, in memory from the first reading on.
-      prefetch: Batches that are ready beforehand; "auto": tf.data finds out.
-      memory_bytes: The most that batches in the making and prefetched ones may take in a process,
-        half each, though at least one of each; also the most for `cache` and for the buffer of
-        `shuffle`. Where the shapes of examples vary, and for strings, tf.data's own budget has to
-        do. None: as tf.data decides.
-      shuffle_buffer: Examples, for streams.
+      global_batch_size: The number of examples of a batch, all replicas together.
+      seed: The seed of order and augmentation, at least 0.
+      split: The split of a data set of TensorFlow Datasets.
+      shuffle: Whether each epoch has a new order of all examples; a stream (a `tf.data.Dataset`) is
+        shuffled as far as `shuffle_buffer` reaches. False: the source's order.
+      map_fn: A function of one example, called as `Dataset.map` calls it: in a graph, in parallel.
+        A parameter `seed` without a default receives an int64 tensor of shape (2,), another one for
+        each example and epoch and the same for any number of replicas: give it to
+        `tf.image.stateless_*`. The function must return tensors, of one shape for all examples.
+      drop_remainder: Whether to leave out the last batch of an epoch if it is short.
+      cache: Whether to keep the examples, before `map_fn`, in memory from the first reading on.
+      prefetch: The number of batches that are ready beforehand; "auto": tf.data chooses it.
+      memory_bytes: The most bytes that batches in the making and prefetched ones may take in a
+        process, half each, though at least one of each; also the most for `cache` and for the
+        buffer of `shuffle`. Where the shapes of examples vary, and for strings, tf.data's own
+        budget limits them instead. None: tf.data decides.
+      shuffle_buffer: The number of examples in the buffer that shuffles a stream.
 
     Returns:
       The pipeline, a `tf.data.Dataset`.
@@ -63,9 +63,9 @@ def pipeline(
       ValueError: An option or the source is not possible, or `global_batch_size` is more than all
         examples and `drop_remainder` is set.
 
-    Cost: an epoch's order takes 4 bytes an example, and 8 for those of the process' own replicas.
-    Of a source with random access each process reads its own replicas' examples; streams are read
-    whole by each.
+    Cost: an epoch's order takes 4 bytes an example, and 8 for the examples of the process' own
+    replicas. From a source with random access each process reads its own replicas' examples; each
+    process reads a whole stream.
 
     >>> import numpy as np, tfdp
     >>> batches = tfdp.data.pipeline(np.arange(5), 2, seed=1)

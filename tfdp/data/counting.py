@@ -1,7 +1,7 @@
-"""Counts each batch when a step takes it, and the time until it is there.
+"""Counts of the batches that steps take, and of the time until each is there.
 
-An iterator brings the variable along in which it counts, as one of its parts. So a step that was
-traced with one pipeline counts for another whose batches are of the same kind.
+An iterator carries the variable in which it counts as one of its parts. So a step that was traced
+with one pipeline counts for another whose batches are of the same kind.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from tfdp.data._tensorflow import IteratorSpec, OwnedIterator
 from tfdp.data.feed import AbstractFeed
 from tfdp.determinism import seconds_in_graph
 
-# What a graph knows of a variable that is a part of an iterator.
+# The spec of a variable that is a part of an iterator.
 HANDLE_SPEC = tf.TensorSpec([], tf.resource)
 
 
 def new_handle(value: Any) -> tf.Tensor:
-    """The handle of a new variable that lives as long as its handle, and starts with `value`."""
+    """Returns the handle of a new variable with `value`, which lives as long as the handle."""
     with tf.device("CPU:0"):
         value = tf.convert_to_tensor(value)
         handle = tf.raw_ops.VarHandleOp(
             dtype=value.dtype,
             shape=value.shape,
             shared_name="cd2c89b7-88b7-44c8-ad83-06c2a9158347",
-        )  # TensorFlow's name for what has none
+        )  # TensorFlow's name for resources without one
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     return handle
 
 
 class Clock:
-    """Times what is done in its context, eagerly or by a graph."""
+    """Times the work in its context, eagerly or in a graph."""
 
     def __enter__(self) -> Clock:
         if tf.executing_eagerly():
@@ -52,7 +52,7 @@ class Clock:
         self._order.__exit__(*error)
 
     def seconds_until(self, value: Any) -> Any:
-        """The seconds from the beginning of the context until `value`, a nest, is there."""
+        """Returns the seconds from the context's beginning until `value`, a nest, is there."""
         if tf.executing_eagerly():
             return time.perf_counter() - self._asked
         first, *_ = tf.nest.flatten(value, expand_composites=True)
@@ -66,7 +66,7 @@ class Tally:
     Both are in one variable, which iterators write wherever they run.
 
     Args:
-      handle: The variable's; a graph is given it as a part of an iterator. None: a new one.
+      handle: The variable's handle; a graph is given it as a part of an iterator. None: a new one.
 
     >>> tally = Tally()
     >>> tally.add(0.5)
@@ -83,15 +83,15 @@ class Tally:
         tf.raw_ops.AssignAddVariableOp(resource=self.handle, value=both)
 
     def read(self) -> tuple[int, float]:
-        """The number of batches, and the seconds."""
+        """Returns the number of batches, and the seconds."""
         with tf.init_scope():
             both = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.float64)
         batches, seconds = both.numpy().tolist()
         return int(batches), seconds
 
     def observe(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """`batches`, each counted when it leaves the dataset, and the time until it is there."""
-        # Zip asks in order: the clock, then the batches.
+        """Counts each batch that leaves the dataset, and the time until it is there."""
+        # `zip` asks its datasets in order: the clock first, then the batches.
         asked = tf.data.Dataset.range(1).repeat().map(lambda _: seconds_in_graph())
 
         def take(asked: tf.Tensor, batch: Any) -> Any:
@@ -105,10 +105,10 @@ class CountingIterator(OwnedIterator):
     """An iterator over batches that counts those it gives, in graphs too."""
 
     tally: Tally
-    feed: AbstractFeed | None = None  # where the iterator was made, not in graphs
+    feed: AbstractFeed | None = None  # known where the iterator was made, but not in graphs
 
     def get_next_as_optional(self) -> Any:
-        """The next batch, or none."""
+        """Returns the next batch, or an empty optional."""
         with Clock() as clock:
             optional = super().get_next_as_optional()
         is_there = tf.cast(optional.has_value(), tf.float64)
@@ -127,11 +127,11 @@ class CountingIterator(OwnedIterator):
 
 
 class CountingIteratorSpec(IteratorSpec):
-    """What a traced function knows of such an iterator."""
+    """The spec of a `CountingIterator`, which a traced function knows it by."""
 
     @property
     def value_type(self) -> type:
-        """The class."""
+        """The class that the spec describes."""
         return CountingIterator
 
     @property
@@ -149,7 +149,7 @@ class CountingIteratorSpec(IteratorSpec):
 
 
 def iterate(batches: tf.data.Dataset, feed: AbstractFeed, tally: Tally) -> CountingIterator:
-    """An iterator over a feed's batches, which counts in `tally`."""
+    """Returns an iterator over a feed's batches, which counts in `tally`."""
     iterator = CountingIterator(batches)
     iterator.feed, iterator.tally = feed, tally
     return iterator
@@ -157,7 +157,7 @@ def iterate(batches: tf.data.Dataset, feed: AbstractFeed, tally: Tally) -> Count
 
 @contextlib.contextmanager
 def explained(feed: AbstractFeed | None) -> Iterator[None]:
-    """Raises what the feed makes of an error of an iterator, and tells it of the end."""
+    """Raises the feed's explanation of an iterator's error, and tells the feed of the end."""
     try:
         yield
     except tf.errors.OutOfRangeError:

@@ -1,4 +1,4 @@
-"""How many examples a source has, and whether that will do."""
+"""The number of examples of a source, and the check that the options allow it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, Ab
 
 
 def checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:
-    """The number of examples; None: only reading them tells.
+    """Returns the number of examples; None: only reading them tells.
 
     Raises:
-      ValueError: There is none, or too few to fill a batch; the shapes of examples vary; they do
-        not fit into `memory_bytes`.
+      ValueError: There is none, or too few to fill a batch; the shapes of examples vary; the
+        examples do not fit into `memory_bytes`.
 
     >>> from tfdp.data.sources import ArraySource
     >>> checked_length(ArraySource([1, 2, 3]), PipelineOptions(global_batch_size=2, seed=1))
@@ -44,7 +44,7 @@ def checked_length(source: AbstractSource, options: PipelineOptions) -> int | No
 
 
 def empty(described: str) -> ValueError:
-    """The error for a source without examples; `described` as `describe` says it.
+    """Returns the error for a source without examples; `described` is its `describe()`.
 
     >>> print(empty("arrays of shape [0]"))
     `source` must hold at least one example; received arrays of shape [0], which is empty. ...

@@ -1,4 +1,4 @@
-"""What a strategy and Keras' trainer need of a source of global batches."""
+"""The interface of a source of global batches to a strategy and Keras' trainer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tfdp.data.counting import Tally
 
-# Whether Keras' trainer runs with the hooks of tfdp, which give it a feed's batches.
+# True while Keras' trainer runs with the hooks of tfdp, which give it a feed's batches.
 _TRAINER_KNOWS_FEEDS: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "trainer_knows_feeds", default=False
 )
@@ -24,7 +24,7 @@ _TRAINER = "keras.src.trainers."
 class AbstractFeed(abc.ABC):
     """A `tf.data.Dataset` of global batches that begins where the training is.
 
-    `Pipeline` is one. The strategy asks for the replicas' shares of the batches; the hooks of
+    `Pipeline` is one. The strategy asks for the replicas' shares of the batches. The hooks of
     Keras' trainer say which epoch begins, and what was trained.
     """
 
@@ -43,31 +43,32 @@ class AbstractFeed(abc.ABC):
     @property
     @abc.abstractmethod
     def tally(self) -> Tally:
-        """Where iterators count the batches that steps take of `cuts`."""
+        """The tally in which iterators count the batches that steps take of `cuts`."""
 
     @abc.abstractmethod
     def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
-        """The shares of `ranks`, batch by batch and in them rank by rank.
+        """Returns the shares of `ranks`, batch by batch, and each batch's shares rank by rank.
 
-        Of several replicas each element is (a share, its `shares.share_place`), and a share without
-        examples holds a stand-in, an example of its batch. Of one replica it is the batch.
+        For several replicas each element is a pair (a share, its `shares.share_place`), and a share
+        without examples holds a stand-in, an example of its batch. For one replica the element is
+        the batch.
         """
 
     @abc.abstractmethod
     def cardinality(self) -> tf.Tensor:
-        """The number of batches of a whole epoch, as tf.data says it; int64."""
+        """Returns the number of batches of a whole epoch, as tf.data writes it; int64."""
 
     @abc.abstractmethod
     def alike_on_all_ranks(self) -> dict[str, Any]:
-        """By name what all ranks' feeds must have in common; JSON."""
+        """Returns, by name, what all ranks' feeds must have in common; JSON."""
 
     @abc.abstractmethod
     def say_what_is_read(self, world_size: int) -> None:
-        """Logs, if so, that each process reads more than its own replicas' examples."""
+        """Logs if each process reads more than its own replicas' examples."""
 
     @abc.abstractmethod
     def explain(self, error: Exception) -> Exception:
-        """What is to be raised in the place of an error of its iterators."""
+        """Returns the error to be raised in the place of an error of its iterators."""
 
     # ---- where the training is
 
@@ -92,24 +93,24 @@ class AbstractFeed(abc.ABC):
 
     @abc.abstractmethod
     def endless(self) -> AbstractFeed:
-        """The same, going on with the next epoch where one ends."""
+        """Returns the same feed, going on with the next epoch where one ends."""
 
     @abc.abstractmethod
     def from_start(self) -> AbstractFeed:
-        """An epoch from its first batch, whatever was trained."""
+        """Returns an epoch from its first batch, whatever was trained."""
 
     @abc.abstractmethod
     def uncounted(self) -> AbstractFeed:
-        """The same, where nothing counts as trained but what `took` says."""
+        """Returns the same feed, where only `took` counts batches as trained."""
 
     @abc.abstractmethod
     def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> AbstractFeed:
-        """The same with a function of each replica's share of a batch; kept for an equal `key`."""
+        """Returns the feed with a function of each replica's share; kept for an equal `key`."""
 
 
 @contextlib.contextmanager
 def trainer_knows_feeds() -> Iterator[None]:
-    """Within it Keras' trainer gets feeds through the hooks of tfdp."""
+    """Lets Keras' trainer ask for feeds, which it gets through the hooks of tfdp."""
     token = _TRAINER_KNOWS_FEEDS.set(True)
     try:
         yield
@@ -118,7 +119,7 @@ def trainer_knows_feeds() -> Iterator[None]:
 
 
 def check_asker() -> None:
-    """Called where a feed is asked for its number of batches, which Keras' trainer does first.
+    """Checks who asks a feed for its number of batches, as Keras' trainer does first.
 
     Raises:
       RuntimeError: Keras' trainer asks, without the hooks of tfdp. It would then evaluate from the

@@ -1,4 +1,4 @@
-"""What a pipeline is, for the manifest of a run."""
+"""The identity of a pipeline, for the manifest of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdp.data.sources.abstract import AbstractSource
 def identify(
     source: AbstractSource, options: PipelineOptions, examples: int | None
 ) -> dict[str, Any]:
-    """See `Pipeline.identify`."""
+    """Describes a pipeline's source and options, as `Pipeline.identify` says."""
     chosen = {
         field.name: getattr(options, field.name) for field in dataclasses.fields(PipelineOptions)
     }

@@ -11,7 +11,7 @@ from tfdp.command_line import REQUIRED, add_command, option
 
 @dataclasses.dataclass(frozen=True)
 class IndexOptions:
-    """What is indexed, and whether again."""
+    """The options of `tfdp data index`."""
 
     files: tuple[str, ...] = option(
         REQUIRED, "a file, or a pattern in quotes", flags=("FILE",), nargs="+"
@@ -20,7 +20,7 @@ class IndexOptions:
 
 
 def add_data(commands: argparse._SubParsersAction) -> None:
-    """Adds `data` to the commands, and `index` to its."""
+    """Adds `data` to the commands, and `index` to the commands of `data`."""
     data = commands.add_parser("data", help="prepare files of training data")
     add_command(
         data.add_subparsers(metavar="TASK", required=True),
@@ -47,7 +47,7 @@ def _index(options: IndexOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def _index_file(path: str, force: bool) -> bool:
-    """Writes the index of a file, says what is in it and whether the file is whole."""
+    """Writes the index of a file, prints its numbers, and returns whether the file is whole."""
     from tfdp.data.sources.record_index import build_index, load_index
     from tfdp.data.sources.record_scan import HEADER
 

@@ -1,4 +1,4 @@
-"""The datasets of shares: random access by index, read, mapped and batched by tf.data."""
+"""Datasets of shares with random access by index: read, mapped and batched by tf.data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdp.data.order import epoch_key, epoch_order
 from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.shares import largest_share
 
-# Asked when an iterator starts: the epoch, and the position in it, where it begins.
+# Returns the epoch and the position in it where an iterator begins, asked when it starts.
 Begin = Callable[[], tuple[int, int]]
 
 
@@ -25,14 +25,14 @@ def each_epoch(
     batches_of: Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset],
     has_nothing_after: Callable[[int], bool] | None = None,
 ) -> tf.data.Dataset:
-    """What an iterator gives: the rest of the epoch in which it begins, and of all to come.
+    """Returns the dataset of the rest of the epoch where an iterator begins, and of later epochs.
 
     Args:
-      begin: Says where an iterator begins.
-      endless: Goes on with the next epochs.
-      batches_of: Called with (epoch, position), int64 scalars.
-      has_nothing_after: Asked when the rest of the epoch has been read, whether it was empty: then
-        it is the next. None: `begin` never says the end of an epoch.
+      begin: Returns where an iterator begins.
+      endless: Whether later epochs follow.
+      batches_of: Makes the batches, called with (epoch, position), int64 scalars.
+      has_nothing_after: Returns whether the rest of the epoch was empty, asked when it has been
+        read; if so, the next epoch follows. None: `begin` never returns the end of an epoch.
     """
 
     def ask() -> tuple[np.int64, np.int64]:
@@ -62,7 +62,7 @@ def each_epoch(
         )
 
     if not endless:
-        # Each function takes the start of an iterator some milliseconds: here is but one.
+        # Each function costs the start of an iterator some milliseconds: here is only one.
         return tf.data.Dataset.range(1).flat_map(lambda _: rest(*first()))
     return tf.data.Dataset.counter().scan(tf.constant(0, tf.int64), advance).flat_map(batches_of)
 
@@ -76,32 +76,34 @@ def indexed_shares(
     endless: bool,
     parallel_calls: int = tf.data.AUTOTUNE,
 ) -> tf.data.Dataset:
-    """The shares of `ranks`, batch by batch and rank by rank, of one epoch or of all to come.
+    """Returns the shares of `ranks`, batch by batch and rank by rank, of one epoch or all to come.
 
-    Of several replicas each comes with its place in the batch, as `plan.Shares` says it; one that
-    is empty holds a stand-in, an example of its batch.
+    For several replicas each share comes with its place in the batch, as `plan.Shares` has it, and
+    an empty share holds a stand-in, an example of its batch.
 
-    1. When an iterator reaches an epoch: its order, and from it the rows of indices (`plan.cut`).
-    2. Rows are read in parallel; or examples, where each is decoded by itself.
-    3. `map_fn`, in parallel, of single examples, which then are batched.
-    4. What only fills a row is cut off.
+    1. When an iterator reaches an epoch, the epoch's order is drawn and cut into rows of indices
+       (`plan.cut`).
+    2. Rows are read in parallel; or examples, if each is decoded by itself.
+    3. `map_fn` runs in parallel on single examples, which are then batched.
+    4. The examples that only fill a row are cut off.
 
-    Only step 1 is in the `flat_map` over epochs: in there tf.data runs functions at half the speed.
+    Only step 1 is in the `flat_map` over epochs, because tf.data runs functions inside of one at
+    half the speed.
 
     Args:
-      source: Of the examples.
-      options: The pipeline's.
-      begin: Says where an iterator begins.
-      num_replicas: Of all processes.
-      ranks: Whose shares are wanted.
-      endless: Goes on with the next epochs.
-      parallel_calls: How many rows are read, and examples mapped, at once.
+      source: The source of the examples.
+      options: The pipeline's options.
+      begin: Returns where an iterator begins.
+      num_replicas: The number of replicas in all processes.
+      ranks: The ranks whose shares are wanted.
+      endless: Whether later epochs follow.
+      parallel_calls: The number of rows that are read, and of examples that are mapped, at once.
     """
     length = len(source)
     batch_size = min(options.global_batch_size, length)
     width = largest_share(batch_size, num_replicas)
-    # TensorFlow keeps functions of Python as long as the process lives: this one holds numbers, and
-    # not `options`, whose `map_fn` may hold anything.
+    # TensorFlow keeps Python functions as long as the process lives. `plan_epoch` therefore holds
+    # numbers, and not `options`, whose `map_fn` may hold anything.
     seed, shuffle, drop_remainder = options.seed, options.shuffle, options.drop_remainder
     is_full = drop_remainder and batch_size % num_replicas == 0
 
@@ -129,7 +131,7 @@ def indexed_shares(
         return _parallel(rows, read, parallel_calls)
     function = _checked_function(source, options)
     if num_replicas == 1 and not endless:
-        # The last batch is what is left: nothing need fill its row.
+        # The last batch is what is left of the epoch, so nothing need fill its row.
         rows = rows.map(lambda row, place, key: (_filled(row, place), place, key))
         examples = _mapped(source, rows, function, parallel_calls, with_numbers=False)
         return examples.batch(width, drop_remainder)
@@ -146,7 +148,7 @@ def indexed_shares(
 
 
 def _filled(rows: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-    """Those of `rows` that are the share's; one, a stand-in, where it has none."""
+    """Returns the rows that belong to the share; one row, a stand-in, if it has none."""
     return rows[: tf.maximum(place[1], 1)]
 
 
@@ -157,7 +159,7 @@ def _mapped(
     parallel_calls: int,
     with_numbers: bool,
 ) -> tf.data.Dataset:
-    """The mapped examples of all rows, one by one; each as (its `_numbers`, the example) if so."""
+    """Returns the mapped examples of all rows; `with_numbers` as (`_numbers`, example)."""
 
     def map_one(numbers: tf.Tensor, *example: Any) -> Any:
         index, key, *_ = tf.unstack(numbers)  # one op
@@ -177,9 +179,9 @@ def _mapped(
 
 
 def _numbers(row: tf.Tensor, place: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Index, key of the epoch and place of the share for each index of a row, shape (width, 6).
+    """Returns index, epoch's key and share's place for each index of a row, shape (width, 6).
 
-    Together, since each tensor costs tf.data a microsecond an example.
+    They are one tensor, since each tensor costs tf.data a microsecond an example.
     """
     same = tf.concat([[key], place], 0)
     return tf.concat([row[:, None], tf.tile(same[None], [tf.shape(row)[0], 1])], 1)

@@ -1,4 +1,4 @@
-"""The shares of some replicas as a dataset: read, mapped, batched and prefetched."""
+"""The dataset of some replicas' shares: read, mapped, batched and prefetched."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def make_shares(
     num_replicas: int,
     ranks: range,
 ) -> tf.data.Dataset:
-    """The shares, batch by batch and in them rank by rank; of several replicas with their places.
+    """Returns the shares, batch by batch and rank by rank; for several replicas with their places.
 
     Args:
-      source: Where the examples come from.
-      options: The pipeline's.
-      progress: Says where an iterator begins, and is told the length of a stream.
-      view: How the pipeline is looked at.
+      source: The source of the examples.
+      options: The pipeline's options.
+      progress: Tells where an iterator begins, and is told the length of a stream.
+      view: The way the pipeline is looked at.
       num_replicas: The number of replicas in all processes.
-      ranks: The replicas whose shares are wanted.
+      ranks: The ranks whose shares are wanted.
     """
-    # TensorFlow keeps what it calls as long as the process lives: these hold no data.
+    # TensorFlow keeps Python functions as long as the process lives: `begin` and `learn` therefore
+    # hold no data.
     from_start, described = view.from_start, source.describe()
 
     def begin() -> tuple[int, int]:
@@ -81,7 +82,7 @@ def make_shares(
 
 
 def _of_share(share_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`share_fn` of a share that comes with its place."""
+    """Applies `share_fn` to a share that comes with its place."""
 
     def function(share: Any, place: tf.Tensor) -> Any:
         return (share_fn(*share) if isinstance(share, tuple) else share_fn(share)), place
@@ -90,18 +91,18 @@ def _of_share(share_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without_stand_ins(cuts: tf.data.Dataset) -> tf.data.Dataset:
-    """Shares as they are, of shares that come with their places and hold stand-ins."""
+    """Removes the stand-ins from shares that come with their places, and the places."""
     return cuts.map(
         lambda share, place: tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
     )
 
 
 def tuned(dataset: tf.data.Dataset, options: PipelineOptions) -> tf.data.Dataset:
-    """`dataset` with tf.data's options as the pipeline needs them."""
+    """Returns `dataset` with tf.data's options as the pipeline needs them."""
     chosen = tf.data.Options()
-    # What tf.data adds behind the last step would count batches before they are taken.
+    # A prefetch that tf.data adds after the last step would count batches before they are taken.
     chosen.experimental_optimization.inject_prefetch = False
-    # It would run the small steps between batches in parallel, each with a buffer of its own.
+    # This would run the small steps between batches in parallel, each with a buffer of its own.
     chosen.experimental_optimization.map_parallelization = False
     chosen.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     if options.memory_bytes is not None:
@@ -110,7 +111,7 @@ def tuned(dataset: tf.data.Dataset, options: PipelineOptions) -> tf.data.Dataset
 
 
 def _limits(options: PipelineOptions, size: int | None, width: int) -> tuple[int, int]:
-    """How many shares may be made at once, and how many may wait."""
+    """Returns the most shares that may be made at once, and the most that may wait."""
     if options.memory_bytes is None or size is None:
         return tf.data.AUTOTUNE, tf.data.AUTOTUNE
     return batches_within(options.memory_bytes, size * width)

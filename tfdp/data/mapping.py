@@ -1,4 +1,4 @@
-"""What is done to each example: the user's function, its seed, and the check of its shapes."""
+"""The mapping of each example: the user's function, its seed, and the check of its shapes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-# (index, key, example) -> what is batched; index and key are int64 scalars.
+# Maps (index, key, example) to the example that is batched; index and key are int64 scalars.
 ExampleFunction = Callable[[tf.Tensor, tf.Tensor, Any], Any]
 
 
 def example_function(map_fn: Callable[..., Any] | None) -> ExampleFunction:
-    """`map_fn` as datasets call it here: a tuple's parts one by one, and a seed if it needs one.
+    """Wraps `map_fn` for datasets: it gets a tuple's parts one by one, and a seed if it needs one.
 
     The seed is an int64 tensor of shape (2,), as `tf.random.stateless_*` takes: a number for the
     epoch, and the example's index. It is given to a parameter `seed` that nothing else fills.
@@ -27,7 +27,7 @@ def example_function(map_fn: Callable[..., Any] | None) -> ExampleFunction:
             result = map_fn(*parts, seed=tf.stack([key, index]))
         else:
             result = map_fn(*parts)
-        # As tf.data does with what a function returns, but not with lists inside of it.
+        # A list becomes a tuple, as in tf.data; lists inside of the result stay.
         return tuple(result) if isinstance(result, list) else result
 
     return mapped
@@ -37,8 +37,8 @@ def check_dense(element_spec: Any, described: str) -> None:
     """Raises ValueError unless all parts of an example are tensors, which can be cut and batched.
 
     Args:
-      element_spec: Of the example.
-      described: Where it comes from.
+      element_spec: The spec of the example.
+      described: The origin of the example, in words.
     """
     for spec in tf.nest.flatten(element_spec):
         if not isinstance(spec, tf.TensorSpec):
@@ -50,18 +50,18 @@ def check_dense(element_spec: Any, described: str) -> None:
 
 
 def with_one_shape(function: ExampleFunction, examples: tf.data.Dataset) -> ExampleFunction:
-    """`function`, checked to return what can be batched.
+    """Returns `function` with a check that its results can be batched.
 
-    Nothing is checked where the shapes are known beforehand. Else each must be that of the first
-    example, which is computed here.
+    Nothing is checked if the shapes are known beforehand. Otherwise each example must have the
+    shape of the first, which is computed here.
 
     Args:
-      function: Of an example.
-      examples: Of (index, example), at least one.
+      function: A function of an example.
+      examples: A dataset of (index, example), at least one.
 
     Raises:
-      ValueError: It returns something else than tensors.
-      Exception: Whatever it raises when it is traced.
+      ValueError: The function returns something else than tensors.
+      Exception: The function's own error when it is traced.
     """
     mapped = examples.map(lambda index, example: function(index, tf.constant(0, tf.int64), example))
     check_dense(mapped.element_spec, "`map_fn`")
@@ -71,7 +71,7 @@ def with_one_shape(function: ExampleFunction, examples: tf.data.Dataset) -> Exam
         return function
     first = next(iter(mapped.take(1)), None)
     if first is None:
-        return function  # there is no example: the first epoch says so
+        return function  # there is no example: the first epoch raises the error
     shapes = [
         tuple(leaf.shape) if varies else None
         for leaf, varies in zip(tf.nest.flatten(first), vary, strict=True)
@@ -106,7 +106,7 @@ def _of_shape(leaf: tf.Tensor, shape: tuple[int, ...], index: tf.Tensor) -> tf.T
 
 
 def _needs_seed(map_fn: Callable[..., Any], parts: tuple[Any, ...]) -> bool:
-    """Whether a parameter `seed` is left without a value, as it is not where it has a default."""
+    """Returns whether a parameter `seed` has no value yet; with a default it has one."""
     try:
         signature = inspect.signature(map_fn)
     except ValueError:  # a function of C without a signature

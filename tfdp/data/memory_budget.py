@@ -1,4 +1,4 @@
-"""How much may be read and mapped beforehand within a number of bytes."""
+"""Limits to what is read and mapped beforehand, within a number of bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def example_bytes(element_spec: Any) -> int | None:
-    """The bytes of one example; None where shapes vary, and of strings.
+    """Returns the bytes of one example; None where shapes vary, and for strings.
 
     >>> example_bytes((tf.TensorSpec([28, 28], tf.uint8), tf.TensorSpec([], tf.int32)))
     788
@@ -24,13 +24,14 @@ def example_bytes(element_spec: Any) -> int | None:
 
 
 def batches_within(memory_bytes: int, batch_bytes: int) -> tuple[int, int]:
-    """How many batches may be made at once, and how many may wait for the steps.
+    """Returns the most batches that may be made at once, and the most that may wait for the steps.
 
-    What is made and what waits share the memory, half each; one of each there must be.
+    Batches in the making and waiting batches share the memory, half each; one of each must be
+    possible.
 
     Args:
-      memory_bytes: For both.
-      batch_bytes: Of one process' part of a batch.
+      memory_bytes: The bytes for both.
+      batch_bytes: The bytes of one process' part of a batch.
 
     >>> batches_within(10_000_000, 1_000_000)[1]
     5

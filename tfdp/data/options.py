@@ -1,4 +1,4 @@
-"""What a pipeline is asked for, checked where it is said."""
+"""The options of a pipeline, checked when they are given."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PipelineOptions:
     def __post_init__(self) -> None:
         _check_whole("global_batch_size", self.global_batch_size, 1, "256")
         _check_whole("seed", self.seed, 0, "1")
-        # NumPy's integers would be in the state, which is JSON.
+        # The state holds these numbers as JSON, which knows no integers of NumPy.
         for name in ("global_batch_size", "seed"):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
         if self.seed >= 2**63:

@@ -6,16 +6,16 @@ import numpy as np
 
 
 def epoch_order(length: int, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-    """Which example comes at each place of an epoch.
+    """Returns the index of the example at each place of an epoch.
 
-    Drawn by `numpy.random.RandomState`, whose stream NumPy has frozen (NEP 19): the order stays
-    what it is with other versions and on other machines.
+    The order is drawn by `numpy.random.RandomState`, whose stream NumPy has frozen (NEP 19), so it
+    stays the same with other versions and on other machines.
 
     Args:
       length: The number of examples.
-      seed: The pipeline's.
-      epoch: How many epochs came before.
-      shuffle: False: in the order of the source.
+      seed: The pipeline's seed.
+      epoch: The number of epochs that came before.
+      shuffle: Whether the order is drawn. False: the order of the source.
 
     Returns:
       A permutation of range(length), int32 where that suffices, else int64.
@@ -32,7 +32,7 @@ def epoch_order(length: int, seed: int, epoch: int, shuffle: bool) -> np.ndarray
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """A number for each epoch of each seed, from which its examples' own seeds are made; int64.
+    """Returns a number for each epoch of each seed, of which its examples' seeds are made; int64.
 
     >>> epoch_key(1, 0) == epoch_key(1, 0), epoch_key(1, 0) == epoch_key(1, 1)
     (True, False)
@@ -42,6 +42,6 @@ def epoch_key(seed: int, epoch: int) -> int:
 
 
 def _words(seed: int, epoch: int, purpose: int) -> list[int]:
-    """What seeds the generator: 32 bits each."""
+    """Returns the words, 32 bits each, that seed the generator."""
     mask = 2**32 - 1
     return [purpose, seed & mask, seed >> 32 & mask, epoch & mask, epoch >> 32 & mask]

@@ -27,18 +27,19 @@ Structure = Any
 
 
 class Pipeline(tf.data.Dataset, AbstractFeed):
-    """What `tfdp.data.pipeline` makes: a dataset of global batches that knows how far it is.
+    """A dataset of global batches that knows how far it is; `tfdp.data.pipeline` makes it.
 
-    An iterator begins where the training is: the next batch that was not taken yet. So a loop that
-    was left in the middle of an epoch goes on with the rest of it, and so does one after `restore`.
-    `evaluate` and `predict` begin at the first batch and change nothing.
+    An iterator begins where the training is, at the next batch that was not taken yet. So a loop
+    that was left in the middle of an epoch goes on with the rest of it, and so does one after
+    `restore`. `evaluate` and `predict` begin at the first batch and change nothing.
 
-    Under a strategy of tfdp each replica receives its share and `place` counts what the steps took.
-    Under another, but for `fit`, and through `map`, `take` and the other methods of datasets, it is
-    a plain dataset: then what is prefetched after it counts as taken.
+    Under a strategy of tfdp each replica receives its share, and `place` counts the batches that
+    steps took. Under another strategy, except in `fit`, and through `map`, `take` and the other
+    methods of datasets, it is a plain dataset: then batches that are prefetched after it count as
+    taken.
 
     Attributes:
-      source: Of the examples.
+      source: The source of the examples.
       pipeline_options: A `PipelineOptions`.
       progress: The count of batches taken, and of the seconds that steps waited for them.
 
@@ -74,10 +75,10 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         self._view = view = view or View()
         self._views: dict[Any, Pipeline] = {}
         self._shares: dict[tuple[int, range], tf.data.Dataset] = {}
-        # What iterators of the other views count is not read.
+        # Iterators of the other views count in a tally that nobody reads.
         self._tally = self.progress.tally if view.counts and not view.from_start else Tally()
         self._batches = self.cuts(1, range(1))
-        # What other strategies and `map` start from.
+        # Other strategies and `map` start from the plain dataset.
         self._plain = tuned(self._tally.observe(self._batches), options)
         super().__init__(tf.data.experimental.to_variant(self._plain))
 
@@ -90,14 +91,14 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
     @property
     def element_spec(self) -> Structure:
-        """Of a global batch."""
+        """The spec of a global batch."""
         return self._batches.element_spec
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return [self._plain]
 
     def cardinality(self) -> tf.Tensor:
-        """The batches of a whole epoch, wherever the next iterator begins; int64."""
+        """Returns the batches of a whole epoch, wherever the next iterator begins; int64."""
         check_asker()
         number: int = tf.data.INFINITE_CARDINALITY
         if not self._view.endless:
@@ -109,14 +110,14 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Those of a whole epoch; None where that is not known before one was read."""
+        """The number of batches of a whole epoch; None if not known before an epoch was read."""
         options, length = self.pipeline_options, self.progress.length
         if length is None:
             return None
         return num_batches(length, options.global_batch_size, options.drop_remainder)
 
     def state(self) -> dict[str, Any]:
-        """Where the training is, to be saved with the weights: small, JSON.
+        """Returns the place of the training, to be saved with the weights: small, JSON.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1)
@@ -132,12 +133,12 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         """Goes on where `state` was made; iterators that are made from now on begin there.
 
         Args:
-          state: What `state()` returned, or its JSON text; on any number of replicas.
+          state: The result of `state()`, or its JSON text; of a training on any number of replicas.
 
         Raises:
-          ValueError: It is no such state, or that of another source, seed or order.
+          ValueError: It is no such state, or the state of another source, seed or order.
 
-        Cost: none with random access; a stream is read up to the place, and a line in the log
+        Cost: none with random access. A stream is read up to the place, and a line in the log
         (logger `tfdp`, level INFO) says how long that took.
 
         >>> import numpy as np, tfdp
@@ -151,13 +152,13 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         self.progress.move(epoch, position)
 
     def identify(self) -> dict[str, Any]:
-        """What tells this input from other input, for `tfdp.write_manifest`; JSON.
+        """Returns what tells this input from other input, for `tfdp.write_manifest`; JSON.
 
         Returns:
           `source`, `described`, `examples` (None: not known yet) and `element_spec`; `identity`:
-          the source's fingerprint, which `state` has too; `options`, of `map_fn` the name; of
-          arrays a `checksum`. `covers`: in words, what the checksum, or else the identity, is
-          made from.
+          the source's fingerprint, which `state` has too; `options`, with the name of `map_fn`; for
+          arrays a `checksum`; `covers`: in words, what the checksum, or else the identity, is made
+          from.
 
         Cost: up to 64 MiB of each array are read, some 0.2 s; nothing of other sources.
 
@@ -170,12 +171,12 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
     @property
     def global_batch_size(self) -> int:
-        """Examples of a batch, all replicas together."""
+        """The number of examples of a batch, all replicas together."""
         return self.pipeline_options.global_batch_size
 
     @property
     def tally(self) -> Tally:
-        """Where iterators count the batches that steps take."""
+        """The tally in which iterators count the batches that steps take."""
         return self._tally
 
     @property
@@ -185,7 +186,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
     @property
     def batches_left(self) -> int | None:
-        """Those of the next iterator; None if not known before an epoch was read, or endless."""
+        """The number of batches of the next iterator; None: not known yet, or endless."""
         if self._view.endless:
             return None
         return self.batches_per_epoch if self._view.from_start else self.progress.batches_left
@@ -194,8 +195,9 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         """Goes to the beginning of an epoch as Keras counts them.
 
         Args:
-          epoch: Its number, from 0.
-          steps_per_epoch: As given to `fit`; None: one of Keras' epochs is one of the pipeline's.
+          epoch: The number of the epoch, from 0.
+          steps_per_epoch: The number that `fit` was given; None: one of Keras' epochs is one of the
+            pipeline's.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1)
@@ -211,7 +213,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
             self.progress.move(epoch, batch * self.pipeline_options.global_batch_size)
 
     def alike_on_all_ranks(self) -> dict[str, Any]:
-        """By name what all ranks' pipelines must have in common; JSON.
+        """Returns, by name, what all ranks' pipelines must have in common; JSON.
 
         >>> import numpy as np, tfdp
         >>> tfdp.data.pipeline(np.arange(6), 2, seed=1).alike_on_all_ranks()["batches in an epoch"]
@@ -226,7 +228,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
     # ---- views of it
 
     def endless(self) -> Pipeline:
-        """The same, going on with the next epoch where one ends; it shares the progress.
+        """Returns the pipeline, going on with the next epoch where one ends; progress is shared.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(3), 2, seed=1, shuffle=False)
@@ -236,7 +238,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return self._kept_view("endless", endless=True)
 
     def from_start(self, endless: bool = False) -> Pipeline:
-        """An epoch from its first batch, always epoch 0's order, whatever was trained.
+        """Returns an epoch from its first batch, always in epoch 0's order, whatever was trained.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(3), 2, seed=1, shuffle=False)
@@ -248,7 +250,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return self._kept_view(("from start", endless), from_start=True, endless=endless)
 
     def uncounted(self) -> Pipeline:
-        """The same, from where the training is on, but only what `took` says counts as taken.
+        """Returns the same pipeline, from where the training is, where only `took` counts batches.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1)
@@ -265,11 +267,11 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         self.progress.take(batches=batches)
 
     def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> Pipeline:
-        """The same with a function of each replica's share of a batch, row by row.
+        """Returns the same pipeline with a function of each replica's share of a batch, row by row.
 
         Args:
-          share_fn: As `Dataset.map` calls it.
-          key: Hashable; the view is kept for another call with an equal one.
+          share_fn: A function that is called as `Dataset.map` calls it.
+          key: A hashable object; the view is kept for another call with an equal one.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(2), 2, seed=1, shuffle=False)
@@ -279,7 +281,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return self._kept_view(key, share_fn=share_fn)
 
     def _kept_view(self, key: Any, **changes: Any) -> Pipeline:
-        # Each is traced anew: `evaluate` asks for the same after every epoch.
+        # A new view is traced anew, and `evaluate` asks for the same one after every epoch.
         if key not in self._views:
             view = dataclasses.replace(self._view, **changes)
             self._views[key] = Pipeline(
@@ -290,11 +292,11 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
     # ---- the batches
 
     def for_replicas(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
-        """The shares of some replicas, batch by batch and in them rank by rank.
+        """Returns the shares of some replicas, batch by batch and rank by rank.
 
         Args:
-          num_replicas: Of all processes.
-          ranks: Whose shares are wanted.
+          num_replicas: The number of replicas in all processes.
+          ranks: The ranks whose shares are wanted.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(6), 3, seed=1, shuffle=False)
@@ -305,7 +307,9 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return shares if num_replicas == 1 else without_stand_ins(shares)
 
     def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
-        """As `for_replicas`; of several replicas with places (see `plan.Shares`) and stand-ins.
+        """Returns shares as `for_replicas` does; for several replicas with places and stand-ins.
+
+        `plan.Shares` says what a place holds.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(4), 3, seed=1, shuffle=False)
@@ -356,10 +360,10 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         self.progress.end()
 
     def explain(self, error: Exception) -> Exception:
-        """The error that says which example could not be read, where `error` does not.
+        """Returns the error that names the example that could not be read, where `error` does not.
 
         Args:
-          error: Raised while the next batches were made.
+          error: The error that was raised while the next batches were made.
 
         Cost: reads the examples that were to come, up to the one that cannot be read.
 

@@ -1,4 +1,4 @@
-"""Which examples each replica gets: global batches cut into shares, as index arithmetic."""
+"""The plan of an epoch's shares: global batches cut for each replica, by index arithmetic."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class Shares:
     """The shares of some replicas in what is left of an epoch, batch by batch, rank by rank.
 
     Attributes:
-      rows: Indices of examples, shape (batches * ranks, the most examples of a share). What is
-        beyond a share's size repeats one of the batch's.
-      places: For each row its `share_place`: the rank, how many of the row count, how many of the
-        batch come before those, and how many the batch has; int64, shape (batches * ranks, 4).
+      rows: Indices of examples, shape (batches * ranks, the most examples of a share). Beyond a
+        share's size an index of the batch is repeated.
+      places: The `share_place` of each row: the rank, the number of the row's examples that count,
+        the number of examples of the batch before these, and the size of the batch; int64, shape
+        (batches * ranks, 4).
     """
 
     rows: np.ndarray
@@ -25,12 +26,12 @@ class Shares:
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many of each row count, shape (batches * ranks,)."""
+        """The number of examples of each row that count, shape (batches * ranks,)."""
         return self.places[:, 1]
 
 
 def num_batches(length: int, global_batch_size: int, drop_remainder: bool) -> int:
-    """The batches of `length` examples.
+    """Returns the number of batches of `length` examples.
 
     >>> num_batches(10, 4, drop_remainder=False), num_batches(10, 4, drop_remainder=True)
     (3, 2)
@@ -55,10 +56,10 @@ def cut(
 
     Args:
       order: Indices of the examples that are left, shape (examples,).
-      global_batch_size: Examples of a batch, all replicas together.
-      drop_remainder: Leaves a short last batch out.
-      num_replicas: In all processes.
-      ranks: Those whose shares are wanted.
+      global_batch_size: The number of examples of a batch, all replicas together.
+      drop_remainder: Whether to leave out a short last batch.
+      num_replicas: The number of replicas in all processes.
+      ranks: The ranks whose shares are wanted.
 
     Cost: a copy of the ranks' part of `order`.
 
@@ -81,12 +82,12 @@ def cut(
 def _cut_equal(
     batches: np.ndarray, num_replicas: int, ranks: range
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and places of batches of one size, shape (batches, size)."""
+    """Returns rows and places of batches of one size, shape (batches, size)."""
     size = batches.shape[1]
     places = share_place(size, num_replicas, np.arange(ranks.start, ranks.stop))
     _, _, starts, _ = places
     width = largest_share(size, num_replicas)
-    # Beyond a share's end its columns may lie beyond the batch's: then the last is repeated.
+    # The columns after a share's end may lie beyond the batch, whose last column is then repeated.
     columns = np.minimum(starts[:, None] + np.arange(width), size - 1)
     rows = batches[:, columns].reshape(-1, width)
     of_one = np.stack(np.broadcast_arrays(*places), axis=1)

@@ -1,4 +1,4 @@
-"""How far a pipeline has been trained: epochs, and examples of the present one."""
+"""The progress of a pipeline's training: epochs, and examples of the present one."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tfdp.data.counting import Tally
 
 
 class Progress:
-    """The count of what was taken for training, and how long that was waited for.
+    """The count of the batches taken for training, and of the seconds waited for them.
 
     Batches are counted when a training step takes them, not when they are prefetched. Each number
-    is right between two steps; safe for threads.
+    is right between two steps. Threads may read and write it.
 
     Args:
-      length: The examples of an epoch; None: not known before one has been read.
-      global_batch_size: Of a batch, all replicas together.
+      length: The number of examples of an epoch; None: not known before one has been read.
+      global_batch_size: The number of examples of a batch, all replicas together.
       drop_remainder: Whether a short last batch is left out.
 
     Attributes:
-      tally: Where iterators count the batches that steps take.
+      tally: The tally in which iterators count the batches that steps take.
       said_what_is_read: Whether the log says what each process reads.
     """
 
@@ -37,14 +37,14 @@ class Progress:
         self._drop_remainder = drop_remainder
         self._read_length: int | None = None
         self._was_moved = False
-        self._counted = 0  # of what `tally` holds
+        self._counted = 0  # batches of the tally that `_epoch` and `_position` include
         self._epoch = 0
         self._position = 0
         self._lock = threading.Lock()
 
     @property
     def length(self) -> int | None:
-        """The examples of an epoch; None: not known before one has been read."""
+        """The number of examples of an epoch; None: not known before one has been read."""
         with self._lock:
             self._count()
             return self._length
@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def waited_seconds(self) -> float:
-        """The seconds that were waited for them."""
+        """The seconds that steps waited for these batches."""
         return self.tally.read()[1]
 
     @property
@@ -73,7 +73,7 @@ class Progress:
 
     @property
     def batches_left(self) -> int | None:
-        """Those of the present epoch; None where its length is not known."""
+        """The number of batches left in the present epoch; None: its length is not known."""
         _, position = self.place
         if self._length is None:
             return None
@@ -81,7 +81,7 @@ class Progress:
         return plan.num_batches(left, self._global_batch_size, self._drop_remainder)
 
     def move(self, epoch: int, position: int) -> None:
-        """Sets the place."""
+        """Sets the place: the epoch, and the number of its examples."""
         with self._lock:
             self._count()
             self._epoch, self._position = epoch, position
@@ -93,13 +93,14 @@ class Progress:
         self.tally.add(waited_seconds, float(batches))
 
     def read_to_end(self, length: int) -> None:
-        """Notes the length of an epoch: a reader, who is ahead of the steps, has seen its end."""
+        """Notes the length of an epoch, whose end a reader, ahead of the steps, has seen."""
         self._read_length = length
 
     def end(self) -> None:
         """Goes on to the next epoch: a step has found no batch left in this one.
 
-        Only now the length counts: so the place depends on the steps, not on what is read ahead.
+        The length of a stream counts only from now on. So the place depends on the steps, not on
+        what is read ahead.
         """
         with self._lock:
             self._count()
@@ -107,12 +108,12 @@ class Progress:
             self._turn()
 
     def has_nothing_after(self, position: int) -> bool:
-        """Whether a reader has found no batch after a position other than 0."""
+        """Returns whether a reader has found no batch after a position other than 0."""
         read = self._read_length
         return position > 0 and read is not None and self._is_end(read, position)
 
     def _count(self) -> None:
-        """Brings the place up to what the tally holds."""
+        """Brings the place up to the number of batches in the tally."""
         self._turn()
         taken = self.batches
         for _ in range(taken - self._counted):
@@ -126,7 +127,7 @@ class Progress:
         self._counted = taken
 
     def _turn(self) -> None:
-        """Goes on to the next epoch where this one has no batch left."""
+        """Goes on to the next epoch if this one has no batch left."""
         if self._length is not None and self._is_end(self._length, self._position):
             self._epoch, self._position = self._epoch + 1, 0
 

@@ -1,4 +1,4 @@
-"""A pipeline's place as JSON, and the check that it is this pipeline's."""
+"""The place of a pipeline as JSON, and the check that it belongs to this pipeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 
 def identity(source: AbstractSource, options: PipelineOptions) -> dict[str, Any]:
-    """What makes the order of the examples; of the batch size it does not depend."""
+    """Returns what the order of the examples is made from; the batch size is no part of it."""
     made_by = {"source": source.fingerprint, "seed": options.seed, "shuffle": options.shuffle}
     if isinstance(source, AbstractStreamSource) and options.shuffle:
         made_by["shuffle_buffer"] = options.shuffle_buffer
@@ -22,11 +22,11 @@ def identity(source: AbstractSource, options: PipelineOptions) -> dict[str, Any]
 
 
 def make(epoch: int, position: int, made_by: Mapping[str, Any]) -> dict[str, Any]:
-    """The state.
+    """Returns the state of a pipeline.
 
     Args:
-      epoch: How many whole epochs were trained.
-      position: How many examples of the next.
+      epoch: The number of whole epochs that were trained.
+      position: The number of examples of the next epoch that were trained.
       made_by: The pipeline's `identity`.
     """
     return {"version": VERSION, "epoch": epoch, "position": position, **made_by}
@@ -35,15 +35,15 @@ def make(epoch: int, position: int, made_by: Mapping[str, Any]) -> dict[str, Any
 def checked(
     state: Mapping[str, Any] | str, made_by: Mapping[str, Any], length: int | None
 ) -> tuple[int, int]:
-    """The epoch and the position of a state.
+    """Returns the epoch and the position of a state.
 
     Args:
-      state: As `make` made it, or its JSON.
+      state: The result of `make`, or its JSON.
       made_by: The `identity` of the pipeline that is to go on.
-      length: The examples of an epoch, or None.
+      length: The number of examples of an epoch, or None.
 
     Raises:
-      ValueError: It is no state, of a newer version, or of another pipeline.
+      ValueError: It is no state, or the state of a newer version or of another pipeline.
     """
     if isinstance(state, str):
         state = _parsed(state)

@@ -1,4 +1,4 @@
-"""The datasets of shares of what can only be read in order."""
+"""Datasets of shares of a source that can only be read in order."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ def stream_shares(
     ranks: range,
     endless: bool,
 ) -> tf.data.Dataset:
-    """The shares of `ranks`, as `indexed_shares` gives them, of a stream.
+    """Returns the shares of `ranks` in a stream, as `indexed_shares` returns them.
 
     1. All examples are read, numbered, and shuffled through a buffer.
-    2. Those before the position are skipped, the others batched.
+    2. The examples before the position are skipped, the others batched.
     3. Each batch is cut; only the ranks' own shares go through `map_fn`.
 
     Args:
-      source: Of the examples.
-      options: The pipeline's.
-      begin: Says where an iterator begins.
-      learn: Told the number of examples when an epoch has been read; None: it is known.
-      has_nothing_after: Asked then whether a position was the epoch's end.
-      num_replicas: Of all processes.
-      ranks: Whose shares are wanted.
-      endless: Goes on with the next epochs.
+      source: The source of the examples.
+      options: The pipeline's options.
+      begin: Returns where an iterator begins.
+      learn: Is told the number of examples when an epoch has been read; None: it is known.
+      has_nothing_after: Returns whether a position was the epoch's end, asked when the epoch was
+        read.
+      num_replicas: The number of replicas in all processes.
+      ranks: The ranks whose shares are wanted.
+      endless: Whether later epochs follow.
     """
     examples = source.examples()
     if options.cache:
@@ -53,7 +54,7 @@ def stream_shares(
     if options.map_fn is not None:
         function = with_one_shape(function, numbered)
 
-    # TensorFlow never forgets a function of Python: it shall hold no more.
+    # TensorFlow keeps Python functions as long as the process lives: these hold no more than this.
     seed, described = options.seed, source.describe()
 
     def key_of(epoch: np.ndarray) -> np.int64:
@@ -84,7 +85,7 @@ def stream_shares(
             return shares.map(lambda _, share, place: (share, place))
         return shares.map(
             lambda indices, share, place: (_map_share(function, indices, key, share), place),
-            num_parallel_calls=2,  # each is parallel within
+            num_parallel_calls=2,  # each call is parallel within
             deterministic=True,
         )
 
@@ -97,7 +98,7 @@ def _if_any(
     dataset: tf.data.Dataset,
     change: Callable[[tf.data.Dataset], tf.data.Dataset],
 ) -> tf.data.Dataset:
-    """The changed dataset where `position` is not 0. TensorFlow 2.21 crashes at `skip` of 0."""
+    """Changes the dataset if `position` is not 0: TensorFlow 2.21 crashes at `skip` of 0."""
     variant = tf.cond(
         position > 0,
         lambda: tf.data.experimental.to_variant(change(dataset)),
@@ -107,7 +108,7 @@ def _if_any(
 
 
 def _timed(shares: tf.data.Dataset, position: tf.Tensor, described: str) -> tf.data.Dataset:
-    """`shares`; when the first is there, the log says how long that took."""
+    """Returns `shares`; when the first is there, the log says how long that took."""
     began = seconds_in_graph()
 
     def say(position: np.ndarray, seconds: np.ndarray) -> np.bool_:
@@ -131,7 +132,7 @@ def _timed(shares: tf.data.Dataset, position: tf.Tensor, described: str) -> tf.d
 
 
 def _shuffled(dataset: tf.data.Dataset, buffer: int, key: tf.Tensor) -> tf.data.Dataset:
-    """Shuffled by `key` alone: what `tf.random.set_seed` was given is kept out of it."""
+    """Shuffles by `key` alone: the seed of `tf.random.set_seed` has no part in it."""
     graph = tf.compat.v1.get_default_graph()
     global_seed, graph.seed = graph.seed, 1
     try:
@@ -143,7 +144,7 @@ def _shuffled(dataset: tf.data.Dataset, buffer: int, key: tf.Tensor) -> tf.data.
 def _counted(
     dataset: tf.data.Dataset, position: tf.Tensor, learn: Callable[[int], None]
 ) -> tf.data.Dataset:
-    """`dataset`; after its last element `learn` is told how many there were, and `position`."""
+    """Returns `dataset`; after its last element `learn` is told `position` plus their number."""
 
     def told(count: np.ndarray) -> np.bool_:
         learn(int(count))
@@ -172,7 +173,7 @@ def _counted(
 
 
 def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.Dataset:
-    """Each batch's shares of `ranks`, in order, with their places."""
+    """Cuts each batch into the shares of `ranks`, in order, with their places."""
 
     def shares(*batch: Any) -> tf.data.Dataset:
         size = tf.shape(batch[0], tf.int64)[0]
@@ -189,15 +190,15 @@ def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.D
 def place_and_rows(
     size: tf.Tensor, num_replicas: int, rank: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """A share's place in its batch, and the rows to take: of an empty one a stand-in, the first.
+    """Returns a share's place in its batch, and the rows to take; an empty share takes the first.
 
     Args:
-      size: Of the batch, int64.
-      num_replicas: In all processes.
-      rank: int64.
+      size: The number of examples of the batch, int64.
+      num_replicas: The number of replicas in all processes.
+      rank: The rank of the share, int64.
 
     Returns:
-      `shares.share_place`, int64 (4); the first row, and that after the last.
+      `shares.share_place`, int64 (4); the first row, and the row after the last.
 
     >>> place_and_rows(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
     [1, 0, 1, 1]
@@ -209,7 +210,7 @@ def place_and_rows(
 
 
 def _map_share(function: Any, indices: tf.Tensor, key: tf.Tensor, share: Any) -> Any:
-    """`function` of each row of a share, in parallel, batched again."""
+    """Applies `function` to each row of a share, in parallel, and batches the results."""
     size = tf.shape(indices, tf.int64)[0]
     mapped = tf.data.Dataset.from_tensor_slices((indices, share)).map(
         lambda index, example: function(index, key, example),

@@ -1,4 +1,4 @@
-"""Which example cannot be read, where TensorFlow's error does not say it."""
+"""The search for an example that cannot be read, where TensorFlow's error does not name it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource
 def explained(
     error: Exception, source: AbstractSource, options: PipelineOptions, place: tuple[int, int]
 ) -> Exception:
-    """Returns the error that names the example, or `error` itself where every one can be read.
+    """Returns the error that names the example, or `error` itself if every one can be read.
 
     Args:
-      error: What was raised while the next batches were made.
-      source: Where the examples come from.
-      options: The pipeline's.
+      error: The error that was raised while the next batches were made.
+      source: The source of the examples.
+      options: The pipeline's options.
       place: The epoch, and the number of its examples that were taken.
 
     Cost: reads the examples that were to come, up to the one that cannot be read.

@@ -1,4 +1,4 @@
-"""How a pipeline is looked at: from where on, how far, and what counts as trained."""
+"""Views of a pipeline: the place they begin at, their end, and what counts as trained."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One way to look at a pipeline; all views of it share the progress.
+    """One way to look at a pipeline; all views of a pipeline share the progress.
 
     Attributes:
-      endless: Goes on with the next epoch where one ends.
-      from_start: Begins with the first batch of epoch 0, whatever was trained; counts nothing.
+      endless: Whether the next epoch follows where one ends.
+      from_start: Whether it begins with the first batch of epoch 0, whatever was trained, and
+        counts nothing.
       counts: Whether the batches that iterators give count as trained.
-      share_fn: Applied to each replica's share of a batch, as `Dataset.map` does; None: nothing is.
+      share_fn: A function that is applied to each replica's share of a batch, as `Dataset.map`
+        does; None: the shares stay as they are.
     """
 
     endless: bool = False

@@ -1,7 +1,8 @@
-"""What a step tells of itself while it runs: instants and sums, written by its graph.
+"""Recording in a running step: its graph writes instants and sums, which Python reads later.
 
-`Telemetry` asks for it and reads it; the Keras adapter, the collectives and the optimizers write,
-and know nothing of each other. A function that was made without a recorder pays nothing.
+`Telemetry` asks for the recording and reads it. The Keras adapter, the collectives and the
+optimizers write, and know nothing of each other. A function that was made without a recorder pays
+nothing.
 """
 
 from tfdp.recording.buckets import BucketWatch, Watch

@@ -1,4 +1,4 @@
-"""When the buckets of the gradients are there, and when they are summed."""
+"""The times at which the buckets of the gradients are there, and at which they are summed."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tfdp.recording.tap import Tap
 
 
 class Watch(Protocol):
-    """What a reducer tells of the buckets it sums, in the order in which it starts them."""
+    """An observer of the buckets that a reducer sums, in the order in which it starts them."""
 
     def bucket(
         self, inputs: Sequence[tf.Tensor], sums: Sequence[tf.Tensor], bytes_sent: int | tf.Tensor
     ) -> None:
-        """One bucket, or one value that travels alone.
+        """Notes one bucket, or one value that travels alone.
 
         Args:
-          inputs: What is in it, before.
-          sums: What came out of it.
-          bytes_sent: By the caller's rank.
+          inputs: The bucket's tensors before the sum.
+          sums: The bucket's tensors after the sum.
+          bytes_sent: The bytes that the caller's rank sends.
         """
 
 
 class BucketWatch:
-    """Records what of a sum over replicas the step waits for, and its bytes.
+    """Records the waiting of a step for its sum over the replicas, and the bytes of the sum.
 
     The wait at the first bucket, which holds the last layers' gradients, is the time from its
-    arrival to its sum: the rank that all others wait for waits least. The exposed communication is
-    the time from the last gradient's arrival to the last sum.
+    arrival to its sum. The rank that all others wait for therefore waits least. The exposed
+    communication is the time from the last gradient's arrival to the last sum.
 
     Args:
-      tap: Of the replica.
+      tap: The tap of the replica.
 
     >>> from tfdp.recording.recorder import Recorder
     >>> recorder = Recorder([tf.config.list_logical_devices("CPU")[0].name])
@@ -53,7 +53,7 @@ class BucketWatch:
     def bucket(
         self, inputs: Sequence[tf.Tensor], sums: Sequence[tf.Tensor], bytes_sent: int | tf.Tensor
     ) -> None:
-        """See `Watch`."""
+        """Records the first bucket's wait, and keeps the tensors and bytes of each bucket."""
         if not self._inputs:
             self._add_between("first_bucket_wait_seconds", inputs, sums)
         self._inputs += inputs
@@ -61,7 +61,7 @@ class BucketWatch:
         self._bytes.append(bytes_sent)
 
     def finish(self) -> None:
-        """After the last bucket."""
+        """Records the exposed communication and the bytes, after the last bucket."""
         self._tap.add("updates", 1)
         if self._inputs:
             self._add_between("communication_seconds", self._inputs, self._sums)

@@ -1,9 +1,9 @@
 """Small buffers on the host that a graph writes and Python reads.
 
-They are TensorFlow's raw resources, not `tf.Variable`: in a strategy's scope that would have a copy
-for each replica, and Keras would track it. Each replica has buffers of its own. TensorFlow orders
-what touches one resource; if two replicas shared one, a conditional of the second, with collectives
-in it, would wait for the first's, which waits for the second.
+They are TensorFlow's raw resources, not `tf.Variable`: in a strategy's scope a variable would have
+a copy for each replica, and Keras would track it. Each replica has buffers of its own, because
+TensorFlow orders the ops that touch one resource. If two replicas shared a buffer, a conditional of
+the second, with collectives in it, would wait for the first's, which waits for the second.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import tensorflow as tf
 
 _NUMBERS = itertools.count(1)
 
-# Of buffers that are gone; the next that is made destroys them.
+# The handles of buffers that are gone; the next buffer that is made destroys them.
 _UNUSED: list[tf.Tensor] = []
 
 
 class Buffer:
-    """A tensor that stays, on a CPU.
+    """A tensor on a CPU that stays from step to step.
 
     Args:
-      device: Full name of a CPU device.
-      initial: Its first value.
-      shape: Of all its values; None: that of `initial`.
+      device: The full name of a CPU device.
+      initial: The first value.
+      shape: The shape of all values; None: the shape of `initial`.
 
     Attributes:
       handle: The resource.
@@ -65,13 +65,13 @@ class Buffer:
             )
 
     def read(self) -> tf.Tensor:
-        """The value."""
+        """Returns the value."""
         with tf.device(self.device):
             return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
     def __del__(self) -> None:
-        # No op here: garbage is collected at any time, also while TensorFlow builds a graph and
-        # holds its lock.
+        # There must be no op here: garbage is collected at any time, also while TensorFlow builds a
+        # graph and holds its lock.
         if hasattr(self, "handle"):
             _UNUSED.append(self.handle)
 

@@ -1,4 +1,4 @@
-"""What one process' replicas have recorded, and whether the present step is a sample."""
+"""The recorder of one process: its replicas' sums, and whether the present step is a sample."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from tfdp.recording.buffers import Buffer
 
-# Sums since the recorder was made. Only samples add to the last two.
+# The sums that a recorder keeps since it was made. Only samples add to the last two.
 SUMS = (
     "steps",
-    "examples",  # of all replicas
-    "updates",  # of gradients that were summed, whether or not they were finite
+    "examples",  # those of all replicas
+    "updates",  # sums of gradients, whether or not these were finite
     "bytes_sent",
     "input_seconds",
-    "meeting_seconds",  # for sums that the step itself needs, such as a loss's denominator
+    "meeting_seconds",  # the time of sums that the step itself needs, as of a loss's denominator
     "communication_seconds",
     "first_bucket_wait_seconds",
     "norms",
@@ -31,10 +31,10 @@ _OF_MODEL: weakref.WeakKeyDictionary[Any, Recorder] = weakref.WeakKeyDictionary(
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Sums of some local replicas at one time.
+    """The sums of some local replicas at one time.
 
     Attributes:
-      values: float64 [replicas, `SUMS`].
+      values: The sums, float64 [replicas, `SUMS`].
 
     >>> before, after = Reading(np.zeros([2, len(SUMS)])), Reading(np.ones([2, len(SUMS)]))
     >>> (after - before).of("steps").tolist()
@@ -44,7 +44,7 @@ class Reading:
     values: np.ndarray
 
     def of(self, name: str) -> np.ndarray:
-        """One of `SUMS`, for each replica."""
+        """Returns one of `SUMS`, for each replica."""
         return self.values[:, SLOTS[name]]
 
     def __sub__(self, other: Reading) -> Reading:
@@ -52,13 +52,13 @@ class Reading:
 
 
 class Recorder:
-    """Buffers for each local replica.
+    """The buffers of all local replicas.
 
-    Cost: of a step that is no sample, some ten writes of a scalar on the CPU, beside the step; of a
-    sample, one pass over the gradients for their norm.
+    Cost: a step that is no sample makes some ten writes of a scalar on the CPU, beside the step; a
+    sample makes one pass over the gradients for their norm.
 
     Args:
-      devices: Full names of the replicas' devices.
+      devices: The full names of the replicas' devices.
 
     >>> import tensorflow as tf
     >>> recorder = Recorder([tf.config.list_logical_devices("CPU")[0].name])
@@ -72,17 +72,17 @@ class Recorder:
         hosts = [_host(device) for device in devices]
         self.buffers = [Buffer(host, np.zeros(len(SLOTS))) for host in hosts]
         self.flags = [Buffer(host, np.array(False)) for host in hosts]
-        # The same on all replicas: one writes them.
+        # The ratios are the same on all replicas: one replica writes them.
         self.ratios = Buffer(hosts[0], np.zeros(0, np.float32), [None])
         self._askers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._samples = False
 
     def sample(self, asker: Any, on: bool) -> None:
-        """Whether the steps from here on also record what costs time: norms and ratios.
+        """Sets whether steps also record what costs time: norms and ratios.
 
         Args:
-          asker: Who wants it; they are recorded as long as anybody does.
-          on: Whether this one does.
+          asker: The object that asks; they are recorded as long as anybody does.
+          on: Whether this object asks from now on.
         """
         (self._askers.add if on else self._askers.discard)(asker)
         if bool(self._askers) != self._samples:
@@ -92,24 +92,24 @@ class Recorder:
 
     @property
     def samples(self) -> bool:
-        """Whether anybody asks for them."""
+        """Whether anybody asks for samples."""
         return self._samples
 
     def read(self) -> Reading:
-        """What all local replicas have recorded so far."""
+        """Returns the sums that all local replicas have recorded so far."""
         return Reading(np.stack([buffer.read().numpy() for buffer in self.buffers]))
 
     def read_trust_ratios(self) -> np.ndarray:
-        """The last recorded trust ratios by variable, NaN for one without; else empty."""
+        """Returns the last trust ratios by variable, NaN for one without; or an empty array."""
         return self.ratios.read().numpy()
 
     def attach(self, model: Any) -> None:
-        """From now on, functions that train `model` are made to record."""
+        """Lets functions that train `model` record, if they are made from now on."""
         _OF_MODEL[model] = self
 
     @staticmethod
     def of(model: Any) -> Recorder | None:
-        """The recorder that is attached to a model."""
+        """Returns the recorder that is attached to a model."""
         return _OF_MODEL.get(model)
 
 

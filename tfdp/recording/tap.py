@@ -1,4 +1,4 @@
-"""Where a replica's step records, while it is traced."""
+"""The taps through which replicas' steps record, while they are traced."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Tap:
     """One replica's end of a `Recorder`, in its step's graph.
 
     Args:
-      recorder: Of this process.
-      index: The replica's, among the local ones.
+      recorder: The recorder of this process.
+      index: The replica's number among the local ones.
     """
 
     def __init__(self, recorder: Recorder, index: int) -> None:
@@ -37,22 +37,22 @@ class Tap:
         self._buffer.add(SLOTS[name], value)
 
     def instant(self, after: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-        """When all of `after` are there: Unix seconds, a float64 scalar."""
+        """Returns when all of `after` are there: Unix seconds, a float64 scalar."""
         with tf.control_dependencies(self._on_host(after)), tf.device(self._buffer.device):
             return _now(self._flag.handle)
 
     def beginning(self) -> tf.Tensor:
-        """When the graph began, before its input was there."""
+        """Returns when the graph began, before its input was there."""
         with tf.control_dependencies(None):
             return self.instant()
 
     def if_sampled(self, compute: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """A float64 scalar, computed in steps that are samples; else 0."""
+        """Returns a float64 scalar, computed in steps that are samples; else 0."""
         zero = tf.constant(0.0, tf.float64)
         return tf.cond(self._flag.read(), lambda: tf.cast(compute(), tf.float64), lambda: zero)
 
     def add_square_norm(self, compute: Callable[[], tf.Tensor]) -> None:
-        """Adds to the square of the step's gradient norm, if it is a sample.
+        """Adds to the square of the step's gradient norm, if the step is a sample.
 
         Several optimizers in a step have one norm together.
         """
@@ -63,10 +63,10 @@ class Tap:
 
     @contextlib.contextmanager
     def keeping_trust_ratios(self, variables: int) -> Iterator[None]:
-        """Keeps the ratios that the update of so many variables shows within."""
+        """Keeps the ratios that an update of so many variables shows inside the context."""
         self._ratios = {}
         yield
-        if self._is_first and self._ratios:  # one replica's: all are alike
+        if self._is_first and self._ratios:  # all replicas' are alike: one keeps them
             nothing = tf.constant(float("nan"))
             by_variable = [self._ratios.get(index, nothing) for index in range(variables)]
             scalars = [tf.cast(ratio, tf.float32) for ratio in by_variable]
@@ -77,10 +77,10 @@ class Tap:
         self._ratios[index] = ratio
 
     def _on_host(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """What is there on the CPU when `tensors` are computed.
+        """Returns tensors that are on the CPU only when `tensors` are computed.
 
-        A GPU's operation counts as done for TensorFlow's executor when it is queued: only what is
-        copied to the host waits for it.
+        TensorFlow's executor counts a GPU's operation as done when it is queued. Only a copy to the
+        host waits until it is computed.
         """
         if not self._on_gpu or not tensors or tf.executing_eagerly():
             return tensors
@@ -92,11 +92,11 @@ class Tap:
 
 @tf.function(autograph=False)
 def _now(handle: tf.Tensor) -> tf.Tensor:
-    """The time, from an op that waits for nothing but its control inputs.
+    """Returns the time, from an op that waits for nothing but its control inputs.
 
     TensorFlow runs stateful ops that take no resource in the order of the program, and with them
-    whatever comes after: a second replica's collectives would wait for the first's. Those that only
-    read a resource, which no op of the graph writes, it leaves alone.
+    whatever comes after: a second replica's collectives would wait for the first's. It leaves alone
+    the ops that only read a resource which no op of the graph writes.
     """
     read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
     with tf.control_dependencies([read]):
@@ -104,25 +104,25 @@ def _now(handle: tf.Tensor) -> tf.Tensor:
 
 
 def current() -> Tap | None:
-    """That of the calling thread's step; None where nothing is recorded."""
+    """Returns the tap of the calling thread's step; None where nothing is recorded."""
     return getattr(_thread, "tap", None)
 
 
 def trust_ratio_observer(index: int) -> Callable[[tf.Tensor], None] | None:
-    """What is to be called with the ratio of the variable `index`; None: nothing is recorded."""
+    """Returns what records the ratio of the variable `index`; None: nothing is recorded."""
     tap = current()
     return None if tap is None else functools.partial(tap.observe_trust_ratio, index)
 
 
 @contextlib.contextmanager
 def meeting(values: Sequence[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
-    """Records how long a sum over replicas takes that the step itself needs, if anything does.
+    """Records how long a sum over replicas takes that the step itself needs, if anything records.
 
     Args:
-      values: The replica's own.
+      values: The replica's own values.
 
     Yields:
-      A list, for the sums.
+      A list, to which the caller adds the sums.
     """
     tap, sums = current(), list[tf.Tensor]()
     arrived = None if tap is None else tap.instant(list(filter(tf.is_tensor, values)))
@@ -133,7 +133,7 @@ def meeting(values: Sequence[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
 
 @contextlib.contextmanager
 def tapped(tap: Tap | None) -> Iterator[Tap | None]:
-    """Makes `tap` the calling thread's."""
+    """Makes `tap` the calling thread's tap."""
     outer = current()
     _thread.tap = tap
     try:

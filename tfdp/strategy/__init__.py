@@ -1,1 +1,1 @@
-"""The strategy: it composes devices, collectives and the Keras adapter."""
+"""The strategy, which composes the devices, the collectives and the Keras adapter."""

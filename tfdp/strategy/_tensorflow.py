@@ -1,29 +1,30 @@
-"""Every private TensorFlow name that the strategy uses, each with its reason.
+"""The private TensorFlow names that the strategy uses, each with its reason.
 
 Tested with TensorFlow 2.21.0. `tests/strategy/test_tensorflow.py` fails when one of them moves.
 """
 
-# `tf.autograph.to_graph` converts once and for all; this one follows the caller's context.
+# `tf.autograph.to_graph` converts once and for all; `tf_convert` follows the caller's context.
 from tensorflow.python.autograph.core.ag_ctx import control_status_ctx
 from tensorflow.python.autograph.impl.api import tf_convert
 
-# The batch size that a dataset declares where its element_spec does not show it.
+# Computes the batch size that a dataset declares where its `element_spec` does not show it.
 from tensorflow.python.data.experimental.ops.distribute import compute_batch_size
 
-# Makes what fetches the shares of each device.
+# Makes the iterators that fetch the shares of each device.
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
 # Sums values of several devices on one of them without a collective.
 from tensorflow.python.distribute.cross_device_ops import ReductionToOneDevice
 
-# How a scope makes its variables, and how the values of one process' replicas are put together.
+# These make a scope's variables, and put together the values of one process' replicas.
 from tensorflow.python.distribute.distribute_utils import (
     VARIABLE_POLICY_MAPPING,
     create_mirrored_variable,
     regroup,
 )
 
-# An iterator over the replicas' shares, which those of `share_iterators` extend, and what makes it.
+# TensorFlow's iterator over the replicas' shares and its dataset, extended by `share_iterators`
+# and `share_datasets`.
 from tensorflow.python.distribute.input_lib import (
     DistributedDataset,
     DistributedDatasetSpec,
@@ -31,8 +32,8 @@ from tensorflow.python.distribute.input_lib import (
     DistributedIteratorSpec,
 )
 
-# Puts a dataset's elements onto the replicas in turn, without cutting them up again.
-# And one dataset for each process, from a function.
+# The first gives a dataset's elements to the replicas in turn, without cutting them up again; the
+# second makes one dataset for each process, by a function.
 from tensorflow.python.distribute.input_util import (
     get_distributed_dataset,
     get_distributed_datasets_from_function,
@@ -56,10 +57,10 @@ from tensorflow.python.distribute.values import (
 # `tf.function`'s own clone keeps the options of a function that `run` is given.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-# Whether a graph is being compiled by XLA, which has no collective on CPU.
+# Tells whether a graph is being compiled by XLA, which has no collective on CPU.
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-# An initial value that comes from a checkpoint.
+# The initial value of a variable that is restored from a checkpoint.
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`topology="auto"`: measure, decide, keep the decision in a file or take it from there."""
+"""The decision of `topology="auto"`: measured, or taken from the file that keeps it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ FILE_VARIABLE = "TFDP_TOPOLOGY_FILE"
 
 
 def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.environ) -> Auto:
-    """The decision for the strategy's ranks, the same on all of them; one line says which and why.
+    """Returns the decision for the strategy's ranks, the same on all, and logs which it is and why.
 
-    Where `TFDP_TOPOLOGY_FILE` names a file that exists, rank 0's decision is taken from it, and
-    else written to it. What is measured, and its cost: see `tfdp.collectives.Probe.links`.
+    Where `TFDP_TOPOLOGY_FILE` names a file that exists, rank 0's decision is taken from this file;
+    otherwise it is measured and written to the file. `tfdp.collectives.Probe.links` says what is
+    measured, and at what cost.
 
     Raises:
       ValueError: The file holds something else, or a decision for other ranks; or

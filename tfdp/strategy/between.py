@@ -1,7 +1,7 @@
-"""What happens between replica functions (`reduce`, `gather`): once for each process.
+"""Reductions between replica functions (`reduce`, `gather`), made once for each process.
 
-Where a graph is being built a collective between the first replicas of all processes does it, where
-not the processes themselves.
+While a graph is being built, a collective between the first replicas of all processes makes them;
+eagerly, the processes make them by themselves.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tfdp.strategy._tensorflow import DistributedValues
 
 
 class Between:
-    """Reductions of values that this process' replicas gave.
+    """Reduces values of this process' replicas over all processes.
 
     Args:
-      devices: Those of this process' replicas.
+      devices: The devices of this process' replicas.
       processes: All processes.
-      communicator: Between all replicas.
-      agreement: How the processes' graphs come to the same collectives.
+      communicator: The collectives between all replicas.
+      agreement: Brings the processes' graphs to the same collectives.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Between:
         )
 
     def sums(self, values: Sequence[Value]) -> list[Value]:
-        """The sum of each value over processes."""
+        """Returns the sum of each value over the processes."""
         if tf.executing_eagerly():
             return self._processes.sum_eagerly(values)
         return [self._collective(functools.partial(self._sum_in_graph, value)) for value in values]
 
     def of_all_processes(self, number: tf.Tensor) -> tf.Tensor:
-        """The number of each process, in order."""
+        """Returns the number that each process has, in the order of ranks."""
         rank, world_size = self._processes.rank, self._processes.world_size
         return self.sums([tf.one_hot(rank, world_size, number, dtype=number.dtype)])[0]
 
     def gather(self, value: Rows, axis: int) -> tf.Tensor:
-        """The values of all replicas, concatenated along `axis`.
+        """Concatenates the values of all replicas along `axis`.
 
         Raises:
-          ValueError: This process' values have different ranks, or no such axis.
+          ValueError: This process' values have different numbers of axes, or no such axis.
         """
         check_can_be_joined(value, axis)
         own = tf.concat([tf.convert_to_tensor(part) for part in local_values(value)], axis)
@@ -69,7 +69,7 @@ class Between:
         return self._collective(lambda: self._gather_in_graph(own, axis))
 
     def gather_rows(self, value: Rows) -> Rows:
-        """The rows of all replicas, in order: of tensors, dense or ragged."""
+        """Concatenates the rows of all replicas, in order; tensors may be ragged."""
         local = local_values(value)
         if not isinstance(local[0], tf.RaggedTensor):
             return self.gather(value, 0)
@@ -97,7 +97,7 @@ class Between:
         return tf.transpose(gathered, order) if axis else gathered
 
     def _collective(self, collective: Callable[[], Value]) -> Value:
-        """Runs `collective` as one of this process, on its first device."""
+        """Runs `collective` on this process' first device, for the whole process."""
         graph = tf.compat.v1.get_default_graph()
         if graph not in self._sequences:
             self._sequences[graph] = self._agreement.new_sequences()
@@ -111,12 +111,12 @@ class Between:
 def local_values(
     value: Rows | Value | tf.distribute.DistributedValues,
 ) -> tuple[Rows | Value, ...]:
-    """The values of this process' replicas; one, where it is the same for all."""
+    """Returns the values of this process' replicas; one, where all have the same."""
     return value.values if isinstance(value, DistributedValues) else (value,)
 
 
 def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
-    """The sum of a process' own values; slices keep every row."""
+    """Sums the values of this process' replicas; of slices, every row is kept."""
     local = local_values(value)
     if isinstance(local[0], tf.IndexedSlices):
         return tf.IndexedSlices(
@@ -129,12 +129,12 @@ def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
 
 
 def divide(value: Value, count: int) -> Value:
-    """A tensor or IndexedSlices over a number."""
+    """Divides a tensor or IndexedSlices by a number."""
     return map_values(lambda tensor: tensor / tf.cast(count, tensor.dtype), value)
 
 
 def check_can_be_joined(value: Rows, axis: int) -> None:
-    """Raises ValueError if this process' values have different ranks, or no such axis."""
+    """Raises ValueError unless all values have as many axes, among them `axis`."""
     shapes = [tf.TensorShape(local.shape) for local in getattr(value, "values", (value,))]
     ranks = {shape.rank for shape in shapes if shape.rank is not None}
     if len(ranks) > 1 or any(not -rank <= axis < rank for rank in ranks):

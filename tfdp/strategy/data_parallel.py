@@ -1,4 +1,4 @@
-"""`tfdp.DataParallelStrategy`."""
+"""The strategy that users make: `tfdp.DataParallelStrategy`."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ class DataParallelStrategy(tf.distribute.Strategy):
     made in its scope have a copy on every device, bit for bit the same after each step.
 
     Each step sends the gradients' bytes 2(n-1)/n times per replica (most topologies), once for each
-    call of a tape's `gradient`, or accumulation window, and a few scalars per batch and loss. In a
-    loop of one's own it sends them when an optimizer is given them.
+    call of a tape's `gradient`, or accumulation window, and a few scalars per batch and loss. A
+    loop of one's own sends them when an optimizer is given them.
 
-    In a cluster each process runs the same script and makes the same strategy; its replicas are
-    the devices of all processes. The cluster is read from `cluster_resolver`, `TF_CONFIG`, MPI's or
+    In a cluster each process runs the same script and makes the same strategy; its replicas are the
+    devices of all processes. The cluster is read from `cluster_resolver`, `TF_CONFIG`, MPI's or
     Slurm's variables, in this order; without any of these the process is alone. The ranks know each
-    other by a secret, in `TFDP_SECRET` or the file that `TFDP_SECRET_FILE` names: `tfdp run` makes
-    one. `TFDP_PEERS` lists the hosts of a cluster; without it whoever reaches TensorFlow's servers
-    may use them, but not from other hosts where all ranks are on one.
+    other by a secret, in `TFDP_SECRET` or the file that `TFDP_SECRET_FILE` names; `tfdp run` makes
+    one. `TFDP_PEERS` lists the hosts of a cluster. Without it anybody who reaches TensorFlow's
+    servers may use them, but not from other hosts where all ranks are on one.
 
     Args:
       devices: Names such as `["GPU:0", "GPU:1"]`, of one kind and in this process. None: all local
         GPUs, else the CPU.
-      cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, in place of what the
+      cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, which replaces what the
         environment says.
-      topology: How buffers are summed: a name ("native", "ring", "tree", "halving_doubling",
+      topology: The way buffers are summed: a name ("native", "ring", "tree", "halving_doubling",
         "direct", "torus", "hierarchical") or an object such as
         `tfdp.topology.Torus(rows=2, columns=4)`. "auto" measures the links, which takes about a
         second, and chooses for each size; see `tfdp.topology.Auto`. All but "native" follow the
         hosts, whatever order the ranks are listed in. Buffers of unknown shape go the native way,
         and so does what is reduced outside of graphs.
-      bucket_bytes: Gradients up to half this size and below 2 MiB travel together, at most this
-        many bytes at a time; at least 1024. None: 25 MiB, or what "auto" chooses.
-      custom_loss: What a `train_step` of one's own differentiates where the traced program does not
-        show it: "mean", means over the examples of each replica's share, as on one device;
-        "divided", such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.
-        None: such a step is refused, and of such a scalar that `compile` or `add_loss` is given a
-        warning says that it is taken for a mean. Losses of Keras, and means and sums over the
+      bucket_bytes: The most bytes that travel together, at least 1024. Gradients of up to half this
+        size, and below 2 MiB, travel together. None: 25 MiB, or what "auto" chooses.
+      custom_loss: Says what a `train_step` of one's own differentiates where the traced program
+        does not show it. "mean": means over the examples of each replica's share, as on one device.
+        "divided": such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.
+        None: such a step is refused, and a scalar of this kind that `compile` or `add_loss` is
+        given is taken for a mean, with a warning. Losses of Keras, and means and sums over the
         batch that can be seen, need none of these.
-      timeout_seconds: In a cluster: how long a rank may be waited for in a collective. Then all
-        ranks end with an error that names it. The latest strategy's holds for the whole process.
-      startup_timeout_seconds: In a cluster: how long all ranks may take to come.
+      timeout_seconds: The longest wait for a rank in a collective of a cluster. After it all ranks
+        end with an error that names the rank. The latest strategy's holds for the whole process.
+      startup_timeout_seconds: The longest wait for all ranks of a cluster to come.
 
     Raises:
       ValueError: A device is unknown, doubled, or of another process; a number is out of range; the
-        topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is
-        not set for "auto" after `tfdp.enable_determinism`.
+        topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not
+        set for "auto" after `tfdp.enable_determinism`.
       ClusterError: The cluster's description is malformed, or a rank does not come.
       RankMismatchError: The ranks make different strategies, or have different seeds of
         `tfdp.enable_determinism`.
@@ -117,7 +117,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             processes = OneProcess(len(device_names.resolve(devices)))
         else:
             if collectives.joined():
-                device_names.resolve(devices)  # what is wrong with them, before all compare
+                device_names.resolve(devices)  # raises here, before the ranks wait for each other
             run_status.mark_strategy_begun()
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
@@ -159,12 +159,12 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     @property
     def rank(self) -> int:
-        """This process' rank in the cluster; 0 where it is alone."""
+        """The rank of this process in the cluster; 0 where it is alone."""
         return self.extended.processes.rank
 
     @property
     def world_size(self) -> int:
-        """Number of processes in the cluster; 1 where this one is alone.
+        """The number of processes in the cluster; 1 where this one is alone.
 
         >>> DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
         1
@@ -172,13 +172,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
         return self.extended.processes.world_size
 
     def describe(self) -> dict[str, Any]:
-        """What the strategy is, for `tfdp.write_manifest` and logs; JSON.
+        """Describes the strategy for `tfdp.write_manifest` and logs, as JSON.
 
         Returns:
-          `replicas` of all processes; `world_size`; `rank`; `devices`: of this process' replicas;
-          `hosts`: for each replica the number of its host; `topology`: what is used, of "auto" the
-          rules it decided on and the `links` it measured; `bucket_bytes` that are used; `options`:
-          the arguments as they were given.
+          `replicas`: their number in all processes; `world_size`; `rank`; `devices`: the names of
+          this process' devices; `hosts`: for each replica the number of its host; `topology`: the
+          one in use, for "auto" the rules it decided on and the `links` it measured;
+          `bucket_bytes`: the number in use; `options`: the arguments as they were given.
 
         >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"], topology="ring")
         >>> strategy.describe()["topology"], strategy.describe()["devices"]
@@ -198,7 +198,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
     @property
     def topology(self) -> topologies.Topology:
-        """How buffers are summed; of "auto", what was decided, and from which measurements."""
+        """The topology that sums buffers; for "auto" the decision, with its measurements."""
         return self.extended.topology
 
     def __repr__(self) -> str:
@@ -207,18 +207,20 @@ class DataParallelStrategy(tf.distribute.Strategy):
         where = f"in {self.world_size} processes of " if self.world_size > 1 else "on "
         return f"DataParallelStrategy({replicas} replicas {where}{', '.join(devices)})"
 
-    # `MirroredExtended` reads it for collectives of its own, which are not used here.
+    # `MirroredExtended` reads this key for collectives of its own, which are not used here.
     _collective_key_base = 0
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Number of replicas whose gradients are summed."""
+        """The number of replicas whose gradients are summed."""
         reader = sys._getframe(1).f_globals.get("__name__", "")
         keras_adapter.replica_count_was_read(self, reader)
         return super().num_replicas_in_sync
 
     def scope(self) -> Any:
-        """Within it, variables get a copy on every device. See `tf.distribute.Strategy.scope`.
+        """Opens the scope in which variables get a copy on every device.
+
+        See `tf.distribute.Strategy.scope`.
 
         Raises:
           ScopeError: The scope of another strategy is open.
@@ -232,7 +234,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         return super().scope()
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduces `value` over replicas, and over `axis` first if given; nests leaf by leaf.
+        """Reduces `value` over the replicas, over `axis` first if it is given; nests leaf by leaf.
 
         See `tf.distribute.Strategy.reduce`.
         """
@@ -240,7 +242,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         return tf.nest.map_structure(lambda leaf: reduce_one(reduce_op, leaf, axis), value)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Concatenates `value` over replicas along `axis`; nests are gathered leafwise.
+        """Concatenates `value` over the replicas along `axis`; nests leaf by leaf.
 
         See `tf.distribute.Strategy.gather`.
         """

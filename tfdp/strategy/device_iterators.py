@@ -1,4 +1,4 @@
-"""TensorFlow's iterators on the replicas' devices, which have nothing to tune, do not autotune."""
+"""A hook that turns autotuning off in TensorFlow's iterators on the replicas' devices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tfdp.strategy.input_batches import without_autotuning
 def create_device_dataset(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Turns tf.data's autotuning off in the iterators that TensorFlow makes for each device.
 
-    An iterator that is collected wakes its autotuning thread before it says that it is over; where
-    the thread then sleeps again, who collects it waits for it, a minute at most: `fit` would stand
-    still between epochs. Those on the devices only fetch, into a buffer of fixed size, and their
-    cancelling takes long enough for this to happen often. A stock strategy's iterators gain as
-    much, as long as the hooks are in place.
+    When an iterator is collected, it wakes its autotuning thread before it marks itself as
+    cancelled. If the thread falls asleep again in between, the collector waits for it for up to a
+    minute, and `fit` stands still between epochs. The iterators on the devices only fetch into a
+    buffer of fixed size, so they have nothing to tune; and since their cancelling is slow, the race
+    is lost often. While the hooks are in place, a stock strategy's iterators gain as much.
     """
     return without_autotuning(original(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Which devices a strategy trains on."""
+"""The choice of the devices that a strategy trains on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# How many replicas share the CPU of a process: set by `tfdp run --devices-per-process`.
+# The number of replicas that share a process' CPU; `tfdp run --devices-per-process` sets it.
 DEVICES_PER_PROCESS = "TFDP_DEVICES_PER_PROCESS"
 
 
 def count(devices: Sequence[str] | None) -> int:
-    """How many devices `resolve` will find; TensorFlow need not have started."""
+    """Returns how many devices `resolve` will find; does not start TensorFlow's devices."""
     if devices is not None:
         return len(devices)
     _split_cpu()
@@ -30,7 +30,7 @@ def _per_process() -> int:
 
 
 def _split_cpu() -> None:
-    """Makes as many logical CPU devices as the environment asks for."""
+    """Splits the CPU into as many logical devices as the environment asks for."""
     wanted = _per_process()
     if wanted == 1 or tf.config.list_physical_devices("GPU"):
         return
@@ -50,14 +50,15 @@ def _split_cpu() -> None:
 
 
 def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
-    """The full names of the replicas' devices.
+    """Returns the full names of the replicas' devices.
 
     Args:
-      devices: Such as `["GPU:0", "GPU:1"]`, or None: all GPUs of this process, else its CPU.
+      devices: Names such as `["GPU:0", "GPU:1"]`. None: all GPUs of this process, else its CPU.
 
     Raises:
-      TypeError: Not a sequence of strings.
-      ValueError: Empty, doubled, unknown, of another process, or of two kinds.
+      TypeError: The argument is not a sequence of strings.
+      ValueError: No device is named; a device is named twice, unknown, or of another process; or
+        the devices are of two kinds.
     """
     if devices is None:
         _split_cpu()

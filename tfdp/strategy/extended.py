@@ -1,7 +1,8 @@
-"""What TensorFlow calls on a strategy: replicas that compute, reduce and update by themselves.
+"""The strategy's inner part, which TensorFlow calls: each replica acts by itself.
 
-Some of the replicas may be in other processes. Replicas meet in graphs, by `Communicator`, wherever
-they are. What happens between replica functions is done once for each process: see `between`.
+Some of the replicas may be in other processes. In graphs all replicas meet by `Communicator`,
+wherever they are. Reductions between replica functions are made once for each process, by
+`between`.
 """
 
 from __future__ import annotations
@@ -36,30 +37,32 @@ from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.topology import Topology
 
-# Knuth's multiplicative constant: the processes' seeds are far apart. Rank 0 draws as one process.
+# Knuth's multiplicative constant keeps the processes' seeds far apart. Rank 0 adds none of it, and
+# so draws as a process that is alone.
 _SEED_STRIDE = 2654435761
 
 
 class DataParallelExtended(Inputs, Replicated):
-    """The strategy's inner part. No replica waits for another while tracing.
+    """The strategy's inner part, in which no replica waits for another while tracing.
 
-    `_use_merge_call()` is False, so that TensorFlow and Keras let every replica act by itself; this
-    makes a conditional around an update legal, and its collectives run inside.
+    `_use_merge_call()` is False, so TensorFlow and Keras let every replica act by itself. A
+    conditional around an update is therefore legal, and the update's collectives run inside it.
 
     Attributes:
-      processes: Those that the replicas are in.
-      replicas: What the replicas do together.
-      topology: How buffers are summed.
-      bucket_bytes: How many bytes travel together, at most.
+      processes: The processes that the replicas are in.
+      replicas: The operations that the replicas do together.
+      topology: The topology that sums buffers.
+      bucket_bytes: The most bytes that travel together.
 
     Args:
       container: The strategy.
-      devices: Those of this process' replicas.
-      processes: See above.
-      strategy_number: How many strategies this process made before; alike in all processes.
-      topology: See above.
-      bucket_bytes: See above.
-      around_replicas: Given a replica function, the strategy and its replicas, what surrounds it.
+      devices: The devices of this process' replicas.
+      processes: The processes that the replicas are in.
+      strategy_number: The number of strategies this process made before, alike in all processes.
+      topology: The topology that sums buffers.
+      bucket_bytes: The most bytes that travel together.
+      around_replicas: Makes the context around a replica function from the function, the strategy
+        and its replicas.
     """
 
     replicas: StrategyReplicas
@@ -100,7 +103,7 @@ class DataParallelExtended(Inputs, Replicated):
         )
 
     def use_topology(self, topology: Topology, bucket_bytes: int) -> None:
-        """From now on, what is traced sums its buckets so."""
+        """Sums buckets by this topology in all that is traced from now on."""
         self.topology, self.bucket_bytes = topology, bucket_bytes
         self.replicas.reducer = self._reducer()
 
@@ -108,11 +111,11 @@ class DataParallelExtended(Inputs, Replicated):
         return Reducer(self._communicator, self.topology, self.hosts(), self.bucket_bytes)
 
     def hosts(self) -> list[int]:
-        """For each rank the index of its host."""
+        """Returns for each replica the index of its host."""
         return [host for host in self.processes.hosts for _ in self.worker_devices]
 
     def probe(self) -> Probe:
-        """What measures the links; all ranks must use it."""
+        """Returns the probe that measures the links; all ranks must use it."""
         run, meet = self._container_strategy().run, self.processes
         return Probe(run, self._communicator, self.hosts(), meet.barrier, meet.all_gather)
 
@@ -120,7 +123,7 @@ class DataParallelExtended(Inputs, Replicated):
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas; unlike the strategy's property, asking for it is not noted."""
+        """The number of replicas; reading it is not noted, unlike the strategy's property."""
         return self.processes.world_size * self.processes.local_size
 
     @property
@@ -143,7 +146,7 @@ class DataParallelExtended(Inputs, Replicated):
 
     @property
     def experimental_between_graph(self) -> bool:
-        """Whether each of several processes builds a graph of its own."""
+        """Whether several processes build a graph each."""
         return self.processes.world_size > 1
 
     @property
@@ -157,7 +160,7 @@ class DataParallelExtended(Inputs, Replicated):
         return self.processes.rank == 0
 
     def of_all_processes(self, number: tf.Tensor) -> tf.Tensor:
-        """The number of each process, in order."""
+        """Returns the number that each process has, in order."""
         return self._between.of_all_processes(number)
 
     def _make_collective_ops_with_fallbacks(self) -> ReductionToOneDevice:
@@ -206,7 +209,8 @@ class DataParallelExtended(Inputs, Replicated):
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: tf.Variable | None, **kwargs: Any
     ) -> Any:
-        # In one process a value may be a tensor of a graph, which no other process could be sent.
+        # A process that is alone keeps TensorFlow's way: there a value may be a tensor of a graph,
+        # which could not be sent to another process.
         own = self.processes.world_size == 1 or variables.is_made_alone()
         if replica_id or own:
             return super()._get_variable_creator_initial_value(
@@ -249,7 +253,7 @@ class DataParallelExtended(Inputs, Replicated):
         return result
 
     def _lift(self, fn: Function) -> Function:
-        # A tf.function that is run eagerly: all replicas go into one graph with its options.
+        # All replicas of a tf.function that is run eagerly go into one graph, with its options.
         if fn not in self._lifted:
             python_function = fn.python_function
 
@@ -274,7 +278,7 @@ class DataParallelExtended(Inputs, Replicated):
         if isinstance(value, Mirrored) and mean:
             return value
         if isinstance(value, Mirrored) or self.processes.world_size == 1:
-            # TensorFlow knows nests, and numbers that are no replica's own.
+            # TensorFlow's method handles nests, and numbers that are no replica's own.
             return super()._reduce_to(reduce_op, value, destinations, options)
         everywhere = isinstance(value, DistributedValues) or self.processes.local_size == 1
         count = self.num_replicas if everywhere else self.processes.world_size
@@ -288,7 +292,7 @@ class DataParallelExtended(Inputs, Replicated):
     ) -> Any:
         check_can_be_joined(value, axis)
         if self.processes.world_size == 1:
-            # TensorFlow gives back what is no replica's own.
+            # TensorFlow's method returns a value that is no replica's own as it is.
             return super()._gather_to_implementation(value, destinations, axis, options)
         return self._cross_device_ops.broadcast(self._between.gather(value, axis), destinations)
 
@@ -297,8 +301,9 @@ class DataParallelExtended(Inputs, Replicated):
 def _seeded_apart(processes: ProcessGroup) -> Iterator[None]:
     """Gives the graph that is being built another seed in each process.
 
-    Random operations of TensorFlow, seeded by graph and number, must differ from those of the other
-    processes, as they differ between the replicas of one.
+    TensorFlow seeds a random operation by its graph's seed and its number, and the numbers are
+    alike in all processes. Other seeds make the processes' random numbers differ, as those of one
+    process' replicas do.
     """
     graph = tf.compat.v1.get_default_graph()
     seed = graph.seed
@@ -313,9 +318,10 @@ def _seeded_apart(processes: ProcessGroup) -> Iterator[None]:
 
 
 def _after(args: Any, kwargs: Any) -> contextlib.AbstractContextManager[None]:
-    """Lets nothing run in a graph before the arguments are there, which may be a batch.
+    """Lets operations of a graph run only once the arguments, such as a batch, are there.
 
-    Else the step that finds the data at its end would count in `iterations`, which need no batch.
+    Otherwise the step that finds the end of the data would count in `iterations`, an update that
+    needs no batch.
     """
     if tf.executing_eagerly():
         return contextlib.nullcontext()

@@ -1,7 +1,8 @@
-"""Whether an iterator may be asked for more: one whose dataset raised an error may not.
+"""A flag that tells whether an iterator may be asked for more, or broke with an error.
 
-An error on one device cancels a step while other devices wait for their shares, and what these are
-given is lost. From then on the devices' buffers are filled and emptied unevenly, until all wait.
+An error on one device cancels a step while the other devices wait for their shares, and the shares
+that they are given are lost. From then on the devices' buffers are filled and emptied unevenly,
+until all devices wait.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ BROKEN = (
 
 
 class Fetching:
-    """A flag of an iterator that is up while it fetches, and stays so after an error.
+    """A flag of an iterator that is up while the iterator fetches, and stays up after an error.
 
     Args:
-      handle: Of a boolean variable; a graph is given it as the iterator's other parts.
+      handle: The handle of a boolean variable; a graph is given it as the iterator's other parts.
     """
 
     def __init__(self, handle: tf.Tensor) -> None:
@@ -28,18 +29,23 @@ class Fetching:
 
     @classmethod
     def made(cls) -> Fetching:
-        """A new one, which lives as long as its handle."""
+        """Makes a new flag, which lives as long as its handle."""
         return cls(new_handle(False))
 
     def begin(self) -> list[tf.Operation]:
-        """What must be done before anything is fetched; raises InvalidArgumentError if it broke."""
+        """Puts the flag up, and returns the operations that fetching must wait for.
+
+        Raises:
+          InvalidArgumentError: The flag is up already: an earlier fetch broke. In a graph the
+            operations raise it.
+        """
         up = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.bool)
         assertion = tf.debugging.Assert(~up, [f"The replicas' batches are out of step: {BROKEN}"])
         with tf.control_dependencies([] if assertion is None else [assertion]):
             return self._set(True)
 
     def end(self, value: tf.Tensor) -> tf.Tensor:
-        """`value`, which is there once all devices have been given what they asked for."""
+        """Returns `value`, and takes the flag down: all devices have what they asked for."""
         with tf.control_dependencies([value]), tf.control_dependencies(self._set(False)):
             return tf.identity(value)
 

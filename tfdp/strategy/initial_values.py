@@ -1,4 +1,4 @@
-"""Variables begin alike in all processes: with what rank 0 has for them."""
+"""Initial values of variables: every process begins with those of rank 0."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tfdp.strategy._tensorflow import CheckpointInitialValue
 def of_rank_0(
     processes: ProcessGroup, strategy: str, device: str, kwargs: Mapping[str, Any]
 ) -> tf.Tensor:
-    """The initial value that rank 0 has for a variable; the others must declare the same.
+    """Returns the initial value that rank 0 has for a variable, and compares the declarations.
 
     Args:
       processes: All processes.
-      strategy: Names the strategy, alike on all ranks.
-      device: Where the variable is made.
-      kwargs: What it is made with.
+      strategy: The name of the strategy, alike on all ranks.
+      device: The device on which the variable is made.
+      kwargs: The arguments that the variable is made with.
 
     Raises:
       ValueError: The value is not known when the variable is made.
@@ -58,7 +58,7 @@ def of_rank_0(
 
 
 def _declared(kwargs: Mapping[str, Any], initial_value: tf.Tensor) -> dict[str, object]:
-    """What must be alike on all ranks of a variable that is made with `kwargs`; JSON."""
+    """Returns the properties of a new variable that must be alike on all ranks, as JSON."""
     return {
         "name": kwargs.get("name") or "Variable",
         "shape": initial_value.shape.as_list(),

@@ -1,4 +1,4 @@
-"""Global batches: what they declare, and how one is cut into the replicas' shares."""
+"""Global batches: the size that they declare, and cutting one into the replicas' shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdp.strategy._tensorflow import compute_batch_size
 
 @functools.cache
 def warn_if_small(size: int, num_replicas: int) -> None:
-    """Says once that a batch of `size` examples, if it is known, leaves replicas without work."""
+    """Warns once if a batch of `size` examples, where known, leaves replicas without work."""
     if 0 < size < num_replicas:
         logging.getLogger("tfdp").warning(
             "A batch of %d examples leaves %d of %d replicas without work in each step. Use a "
@@ -26,7 +26,7 @@ def warn_if_small(size: int, num_replicas: int) -> None:
 
 
 def declared_size(dataset: Any) -> int:
-    """The number of examples of each global batch but a short last; -1 where it is not declared."""
+    """Returns the number of examples of each batch but a short last; -1 if it is not declared."""
     if not isinstance(dataset, tf.data.Dataset):
         return -1
     if 0 in map(_rank, tf.nest.flatten(dataset.element_spec)):
@@ -35,19 +35,20 @@ def declared_size(dataset: Any) -> int:
 
 
 def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.data.Dataset | None:
-    """`dataset` with each global batch cut into the shares of `num_replicas`, in order.
+    """Cuts each global batch of `dataset` into the shares of `num_replicas`, in order.
 
-    What has no axis to cut along goes to every replica. A share without examples holds a stand-in,
-    the batch's first row: TensorFlow's own rebatching would fill it from the next batch.
+    A tensor that has no axis to cut along goes to every replica. A share without examples holds a
+    stand-in, the batch's first row. TensorFlow's own rebatching would fill such a share from the
+    next batch.
 
     Args:
-      dataset: Of global batches.
-      num_replicas: Into how many shares each is cut.
-      ranks: Whose shares become elements; None: all.
+      dataset: A dataset of global batches.
+      num_replicas: The number of shares that each batch is cut into.
+      ranks: The ranks whose shares become elements; None: all.
 
     Returns:
-      The dataset of (a share, its `Cut.place`), or None where its elements are no batches: then
-      each replica gets whole elements.
+      The dataset of pairs (a share, its `Cut.place`), or None where the elements are no batches:
+      then each replica gets whole elements.
     """
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
@@ -83,7 +84,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
 
 
 def rounds(elements: int, num_replicas: int) -> int:
-    """How often replicas that get elements in turn get some; negative numbers are tf.data's own.
+    """Returns how often replicas in turn get elements; keeps tf.data's own negative numbers.
 
     >>> rounds(5, 2), rounds(tf.data.UNKNOWN_CARDINALITY, 2)
     (3, -2)
@@ -92,11 +93,11 @@ def rounds(elements: int, num_replicas: int) -> int:
 
 
 def without_autotuning(dataset: Any) -> Any:
-    """`dataset` with a fixed number of parallel calls where it asks for AUTOTUNE.
+    """Returns `dataset` with a fixed number of parallel calls where it asks for AUTOTUNE.
 
     TensorFlow's iterator over several devices, when it is collected, waits until its autotuning
-    thread wakes up, which may take a minute: `fit` would stand still after an epoch, and in a
-    cluster all ranks with it. A dataset that sets `options.autotune.enabled` keeps what it says.
+    thread wakes up, which may take a minute. `fit` would stand still after an epoch, and in a
+    cluster all ranks with it. A dataset that sets `options.autotune.enabled` keeps its setting.
     """
     if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
         return dataset
@@ -110,8 +111,8 @@ def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False)
 
     Args:
       batch: A nest of arrays or tensors with the examples along axis 0; None stays None.
-      strategy: Whose replicas get them.
-      stand_ins: Gives a replica without examples the batch's first row.
+      strategy: The strategy whose replicas get the shares.
+      stand_ins: Whether a replica without examples gets the batch's first row.
 
     Returns:
       The nest with a `tf.distribute.DistributedValues` in place of each tensor.
@@ -139,7 +140,7 @@ def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False)
 
 
 def split_for_step(batch: Any, strategy: tf.distribute.Strategy) -> Cut:
-    """As `split`, for a step of Keras' trainer."""
+    """Cuts a batch as `split` does, into the `Cut`s of a step of Keras' trainer."""
     num_replicas = strategy.extended.num_replicas
     given = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
     size = int(rows_of(given[0])) if hasattr(given[0], "shape") else len(given[0])
@@ -156,9 +157,9 @@ def split_for_step(batch: Any, strategy: tf.distribute.Strategy) -> Cut:
 
 
 def are_even(share_spec: Any) -> bool:
-    """Whether every replica surely has examples, by the spec of a share, or of all of them.
+    """Returns whether every replica surely has examples, by the spec of a share or of all shares.
 
-    Their number is declared only where the batch divides evenly.
+    A share's number of rows is declared only where the batch divides evenly.
     """
     for spec in tf.nest.flatten(share_spec):
         spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
@@ -168,7 +169,7 @@ def are_even(share_spec: Any) -> bool:
 
 
 def whole_place(rows: Any) -> Any:
-    """The place of a batch that one replica has by itself; or its spec, of those of its rows."""
+    """Returns the `Cut.place` of a batch that one replica has by itself; of specs, its spec."""
     if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(rows)):
         return tf.TensorSpec([4], tf.int64)
     size = num_rows(rows)
@@ -176,12 +177,12 @@ def whole_place(rows: Any) -> Any:
 
 
 def num_rows(element: Any) -> tf.Tensor:
-    """The number of examples of a batch, or a share, int64."""
+    """Returns the number of examples of a batch, or a share, as int64."""
     return rows_of(next(leaf for leaf in tf.nest.flatten(element) if _can_be_cut(leaf)))
 
 
 def one_row(spec: Any) -> Any:
-    """A row of zeros, or an empty one, for what has `spec`: where there is no example at all."""
+    """Makes a row of zeros with `spec`, empty if ragged, for where there is no example at all."""
     if isinstance(spec, tf.RaggedTensorSpec):
         flat = tf.zeros(
             [0, *(size or 1 for size in spec.shape[1 + spec.ragged_rank :])], spec.dtype
@@ -202,7 +203,7 @@ def one_row(spec: Any) -> Any:
 
 
 def first_rows(leaf: Any, number: tf.Tensor) -> Any:
-    """So many rows of what a batch is cut into."""
+    """Returns the first `number` rows of a tensor that is cut, and others whole."""
     return _rows(leaf, tf.zeros_like(number), number) if _can_be_cut(leaf) else leaf
 
 
@@ -213,7 +214,7 @@ def _can_be_cut(leaf: Any) -> bool:
 
 
 def _rank(leaf: Any) -> int | None:
-    """The rank, None where it is unknown, and -1 of what has none, such as an optional."""
+    """Returns the rank: None if unknown, -1 of a value without one, such as an optional."""
     shape = getattr(leaf, "shape", None)
     return -1 if shape is None else shape.rank
 

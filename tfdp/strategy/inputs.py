@@ -1,4 +1,4 @@
-"""How the strategy distributes datasets: what TensorFlow calls on a strategy's inner part."""
+"""The input of the strategy's inner part: TensorFlow calls it to distribute datasets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Inputs(MirroredExtended):
 
     @property
     def in_cluster(self) -> bool:
-        """Whether other processes read their own shares: iterators compare how far they are."""
+        """Whether other processes read shares too; iterators then compare how far they are."""
         return self.processes.world_size > 1
 
     @property
@@ -104,13 +104,14 @@ class Inputs(MirroredExtended):
             options,
         )
         if not self.in_cluster:
-            # An error on one device shall not be taken for the end, which others find after it.
+            # After an error on one device the other devices find the end, which must not be taken
+            # for the end of the data.
             distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
             distributed._cardinality = input_batches.rounds(
                 distributed.cardinality, self.num_replicas
             )
         elif distributed._cardinality != tf.data.INFINITE_CARDINALITY:
-            # Other ranks may have more: all go on until no rank has any.
+            # Other ranks may have more elements: all ranks go on until no rank has any.
             distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
         return distributed
 
@@ -122,7 +123,7 @@ class Inputs(MirroredExtended):
         return regroup([value_fn(context) for context in contexts], always_wrap=True)
 
     def cuts(self, iterator: Any) -> Any:
-        """The iterator as Keras' step takes it: giving `Cut`s, where there are several replicas."""
+        """Returns the iterator as Keras' step takes it: of `Cut`s for several replicas."""
         known = getattr(iterator, "cuts", None)
         if known is not None or self.num_replicas == 1:
             return iterator if known is None else known
@@ -132,7 +133,7 @@ class Inputs(MirroredExtended):
         return iterator.cuts
 
     def split_for_step(self, batch: Any) -> Any:
-        """A whole batch as Keras' step takes it on the replicas: a `Cut`."""
+        """Cuts a whole batch into the `Cut` that Keras' step takes on the replicas."""
         return input_batches.split_for_step(batch, self._container_strategy())
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
@@ -145,15 +146,15 @@ class Inputs(MirroredExtended):
             input_batches.without_autotuning(divided),
             options=options,
         )
-        # In global batches, as the user counts.
+        # The cardinality counts global batches, as the user does.
         distributed._cardinality = dataset.cardinality().numpy()
         if self._end_together(dataset):
-            # Each batch has a share for every replica: no step need ask who has one left.
+            # Each batch has a share for every replica: no step need ask which replica has one left.
             distributed._enable_get_next_as_optional = False
         return distributed
 
     def _end_together(self, dataset: tf.data.Dataset) -> bool:
-        """Whether all ranks have as many batches; compares what they say of them.
+        """Returns whether all ranks have as many batches; compares what the ranks declare of them.
 
         Raises:
           RankMismatchError: The ranks' batches differ in number or kind.

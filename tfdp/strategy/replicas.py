@@ -1,4 +1,4 @@
-"""What the strategy's replicas do together: see `tfdp.replicas.Replicas`."""
+"""The strategy's replicas, which implement `tfdp.replicas.Replicas`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class StrategyReplicas:
     In graphs they meet by collectives. Eagerly their threads take turns and meet in `merge_call`.
 
     Attributes:
-      reducer: How they sum in graphs.
+      reducer: Sums the replicas' buffers in graphs.
 
     Args:
-      devices: Those of this process' replicas.
+      devices: The devices of this process' replicas.
       processes: All processes.
-      between: Sums over processes, outside of replica functions.
-      reducer: See above.
+      between: Sums values over processes, outside of replica functions.
+      reducer: Sums the replicas' buffers in graphs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StrategyReplicas:
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas; unlike the strategy's property, asking for it is not noted."""
+        """The number of replicas; reading it is not noted, unlike the strategy's property."""
         return self.processes.world_size * self.processes.local_size
 
     @property
@@ -60,14 +60,14 @@ class StrategyReplicas:
         return tf.constant(self.rank)
 
     def trace(self) -> Trace:
-        """That of the calling replica: each is traced by itself."""
+        """Describes the calling replica's trace: each replica is traced by itself."""
         rank = self.rank
         return Trace(rank % self.processes.local_size, rank == 0, f"replica {rank}")
 
     # ---- in a replica function
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
-        """See `Replicas`: TensorFlow's all-reduce gives the gradient, which is summed as well."""
+        """Sums as `Replicas` says; TensorFlow's all-reduce gives the gradient, summed as well."""
         return list(tf.distribute.get_replica_context().all_reduce("SUM", list(values)))
 
     def sum_prepared(
@@ -77,7 +77,7 @@ class StrategyReplicas:
         merge_rows: bool = False,
         watch: Watch | None = None,
     ) -> list[Value]:
-        """See `Replicas`."""
+        """Sums as `Replicas` says, without a gradient."""
         if self.num_replicas == 1:
             return list(values)
         if tf.executing_eagerly():
@@ -88,7 +88,7 @@ class StrategyReplicas:
             return self.reducer.all_reduce(values, self.rank, prepare, merge_rows, watch)
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
-        """See `Replicas`."""
+        """Sends the first replica's value, as `Replicas` says."""
         if self.num_replicas == 1:
             return value
         if isinstance(value, tf.IndexedSlices):
@@ -117,7 +117,8 @@ class StrategyReplicas:
             copy = ReductionToOneDevice().broadcast
             return [copy(total, value) for total, value in zip(totals, values, strict=True)]
 
-        # A copy each: one tensor in all replicas would be taken for a value to be summed once.
+        # Each replica copies its values: TensorFlow would take one tensor of all replicas for a
+        # single value, and sum it once.
         copies = tuple(map_values(tf.identity, value) for value in values)
         return list(tf.distribute.get_replica_context().merge_call(merge, args=copies))
 
@@ -139,11 +140,11 @@ class StrategyReplicas:
     # ---- between replica functions
 
     def gather_rows(self, value: Rows) -> Rows:
-        """See `Replicas`."""
+        """Concatenates the rows of all replicas, as `Replicas` says."""
         return self._between.gather_rows(value)
 
     def sums_read_once(
         self, shared: Sequence[tf.Variable]
     ) -> contextlib.AbstractContextManager[None]:
-        """See `Replicas`."""
+        """Reads the shared variables' sums once, as `Replicas` says."""
         return variables.read_once({id(variable): variable.read_value() for variable in shared})

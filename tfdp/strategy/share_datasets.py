@@ -1,4 +1,4 @@
-"""Datasets of the replicas' shares, and feeds under the strategy."""
+"""Datasets of the replicas' shares, to which the strategy turns feeds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def distribute(
     shares: tf.data.Dataset,
     options: Any,
 ) -> ShareDataset:
-    """The feed as `experimental_distribute_dataset` returns it.
+    """Returns the dataset that `experimental_distribute_dataset` makes of a feed.
 
     Args:
-      feed: What is distributed.
-      input_workers: TensorFlow's description of where it is read.
-      strategy: The one whose replicas get the shares.
+      feed: The feed to distribute.
+      input_workers: TensorFlow's description of where the feed is read.
+      strategy: The strategy whose replicas get the shares.
       shares: The shares of the process' own replicas, as `AbstractFeed.cuts` gives them.
       options: `tf.distribute.InputOptions` or None.
     """
@@ -32,7 +32,7 @@ def distribute(
     distributed = ShareDataset(input_workers, strategy, counted, options=options)
     distributed.feed, distributed.tally = feed, feed.tally
     distributed._cardinality = feed.cardinality().numpy()
-    # Each batch has a share for every replica: no step need ask who has one left.
+    # Each batch has a share for every replica: no step need ask which replica has one left.
     distributed._enable_get_next_as_optional = False
     return distributed
 
@@ -40,12 +40,12 @@ def distribute(
 class ShareDataset(DistributedDataset):
     """A dataset whose iterators give each replica its share of a batch.
 
-    Its elements are (a replica's share, its `Cut.place`), of one replica the batch. In an element a
-    share without examples holds a stand-in, a row of the batch. The elements of a feed are
-    `Counted`.
+    Its elements are pairs (a replica's share, its `Cut.place`), or the batch where there is one
+    replica. In an element, a share without examples holds a stand-in: a row of the batch. The
+    elements of a feed are `Counted`.
     """
 
-    feed: AbstractFeed | None = None  # where the dataset was made, not in graphs
+    feed: AbstractFeed | None = None  # known where the dataset was made, but not in graphs
     tally: Tally | None = None
 
     def __iter__(self) -> ShareIterator:
@@ -53,7 +53,7 @@ class ShareDataset(DistributedDataset):
 
     @property
     def element_spec(self) -> Any:
-        """The spec of what iterators give."""
+        """The spec of the elements that iterators give."""
         spec = element_of(self._element_spec)
         return spec[0] if self._strategy.extended.num_replicas > 1 else spec
 
@@ -69,11 +69,11 @@ class ShareDataset(DistributedDataset):
 
 
 class ShareDatasetSpec(DistributedDatasetSpec):
-    """What a traced function knows of a dataset of shares."""
+    """The spec of a dataset of shares, which a traced function knows it by."""
 
     @property
     def value_type(self) -> type[ShareDataset]:
-        """The class."""
+        """The class that the spec describes."""
         return ShareDataset
 
     @property

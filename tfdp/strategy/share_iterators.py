@@ -1,8 +1,8 @@
-"""Iterators over the replicas' shares: those of one batch for all replicas, or one error.
+"""Iterators over the replicas' shares, which give the shares of one batch, or raise one error.
 
-TensorFlow's iterator asks for the share of each device by itself. Where the dataset fails, one
-device gets the error and the others what comes after it: the next share, or the end, which would
-be taken for the end of the data.
+TensorFlow's iterator asks for the share of each device by itself. If the dataset fails, one device
+gets the error, and the others get what comes after it: the next share, or the end, which would be
+taken for the end of the data.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _BROKEN = (
 
 
 class Counted(NamedTuple):
-    """Around the elements of a feed: iterators count them.
+    """An element of a feed, which iterators count.
 
-    What an element is shows in its spec, so that traced functions know it too.
+    It marks the element's spec as well, so that traced functions know which elements to count.
     """
 
     element: Any
 
 
 class ShareIterator(DistributedIterator):
-    """Gives each replica its share of the next batch, or its `Cut`; see the module."""
+    """Gives each replica its share of the next batch, or its `Cut`, or raises one error for all."""
 
     _fetching: Fetching
     _tally: Tally | None = None
@@ -47,11 +47,11 @@ class ShareIterator(DistributedIterator):
 
     @classmethod
     def over(cls, iterator: DistributedIterator, **parts: Any) -> Self:
-        """Of this class, over what another fetches.
+        """Makes an iterator of this class over the elements that another one fetches.
 
         Args:
-          iterator: The other; if it is one of shares, both count together.
-          parts: What shall be otherwise: `tally`, `feed`, `element_spec`.
+          iterator: The other iterator; if it is one of shares, both count together.
+          parts: The parts that differ from the other's: `tally`, `feed`, `element_spec`.
         """
         shared = {
             name: getattr(iterator, f"_{name}", None) for name in ("fetching", "tally", "feed")
@@ -71,24 +71,24 @@ class ShareIterator(DistributedIterator):
 
     @functools.cached_property
     def cuts(self) -> ShareIterator:
-        """The same, giving a `Cut` for each share."""
+        """An iterator over the same elements that gives a `Cut` for each share."""
         spec = self._element_spec
         several = self._strategy.extended.num_replicas > 1
         cuts: Any = cut.Cut(*element_of(spec)) if several else cut.Cut(element_of(spec), ())
         return self.over(self, element_spec=Counted(cuts) if isinstance(spec, Counted) else cuts)
 
     def get_next(self, name: str | None = None) -> Any:
-        """The shares of the next batch.
+        """Returns the shares of the next batch.
 
         Raises:
-          tf.errors.OutOfRangeError: There is none.
-          tf.errors.OpError: Whatever went wrong in the dataset.
-          RankMismatchError: The data of some ranks ended before those of others; in a graph an
+          tf.errors.OutOfRangeError: There is no batch left.
+          tf.errors.OpError: The dataset raised an error.
+          RankMismatchError: The data of some ranks ended before that of others; in a graph an
             `InvalidArgumentError` says so.
         """
         with explained(self._feed), Clock() as clock, cut.explained(self._strategy):
             if tf.executing_eagerly() and not self._must_agree:
-                # One device after the other: what is raised first is what went wrong.
+                # The devices fetch one after the other, so the first error is the cause.
                 elements = self._next_elements()
                 self._check(elements)
             else:
@@ -99,7 +99,7 @@ class ShareIterator(DistributedIterator):
         return self._regrouped(elements)
 
     def get_next_as_optional(self) -> Any:
-        """The shares of the next batch, or none."""
+        """Returns the shares of the next batch, or an empty optional."""
         with explained(self._feed), Clock() as clock:
             optionals = self._next_optionals()
 
@@ -117,7 +117,7 @@ class ShareIterator(DistributedIterator):
 
     @property
     def element_spec(self) -> Any:
-        """The spec of what is given."""
+        """The spec of the elements that are given."""
         return self._given(self._cut_of(self._element_spec))
 
     @property
@@ -129,7 +129,7 @@ class ShareIterator(DistributedIterator):
         return ShareIteratorSpec
 
     def _given(self, share: cut.Cut) -> Any:
-        """What is given of a share, or of its spec: of one without examples no row."""
+        """Returns what a replica is given for a share, or its spec; no row where it is empty."""
         if isinstance(element_of(self._element_spec), cut.Cut):
             return share
         if isinstance(share, cut.FullCut) or not tf.is_tensor(share.place):
@@ -139,7 +139,7 @@ class ShareIterator(DistributedIterator):
         )
 
     def _count(self, clock: Clock, elements: Sequence[Any]) -> None:
-        """Counts the batch whose shares are the elements, where it is a feed's."""
+        """Counts the batch whose shares are the elements, if a feed gives them."""
         if self._tally is not None:
             self._tally.add(clock.seconds_until(elements[0]))
 
@@ -167,7 +167,7 @@ class ShareIterator(DistributedIterator):
         return elements
 
     def _next_optionals(self) -> list[Any]:
-        """What each device has next; whoever asks for it says when all of them have got it."""
+        """Fetches an optional for each device; the caller must `end` the fetching thereafter."""
         with tf.control_dependencies(self._fetching.begin()):
             optionals: list[Any] = self._worker.get_next_as_optional_list()
         return optionals
@@ -187,7 +187,7 @@ class ShareIterator(DistributedIterator):
         )
 
     def _has_next(self, optionals: Sequence[Any]) -> tf.Tensor:
-        """Whether there is a batch; waits until it is known for all devices, and ranks."""
+        """Returns whether there is a batch, once all devices and ranks know it."""
         with tf.device("CPU:0"):
             on_devices = tf.stack([optional.has_value() for optional in optionals])
             on_devices = self._fetching.end(on_devices)
@@ -198,7 +198,7 @@ class ShareIterator(DistributedIterator):
             return _all_or_none(on_ranks > 0, [cut.ENDED, on_ranks])
 
     def _all_or_end(self, optionals: Sequence[Any]) -> Any:
-        """Raises where not all shares of one batch are there, OutOfRangeError where none is."""
+        """Raises unless all shares of a batch are there; OutOfRangeError if none is."""
 
         def end() -> tf.Tensor:
             with tf.control_dependencies(_tensors(self._worker.get_next_as_list())):
@@ -207,7 +207,7 @@ class ShareIterator(DistributedIterator):
         return tf.cond(self._has_next(optionals), lambda: self._check(self._values(optionals)), end)
 
     def _check(self, elements: Sequence[Any]) -> tf.Tensor:
-        """Raises where the elements are not the shares of one batch."""
+        """Raises unless the elements are the shares of one batch."""
         places = [tf.identity(self._cut_of(element).place) for element in elements]
         first = self._strategy.extended.first_rank
         with tf.device("CPU:0"):
@@ -216,7 +216,7 @@ class ShareIterator(DistributedIterator):
             return _asserted(right, [_BROKEN], right)
 
     def _cut_of(self, element: Any) -> cut.Cut:
-        """An element, or its spec, as a `Cut`."""
+        """Returns an element, or its spec, as a `Cut`."""
         element = element_of(element)
         if self._strategy.extended.num_replicas == 1:
             rows = element.rows if isinstance(element, cut.Cut) else element
@@ -227,11 +227,11 @@ class ShareIterator(DistributedIterator):
 
 
 class ShareIteratorSpec(DistributedIteratorSpec):
-    """What a traced function knows of an iterator of shares."""
+    """The spec of an iterator of shares, which a traced function knows it by."""
 
     @property
     def value_type(self) -> type[ShareIterator]:
-        """The class."""
+        """The class that the spec describes."""
         return ShareIterator
 
     @property
@@ -255,17 +255,17 @@ class ShareIteratorSpec(DistributedIteratorSpec):
 
 
 def element_of(element: Any) -> Any:
-    """An element, or its spec, without what says that it is counted."""
+    """Returns an element, or its spec, without the mark that it is `Counted`."""
     return element.element if isinstance(element, Counted) else element
 
 
 def tally_specs(element_spec: Any) -> list[tf.TensorSpec]:
-    """The spec of the tally's handle, if elements are counted."""
+    """Returns the spec of the tally's handle, if elements are counted."""
     return [HANDLE_SPEC] if isinstance(element_spec, Counted) else []
 
 
 def _described(source: Any) -> dict[str, Any]:
-    """By name what an iterator and its spec are both made from."""
+    """Returns, by name, the parts that both an iterator and its spec are made from."""
     names = (
         "input_workers",
         "element_spec",
@@ -279,13 +279,13 @@ def _described(source: Any) -> dict[str, Any]:
 
 
 def _all_or_none(there: tf.Tensor, said: list[Any]) -> tf.Tensor:
-    """Whether all are true; raises InvalidArgumentError with what is `said` where only some are."""
+    """Returns whether all are true; raises InvalidArgumentError with `said` if only some are."""
     some = tf.reduce_any(there)
     return _asserted(tf.reduce_all(there) | ~some, said, some)
 
 
 def _asserted(condition: tf.Tensor, said: list[Any], value: tf.Tensor) -> tf.Tensor:
-    """`value`, once the condition has been found to hold."""
+    """Returns `value`, once the condition has been found to hold."""
     assertion = tf.debugging.Assert(condition, said, summarize=-1)
     with tf.control_dependencies([] if assertion is None else [assertion]):
         return tf.identity(value)

@@ -1,7 +1,8 @@
-"""Elements that the replicas get in turn, as a datasets' function makes them: shares of one batch.
+"""Iterators over elements that replicas get in turn: those of one round are shares of one batch.
 
-How many examples each has is counted when they are taken. At the end of the data some replicas may
-get none; each then has a stand-in, as in `share_iterators`.
+A dataset function, for example, makes such elements. Their examples are counted when the elements
+are taken. At the end of the data some replicas may get none; each of these then has a stand-in, as
+in `share_iterators`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from tfdp.strategy.share_iterators import ShareIterator, ShareIteratorSpec
 
 
 class TurnIterator(ShareIterator):
-    """Gives each replica its `Cut` of the next round; what it is `over` gives the elements."""
+    """Gives each replica its `Cut` of the next round of another iterator's elements."""
 
     def get_next(self, name: str | None = None) -> Any:
-        """The shares of the next round.
+        """Returns the shares of the next round.
 
         Raises:
           tf.errors.OutOfRangeError: No replica has an element left.
-          tf.errors.OpError: Whatever went wrong in a dataset.
+          tf.errors.OpError: A dataset raised an error.
         """
         optionals = self._next_optionals()
         places, some = self._places(optionals)
@@ -34,7 +35,7 @@ class TurnIterator(ShareIterator):
         return self._regrouped(elements)
 
     def get_next_as_optional(self) -> Any:
-        """The shares of the next round, or none."""
+        """Returns the shares of the next round, or an empty optional."""
         optionals = self._next_optionals()
         places, some = self._places(optionals)
         elements = self._regrouped(self._elements(optionals, places))
@@ -48,12 +49,12 @@ class TurnIterator(ShareIterator):
 
     @property
     def element_spec(self) -> Any:
-        """Of the elements."""
+        """The spec of the elements."""
         return DistributedIterator.element_spec.fget(self)
 
     @property
     def cuts(self) -> ShareIterator:
-        """Itself."""
+        """The iterator itself: it gives `Cut`s."""
         return self
 
     @property
@@ -67,7 +68,7 @@ class TurnIterator(ShareIterator):
         return cut.Cut(*element)
 
     def _places(self, optionals: Sequence[Any]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Each replica's `Cut.place` in the round, and whether there is any example."""
+        """Returns each replica's `Cut.place` in the round, and whether there is any example."""
         extended = self._strategy.extended
         counts = [
             tf.cond(
@@ -89,8 +90,8 @@ class TurnIterator(ShareIterator):
         return places, total > 0
 
     def _elements(self, optionals: Sequence[Any], places: list[tf.Tensor]) -> list[Any]:
-        """For each replica its element, or a stand-in, and the place."""
-        first = optionals[0]  # It has an element if any other has, for they get them in turn.
+        """Returns for each replica its element, or a stand-in, and its place."""
+        first = optionals[0]  # has an element if any other has, for replicas get them in turn
 
         def nothing() -> Any:
             return tf.nest.map_structure(input_batches.one_row, first.element_spec)
@@ -124,9 +125,9 @@ class TurnIterator(ShareIterator):
 
 
 class TurnIteratorSpec(ShareIteratorSpec):
-    """What a traced function knows of such an iterator."""
+    """The spec of a `TurnIterator`, which a traced function knows it by."""
 
     @property
     def value_type(self) -> type[ShareIterator]:
-        """The class."""
+        """The class that the spec describes."""
         return TurnIterator

@@ -23,7 +23,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def _having(name: str, value: object) -> Iterator[None]:
-    """Sets an attribute of the calling thread for a while."""
+    """Sets an attribute of the calling thread while the context is open."""
     outer = getattr(_thread, name, None)
     setattr(_thread, name, value)
     try:
@@ -33,22 +33,22 @@ def _having(name: str, value: object) -> Iterator[None]:
 
 
 def identical_writes() -> contextlib.AbstractContextManager[None]:
-    """Within it every replica writes the same values: nothing is sent to make sure."""
+    """Declares that replicas write the same values: nothing is sent to make sure."""
     return _having("identical", True)
 
 
 def summed_on_read() -> contextlib.AbstractContextManager[None]:
-    """Variables made within it hold one share per replica; outside a replica their sum is read."""
+    """Makes variables of which each replica holds a share; outside replicas their sum is read."""
     return _having("summed", True)
 
 
 def read_once(values: dict[int, tf.Tensor]) -> contextlib.AbstractContextManager[None]:
-    """Within it variables that replicas hold shares of, by id, read as these values."""
+    """Reads variables that replicas hold shares of, by id, as these values: nothing is summed."""
     return _having("read", (getattr(_thread, "read", None) or {}) | values)
 
 
 def made_alone() -> contextlib.AbstractContextManager[None]:
-    """Within it this process makes variables for itself: it asks no other rank for their values.
+    """Makes variables for this process alone: no other rank is asked for their values.
 
     Keras makes some while it writes a file, which one rank does for all.
     """
@@ -56,12 +56,12 @@ def made_alone() -> contextlib.AbstractContextManager[None]:
 
 
 def is_made_alone() -> bool:
-    """Whether the calling thread is within `made_alone`."""
+    """Returns whether the calling thread is within `made_alone`."""
     return bool(getattr(_thread, "alone", None))
 
 
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`kwargs` for a variable's creation, as `summed_on_read` changes them."""
+    """Returns `kwargs` for a variable's creation, as `summed_on_read` changes them."""
     if not getattr(_thread, "summed", False):
         return kwargs
     return kwargs | {
@@ -84,14 +84,14 @@ class _Scalar:
 class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     """A variable that replicas keep equal without meeting each other.
 
-    Each has a copy; there is none for a tape that is outside of replicas. TensorFlow's class calls
-    `merge_call` for `ONLY_FIRST_REPLICA`, which cannot be done inside a
-    conditional; here replica 0's value is sent instead.
+    Each replica has a copy; there is none for a tape outside of replicas. For `ONLY_FIRST_REPLICA`
+    TensorFlow's class calls `merge_call`, which is impossible inside a conditional; this class
+    sends replica 0's value instead.
     """
 
     @property
     def handle(self) -> tf.Tensor:
-        """That of the calling replica's copy."""
+        """The handle of the calling replica's copy."""
         try:
             return super().handle
         except ValueError as error:
@@ -128,10 +128,10 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
         return context.all_reduce("MEAN" if mean else "SUM", value)
 
     def _one_for_all(self, context: tf.distribute.ReplicaContext, value: tf.Tensor) -> tf.Tensor:
-        """A Python or NumPy value is no replica's own term: as tf.distribute has it, no sum.
+        """Returns a Python or NumPy value unsummed, as tf.distribute does: no replica owns it.
 
-        In a graph it is a constant of the one function that all replicas trace; eagerly it may have
-        been computed, and is compared.
+        In a graph the value is a constant of the one function that all replicas trace. Eagerly a
+        replica may have computed it, so the replicas' values are compared.
         """
         if tf.executing_eagerly():
             count = tf.cast(context.num_replicas_in_sync, value.dtype)

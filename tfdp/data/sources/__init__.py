@@ -1,6 +1,6 @@
-"""Where examples come from; `tfdp.data.pipeline` chooses one for what it is given.
+"""Sources of examples; `tfdp.data.pipeline` chooses one for what it is given.
 
-Importing it is cheap: each source, and what it needs, is loaded when its name is used.
+Importing the package is cheap: each source, and what it needs, is loaded when its name is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a source of examples is: random access by index, or a stream in a fixed order."""
+"""The interfaces of sources: random access by index, or a stream in a fixed order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class AbstractSource(abc.ABC):
 
     Attributes:
       element_spec: A nest of `tf.TypeSpec` of one example, without a batch axis.
-      fingerprint: What tells this source from another, cheap to make: its kind, its number of
-        examples where that is known, names and sizes of files, or a checksum of a few examples.
-        Alike in every process and after a restart; no absolute paths.
-      fingerprint_covers: In words, what it is made from.
+      fingerprint: A text that tells this source from another and is cheap to make: of its kind, its
+        number of examples where that is known, names and sizes of files, or a checksum of a few
+        examples. Alike in every process and after a restart; no absolute paths.
+      fingerprint_covers: In words, what the fingerprint is made from.
     """
 
     element_spec: Any
@@ -26,33 +26,35 @@ class AbstractSource(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """The source in a few words, as an error names it: "4 TFRecord files in train"."""
+        """Names the source in a few words, for errors: "4 TFRecord files in train"."""
 
     def content(self) -> dict[str, Any] | None:
-        """More about the examples than `fingerprint`, for a manifest; None: there is no more.
+        """Returns more about the examples than `fingerprint`, for a manifest, or None.
 
         Returns:
-          As `tfdp.manifest.fingerprint_arrays`: at least `checksum`, and what that `covers`.
+          A dict like that of `tfdp.manifest.fingerprint_arrays`, with at least `checksum` and what
+          it `covers`; None: there is no more.
         """
         return None
 
     def explain(self, indices: Iterable[int]) -> str | None:
-        """Called after an error: what is wrong with the first of these that cannot be read.
+        """Returns, after an error, what is wrong with the first example that cannot be read.
 
-        Needed only where the error itself does not say.
+        Needed only where the error itself does not say it.
 
         Args:
-          indices: Of the examples that were to come, the next first.
+          indices: The indices of the examples that were to come, the next first.
         """
         return None
 
 
 class AbstractIndexedSource(AbstractSource):
-    """Random access: each worker reads the examples of its own replicas and no others.
+    """Examples with random access: each worker reads those of its own replicas and no others.
 
     Attributes:
       element_spec: A nest of `tf.TypeSpec` of one example, without a batch axis.
-      fingerprint: What tells this source from another; alike in every process and after a restart.
+      fingerprint: A text that tells this source from another; alike in every process and after a
+        restart.
       vectorized: Whether `rows` is cheaper than as many calls of `row`. If not, as where each
         example is decoded, `row` is called in parallel.
 
@@ -79,24 +81,24 @@ class AbstractIndexedSource(AbstractSource):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """The number of examples."""
+        """Returns the number of examples."""
 
     @abc.abstractmethod
     def rows(self, indices: tf.Tensor) -> Any:
-        """Several examples; called in a graph, by tf.data.
+        """Reads several examples; called in a graph, by tf.data.
 
         Args:
-          indices: int64, shape (k,); in any order, each in [0, len).
+          indices: The indices of the examples, int64, shape (k,); in any order, each in [0, len).
 
         Returns:
           A nest like `element_spec`, each tensor with a leading axis of k.
         """
 
     def row(self, index: tf.Tensor) -> Any:
-        """One example; called in a graph, by tf.data.
+        """Reads one example; called in a graph, by tf.data.
 
         Args:
-          index: int64 scalar in [0, len).
+          index: The index of the example, an int64 scalar in [0, len).
 
         Returns:
           A nest like `element_spec`.
@@ -109,7 +111,8 @@ class AbstractStreamSource(AbstractSource):
 
     Attributes:
       element_spec: A nest of `tf.TypeSpec` of one example, without a batch axis.
-      fingerprint: What tells this source from another; alike in every process and after a restart.
+      fingerprint: A text that tells this source from another; alike in every process and after a
+        restart.
 
     >>> class Lines(AbstractStreamSource):
     ...     element_spec = tf.TensorSpec([], tf.string)
@@ -130,7 +133,7 @@ class AbstractStreamSource(AbstractSource):
 
     @abc.abstractmethod
     def examples(self) -> tf.data.Dataset:
-        """All examples, one by one, in the same order each time."""
+        """Returns all examples, one by one, in the same order each time."""
 
     @property
     @abc.abstractmethod

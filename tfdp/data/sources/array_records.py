@@ -1,4 +1,4 @@
-"""ArrayRecord files."""
+"""The source of ArrayRecord files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tfdp.data.sources.files import OpenFiles, Paths, names, spans_of
 from tfdp.data.sources.python_calls import call_with_indices
 from tfdp.errors import CorruptRecordError
 
-# Readahead would read neighbours that nobody asks for.
+# Readahead would read neighbouring records that nobody asks for.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
 class ArrayRecordSource(AbstractIndexedSource):
-    """Records of ArrayRecord files, each read where it lies.
+    """The records of ArrayRecord files, each read where it lies.
 
     The format has an index and checksums of its own. Write files with `group_size:1`: records of a
     larger group are read together.
@@ -38,8 +38,8 @@ class ArrayRecordSource(AbstractIndexedSource):
       ValueError: A feature has no fixed shape, a span exceeds its file, or there is no record.
       ImportError: array-record is not installed: `pip install 'tfdp[records]'`.
 
-    Cost: each file is opened here once and its index read; at most 256 stay open, each with its
-    index in memory.
+    Cost: each file is opened once here and its index read. At most 256 files stay open, each with
+    its index in memory.
 
     >>> import os, tempfile
     >>> from array_record.python import array_record_module
@@ -87,12 +87,12 @@ class ArrayRecordSource(AbstractIndexedSource):
         return int(self._ends[-1])
 
     def describe(self) -> str:
-        """The names of the first files."""
+        """Lists the names of the first files."""
         plural = "s" * (len(self._paths) > 1)
         return f"{len(self._paths)} ArrayRecord file{plural} ({names(self._paths)})"
 
     def rows(self, indices: tf.Tensor) -> Any:
-        """Reads and parses them."""
+        """Reads and parses the examples."""
         (serialized,) = call_with_indices(self._read, indices, [tf.TensorSpec([], tf.string)])
         return parse(serialized, self._features)
 
@@ -133,13 +133,13 @@ class _Reader:
             self._reader = array_record_module.ArrayRecordReader(path, _OPTIONS)
         except (RuntimeError, ValueError) as error:
             raise self._error(error) from error
-        # The library opens anything, as a file of no records.
+        # The library opens a file of any format, as one without records.
         if not self._reader.ok():
             raise self._error("it has no index of the format")
         self.length = self._reader.num_records()
 
     def read(self, numbers: list[int]) -> list[bytes]:
-        """The records of these numbers."""
+        """Returns the records of these numbers."""
         try:
             return self._reader.read(numbers)
         except (RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Arrays in memory or memory-mapped, and nests of them."""
+"""The source of arrays in memory or memory-mapped, and of nests of them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _PROBES = 8  # examples whose bytes make the fingerprint
 
 
 class ArraySource(AbstractIndexedSource):
-    """A nest of NumPy arrays with the examples along axis 0.
+    """The examples of a nest of NumPy arrays, along axis 0.
 
     Args:
       arrays: An array, or a tuple, list or dict of them, nested; all of one length. Tensors, data
         frames and lists of numbers or strings are converted; other lists become tuples, as
-        `tf.data` has no lists. A `numpy.memmap` stays on disk: only the rows that are asked for
-        are read.
+        `tf.data` has no lists. A `numpy.memmap` stays on disk: only the rows that are asked for are
+        read.
 
     Raises:
       ValueError: There is no array, no example, an array without an axis, or lengths differ.
-      TypeError: A dtype that TensorFlow does not have, or objects that are no strings.
+      TypeError: An array has a dtype that TensorFlow does not have, or objects that are no strings.
 
-    Cost: arrays in memory are not copied where their dtype is TensorFlow's own and they are
+    Cost: arrays in memory are not copied if their dtype is TensorFlow's own and they are
     contiguous; 1 copy of each batch.
 
     >>> import numpy as np
@@ -69,15 +69,15 @@ class ArraySource(AbstractIndexedSource):
         return self._length
 
     def describe(self) -> str:
-        """The shapes."""
+        """Lists the shapes."""
         return "arrays of shape " + ", ".join(str(list(leaf.shape)) for leaf in self._leaves)
 
     def content(self) -> dict[str, Any]:
-        """A checksum of the arrays, of large ones in part."""
+        """Returns a checksum of the arrays, of large ones in part."""
         return fingerprint_arrays({str(i): leaf for i, leaf in enumerate(self._leaves)})
 
     def rows(self, indices: tf.Tensor) -> Any:
-        """Gathers them."""
+        """Gathers the rows."""
         if any(isinstance(leaf, np.memmap) for leaf in self._leaves):
             return self._rows_of_mapped(indices)
         if self._tensors is None:
@@ -100,15 +100,15 @@ def as_arrays(nest: Any) -> Any:
     """Makes NumPy arrays of the leaves of a nest.
 
     Args:
-      nest: Of arrays, tensors, numbers and strings. A list of numbers or strings, or of such lists,
-        is an array.
+      nest: A nest of arrays, tensors, numbers and strings. A list of numbers or strings, or of such
+        lists, is an array.
 
     Returns:
       A nest of tuples and dicts, each array of a dtype that TensorFlow has.
 
     Raises:
       ValueError: The lists of a list differ in length.
-      TypeError: Another dtype, or objects that are no strings.
+      TypeError: A leaf has another dtype, or objects that are no strings.
 
     >>> as_arrays({"x": [1, 2], "y": (3.0, "a")})
     {'x': array([1, 2]), 'y': (array(3.), array('a', dtype=object))}
@@ -124,7 +124,7 @@ def as_arrays(nest: Any) -> Any:
 
 
 def _is_array(part: Any) -> bool:
-    """Whether a list holds nothing but numbers, strings and lists of them."""
+    """Returns whether a list holds nothing but numbers, strings and lists of them."""
     if isinstance(part, list | tuple):
         return all(_is_array(item) for item in part)
     return isinstance(part, numbers.Number | str | bytes | np.generic)
@@ -158,12 +158,12 @@ def _as_array(leaf: Any) -> np.ndarray:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """In this machine's byte order, contiguous; copied only if it is not."""
+    """Returns the array in this machine's byte order, contiguous; copies it only if it is not."""
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
 
 def _checksum(leaves: list[np.ndarray], element_spec: Any) -> int:
-    """Of the structure, shapes and dtypes, and a few rows."""
+    """Returns a checksum of the structure, shapes and dtypes, and a few rows."""
     checksum = zlib.crc32(repr(element_spec).encode())
     for leaf in leaves:
         rows = _native(leaf[np.unique(np.linspace(0, len(leaf) - 1, _PROBES).astype(int))])

@@ -1,4 +1,4 @@
-"""From what a user hands over to a source."""
+"""The choice of a source for what a user hands over."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from tfdp.data.sources.abstract import AbstractSource
 from tfdp.data.sources.arrays import ArraySource
 from tfdp.data.sources.files import RecordSpan
 
-# Array types that are no NumPy array and are indexed otherwise than by example, or on a device.
+# Libraries whose arrays are no NumPy arrays, and are indexed otherwise than by example or on a
+# device.
 _ARRAY_LIBRARIES = {"pandas", "torch", "jax", "jaxlib"}
 
 
 def as_source(source: Any, split: Any = None) -> AbstractSource:
-    """The source that reads `source`.
+    """Returns the source that reads `source`.
 
     Args:
       source: One of
@@ -29,22 +30,22 @@ def as_source(source: Any, split: Any = None) -> AbstractSource:
         - an array or tensor, or a tuple, list or dict of them, with the examples along axis 0: an
           `ArraySource`. A list of numbers is an array;
         - a `tf.data.Dataset` of single examples: a `DatasetSource`;
-        - a path, pattern or list of them: of files whose name holds ".tfrecord" a
-          `TFRecordSource`, ".array_record" an `ArrayRecordSource`; of a folder with a folder of
-          images for each class an `ImageDirectorySource`;
+        - a path, pattern or list of them: of files whose name holds ".tfrecord" a `TFRecordSource`,
+          ".array_record" an `ArrayRecordSource`; of a folder with a folder of images for each class
+          an `ImageDirectorySource`;
         - a builder of TensorFlow Datasets, or its name, with `split`: `as_tfds_source`;
         - an object with `__len__` and `__getitem__`, such as a `tfds.data_source`: a
           `SequenceSource`.
-      split: Of TensorFlow Datasets, such as "train[:80%]".
+      split: The split of a data set of TensorFlow Datasets, such as "train[:80%]".
 
     Returns:
       The source.
 
     Raises:
-      TypeError: It is none of those.
+      TypeError: `source` is none of these.
       ValueError: `split` is there and not wanted, or wanted and not there; a path leads nowhere.
 
-    Cost: that of the class that is chosen; opens no file itself.
+    Cost: the cost of the chosen class; this function opens no file itself.
 
     >>> type(as_source([[1.0, 2.0], [3.0, 4.0]])).__name__
     'ArraySource'
@@ -87,7 +88,10 @@ def as_source(source: Any, split: Any = None) -> AbstractSource:
 
 
 def _is_builder(source: Any) -> bool:
-    """Without an import: who has a builder has imported TensorFlow Datasets."""
+    """Returns whether `source` is a builder, without an import.
+
+    Anybody who has a builder has imported TensorFlow Datasets.
+    """
     library = sys.modules.get("tensorflow_datasets")
     return library is not None and isinstance(source, library.core.DatasetBuilder)
 
@@ -104,7 +108,7 @@ def _tfds(source: Any, split: Any) -> AbstractSource:
 
 
 def _paths(source: Any) -> list[str]:
-    """The paths that `source` consists of; none if it is anything else."""
+    """Returns the paths that `source` consists of; none if it is anything else."""
     several = source if isinstance(source, list | tuple) else [source]
     if isinstance(source, RecordSpan):
         several = [source]
@@ -162,7 +166,7 @@ def _is_nest_of_arrays(source: Any) -> bool:
 def _sequence(source: Any) -> AbstractSource:
     from tfdp.data.sources.sequences import SequenceSource
 
-    # A data source of TensorFlow Datasets knows what it is.
+    # A data source of TensorFlow Datasets knows its name and version.
     info = getattr(source, "dataset_info", None)
     if info is None:
         return SequenceSource(source)

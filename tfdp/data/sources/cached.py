@@ -12,16 +12,16 @@ _EXAMPLES_AT_A_TIME = 256
 
 
 def cached(source: AbstractIndexedSource, memory_bytes: int | None = None) -> AbstractIndexedSource:
-    """All examples of `source`, read once, in parallel, into arrays.
+    """Reads all examples of `source` once, in parallel, into arrays.
 
     Args:
-      source: Whose examples are of one shape.
-      memory_bytes: The most they may take; None: any. Strings are not counted.
+      source: A source whose examples are of one shape.
+      memory_bytes: The most bytes they may take; None: any number. Strings are not counted.
 
     Raises:
       ValueError: They take more, or their shapes differ.
 
-    Cost: reads all examples now, whichever replicas they are for; keeps them.
+    Cost: reads all examples now, whichever replicas they are for, and keeps them.
     """
     if isinstance(source, ArraySource):
         return source
@@ -44,7 +44,7 @@ def cached(source: AbstractIndexedSource, memory_bytes: int | None = None) -> Ab
 
 
 class CachedSource(ArraySource):
-    """What `cached` makes: arrays that are known by the source they were read from."""
+    """The arrays that `cached` makes, known by the source they were read from."""
 
     def __init__(self, source: AbstractIndexedSource) -> None:
         super().__init__(_read(source))
@@ -54,7 +54,7 @@ class CachedSource(ArraySource):
         self._description = source.describe()
 
     def describe(self) -> str:
-        """The source's own words."""
+        """Describes the source that was read."""
         return self._description
 
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 
 def spec_of(features: Mapping[str, Any] | None) -> Any:
-    """The element spec of records.
+    """Returns the element spec of records.
 
     Args:
-      features: As for `tf.io.parse_example`, each a `tf.io.FixedLenFeature`; None for the
-        serialized bytes.
+      features: A dict as for `tf.io.parse_example`, each value a `tf.io.FixedLenFeature`; None for
+        the serialized bytes.
 
     Returns:
       A scalar string, or a dict of `tf.TensorSpec`.
@@ -39,8 +39,8 @@ def parse(serialized: tf.Tensor, features: Mapping[str, Any] | None) -> Any:
     """Parses a batch.
 
     Args:
-      serialized: string, shape (k,).
-      features: As for `spec_of`.
+      serialized: The serialized examples, strings, shape (k,).
+      features: The features that `spec_of` took.
 
     Returns:
       A nest like `spec_of(features)`, each tensor with a leading axis of k.

@@ -1,4 +1,4 @@
-"""Which files a source reads, and which records of each. Imports no TensorFlow."""
+"""The files that a source reads, and the records of each. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RecordSpan:
     Attributes:
       path: The file.
       first: The number of the first record, from 0.
-      count: How many; None or -1 for all that follow.
+      count: The number of records; None or -1 for all that follow.
     """
 
     path: Path
@@ -39,15 +39,15 @@ def spans_of(paths: Paths) -> list[RecordSpan]:
 
     Args:
       paths: A path, a glob pattern, a span, or several; the files of a pattern are sorted, and
-        indexes of tfdp beside them are not among them.
+        indexes of tfdp beside them are left out.
 
     Returns:
       One span of each file, in order, with the path as a str.
 
     Raises:
       FileNotFoundError: A file is missing or nothing fits a pattern.
-      ValueError: There is no path, a directory, an address of remote storage, a negative number,
-        or a file twice (spans may share a file).
+      ValueError: There is no path, a directory, an address of remote storage, a negative number, or
+        a file twice (spans may share a file).
 
     >>> spans_of(__file__)[0].first
     0
@@ -74,7 +74,7 @@ def spans_of(paths: Paths) -> list[RecordSpan]:
 
 
 def names(paths: Sequence[Path], most: int = 3) -> str:
-    """A few base names, as a message lists them."""
+    """Lists a few base names, as a message shows them."""
     shown = ", ".join(os.path.basename(path) for path in paths[:most])
     return shown + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
@@ -82,11 +82,11 @@ def names(paths: Sequence[Path], most: int = 3) -> str:
 class OpenFiles(Generic[Opened]):
     """Opens files when they are first read, and keeps the most recently used.
 
-    What is dropped is closed once the last thread that reads it lets go.
+    A file that is dropped is closed once the last thread that reads it lets go.
 
     Args:
-      opener: Called with a path.
-      limit: How many are kept open.
+      opener: Opens a path.
+      limit: The most files that are kept open.
     """
 
     def __init__(self, opener: Callable[[str], Opened], limit: int = 256) -> None:

@@ -1,4 +1,4 @@
-"""Which image files a folder holds, and in which order."""
+"""The image files that a folder holds, and their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 
 
 def class_folders(directory: str) -> list[str]:
-    """The names of the folders in `directory`, sorted; hidden ones are left out."""
+    """Returns the names of the folders in `directory`, sorted, without hidden ones."""
     if not tf.io.gfile.isdir(directory):
         raise ValueError(
             f"`directory` must be a folder, but received {directory!r}. Check the path, and that "
@@ -27,7 +27,7 @@ def class_folders(directory: str) -> list[str]:
 
 
 def image_names(directory: str, class_names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Names of the images relative to `directory`, and their labels."""
+    """Returns the names of the images relative to `directory`, and their labels."""
     if class_names == []:
         raise ValueError(
             "`directory` must have a folder for each class, but there is no folder in "
@@ -49,7 +49,7 @@ def image_names(directory: str, class_names: list[str] | None) -> tuple[list[str
 
 
 def _names_below(folder: str) -> Iterator[str]:
-    """Relative to `folder`; Keras follows links to folders on no local disk."""
+    """Yields names relative to `folder`; like Keras, follows no links on a local disk."""
     walk = tf.io.gfile.walk if "://" in folder else os.walk
     for root, _, names in sorted(walk(folder), key=lambda found: found[0]):
         for name in sorted(names):
@@ -58,7 +58,7 @@ def _names_below(folder: str) -> Iterator[str]:
 
 
 def checksum(names: list[str], paths: list[str]) -> int:
-    """Of the names and the sizes of the files."""
+    """Returns a checksum of the names and the sizes of the files."""
     checksum = 0
     for name, path in zip(names, paths, strict=True):
         part = f"{name.replace(os.sep, '/')} {tf.io.gfile.stat(path).length}\n"

@@ -1,4 +1,4 @@
-"""Folders of image files, one sub-folder for each class."""
+"""The source of folders of image files, one sub-folder for each class."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ INTERPOLATIONS = (
 class ImageDirectorySource(AbstractIndexedSource):
     """The images of a folder, in the order of `keras.utils.image_dataset_from_directory`.
 
-    An example is (image, label): the image of shape (height, width, channels), uint8 as it is
-    stored, or float32 in 0..255 once resized; the label an int32, the place of its folder's name in
-    `class_names`.
+    An example is (image, label). The image has the shape (height, width, channels), uint8 as it is
+    stored, or float32 in 0..255 once resized. The label is an int32, the place of its folder's name
+    in `class_names`.
 
     Args:
       directory: A folder with a folder for each class. Files may lie in folders below those; other
         files than .bmp, .gif, .jpeg, .jpg and .png are left out. An animation is its first frame.
-      image_size: (height, width) that every image is resized to, or one number for both. None: the
-        images are left as they are, all as large as the first.
+      image_size: The (height, width) that every image is resized to, or one number for both. None:
+        the images are left as they are, all as large as the first.
       color_mode: "rgb", "rgba" or "grayscale".
-      interpolation: How to resize: "bilinear", "nearest" (which keeps uint8), "bicubic", "area",
-        "lanczos3", "lanczos5", "gaussian" or "mitchellcubic".
+      interpolation: The method of resizing: "bilinear", "nearest" (which keeps uint8), "bicubic",
+        "area", "lanczos3", "lanczos5", "gaussian" or "mitchellcubic".
       labels: "inferred" from the folders, or None: the images alone, also those of `directory`
         itself.
 
@@ -47,10 +47,10 @@ class ImageDirectorySource(AbstractIndexedSource):
       paths: The path of each image.
 
     Raises:
-      ValueError: An option is none of those, there is no folder or no image, or the first image
-        cannot be decoded where its size is needed. An image that cannot, or has another size,
-        raises `tf.errors.InvalidArgumentError` when it is read; the pipeline's message names its
-        file.
+      ValueError: An option is not one of these, there is no folder or no image, or the first image
+        cannot be decoded where its size is needed. Another image that cannot be decoded, or has
+        another size, raises `tf.errors.InvalidArgumentError` when it is read; the pipeline's
+        message names its file.
 
     Cost: lists the folder and asks for the size of each file once. An example reads its own file.
 
@@ -104,11 +104,11 @@ class ImageDirectorySource(AbstractIndexedSource):
         return len(self.paths)
 
     def describe(self) -> str:
-        """The number of images, and the folder."""
+        """Names the number of images, and the folder."""
         return f"{len(self)} images in {self._directory}"
 
     def rows(self, indices: tf.Tensor) -> Any:
-        """One by one."""
+        """Reads the images one by one."""
         return tf.map_fn(self.row, indices, fn_output_signature=self.element_spec)
 
     def row(self, index: tf.Tensor) -> Any:
@@ -123,7 +123,7 @@ class ImageDirectorySource(AbstractIndexedSource):
     def explain(self, indices: Iterable[int]) -> str | None:
         """Names the first file that cannot be decoded or is of another size: TensorFlow does not.
 
-        To name it while it is read would take an example as long as to decode a small one.
+        Naming it while it is read would take an example as long as decoding a small image.
         """
         height, width = self._image_spec.shape[:2]
         for index in indices:

@@ -1,4 +1,4 @@
-"""Python in a graph, that does not outlive the graph."""
+"""Calls of Python in a graph, which do not outlive the graph."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def call_with_indices(
 ) -> list[tf.Tensor]:
     """Calls a bound method by `tf.numpy_function`.
 
-    TensorFlow keeps every such function as long as the process lives, with all that it holds. So
-    here it holds nothing: the graph that is traced keeps the method's object, and with it, what a
+    TensorFlow keeps every such function, with all that it holds, as long as the process lives. So
+    the function here holds nothing: the graph that is traced keeps the method's object, and what a
     dataset reads is freed when the dataset is.
 
     Args:
-      method: A bound method that takes an array of indices and returns an array, or a list of
-        them, with one element for each index along axis 0.
-      indices: Its argument, shape (k,).
-      specs: Of one element of each array.
+      method: A bound method that takes an array of indices and returns an array, or a list of them,
+        with one element for each index along axis 0.
+      indices: The method's argument, shape (k,).
+      specs: For each array the spec of one element.
 
     Returns:
-      Its result, each of shape (k, ...).
+      The method's result, each array of shape (k, ...).
 
     >>> import numpy as np
     >>> class Doubled:
@@ -52,7 +52,7 @@ def call_with_indices(
 
     results = tf.numpy_function(call, [indices], [spec.dtype for spec in specs])
     if tf.is_tensor(results):
-        results = [results]  # eagerly, of one
+        results = [results]  # eagerly a single result is no list
     for result, spec in zip(results, specs, strict=True):
         result.set_shape([indices.shape[0], *spec.shape])
     return results

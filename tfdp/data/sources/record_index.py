@@ -1,7 +1,7 @@
 """The index file beside a TFRecord file. Imports no TensorFlow.
 
-It has a line with the version, a line of JSON, the lengths (int64) and the checksums (uint32) of
-the payloads, all little-endian, and a CRC-32 of everything before.
+An index has a line with the version, a line of JSON, the lengths (int64) and the checksums (uint32)
+of the payloads, all little-endian, and a CRC-32 of everything before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHECKSUM = struct.Struct("<I")
 
 
 def index_path(path: str) -> str:
-    """Where the index of a record file is.
+    """Returns the path of the index of a record file.
 
     >>> index_path("train-0.tfrecord")
     'train-0.tfrecord.tfdp-index'
@@ -44,7 +44,8 @@ def index_path(path: str) -> str:
 def build_index(path: str) -> Records:
     """Scans and verifies a record file, and writes its index.
 
-    The index takes its place at once, or not at all; it may be read by who may read the records.
+    The index takes its place at once, or not at all. It may be read by those who may read the
+    records.
 
     Args:
       path: A TFRecord file, not compressed.
@@ -74,11 +75,11 @@ def load_index(path: str) -> Records | None:
       path: The record file.
 
     Returns:
-      Its records; None where there is no index.
+      The records; None where there is no index.
 
     Raises:
-      RecordIndexError: It is the index of another state of the file (its size or its first or last
-        record differ; its time does not count, which a copy changes), is damaged, or was written
+      RecordIndexError: The index is of another state of the file (its size or its first or last
+        record differ; its time does not count, since a copy changes it), is damaged, or was written
         by a newer tfdp.
 
     Cost: 12 bytes for each record are read, and 4 reads of the record file.

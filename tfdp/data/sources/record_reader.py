@@ -1,4 +1,4 @@
-"""Payloads of TFRecord files, by number."""
+"""The reader of TFRecord files' payloads, by number."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tfdp.data.sources.files import OpenFiles
 from tfdp.data.sources.record_scan import HEADER, crc32c
 from tfdp.errors import CorruptRecordError
 
-# Shorter payloads, on average, are copied from a mapping, at a third of a system call's cost;
-# longer ones are read by calls, which let other threads run while they wait for the disk.
+# Files whose payloads are shorter on average are mapped, and copying costs a third of a system
+# call. Longer payloads are read by calls, which let other threads run while they wait for the disk.
 _MAPPED_BYTES = 1 << 14
 
 
@@ -24,13 +24,13 @@ class RecordReader:
 
     Args:
       paths: The files.
-      files: int32; for each record the number of its file.
-      offsets: int64; where its payload begins.
-      lengths: int64; its bytes.
-      checksums: uint32; CRC-32C of it.
+      files: For each record the number of its file, int32.
+      offsets: The byte at which each payload begins, int64.
+      lengths: The bytes of each payload, int64.
+      checksums: The CRC-32C of each payload, uint32.
 
     Attributes:
-      bytes_read: What has been read so far.
+      bytes_read: The bytes that have been read so far.
 
     Raises:
       ImportError: google-crc32c is not installed.
@@ -56,18 +56,18 @@ class RecordReader:
         self._lock = threading.Lock()
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Payloads, as an array of bytes objects.
+        """Returns payloads, as an array of bytes objects.
 
         They are read in the order in which they lie, and repeated ones once.
 
         Args:
-          indices: int64, shape (k,).
+          indices: The numbers of the records, int64, shape (k,).
 
         Returns:
-          object, shape (k,).
+          An array of objects, shape (k,).
 
         Raises:
-          CorruptRecordError: One does not fit its checksum.
+          CorruptRecordError: A payload does not fit its checksum.
           OSError: A file cannot be read.
         """
         wanted, places = np.unique(indices, return_inverse=True)
@@ -118,7 +118,7 @@ class _MappedFile:
             self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def read(self, starts: list[int], ends: list[int]) -> list[bytes]:
-        """The bytes from each start to its end, or to the end of the file."""
+        """Returns the bytes from each start to its end, or to the end of the file."""
         mapping = self._mapping
         # The kernel kills a process that reads a mapping beyond the file's end.
         size = mapping.size()
@@ -138,7 +138,7 @@ class _File:
             os.close(self._descriptor)
 
     def read(self, starts: list[int], ends: list[int]) -> list[bytes]:
-        """The bytes from each start to its end, or to the end of the file."""
+        """Returns the bytes from each start to its end, or to the end of the file."""
         return [self._read(end - start, start) for start, end in zip(starts, ends, strict=True)]
 
     def _read(self, count: int, offset: int) -> bytes:

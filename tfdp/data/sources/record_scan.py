@@ -1,7 +1,8 @@
-"""Where the records of a TFRecord file are, and whether they are whole. Imports no TensorFlow.
+"""The scan of a TFRecord file: the places of its records, and whether they are whole.
 
-A record is a header of 12 bytes (the payload's length, the length's checksum), the payload and the
-payload's checksum. A checksum is CRC-32C, rotated and shifted ("masked").
+Imports no TensorFlow. A record is a header of 12 bytes (the payload's length, the length's
+checksum), the payload and the payload's checksum. A checksum is CRC-32C, rotated and shifted
+("masked").
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HEADER = struct.Struct("<QI")
 FOOTER = struct.Struct("<I")
 OVERHEAD_BYTES = HEADER.size + FOOTER.size
 
-_FAR_BYTES = 1 << 14  # longer payloads are stepped over, shorter ones read along
+_FAR_BYTES = 1 << 14  # longer payloads are stepped over, shorter ones are read as well
 _CHUNK_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 24
 _COMPRESSED = ((b"\x1f\x8b", "GZIP"), (b"\x78\x01", "ZLIB"), (b"\x78\x9c", "ZLIB"))
@@ -27,11 +28,11 @@ _MASK_DELTA = 0xA282EAD8
 
 
 class Damage(NamedTuple):
-    """Where a file ceases to be readable.
+    """The place from which on a file cannot be read.
 
     Attributes:
       offset: The byte at which the first record begins that cannot be found.
-      reason: What is wrong there.
+      reason: The fault there, in words.
     """
 
     offset: int
@@ -40,16 +41,16 @@ class Damage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Records:
-    """Where the records of a file are.
+    """The places of the records of a file.
 
     Attributes:
       file_bytes: The size of the file.
-      offsets: int64; where each payload begins.
-      lengths: int64; bytes of each payload.
-      checksums: uint32; CRC-32C of each payload, as the file has it, unmasked.
-      damage: What ends the records before the file's end.
-      corrupt: int64; the numbers of the records whose payload does not fit its checksum; None
-        where none was read.
+      offsets: The byte at which each payload begins, int64.
+      lengths: The bytes of each payload, int64.
+      checksums: The CRC-32C of each payload, as the file has it, unmasked; uint32.
+      damage: The damage that ends the records before the file's end.
+      corrupt: The numbers of the records whose payload does not fit its checksum, int64; None where
+        none was read.
     """
 
     file_bytes: int
@@ -63,16 +64,16 @@ class Records:
         return len(self.lengths)
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """The offset, length and checksum of each payload."""
+        """Returns the offset, length and checksum of each payload."""
         arrays = (self.offsets, self.lengths, self.checksums)
         return zip(*(each.tolist() for each in arrays), strict=True)
 
 
 def crc32c() -> Callable[[Any], int]:
-    """The checksum of bytes, by a library.
+    """Returns a library's function for the checksum of bytes.
 
     Raises:
-      ImportError: It is not installed.
+      ImportError: The library is not installed.
     """
     try:
         import google_crc32c
@@ -85,7 +86,7 @@ def crc32c() -> Callable[[Any], int]:
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Where each payload begins, in a file of payloads of these lengths."""
+    """Returns the byte at which each payload begins, in a file of payloads of these lengths."""
     ends = np.cumsum(lengths + OVERHEAD_BYTES)
     return ends - lengths - FOOTER.size
 
@@ -153,7 +154,7 @@ def verified(path: str, records: Records) -> Records:
 
     Args:
       path: The file.
-      records: Its records.
+      records: The records of the file.
 
     Returns:
       The records with `corrupt`.
@@ -174,19 +175,19 @@ def verified(path: str, records: Records) -> Records:
 
 
 def masked(checksum: int) -> int:
-    """A checksum as the file has it."""
+    """Returns a checksum as the file has it."""
     rotated = (checksum >> 15) | (checksum << 17) & 0xFFFFFFFF
     return (rotated + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def unmasked(checksums: np.ndarray) -> np.ndarray:
-    """Checksums as the file has them, uint32, undone."""
+    """Undoes the masking of checksums as the file has them, uint32."""
     rotated = checksums - np.uint32(_MASK_DELTA)
     return (rotated >> np.uint32(17)) | (rotated << np.uint32(15))
 
 
 def compression_error(path: str, kind: str) -> ValueError:
-    """The error for a compressed file."""
+    """Returns the error for a compressed file."""
     return ValueError(
         f"A TFRecord file must not be compressed to be read at random; {path!r} is {kind}. "
         "Decompress it, or stream it: "
@@ -195,7 +196,10 @@ def compression_error(path: str, kind: str) -> ValueError:
 
 
 def _refuse_compressed(path: str, start: bytes, crc: Callable[[Any], int]) -> None:
-    """Looks for a magic only where there is no header: a record's length may look like one."""
+    """Raises ValueError if the file has no header but begins with the magic of a compression.
+
+    A whole header comes first, since a record's length may look like a magic.
+    """
     if len(start) < HEADER.size or masked(crc(start[:8])) != HEADER.unpack(start)[1]:
         for magic, kind in _COMPRESSED:
             if start.startswith(magic):

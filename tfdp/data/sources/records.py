@@ -1,4 +1,4 @@
-"""TFRecord files, at random."""
+"""The source of TFRecord files, with random access."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _LOGGER = logging.getLogger("tfdp")
 
 
 class TFRecordSource(AbstractIndexedSource):
-    """Records of TFRecord files, each read where it lies.
+    """The records of TFRecord files, each read where it lies.
 
-    Where the records are, an index beside each file says (`tfdp data index FILES...`), or the
-    headers, which are then scanned here. Every header that is scanned and every payload that is
-    read is checked by its checksum.
+    The places of the records are known from an index beside each file (`tfdp data index FILES...`),
+    or else from the headers, which are scanned here. Every header that is scanned and every payload
+    that is read is checked by its checksum.
 
     Args:
       paths: A path, a glob pattern, a `RecordSpan`, or several; the files of a pattern are sorted.
       features: A dict of `tf.io.FixedLenFeature`: the examples are dicts of tensors. None: they are
         the serialized bytes, as scalar strings.
       on_error: "raise", or "skip" to leave out what is corrupt: single records, or the rest of a
-        file after a header that is damaged or missing. What is left out is counted and logged as
-        a warning. It changes the number of examples.
-      compression: Only None, or "": a compressed file cannot be read at random.
+        file after a header that is damaged or missing. What is left out is counted and logged as a
+        warning, and lessens the number of examples.
+      compression: None or "": a compressed file cannot be read at random.
 
     Attributes:
-      bytes_read: What `rows` has read so far.
+      bytes_read: The bytes that `rows` has read so far.
       skipped: The number of records that were left out because of their payload.
       skipped_bytes: The bytes of files that were left out because no record could be found there.
 
@@ -48,15 +48,16 @@ class TFRecordSource(AbstractIndexedSource):
       CorruptRecordError: A header is damaged or a file is truncated. (A payload that is damaged is
         an error of the step that reads it.)
       FileNotFoundError: A file is missing or nothing fits a pattern.
-      ValueError: Another argument is none that is named here, a file is compressed or no index of
-        this state of it (`RecordIndexError`), a span exceeds it, or there is no record.
+      ValueError: Another argument has none of the values named here, a file is compressed, an index
+        is of another state of its file (`RecordIndexError`), a span exceeds its file, or there is
+        no record.
       ImportError: google-crc32c is not installed: `pip install 'tfdp[records]'`.
 
-    Cost: 24 bytes of memory for each record. With an index, 12 bytes for each record are read
-    here; without one, all headers, about 2 microseconds each, by stepping over payloads longer than
-    16 KiB and reading along shorter ones. "skip" reads all files once, unless each has an index.
-    At most 256 files stay open. Where payloads have less than 16 KiB on average, files are mapped:
-    one that is cut short while it is read may then end the process.
+    Cost: 24 bytes of memory for each record. With an index, 12 bytes for each record are read here.
+    Without one, all headers are read, about 2 microseconds each, by stepping over payloads longer
+    than 16 KiB and reading shorter ones as well. "skip" reads all files once, unless each has an
+    index. At most 256 files stay open. Where payloads have less than 16 KiB on average, files are
+    mapped: a file that is cut short while it is read may then end the process.
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "train.tfrecord")
@@ -130,39 +131,39 @@ class TFRecordSource(AbstractIndexedSource):
         *,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> TFRecordSource:
-        """Parts of files, in the order given.
+        """Makes a source of parts of files, in the order given.
 
         Args:
-          spans: (path, number of the first record, number of records; None or -1 for all that
-            follow); a file may be given several times.
-          features: As for the class.
-          on_error: As for the class.
+          spans: Tuples (path, number of the first record, number of records; None or -1 for all
+            that follow); a file may be given several times.
+          features: The features, as for the class.
+          on_error: "raise" or "skip", as for the class.
 
         Returns:
           The source.
 
         Raises:
-          ValueError: As for the class; also where a span exceeds its file.
+          ValueError: The same as for the class; also where a span exceeds its file.
 
-        Cost: as for the class, of the whole files.
+        Cost: the same as for the class, of the whole files.
         """
         return cls([RecordSpan(*span) for span in spans], features, on_error=on_error)
 
     @property
     def bytes_read(self) -> int:
-        """What `rows` has read so far."""
+        """The bytes that `rows` has read so far."""
         return self._reader.bytes_read
 
     def __len__(self) -> int:
         return self._length
 
     def describe(self) -> str:
-        """The names of the first files."""
+        """Lists the names of the first files."""
         plural = "s" * (len(self._paths) > 1)
         return f"{len(self._paths)} TFRecord file{plural} ({names(self._paths)})"
 
     def rows(self, indices: tf.Tensor) -> Any:
-        """Reads, checks and parses them."""
+        """Reads, checks and parses the examples."""
         (serialized,) = call_with_indices(
             self._reader.read, indices, [tf.TensorSpec([], tf.string)]
         )
@@ -209,7 +210,7 @@ def _records(path: str, on_error: str) -> Records:
 
 
 def _numbers(records: Records, span: RecordSpan, on_error: str) -> np.ndarray:
-    """The numbers of the records of a span in its file."""
+    """Returns the numbers of the records of a span in its file."""
     stop = len(records) if span.count is None else span.first + span.count
     if stop > len(records) or span.first > len(records):
         if on_error != "skip" or not records.damage:
@@ -225,7 +226,7 @@ def _numbers(records: Records, span: RecordSpan, on_error: str) -> np.ndarray:
 
 
 def _corrupt(records: Records, span: RecordSpan) -> np.ndarray:
-    """The numbers of those that do not fit their checksums."""
+    """Returns the numbers of the span's records that do not fit their checksums."""
     assert records.corrupt is not None
     numbers = records.corrupt[records.corrupt >= span.first]
     return numbers if span.count is None else numbers[numbers < span.first + span.count]

@@ -1,4 +1,4 @@
-"""Python objects that give an example for an index."""
+"""The source of Python objects that give an example for an index."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tfdp.data.sources.python_calls import call_with_indices
 
 
 class SequenceSource(AbstractIndexedSource):
-    """An object with `__len__` and `__getitem__` whose items are examples.
+    """The items of an object with `__len__` and `__getitem__`, each of them an example.
 
-    Such are the data sources of TensorFlow Datasets and Grain and the datasets of PyTorch. All
-    examples have the structure, shapes and dtypes of the first.
+    The data sources of TensorFlow Datasets and Grain and the datasets of PyTorch are such objects.
+    All examples have the structure, shapes and dtypes of the first.
 
     Args:
-      sequence: Its items are arrays, numbers or strings, or tuples, lists and dicts of them. If it
-        has `__getitems__`, that is called with a list of indices and returns as many examples.
-        It is called from several threads.
-      fingerprint: What tells this data from other data. None: the object's class, its length and
-        the spec of an example, so that two halves of one data set look alike; examples may be
-        augmented at random, therefore their values are left out.
+      sequence: An object whose items are arrays, numbers or strings, or tuples, lists and dicts of
+        them. If it has `__getitems__`, this is called with a list of indices and returns as many
+        examples. The object is called from several threads.
+      fingerprint: A text that tells this data from other data. None: the object's class, its length
+        and the spec of an example, so two halves of one data set look alike. The values of examples
+        are left out, since they may be augmented at random.
 
     Raises:
-      ValueError: It is empty, or its first example is no nest of arrays. An example unlike the
-        first raises `tf.errors.InvalidArgumentError` when it is read.
+      ValueError: The object is empty, or its first example is no nest of arrays. An example unlike
+        the first raises `tf.errors.InvalidArgumentError` when it is read.
 
-    Cost: reads example 0 once. Python reads the examples one at a time, its interpreter's lock
-    held but where the object releases it; 1 copy of each.
+    Cost: reads example 0 once. Python reads the examples one at a time, holding its interpreter's
+    lock unless the object releases it; 1 copy of each.
 
     >>> class Squares:
     ...     def __len__(self):
@@ -77,11 +77,11 @@ class SequenceSource(AbstractIndexedSource):
         return len(self._sequence)
 
     def describe(self) -> str:
-        """The object's class."""
+        """Names the object's class, and the number of examples."""
         return f"a {type(self._sequence).__name__} of {len(self)} examples"
 
     def rows(self, indices: tf.Tensor) -> Any:
-        """Asks the object for them."""
+        """Asks the object for the examples."""
         rows = call_with_indices(self._read, indices, self._specs)
         return tf.nest.pack_sequence_as(self.element_spec, rows)
 
@@ -105,7 +105,7 @@ class SequenceSource(AbstractIndexedSource):
         ]
 
     def _checked(self, example: Any, index: int) -> list[np.ndarray]:
-        """The leaves of an example that is like the first."""
+        """Returns the leaves of an example, which must be like the first."""
         arrays = as_arrays(example)
         leaves = tf.nest.flatten(arrays)
         try:

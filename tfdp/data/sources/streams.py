@@ -1,4 +1,4 @@
-"""Datasets of tf.data."""
+"""The source of datasets of tf.data, read as streams."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tfdp.data.sources.abstract import AbstractStreamSource
 
 
 class DatasetSource(AbstractStreamSource):
-    """A `tf.data.Dataset` of single examples.
+    """The examples of a `tf.data.Dataset`.
 
-    It must give the same examples in the same order each time: no `shuffle`, unless with
+    The dataset must give the same examples in the same order each time: no `shuffle`, unless with
     `reshuffle_each_iteration=False` and a seed, and no random numbers without one. Neither can be
     seen from outside; workers that read different orders train on some examples twice and on others
     never.
 
     Args:
-      dataset: Not batched, not repeated; its shapes may be unknown.
+      dataset: A dataset that is not batched and not repeated; its shapes may be unknown.
 
     Attributes:
-      fingerprint: Of the spec of an example and their number only: two datasets of one shape and
-        length look alike.
+      fingerprint: A text of the spec of an example and their number only: two datasets of one shape
+        and length look alike.
 
     Raises:
-      TypeError: It is no dataset.
-      ValueError: It is infinite, empty or batched, as far as TensorFlow can tell: not where a `map`
-        follows the batching, nor where that runs in parallel.
+      TypeError: The argument is no dataset.
+      ValueError: The dataset is infinite, empty or batched, as far as TensorFlow can tell: not
+        where a `map` follows the batching, nor where the batching runs in parallel.
 
     Cost: reads nothing here. Every worker reads all examples.
 
@@ -72,21 +72,21 @@ class DatasetSource(AbstractStreamSource):
 
     @property
     def num_examples(self) -> int | None:
-        """As the dataset knows it; a `filter` makes it unknown."""
+        """The number that the dataset knows; None where it does not, as after a `filter`."""
         return self._length
 
     def describe(self) -> str:
-        """The number of examples."""
+        """Names the number of examples."""
         return f"a tf.data.Dataset of {self._length or 'an unknown number of'} examples"
 
     def examples(self) -> tf.data.Dataset:
-        """The dataset, in its own order also where it maps in parallel."""
+        """Returns the dataset, in its own order also where it maps in parallel."""
         options = tf.data.Options()
         options.deterministic = True
         return self._dataset.with_options(options)
 
 
 def _batch_size(dataset: tf.data.Dataset) -> int:
-    """0 or less if the last step that may batch does not."""
+    """Returns the batch size; 0 or less if the last step that may batch does not."""
     variant = tf.data.experimental.to_variant(dataset)
     return int(tf.raw_ops.ComputeBatchSize(input_dataset=variant))

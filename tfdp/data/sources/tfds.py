@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets, at random."""
+"""The source of data sets of TensorFlow Datasets, with random access."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ def as_tfds_source(
     decoders: Any = None,
     download: bool = False,
 ) -> TFDSSource:
-    """A split of a data set of TensorFlow Datasets.
+    """Makes a source of a split of a data set of TensorFlow Datasets.
 
     Args:
       builder_or_name: A `tfds.core.DatasetBuilder`; a name as `tfds.builder` takes it, such as
         "mnist"; or the folder of a prepared data set, which holds its dataset_info.json.
       split: "train", "train[:80%]", "train+test", or a `tfds.core.ReadInstruction`.
-      data_dir: Where the data set of this name lies. None: where TensorFlow Datasets puts it.
-      as_supervised: Whether an example is a tuple (x, y), as `fit` wants it, and no dict. None: if
-        the data set says what x and y are.
-      decoders: As `builder.as_dataset` takes them: a nest of `tfds.decode.Decoder`, or a
+      data_dir: The folder where the data set of this name lies. None: the folder of TensorFlow
+        Datasets.
+      as_supervised: Whether an example is a tuple (x, y), as `fit` wants it, and no dict. None: a
+        tuple if the data set says what x and y are.
+      decoders: The argument of `builder.as_dataset`: a nest of `tfds.decode.Decoder`, or a
         `tfds.decode.PartialDecoding`.
       download: Whether to download and prepare the data set if it is not there; with several
         processes on a file system, have it prepared beforehand.
 
     Returns:
-      The source, in the order of the files, that of `builder.as_dataset(split)` with
+      The source, in the order of the files, which is that of `builder.as_dataset(split)` with
       `tfds.ReadConfig(interleave_cycle_length=1)`.
 
     Raises:
@@ -48,7 +49,7 @@ def as_tfds_source(
       ValueError: The data set is not prepared, has no such split or nothing in it, or is stored in
         another format than TFRecord or ArrayRecord.
 
-    Cost: that of `TFRecordSource` or `ArrayRecordSource`; each example is decoded by itself.
+    Cost: the cost of `TFRecordSource` or `ArrayRecordSource`; each example is decoded by itself.
 
     >>> import contextlib, tempfile
     >>> import tensorflow_datasets as tfds
@@ -85,12 +86,12 @@ def as_tfds_source(
 
 
 class TFDSSource(AbstractIndexedSource):
-    """A split of a prepared builder; see `as_tfds_source` for the arguments.
+    """The examples of a split of a prepared builder; see `as_tfds_source` for the arguments.
 
     Attributes:
       records: The source of the serialized examples.
 
-    Cost: as `as_tfds_source`.
+    Cost: the same as for `as_tfds_source`.
     """
 
     vectorized = False
@@ -113,7 +114,7 @@ class TFDSSource(AbstractIndexedSource):
                 "builder.as_dataset(split=...), which is read as a stream."
             )
         self.records: AbstractIndexedSource = _READERS[stored](_spans(info, split))
-        # Traces it; the string is never parsed.
+        # The map traces `_decode`; the empty string is never parsed.
         self.element_spec = tf.data.Dataset.from_tensors("").map(self._decode).element_spec
         self.fingerprint = f"{info.full_name}, {self.records.fingerprint}"
         self.fingerprint_covers = f"name and version; {self.records.fingerprint_covers}"
@@ -122,16 +123,16 @@ class TFDSSource(AbstractIndexedSource):
         return len(self.records)
 
     def describe(self) -> str:
-        """The data set's name and version, and the split."""
+        """Names the data set, its version, and the split."""
         return self._name
 
     def rows(self, indices: tf.Tensor) -> Any:
-        """Reads them together, decodes them one by one."""
+        """Reads the examples together, and decodes them one by one."""
         serialized = self.records.rows(indices)
         return tf.map_fn(self._decode, serialized, fn_output_signature=self.element_spec)
 
     def row(self, index: tf.Tensor) -> Any:
-        """Reads and decodes one."""
+        """Reads and decodes one example."""
         return self._decode(self.records.row(index))
 
     def _decode(self, serialized: tf.Tensor) -> Any:
@@ -168,7 +169,7 @@ def _supervised_keys(info: Any, as_supervised: bool | None) -> Any:
 
 
 def _spans(info: Any, split: Any) -> list[RecordSpan]:
-    """The parts of files that the split consists of."""
+    """Returns the parts of files that the split consists of."""
     known = ", ".join(repr(name) for name in info.splits)
     try:
         instructions = info.splits[split].file_instructions
