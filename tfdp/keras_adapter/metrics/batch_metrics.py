@@ -17,7 +17,7 @@ from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
 
 @hook(Trainer, "get_metrics_result")
 def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
-    """All metrics' results, from one all-reduce of all their variables."""
+    """Returns all metrics' results from one all-reduce of all their variables."""
     step = current()
     if step is None or step.share is None or step.phase is Phase.RESULTS:
         return original(self)
