@@ -116,7 +116,7 @@ class ProcessGroup(Protocol):
         """Tells all processes of `error`, which ends them."""
 
     def failure(self, within_seconds: float) -> Exception | None:
-        """Returns the error of another process, waiting for it so long; None if there is none."""
+        """Returns the error of another process; None if none is told `within_seconds`."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context that raises another process' error in place of TensorFlow's own."""
