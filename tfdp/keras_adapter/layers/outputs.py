@@ -1,6 +1,6 @@
 """The marks on layers' outputs, which say where the examples lie in them.
 
-Here are also the hooks that keep what each replica gives to `add_loss`, and mark a replica's number.
+Hooks that keep what each replica gives to `add_loss`, and mark a replica's number, are here as well.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def mark_outputs(step: Step, layer: Any, inputs: Any, outputs: Any) -> None:
 
 
 def _as_rows(claims: Claims, value: Any, like: Any, keeps_rows: bool) -> Layout | None:
-    """Returns the layout of a value with a row for each row of `like`; None if it has not.
+    """Returns the layout of a value that has a row for each row of `like`; None if it cannot have.
 
-    Where lengths are unknown, notes the pair, whose lengths are then to be compared.
+    Where the graph does not show it, notes the two, whose lengths are then to be compared.
     """
     rows = claims.layouts.of(Place(like))
     if value.shape[0] is None:

@@ -1,4 +1,4 @@
-"""The hooks of `BackupAndRestore`: weights and epoch change together; all ranks restore rank 0's."""
+"""The hooks of `BackupAndRestore`: weights and epoch change together; all restore rank 0's."""
 
 from __future__ import annotations
 
