@@ -68,7 +68,7 @@ def masked_moments(
 def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
     """Sums values over the replicas, and in the backward pass the gradient of each sum as well.
 
-    Each sum enters the loss of every replica, so its gradient is the sum of the replicas' gradients.
+    A sum enters the loss of every replica, so its gradient is the sum of the replicas' gradients.
     """
     share = step.share
     if share is None:

@@ -1,6 +1,7 @@
 """The marks on layers' outputs, which say where the examples lie in them.
 
-Hooks that keep what each replica gives to `add_loss`, and mark a replica's number, are here as well.
+The hooks that keep apart what replicas give to `add_loss`, and that mark a replica's number, are
+here as well.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
     features). One device draws the rows of all earlier examples first, so it has drawn (rows per
     example) x (earlier examples) x (numbers per row) before. If a draw has any other length, since
     examples were left out, no replica knows how many the others draw. Then each begins `2**32`
-    numbers per earlier example later, so that replicas do not draw the same numbers.
+    numbers later for each earlier example, so that no two replicas draw the same numbers.
     """
     sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
     _, first, rows, _ = tf.unstack(tf.convert_to_tensor(share.place))
