@@ -201,7 +201,7 @@ class _Uses:
 
 
 def reads_variable(walk: Walk, place: Place) -> bool:
-    """Returns whether a value is computed from variables, not merely by repeating one per example."""
+    """Returns whether a value is computed from variables, but not by repeating one per example."""
     seen, ahead = set(), [place]
     while ahead:
         place, node = walk.made_by(ahead.pop())

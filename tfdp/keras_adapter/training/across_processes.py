@@ -1,4 +1,4 @@
-"""The hooks of `fit`, `evaluate` and `predict`: all ranks start alike, and rank 0 shows progress."""
+"""The hooks of `fit`, `evaluate` and `predict`: all ranks start alike, rank 0 shows progress."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter.step import Step
 
-# The messages of checks in graphs that all ranks have the same data. A number for each rank follows.
+# The messages of checks in graphs that all ranks have the same data; each rank's number follows.
 ENDED = "Every rank must have as many batches; whether there is one (1) or not (0), by rank:"
 UNEQUAL = "Every rank must have the same batches; number of examples in this one, by rank:"
 
@@ -115,7 +115,7 @@ def _alike(step: Step, total: tf.Tensor) -> tf.Tensor:
 
 
 def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:
-    """Returns the number of rows of a share, float64; and as an int, or None if tracing has none."""
+    """Returns the number of rows of a share, float64; and as an int, None if not known yet."""
     first, *_ = [
         leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank != 0
     ]

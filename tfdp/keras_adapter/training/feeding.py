@@ -118,9 +118,9 @@ class _FirstEpoch(keras.callbacks.Callback):
 
 @hook(TFEpochIterator, "__init__")
 def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) -> None:
-    """Makes an iterator over a feed, which is endless if Keras counts the steps of an epoch.
+    """Makes an iterator over a feed, which is endless if `steps_per_epoch` ends the epochs.
 
-    A feed applies `class_weight` to the replicas' shares, as Keras does to other datasets.
+    With `class_weight` the feed itself weighs the examples of each share.
     """
     feed = kwargs.get("x")
     if isinstance(feed, AbstractFeed):
@@ -133,7 +133,8 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         strategy = kwargs["distribute_strategy"]
         self._tfdp_counts = False
         if replicas_of(strategy) is None and not _is_default(strategy):
-            # A counting feed fetches batches beforehand, and Keras one more to learn the shape.
+            # Another strategy fetches batches beforehand, and Keras one to learn the shape, so a
+            # batch that was read must not count as trained.
             feed, self._tfdp_counts = feed.uncounted(), True
         # A feed shuffles by itself; Keras would warn of its own default, `shuffle=True`.
         kwargs |= {"x": feed, "shuffle": False}

@@ -131,7 +131,7 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
 
 @hook(ArrayDataAdapter, "get_tf_dataset")
 def get_tf_dataset(original: Callable[..., Any], self: ArrayDataAdapter) -> tf.data.Dataset:
-    """Gives the dataset of arrays its number of batches, so that no end need be agreed on."""
+    """Gives the dataset of arrays its number of batches; processes need not agree on its end."""
     dataset = original(self)
     if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
         return dataset
