@@ -15,7 +15,7 @@ from typing import Any
 from tfdp.errors import HookError
 from tfdp.hooks import private, versions
 
-_NOTHING = object()  # what an object itself holds where the function is its class'
+_NOTHING = object()  # stands for the absence of a name in an object whose class holds it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

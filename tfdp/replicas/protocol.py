@@ -40,7 +40,7 @@ class Trace:
 
 
 class Replicas(Protocol):
-    """Replicas of a model, in one process or many, each with a copy of every variable.
+    """The replicas of a model, in one process or many, each with a copy of every variable.
 
     All replicas must call the same operations in the same order.
     """

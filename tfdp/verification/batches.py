@@ -16,7 +16,7 @@ _EXAMPLE = "[(x, y)] or [(x, y, sample_weight)]"
 
 
 class Batches:
-    """Batches in memory, which are the same each time that they are read.
+    """The batches of a program, kept in memory, so that every run reads the same ones.
 
     Args:
       given: A list of batches, a `tf.data.Dataset`, a pipeline, a `PyDataset`, or another iterable

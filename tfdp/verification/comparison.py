@@ -96,7 +96,7 @@ class Comparison:
         return max(self._controls[0].values(), default=0.0) > self._tolerance / 10
 
     def _unsteady(self) -> compare.Table:
-        """Returns what differs in an unchanged second run on one device before rounding can grow.
+        """Returns the differences of an unchanged second run before rounding can grow.
 
         Such a difference comes from the program itself, such as from numbers without a seed.
         """

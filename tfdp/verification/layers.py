@@ -87,7 +87,7 @@ class Calls:
 def differences(
     reference: Sequence[Call], by_rank: dict[int, list[Call]], bounds: Sequence[tuple[int, int]]
 ) -> compare.Table:
-    """Returns how far each call's outputs are from those of the same examples on one device.
+    """Compares each call's outputs with those of the same examples on one device.
 
     Args:
       reference: The calls on one device.

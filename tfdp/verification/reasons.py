@@ -80,7 +80,7 @@ def _first_line(operations: Iterable[sources.Operation]) -> str | None:
 
 
 def of_part(first: Difference, model: keras.Model, replicas_differ: bool) -> tuple[str, str]:
-    """Returns what differs first if no layer's outputs do, and why."""
+    """Returns the name of what differs first, if no layer's outputs do, and the reason."""
     explain = {
         readings.LOSS: _of_loss,
         readings.STATE: _of_state,

@@ -52,7 +52,7 @@ def _is_over_examples(operation: tf.Operation) -> bool:
 
 
 def place(thing: Any) -> str:
-    """Returns where a user's function, or an object's class, is defined: "train.py:12", or ""."""
+    """Returns the place of a user's function or of an object's class: "train.py:12", or ""."""
     thing = inspect.unwrap(thing) if callable(thing) else thing
     is_code = inspect.isclass(thing) or inspect.isroutine(thing)
     try:

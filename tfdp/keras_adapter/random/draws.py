@@ -42,7 +42,7 @@ class Draw:
 
 
 def layout_of(layouts: Layouts, rows: int | None, shape: Any) -> Layout:
-    """Returns where the examples lie in a draw of a shape.
+    """Returns the layout of the examples in a draw of a shape.
 
     Args:
       layouts: The layouts of the step's tensors.

@@ -54,7 +54,7 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
 
 
 def _offset(replica_id: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns what is added to the two numbers of a seed: a nonnegative number, and zero."""
+    """Returns the replica's offset to the two numbers of a seed: at least 0 to the first, then 0."""
     far = tf.cast(replica_id, tf.int64) * _STRIDE
     far = tf.bitwise.bitwise_and(far, 2 ** (8 * dtype.size - 1) - 1)
     return tf.stack([tf.cast(far, dtype), tf.zeros([], dtype)])
@@ -263,7 +263,7 @@ def _step() -> Any:
 
 
 def _place(step: Step, shape: Any, seed: Any, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns one device's seed, and how many of its numbers come before this replica's."""
+    """Returns one device's seed, and the count of its numbers that come before this replica's."""
     with step.during(Phase.DRAW):
         seed = cast_seed(draw_seed(seed))
     share = step.share
@@ -274,7 +274,7 @@ def _place(step: Step, shape: Any, seed: Any, layout: Layout) -> tuple[tf.Tensor
 
 
 def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
-    """Returns how many numbers of one device's draw come before this replica's.
+    """Counts the numbers of one device's draw that come before this replica's.
 
     A draw may have one row for each example of the share, or several, as in (examples x windows,
     features). One device draws the rows of all earlier examples first, so it has drawn (rows per

@@ -60,7 +60,7 @@ def _run_arranged(
     processes = replicas.processes
     if processes.world_size == 1:  # there is no other rank to compare with
         return original(*bound.args, **bound.kwargs)
-    # Within `fit`, validation calls `evaluate` with what `fit` was given.
+    # Within `fit`, validation calls `evaluate` with data that `fit` has compared already.
     if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
         here = {
             "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly(),

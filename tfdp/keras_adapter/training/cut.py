@@ -36,7 +36,7 @@ class FullCut(Cut):
 
 
 def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, int | None]:
-    """Returns where a replica's examples are in the batch.
+    """Returns the place of a replica's examples in the batch.
 
     Args:
       step: The replica's step.

@@ -90,7 +90,7 @@ def during(method: str, model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(arguments: dict[str, Any]) -> Iterator[None]:
-    """Raises, for an error that came from a feed among the arguments, the feed's explanation."""
+    """Raises a feed's own error in place of TensorFlow's, if a feed explains that."""
     try:
         yield
     except tf.errors.OpError as error:

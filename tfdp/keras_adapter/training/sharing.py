@@ -80,7 +80,7 @@ def _of_any_length(data: Any) -> tuple[Any, int | None]:
         return data, 1
 
     def of_any_length(leaf: tf.Tensor | None) -> tf.Tensor | None:
-        if leaf is None or not leaf.shape.rank:  # or an unknown one
+        if leaf is None or not leaf.shape.rank:  # a scalar, or a tensor of unknown rank
             return leaf
         return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
 

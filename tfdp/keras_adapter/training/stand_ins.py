@@ -57,7 +57,8 @@ def all_gather(
     share = _share_of_program()
     if share is not None and not isinstance(self, _Plain):
         value = tf.nest.map_structure(lambda leaf: _cut_off(share, leaf, axis), value)
-        # TensorFlow's gradient of it gathers the lengths, of which none must be left out.
+        # The gradient of TensorFlow's `all_gather` gathers the tensors' lengths. None of them must
+        # be left out, so it is to use TensorFlow's own `all_gather`.
         self = _Plain(self, original)
     return _alike_on_all(original(self, value, axis, *args, **kwargs))
 
