@@ -59,6 +59,7 @@ def masked_moments(
     total, count = _sum_over_replicas(
         step, tf.reduce_sum(kept, axes, keepdims=True), tf.reduce_sum(weights, axes, keepdims=True)
     )
+    # Keras adds epsilon to the count under a mask, and so it is done here.
     mean = total / (count + keras.config.epsilon())
     squares = tf.where(valid, tf.square(inputs - mean), tf.zeros_like(inputs))
     (distances,) = _sum_over_replicas(step, tf.reduce_sum(squares, axes, keepdims=True))

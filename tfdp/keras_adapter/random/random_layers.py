@@ -54,7 +54,7 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
 
 
 def _offset(replica_id: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns the replica's offset to the two numbers of a seed: at least 0 to the first, then 0."""
+    """Returns the offset of a seed's two numbers: 0 or more to the first, 0 to the second."""
     far = tf.cast(replica_id, tf.int64) * _STRIDE
     far = tf.bitwise.bitwise_and(far, 2 ** (8 * dtype.size - 1) - 1)
     return tf.stack([tf.cast(far, dtype), tf.zeros([], dtype)])
