@@ -67,7 +67,7 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
 
 
 def scaled_rate(optimizer: Any) -> ScaledRate | None:
-    """Returns the `ScaledRate` in an optimizer's rate or schedule; None if it was set since."""
+    """Returns the `ScaledRate` in an optimizer's rate or schedule; None if there is none now."""
     found = _find_scaled(rate_of_optimizer(optimizer))
     if found is None and not _was_set_since(optimizer):
         found = _find_scaled(_GIVEN_RATES.get(optimizer))
