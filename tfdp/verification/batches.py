@@ -90,7 +90,7 @@ def _taken(given: Any, steps: int) -> list[Any]:
             f"batch or none. Use a list of them, such as {_EXAMPLE}, or a dataset."
         )
     if isinstance(given, Pipeline):
-        given = given.from_start()  # a copy, so that no batch counts as trained
+        given = given.from_start()  # an epoch of its own, of which no batch counts as trained
     return list(itertools.islice(given, steps))
 
 
