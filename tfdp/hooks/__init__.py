@@ -1,7 +1,8 @@
-"""What tfdp puts in the place of functions of Keras, TensorFlow and Python, and takes back.
+"""The hooks: functions that tfdp puts in the place of those of Keras, TensorFlow and Python.
 
 `import tfdp` changes nothing: the first strategy puts the hooks in place. `installed` lists them,
-`remove` takes them back. Each hook changes nothing but under a strategy of tfdp.
+and `remove` takes them back. Outside of a strategy of tfdp a hook calls the original function; only
+the hooks that let `fit` take a pipeline act there as well.
 """
 
 from tfdp.hooks.private import Attribute, method

@@ -14,9 +14,13 @@ ATTRIBUTES: list[Attribute] = []
 
 
 def method(owner: type, name: str) -> Callable[..., Any]:
-    """Returns a function that calls a private method of objects of `owner`.
+    """Returns a function that calls a private method of an object of `owner`.
 
-    The method is among those whose fingerprints are compared when hooks are put in place.
+    The method's fingerprint is compared with the tested ones when hooks are put in place.
+
+    Args:
+      owner: The class that defines the method, or inherits it.
+      name: The method's name.
 
     >>> class Layer:
     ...     def _count(self, start):
@@ -35,9 +39,9 @@ def method(owner: type, name: str) -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """A private attribute that objects of `owner` set or define as a property: called, its value.
+    """A private attribute or property of objects of `owner`; a call returns its value.
 
-    `tests/hooks/test_private.py` fails where the class mentions it no more.
+    `tests/hooks/test_private.py` fails where the class no longer mentions the attribute.
 
     >>> class Layer:
     ...     def __init__(self):
@@ -55,9 +59,9 @@ class Attribute:
         ATTRIBUTES.append(self)
 
     def __call__(self, thing: Any) -> Any:
-        """Returns the attribute's value."""
+        """Returns the value that the attribute has in an object."""
         return getattr(thing, self.name)
 
     def set(self, thing: Any, value: Any) -> None:
-        """Changes the attribute's value."""
+        """Sets the attribute of an object."""
         setattr(thing, self.name, value)

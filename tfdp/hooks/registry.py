@@ -1,4 +1,4 @@
-"""The registry of everything that tfdp puts in the place of a function of somebody else."""
+"""The registry of all functions that tfdp puts in the place of functions of other packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from tfdp.errors import HookError
 from tfdp.hooks import private, versions
 
-_NOTHING = object()  # an object's attribute that its class holds
+_NOTHING = object()  # stands for the absence of a name in an object whose class holds it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,10 +23,10 @@ class Hook:
     """One function that tfdp has put in the place of another.
 
     Attributes:
-      owner: The class, module or object that holds it.
-      name: Its name there.
-      original: What the owner held before, the very object.
-      wrapper: Called as `wrapper(original, *args, **kwargs)`.
+      owner: The class, module or object that holds the function.
+      name: The function's name in the owner.
+      original: The very object that the owner held before.
+      wrapper: The function that runs in its place, as `wrapper(original, *args, **kwargs)`.
     """
 
     owner: Any
@@ -36,13 +36,13 @@ class Hook:
 
     @property
     def reason(self) -> str:
-        """Says what the hook is for."""
+        """The first paragraph of the wrapper's docstring, which says what the hook is for."""
         return (inspect.getdoc(self.wrapper) or "").partition("\n\n")[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Registration:
-    """A function of a class or module that `install` wraps, also where subclasses override it."""
+    """A function of a class or module that `install` wraps; see `hook` for the attributes."""
 
     owner: Any
     name: str
@@ -54,8 +54,9 @@ REGISTERED: list[Registration] = []
 
 _lock = threading.RLock()
 _users: weakref.WeakSet[Any] = weakref.WeakSet()
-_num_installed = 0  # the first so many registrations are in place
-# The functions in place, the latest last. Weak: a class or object may go with what wraps it.
+_num_installed = 0  # number of registrations, from the first, that are in place
+# The wrapping functions that are in place, the latest last. The references are weak, so that a
+# class or an object can be freed together with the function that it holds.
 _in_place: list[weakref.ref[Any]] = []
 
 
@@ -64,14 +65,18 @@ def hook(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers the decorated function to be called in the place of `owner.name`.
 
-    It receives the wrapped function first; its docstring says what the hook is for. Nothing changes
-    before `install`. Of several hooks of one function the last registered is the outermost.
+    The decorated function receives the wrapped one as its first argument. Its docstring says what
+    the hook is for. Nothing changes before `install`. Of several hooks of one function the last
+    registered is the outermost.
 
     Args:
       owner: The class or module that holds the function.
-      name: Its name there.
-      overrides: Wraps as well whatever overrides it: in all subclasses that there are, and in
-        those for which `cover` is called.
+      name: The function's name in the owner.
+      overrides: Whether methods that override the function are wrapped as well: those of all
+        subclasses that exist at `install`, and of the classes that `cover` is called with.
+
+    Returns:
+      A decorator, which returns the decorated function itself.
     """
 
     def register(wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,15 +87,15 @@ def hook(
 
 
 def install(user: Any = None) -> None:
-    """Puts all registered hooks in place. Those that are there already stay.
+    """Puts all registered hooks in place that are not there already.
 
-    The first call reads the source of each wrapped function (0.1 s), later ones cost nothing.
+    The first call reads the source of each wrapped function (0.1 s); later calls cost nothing.
 
     Args:
-      user: As long as this object lives, `remove` is refused.
+      user: An object, such as a strategy. `remove` is refused as long as it lives.
 
     Raises:
-      HookError: A function that is to be wrapped is not where it was; nothing was changed.
+      HookError: A function to be wrapped does not exist under its name. Nothing was changed then.
     """
     global _num_installed
     with _lock:
@@ -108,12 +113,12 @@ def install(user: Any = None) -> None:
 
 
 def relied_on() -> list[tuple[Any, str]]:
-    """Lists owner and name of what is wrapped, and of what is called although it is private."""
+    """Lists the owner and name of each registered function and each declared private method."""
     return [(entry.owner, entry.name) for entry in REGISTERED] + private.METHODS
 
 
 def cover(cls: type) -> None:
-    """Wraps what a class, made after `install`, or a base of it overrides."""
+    """Wraps the overriding methods of a class that was made after `install`, and of its bases."""
     with _lock:
         for entry in REGISTERED[:_num_installed]:
             if entry.overrides and issubclass(cls, entry.owner):
@@ -121,15 +126,16 @@ def cover(cls: type) -> None:
 
 
 def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> Any:
-    """Calls `wrapper` in the place of `owner.name` from now on, unless it is there already.
+    """Puts `wrapper` in the place of `owner.name`, unless it is there already.
 
     Args:
-      owner: A class, a module, or an object whose method shall be another than its class'.
-      name: Its name there.
-      wrapper: Receives the function first; its docstring says what the hook is for.
+      owner: A class, a module, or an object whose method is to differ from that of its class.
+      name: The name of the function or method.
+      wrapper: Receives the original function as its first argument. Its docstring says what the
+        hook is for.
 
     Returns:
-      The function that is there now; None where `wrapper` was there already.
+      The function that the owner holds now; None where `wrapper` was there already.
     """
     held = vars(owner).get(name, _NOTHING)
     member = getattr(owner, name) if held is _NOTHING else held
@@ -152,7 +158,7 @@ def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> Any:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
-    """Calls `wrapper` in the place of `owner.name` within the context: see `put`."""
+    """Puts `wrapper` in the place of `owner.name`, as `put` does, within the context only."""
     wrapped = put(owner, name, wrapper)
     try:
         yield
@@ -162,26 +168,26 @@ def replaced(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[Non
 
 
 def installed() -> list[Hook]:
-    """Lists what tfdp has put in the place of others' functions, the latest last.
+    """Lists the hooks that are in place, the latest last.
 
     >>> import tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
     >>> hook = next(hook for hook in installed() if hook.name == "get_metrics_result")
     >>> hook.owner.__name__, hook.reason
-    ('Trainer', "All metrics' results, from one all-reduce of all their variables.")
+    ('Trainer', "Returns all metrics' results from one all-reduce of all their variables.")
     """
     return [wrapped.tfdp_hook for wrapped in _alive()]
 
 
 def remove() -> None:
-    """Gives Keras, TensorFlow and Python back every function as it was.
+    """Takes all hooks back: Keras, TensorFlow and Python hold their original functions again.
 
-    It is for a process that has trained under a strategy and goes on without one. The next strategy
-    puts the hooks in place again.
+    A process that has trained under a strategy and goes on without one may call this. The next
+    strategy puts the hooks in place again.
 
     Raises:
-      HookError: A strategy is alive, or a function was wrapped once more by somebody else. Nothing
-        was changed then.
+      HookError: A strategy is alive, or another package has replaced a hooked function since.
+        Nothing was changed then.
 
     >>> import keras, tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0"])
@@ -193,7 +199,8 @@ def remove() -> None:
     """
     global _num_installed
     with _lock:
-        # What only refers to itself is not alive. Finalizers keep things for another pass.
+        # Strategies that only garbage refers to must not count as alive. A finalizer may keep an
+        # object until a later pass of the collector, so there are several passes.
         for _ in range(5):
             gc.collect()
             if not _users:
@@ -209,7 +216,7 @@ def remove() -> None:
 
 
 def function(member: Any) -> Any:
-    """Returns a member of a class or module itself; of a property the function that reads it."""
+    """Returns the function behind a member: a property's getter, or else the member itself."""
     return member.fget if isinstance(member, property) else member
 
 
@@ -218,7 +225,7 @@ def _alive() -> list[Any]:
 
 
 def _take_back(latest_first: list[Any]) -> None:
-    """Puts the originals back: all, or none and an error."""
+    """Puts the originals back; raises HookError, and puts back none, if one place was taken."""
     held: dict[tuple[int, str], Any] = {}
     for wrapped in latest_first:
         entry = wrapped.tfdp_hook
@@ -241,7 +248,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
     elif value is _NOTHING:
         del vars(owner)[name]
     else:
-        vars(owner)[name] = value  # past what Keras does with attributes: it is no state
+        vars(owner)[name] = value  # `setattr` would make Keras track the function as state
 
 
 def _cover(cls: type, entry: Registration) -> None:

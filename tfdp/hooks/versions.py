@@ -1,8 +1,8 @@
-"""The versions of Keras and TensorFlow that tfdp was tested with, and what it relies on there.
+"""The versions of Keras and TensorFlow that tfdp was tested with, and their fingerprints.
 
-`fingerprints/keras-3.15.1.json` holds, for one version of one package, the fingerprint of every
-function that tfdp wraps or calls although it is private. `tests/hooks/write_fingerprints.py` writes
-the files of the versions that are installed.
+A file such as `fingerprints/keras-3.15.1.json` holds the fingerprint of each function of one
+version that tfdp wraps, and of each private method that it calls.
+`tests/hooks/write_fingerprints.py` writes the files of the installed versions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACKAGES = {"keras": "Keras", "tensorflow": "TensorFlow"}
 
 @functools.cache
 def tested(package: str) -> dict[str, dict[str, str]]:
-    """Returns, for each version of a package that was tested, the fingerprints by title.
+    """Returns for each tested version of a package its fingerprints, by the functions' titles.
 
     >>> "Layer.__call__" in tested("keras")["3.15.1"]
     True
@@ -41,7 +41,7 @@ def current(package: str) -> str:
 
 
 def title(owner: Any, name: str) -> str:
-    """Returns the name by which a function is known in messages and in the fingerprints' files.
+    """Returns the title of a function: its name in messages and in the files of fingerprints.
 
     >>> title(json, "loads"), title(pathlib.Path, "open")
     ('json.loads', 'Path.open')
@@ -56,9 +56,9 @@ def package_of(owner: Any) -> str:
 
 
 def fingerprint(member: Any) -> str:
-    """Returns the first digits of the SHA-256 of a function's source, past what others wrap it in.
+    """Returns the first 12 digits of the SHA-256 of the source of a function, without its wrappers.
 
-    Where there is no source it is empty.
+    The result is empty where the source cannot be read.
     """
     member = member.fget if isinstance(member, property) else member
     try:
@@ -71,11 +71,14 @@ def fingerprint(member: Any) -> str:
 def check(targets: Iterable[tuple[Any, str]]) -> None:
     """Compares functions with those of the versions that tfdp was tested with.
 
-    A version that was not tested, and a function that differs from all tested ones, is logged as a
-    warning.
+    Logs a warning if the installed version was not tested, or if a function differs from those of
+    all tested versions.
+
+    Args:
+      targets: The owner and the name of each function.
 
     Raises:
-      HookError: A function is not where it was.
+      HookError: A function does not exist under its name.
     """
     by_package: dict[str, list[tuple[Any, str]]] = {}
     for owner, name in targets:
@@ -90,7 +93,7 @@ def check(targets: Iterable[tuple[Any, str]]) -> None:
 
 
 def moved(error: ImportError) -> HookError | None:
-    """Returns what to raise where a private name of Keras or TensorFlow cannot be imported."""
+    """Returns the HookError for a failed import from Keras or TensorFlow; None for any other."""
     package = (error.name or "").partition(".")[0]
     if package not in _PACKAGES or package not in sys.modules:
         return None
@@ -101,14 +104,14 @@ def moved(error: ImportError) -> HookError | None:
 
 
 def describe_current(package: str) -> str:
-    """Returns the name and version of a package, as messages say it."""
+    """Returns the name and the installed version of a package, for messages."""
     if package not in _PACKAGES:
         return package
     return f"{_PACKAGES[package]} {current(package)}"
 
 
 def describe_tested() -> str:
-    """Returns the versions that tfdp was tested with.
+    """Returns the names and versions of the packages that tfdp was tested with, for messages.
 
     >>> describe_tested()
     'Keras ... and TensorFlow ...'
@@ -124,7 +127,7 @@ _warned: set[tuple[str, ...]] = set()
 
 
 def _warn(package: str, targets: list[tuple[Any, str]]) -> None:
-    """Logs once what is not as it was tested."""
+    """Logs once that a version was not tested, and which functions differ from tested ones."""
     known = tested(package)
     version = current(package)
     tables = [known[version]] if version in known else list(known.values())

@@ -1,9 +1,9 @@
-"""Makes Keras' trainer, losses, optimizers, metrics and layers right under many replicas.
+"""The hooks that make Keras' trainer, losses, optimizers, metrics and layers right on replicas.
 
-Each hook wraps one function of Keras or TensorFlow, and changes nothing but under a strategy of
-tfdp; those of `feeding`, for pipelines, work without a strategy too. The strategy uses `install`,
-`around_replicas`, `replica_count_was_read` and `cut`. A program that gives a pipeline to `fit`
-without any strategy calls `install` itself.
+Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
+tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
+`install`, `around_replicas`, `replica_count_was_read` and `cut`. A program that gives a pipeline to
+`fit` without any strategy calls `install` itself.
 """
 
 import importlib
@@ -51,12 +51,12 @@ _MODULES = (
 
 
 def install(user: Any = None) -> None:
-    """Puts the hooks of all modules in place, as `tfdp.hooks.install`."""
+    """Registers the hooks of all modules and puts them in place, as `tfdp.hooks.install` does."""
     register()
     hooks.install(user)
 
 
 def register() -> None:
-    """Imports all modules that register hooks."""
+    """Imports all modules that register hooks, without putting the hooks in place."""
     for module in _MODULES:
         importlib.import_module(f"tfdp.keras_adapter.{module}")

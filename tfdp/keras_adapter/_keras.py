@@ -1,4 +1,4 @@
-"""Every private Keras name that the adapter uses, each with its reason.
+"""The private names of Keras that the adapter uses, each with its reason.
 
 Tested with Keras 3.15.1. `tests/keras_adapter/test_hooks.py` fails when a hooked function changes.
 """
@@ -18,7 +18,7 @@ from keras.src.backend.tensorflow.core import Variable
 # The reduction of gradients and the variables for accumulation.
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
-# How they make TensorFlow's seed of Keras'.
+# The conversion of Keras' seeds to TensorFlow's, as the random functions do it.
 from keras.src.backend.tensorflow.random import _cast_seed as cast_seed
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.layers.layer import Layer
@@ -35,28 +35,28 @@ from keras.src.random.seed_generator import SeedGenerator, draw_seed
 from keras.src.saving import saving_lib
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-# `class_weight` as a function of batches.
+# The function that adds `class_weight` to batches.
 from keras.src.trainers.data_adapters.tf_dataset_adapter import make_class_weight_map_fn
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
-# Keras says by it where it has saved.
+# The function `print_msg`, with which Keras says where it has saved.
 from keras.src.utils import io_utils
 
 from tfdp.hooks import Attribute, method
 
-# The global state's name of the generator that draws without a seed use. Keras has a constant for
-# it since 3.13, and the same string in place of it before.
+# The name in the global state of the generator that draws without a seed use. Keras has a constant
+# for the name since 3.13, and writes the same string out before.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
-# All layers inside a layer, itself first; `model.layers` lists the outermost only.
+# All layers inside a layer, after the layer itself; `model.layers` lists the outermost only.
 flatten_layers = method(Layer, "_flatten_layers")
 
-# What a layer itself was given by `add_loss`: `layer.losses` holds those of the layers inside, too.
+# The losses that a layer itself was given by `add_loss`: `layer.losses` has inner layers' as well.
 own_losses = method(Layer, "_get_own_losses")
 kept_losses = Attribute(Layer, "_losses")
 
-# The state of a layer itself: the public list holds that of the layers inside, too.
+# The state of a layer itself: the public list holds that of inner layers as well.
 own_state = Attribute(Layer, "_non_trainable_variables")
 
 # The axes that batch normalization averages over, which follow from its `axis`.
@@ -72,14 +72,14 @@ distributed_dataset = Attribute(TFEpochIterator, "_distributed_dataset")
 # The property `jit_compile` cannot be changed after `compile`.
 jit_compile = Attribute(Trainer, "_jit_compile")
 
-# The strategy that an optimizer was made under, and what it has been built for.
+# The strategy that an optimizer was made under, and the variables that it was built for.
 strategy_of_optimizer = Attribute(TFOptimizer, "_distribution_strategy")
 variables_of_optimizer = Attribute(BaseOptimizer, "_trainable_variables")
 
-# The schedule itself: `optimizer.learning_rate` is the number of the moment.
+# The schedule itself: `optimizer.learning_rate` is its present value.
 rate_of_optimizer = Attribute(BaseOptimizer, "_learning_rate")
 
-# Where BackupAndRestore keeps weights and epoch, and what it is at.
+# The files in which BackupAndRestore keeps weights and epoch, and the epoch and batch it is at.
 weights_path = Attribute(keras.callbacks.BackupAndRestore, "_weights_path")
 metadata_path = Attribute(keras.callbacks.BackupAndRestore, "_training_metadata_path")
 weights_path_before = Attribute(keras.callbacks.BackupAndRestore, "_prev_weights_path")

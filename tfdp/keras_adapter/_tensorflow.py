@@ -1,4 +1,4 @@
-"""Every private TensorFlow name that the adapter uses, each with its reason.
+"""The private names of TensorFlow that the adapter uses, each with its reason.
 
 Tested with TensorFlow 2.21.0. `tests/keras_adapter/test_hooks.py` fails when one of them moves.
 """
@@ -11,28 +11,28 @@ from tensorflow.python.distribute.distribute_lib import ReplicaContextBase
 # The declaration of values of several replicas.
 from tensorflow.python.distribute.values import PerReplicaSpec
 
-# Whether a tape is watching what is done with gradients.
+# The test whether a tape may record operations on given tensors.
 from tensorflow.python.eager.record import could_possibly_record
 
-# Whether TensorFlow orders an operation after the last one with side effects. A graph's
-# `experimental_acd_manager` does it, and its `run_independently` excepts an operation.
+# The test whether TensorFlow orders an operation after the last one with side effects. A graph's
+# `experimental_acd_manager` gives the order, and its `run_independently` excepts an operation.
 from tensorflow.python.framework.auto_control_deps import op_is_stateful
 
-# Which resources an operation reads, and which it may write, as TensorFlow orders them.
+# The resources that an operation reads, and those that it may write, as TensorFlow orders them.
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
-# The graph of a function that is being traced: it tells what it took from outside.
+# The graph of a function that is being traced, which tells the tensors it captures.
 from tensorflow.python.framework.func_graph import FuncGraph
 
-# What was computed eagerly is known only to those who listen.
+# The callbacks on eager operations, of which nothing else keeps a record.
 from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
 
-# What runs a function for all elements at once: `tf.vectorized_map`, and a tape's jacobians.
+# The loop that runs a function for all elements at once, in `tf.vectorized_map` and jacobians.
 from tensorflow.python.ops.parallel_for import control_flow_ops as parallel_for
 
 from tfdp.hooks import Attribute, method
 
-# An order between two operations that exist already: `tf.control_dependencies` is for new ones.
+# An order between two existing operations: `tf.control_dependencies` orders new ones only.
 add_control_input = method(tf.Operation, "_add_control_input")
 
 # The loop or branch of TensorFlow 1 that an operation is in.
@@ -41,10 +41,11 @@ control_flow_context = Attribute(tf.Operation, "_control_flow_context")
 # The function that a graph holds by a name.
 function_named = method(tf.Graph, "_get_function")
 
-# What each replica's value is declared as.
+# The specifications of the single replicas' values.
 value_specs = Attribute(PerReplicaSpec, "_value_specs")
 
-# The strategy of a replica's context, whose property cannot be set, and what says it to the thread.
+# The strategy of a replica's context, whose property cannot be set, and the thread mode that holds
+# the strategy as well.
 strategy_of_context = Attribute(ReplicaContextBase, "_strategy")
 thread_mode = Attribute(ReplicaContextBase, "_thread_context")
 

@@ -1,4 +1,4 @@
-"""What surrounds a replica function: the step that it takes part in, and that step's end."""
+"""The wrapping of replica functions: each runs within a `Step`, which ends with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdp.keras_adapter.variables.effects import Effects
 from tfdp.keras_adapter.variables.statistics import average_written
 from tfdp.replicas import Replicas
 
-# What `strategy.run` is given: TensorFlow and users call it with whatever arguments they like.
+# A function that `strategy.run` is given, with whatever arguments TensorFlow and users like.
 ReplicaFunction: TypeAlias = Callable[..., Any]
 
 
@@ -22,15 +22,15 @@ ReplicaFunction: TypeAlias = Callable[..., Any]
 def around_replicas(
     fn: ReplicaFunction, strategy: tf.distribute.Strategy, replicas: Replicas
 ) -> Iterator[ReplicaFunction]:
-    """The replica function `fn` with what must happen before and after it, to be called meanwhile.
+    """Wraps a replica function in what must happen before and after it on each replica.
 
     Args:
-      fn: Called once for each replica of this process, in threads of their own.
-      strategy: Whose replicas they are.
-      replicas: What they do together.
+      fn: The function that each replica of this process calls, in a thread of its own.
+      strategy: The strategy that the replicas belong to.
+      replicas: The strategy's replicas.
 
     Yields:
-      The function to be called in its place.
+      The function that the replicas must call in place of `fn`, within the context.
     """
     with unseeded(strategy) as generator:
         effects = Effects()

@@ -1,4 +1,4 @@
-"""What a replica knows of the step that it is taking part in."""
+"""The step: what a replica knows while it runs a replica function, kept by thread."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Share:
 
     Attributes:
       examples: Number of examples on this replica, a floating scalar.
-      place_of: Returns `place`, a weak reference: TensorFlow keeps gradient functions for ever, and
-        with them what they refer to.
-      fraction: `examples` over those of the global batch, a floating scalar; 0 without examples. It
-        is cast where it is used.
-      rows: The number of rows where it is known while the step is traced.
-      may_be_empty: Whether this replica may be without examples, or another.
-      custom_loss: What the user says that a step of one's own differentiates: see
-        `DataParallelStrategy`.
-      windows: Which gradients wait until an optimizer's window closes.
+      place_of: Returns `place`. It is a weak reference, since TensorFlow keeps gradient functions
+        for ever, and with them everything that they refer to.
+      fraction: `examples` over the number of examples in the global batch, a floating scalar; 0
+        without examples. It is cast where it is used.
+      rows: The number of rows; None where it is not known while the step is traced.
+      may_be_empty: Whether this or another replica may be without examples.
+      custom_loss: The strategy's `custom_loss`, which says what a step of the user's own
+        differentiates.
+      windows: Tells which gradients wait until an optimizer's accumulation window closes.
       count_was_read: Whether the step has asked for the number of replicas.
     """
 
@@ -49,11 +49,12 @@ class Share:
 
     @property
     def place(self) -> tf.Variable:
-        """Numbers of examples and rows: a variable (4), int64, the strategy's only one.
+        """The share's place in the batch: four int64 numbers in a variable of the strategy.
 
-        The examples on this replica, those on all earlier ones, the rows that this one computes on,
-        for without examples it has a stand-in, and the batch's examples. A `tf.function` inside the
-        step may outlive it, and so must hold no tensors of it.
+        They are the number of examples on this replica, on all earlier replicas, the number of rows
+        that this replica computes on (a stand-in's if it has no example), and the number of
+        examples in the batch. It is a variable because a `tf.function` inside the step may outlive
+        the step, and so must hold none of its tensors.
         """
         return self.place_of()
 
@@ -63,7 +64,7 @@ class Share:
         return self.custom_loss == "divided"
 
     def check_rows(self, tensor: tf.Tensor, like: tf.Tensor | None) -> None:
-        """Makes sure, when the step runs, that `tensor` is as long as `like`, or as the share."""
+        """Adds a check that `tensor` has as many rows as `like`; as the share if `like` is None."""
         tf.debugging.assert_equal(
             tf.shape(tensor, tf.int64)[0],
             tf.convert_to_tensor(self.place)[2] if like is None else tf.shape(like, tf.int64)[0],
@@ -75,21 +76,21 @@ class Share:
 
     @property
     def has_examples(self) -> tf.Tensor:
-        """Whether what this replica computes counts; in any graph within the step."""
+        """Whether this replica has examples, a boolean scalar; usable in any graph of the step."""
         return tf.convert_to_tensor(self.place)[0] > 0
 
     def counted(self, tensor: Any) -> Any:
-        """A small `tensor`, or zeros where this replica has no examples."""
+        """Returns `tensor`, or zeros if this replica has no examples; for small tensors."""
         if not self.may_be_empty:
             return tensor
         return tf.where(self.has_examples, tensor, tf.zeros_like(tensor))
 
     def select(self, tensor: tf.Tensor) -> tf.Tensor:
-        """`tensor`, or zeros where a stand-in made it, which may be NaN then."""
+        """Returns `tensor`, or zeros if a stand-in made it, since it may be NaN then."""
         return self.scaled(tensor, None)
 
     def scaled(self, tensor: tf.Tensor, factor: tf.Tensor | None) -> tf.Tensor:
-        """`tensor * factor`, or zeros where this replica has no examples."""
+        """Returns `tensor * factor`, or zeros if this replica has no examples."""
         return tf.cond(
             self.examples > 0,
             lambda: (
@@ -100,18 +101,18 @@ class Share:
 
 
 class Windows(Protocol):
-    """Which gradients wait to be summed until an optimizer's window closes."""
+    """The test which gradients are summed only when an optimizer's accumulation window closes."""
 
     def wait(self, variables: Sequence[Any]) -> bool:
-        """Whether those with respect to `variables` do."""
+        """Returns whether the gradients with respect to `variables` wait."""
 
 
 @dataclasses.dataclass
 class StrategyState:
-    """What the adapter keeps of a strategy, as long as that lives: its `adapter_state`.
+    """The adapter's state of a strategy, kept as its `adapter_state` as long as it lives.
 
     Attributes:
-      warned_about: What replica 0 has warned of.
+      warned_about: The subjects that replica 0 has warned about.
       count_was_read: Whether the program has asked for the number of replicas outside of steps.
       place: Each replica's `Share.place`; None before the first step.
     """
@@ -123,30 +124,32 @@ class StrategyState:
 
 @dataclasses.dataclass
 class Unseeded:
-    """What draws without a seed take theirs from, for all replicas: Keras keeps it by thread.
+    """The seed generator of draws without a seed, shared by the replicas.
+
+    Keras keeps the generator by thread, and each replica runs in a thread of its own.
 
     Attributes:
-      generator: A `keras.random.SeedGenerator`; None before the first such draw.
+      generator: A `keras.random.SeedGenerator`; None before the first draw without a seed.
     """
 
     generator: Any = None
 
 
 class Phase(enum.Enum):
-    """What a replica is doing, as far as hooks act on it. Phases nest; the innermost counts.
+    """The activity of a replica, as far as hooks depend on it. Phases nest; the innermost counts.
 
     Attributes:
       PROGRAM: The program's own code, and Keras' around it.
       COMPILED: A forward pass that XLA compiles.
-      LOCAL_UPDATE: An optimizer that holds the replica's own gradients, for it may accumulate.
-      UPDATE: An optimizer that holds gradients summed over replicas.
-      PER_EXAMPLE: A loop that is run for all examples or rows at once.
-      RESULTS: Metrics' results, from variables that read as their sums over replicas.
+      LOCAL_UPDATE: The work of an optimizer on the replica's own gradients, to be accumulated.
+      UPDATE: The work of an optimizer on gradients that were summed over the replicas.
+      PER_EXAMPLE: A loop that runs for all examples or rows at once.
+      RESULTS: The computation of metrics' results, while variables read as sums over the replicas.
       DRAW: A draw of random numbers for the whole batch.
-      SEED: A random generator that moves on.
-      SUM: A sum of tfdp's own, of values that can be summed as they are.
-      WRITE: A write of what all replicas write together.
-      NOTED: A write of the replica's own, of which the end of the step makes one value for all.
+      SEED: The step of a random generator to its next seed.
+      SUM: A sum of tfdp's own over the replicas, whose values need no weight.
+      WRITE: A write of one value that all replicas have.
+      NOTED: A write of the replica's own value; the end of the step makes one value of all.
     """
 
     PROGRAM = enum.auto()
@@ -168,20 +171,21 @@ class Step:
 
     Attributes:
       strategy: The strategy whose replica this is.
-      replicas: What its replicas do together.
-      trace: Whose step it is, as far as Python may know while it is traced.
+      replicas: The strategy's replicas.
+      trace: The replica's identity, as far as Python may know it while the step is traced.
       unseeded: The generator of draws without a seed.
-      phase: What the replica is doing; set by `during`.
+      phase: The replica's activity; set by `during`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
       in_trainer: Whether it is, or was, a step of Keras' trainer.
       written: Keras variables that this replica wrote by itself, each once.
-      differing: Those of them that other replicas may have written differently.
-      waiting: What was given out for gradients that wait to be summed.
-      draws: Random numbers of which it is to be seen for whom they are: see `draws`.
-      linear: Operations that may use these, for their sums are those of the sums: see `arriving`.
+      differing: The `written` variables to which other replicas may have written other values.
+      waiting: The tensors that the program holds in place of gradients that wait to be summed.
+      draws: Random numbers whose use the end of the step checks: see `random.draws`.
+      linear: Operations that may use waiting gradients, since they commute with the sum: see
+        `gradients.arriving`.
       loss: The `keras.losses.Loss` that is being evaluated.
-      added: By layer, what that gave to `add_loss`.
-      metrics: The metrics whose results are those of all replicas; set by `asking_for_all`.
+      added: The losses that each layer gave to `add_loss`.
+      metrics: The metrics whose results cover all replicas; set by `asking_for_all`.
     """
 
     strategy: tf.distribute.Strategy
@@ -204,17 +208,17 @@ class Step:
 
     @property
     def num_replicas(self) -> int:
-        """Number of replicas in sync."""
+        """Number of replicas in all processes."""
         return self.replicas.num_replicas
 
     @property
     def replica_id(self) -> tf.Tensor:
-        """The replica's number among all, a scalar int32."""
+        """The replica's number among all replicas, a scalar int32."""
         return self.replicas.replica_id
 
     @property
     def of_first(self) -> tf.Tensor:
-        """Whether the replica is the first of all, a scalar."""
+        """Whether the replica is the first of all, a boolean scalar."""
         return tf.equal(self.replica_id, 0)
 
     @property
@@ -234,7 +238,7 @@ class Step:
 
     @contextlib.contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """Makes `phase` what the replica is doing."""
+        """Sets the replica's phase within the context."""
         outer, self.phase = self.phase, phase
         try:
             yield
@@ -243,7 +247,7 @@ class Step:
 
     @contextlib.contextmanager
     def sharing(self, share: Share) -> Iterator[None]:
-        """Makes `share` the replica's part of the batch."""
+        """Sets the replica's part of the batch within the context."""
         outer, self.share = self.share, share
         self.in_trainer = True
         try:
@@ -253,7 +257,7 @@ class Step:
 
     @contextlib.contextmanager
     def asking_for_all(self, metrics: Sequence[Any]) -> Iterator[None]:
-        """Makes the results of these `metrics` those of all replicas."""
+        """Makes the results of these `metrics` cover all replicas within the context."""
         outer, self.metrics = self.metrics, metrics
         try:
             yield
@@ -261,20 +265,21 @@ class Step:
             self.metrics = outer
 
     def asks_for_all(self, metric: Any) -> bool:
-        """Whether the result of `metric` is that of all replicas."""
+        """Returns whether the result of `metric` covers all replicas."""
         return any(known is metric for known in self.metrics)
 
     def note_written(self, variable: Any, may_differ: bool) -> None:
-        """Notes that this replica wrote `variable` by itself: see `statistics`."""
+        """Notes that this replica wrote `variable` by itself: see `variables.statistics`."""
         if not any(known is variable for known in self.written):
             self.written.append(variable)
         if may_differ:
             self.differing.append(variable)
 
     def end(self) -> None:
-        """Lets go of the strategy and its variables.
+        """Drops the references to the strategy and its variables.
 
-        TensorFlow keeps gradient functions for ever, and with them the step or its context.
+        TensorFlow keeps gradient functions for ever, and with them the step and its context, which
+        would keep the strategy alive.
         """
         context = tf.distribute.get_replica_context()
         strategy: Any = weakref.proxy(self.strategy)
@@ -286,21 +291,27 @@ class Step:
         self.loss, self.metrics, self.unseeded = None, (), Unseeded()
 
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
-        """Logs the first replica's warning, once in the strategy's life for what it is `about`."""
+        """Logs a warning on the first replica, once for each subject in the strategy's life.
+
+        Args:
+          about: The subject.
+          message: The text, with the format of `logging`.
+          arguments: The values that the text is formatted with.
+        """
         said = self.strategy.adapter_state.warned_about
         if self.trace.of_first and about not in said:
             said.add(about)
             logging.getLogger("tfdp").warning(message, *arguments)
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
-        """Sums each value over the replicas, in as few collectives as can be; differentiable."""
+        """Sums each value over the replicas, in as few collectives as possible; differentiable."""
         if not values:
             return []
         with self.during(Phase.SUM):
             return self.replicas.sum(values)
 
     def meet(self, values: Sequence[Value]) -> list[Value]:
-        """As `sum`, where the step cannot go on without the sums: how long it waits is recorded."""
+        """Sums values that the step cannot go on without; records how long it waits for them."""
         with meeting(values) as sums:
             sums += self.sum(values)
         return sums
@@ -311,14 +322,14 @@ class Step:
         prepare: Prepare | None,
         watch: Watch | None = None,
     ) -> list[Value]:
-        """As `sum`, of `prepare`d values, without a gradient."""
+        """Sums values over the replicas without a gradient: see `Replicas.sum_prepared`."""
         if self.num_replicas == 1 or not values:
             return list(values)
         return self.replicas.sum_prepared(values, prepare, watch=watch)
 
 
 def current() -> Step | None:
-    """The step of the calling thread's replica; None outside, or in another strategy's replica."""
+    """Returns the step of the calling replica; None outside of replica functions of tfdp."""
     step = getattr(_thread, "step", None)
     if step is None or tf.distribute.in_cross_replica_context():
         return None
@@ -326,14 +337,14 @@ def current() -> Step | None:
 
 
 def share() -> Share | None:
-    """The share of the current step of Keras' trainer, if there is one."""
+    """Returns the share of the current step of Keras' trainer; None outside of such a step."""
     step = current()
     return None if step is None else step.share
 
 
 @contextlib.contextmanager
 def entered(step: Step) -> Iterator[None]:
-    """Makes `step` the calling thread's."""
+    """Makes `step` the step of the calling thread within the context."""
     outer = getattr(_thread, "step", None)
     _thread.step = step
     try:
@@ -343,11 +354,12 @@ def entered(step: Step) -> Iterator[None]:
 
 
 def replica_count_was_read(strategy: Any, reader: str) -> None:
-    """Notes that a module asks for the number of replicas, in a step or outside: see `weighing`.
+    """Notes that a module has asked for the number of replicas: see `gradients.weighing`.
 
     Args:
-      strategy: Whose replicas they are.
-      reader: The module's name. Outside of steps TensorFlow, Keras and tfdp ask for it, too.
+      strategy: The strategy that was asked.
+      reader: The module's name. Outside of steps the questions of TensorFlow, Keras and tfdp
+        themselves are not noted.
     """
     step = getattr(_thread, "step", None)
     if step is None:
@@ -358,10 +370,10 @@ def replica_count_was_read(strategy: Any, reader: str) -> None:
 
 
 def knows_replica_count(strategy: Any) -> bool:
-    """Whether the program has asked for the number of replicas outside of steps."""
+    """Returns whether the program has asked for the number of replicas outside of steps."""
     return strategy.adapter_state.count_was_read
 
 
 def at_least_float32(dtype: Any) -> tf.DType:
-    """The dtype in which numbers of `dtype` are summed: float64 for itself, else float32."""
+    """Returns the dtype in which `dtype` is summed: float64 for float64, else float32."""
     return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32

@@ -1,4 +1,4 @@
-"""`tfdp.whole_batch`: the rows of all replicas."""
+"""`tfdp.whole_batch`, which brings the examples of all replicas together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdp.keras_adapter.step import Share, Step, current
 from tfdp.keras_adapter.tracing.provenance import mark_global
 from tfdp.keras_adapter.variables.telling import zero_if
 
-# Others travel as integers.
+# The dtypes that collectives sum; tensors of other dtypes are cast to integers to be summed.
 _SUMMED_AS_IT_IS = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 _NOT_OF_EXAMPLES = (
@@ -23,7 +23,7 @@ _NOT_OF_EXAMPLES = (
 
 
 class _Place(NamedTuple):
-    """The number of a replica's rows, of those before them, and of all."""
+    """The number of a replica's rows, of the rows before them, and of all rows."""
 
     rows: tf.Tensor
     before: tf.Tensor
@@ -31,27 +31,28 @@ class _Place(NamedTuple):
 
 
 def whole_batch(tensors: Any) -> Any:
-    """Brings the examples of all replicas together, for what compares the examples of a batch.
+    """Brings the examples of all replicas together, for computations that compare examples.
 
-    A replica has a share of the batch. What this returns holds all examples, in the global batch's
-    order, the same on every replica; on one device, or without a strategy, it is `tensors` itself.
-    A loss that is computed from it, in-batch negatives, the hardest of all others, a statistic of
-    the batch, then is one device's, and so are the gradients, for shares of any lengths.
+    A replica has a share of the batch. The result holds all examples of the global batch, in its
+    order, on every replica; on one device, or without a strategy, it is `tensors` itself. A loss
+    computed from the result (in-batch negatives, the hardest negative, a statistic of the batch)
+    equals one device's loss, and so do the gradients, for shares of any lengths.
 
-    It may be called in what `compile` is given as a loss or a metric, in the call of a layer, also
-    for `add_loss`, in a `train_step`, `test_step` or `predict_step`, in branches and functions in
-    these, and in a loop of your own (`strategy.run`); by all replicas, or by none. In `fit` a loss
-    may be a scalar or values for each example of the whole batch, and counts once. In a loop of
-    your own each replica has the same loss, and their gradients are added up: divide it by
-    `num_replicas_in_sync`, as any.
+    Call it in a loss or metric that `compile` is given, in the call of a layer, also for
+    `add_loss`, in a `train_step`, `test_step` or `predict_step`, in branches and functions within
+    these, or in a loop of your own (`strategy.run`). All replicas must call it, or none. In `fit` a
+    loss may be a scalar or one value for each example of the whole batch, and counts once. In a
+    loop of your own each replica has the same loss and the replicas' gradients are added up, so
+    divide the loss by `num_replicas_in_sync`.
 
-    Cost: two collectives, one forward and one backward, the sum of as many rows as the batch has,
-    where the other replicas' are zero. On a ring each rank sends `2 (N - 1) / N` times the bytes of
-    the whole batch's tensor each time, and all replicas compute what follows for all examples.
+    Cost: two collectives, one forward and one backward. Each sums tensors as long as the batch, in
+    which a replica fills its own rows and has zeros elsewhere. On a ring each rank sends
+    `2 (N - 1) / N` times the bytes of the whole batch's tensor in each of them, and every replica
+    computes for all examples what follows.
 
     Reference: the losses of Chen et al., "A Simple Framework for Contrastive Learning of Visual
-    Representations", arXiv:2002.05709 (2020), section 2.1, whose negatives are those of the
-    global batch.
+    Representations", arXiv:2002.05709 (2020), section 2.1, whose negatives are the other examples
+    of the global batch.
 
     Args:
       tensors: A tensor, array or variable, or a nest of them: floating point numbers, integers or
@@ -59,18 +60,17 @@ def whole_batch(tensors: Any) -> Any:
         stays None.
 
     Returns:
-      Tensors of the shapes (examples of the batch, ...), of the same dtypes, in the same nest.
-      Their length is not known while a step is traced, unless there is one device.
+      Tensors of the shapes (examples of the batch, ...), of the same dtypes, in the same nest. On
+      several replicas their length is not known while a step is traced.
 
     Raises:
       ValueError: A tensor has no axis of examples, or is symbolic: wrap the call in a layer, such
         as `keras.layers.Lambda(tfdp.whole_batch)`.
       TypeError: A tensor is ragged, sparse, complex or of strings.
-      RuntimeError: It is called in what `jit_compile=True` compiles on CPU, where XLA has no
+      RuntimeError: The call is in code that `jit_compile=True` compiles on CPU, where XLA has no
         collective, or outside of replicas with the values of several.
-
-    A tensor that has not as many rows as the replica has examples raises
-    `tf.errors.InvalidArgumentError` when the step runs.
+      tf.errors.InvalidArgumentError: A tensor has more or fewer rows than the replica has examples;
+        raised when the step runs.
 
     Example:
 
@@ -153,7 +153,7 @@ def _of_all(step: Step | None, own: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _without_step(own: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Of one device, or of another strategy's replica."""
+    """Returns the whole batch on one device, or in a replica of another strategy."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return own
@@ -161,7 +161,7 @@ def _without_step(own: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _known(share: Share, own: list[tf.Tensor]) -> list[_Place]:
-    """From how the batch was cut."""
+    """Returns the places of tensors in the batch from the replica's share."""
     examples, before, rows, total = tf.unstack(tf.convert_to_tensor(share.place))
     fit = tf.stack([tf.shape(tensor, tf.int64)[0] == rows for tensor in own])
     zero = zero_if(tf.reduce_all(fit), _NOT_OF_EXAMPLES)
@@ -169,7 +169,7 @@ def _known(share: Share, own: list[tf.Tensor]) -> list[_Place]:
 
 
 def _asked(step: Step, own: list[tf.Tensor]) -> list[_Place]:
-    """In a loop of the user's own, from what all replicas say."""
+    """Returns the places of tensors from the sizes on all replicas, in a loop of the user's own."""
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in own])
     (counts,) = step.meet(
         [tf.one_hot(step.replica_id, step.num_replicas, dtype=tf.int64)[:, None] * rows]
@@ -183,7 +183,7 @@ def _differentiable(step: Step, own: list[tf.Tensor], places: list[_Place]) -> l
     def rows_of_all(*own: tf.Tensor) -> Any:
         def backward(*upstream: Any) -> list[tf.Tensor]:
             if step.share is not None and step.share.may_be_empty:
-                # What a stand-in gives may be NaN.
+                # The gradients that come from a stand-in may be NaN.
                 has_examples = places[0].rows > 0
                 upstream = tuple(tf.where(has_examples, u, tf.zeros_like(u)) for u in upstream)
             totals = step.sum(upstream)
@@ -195,7 +195,7 @@ def _differentiable(step: Step, own: list[tf.Tensor], places: list[_Place]) -> l
 
 
 def _summed(step: Step, own: Sequence[tf.Tensor], places: list[_Place]) -> list[tf.Tensor]:
-    """The sums over replicas of the batch's rows, of which each has its own, and zeros."""
+    """Returns whole batches: sums over replicas of tensors with the own rows, and zeros else."""
     sums = step.sum([_padded(*each) for each in zip(own, places, strict=True)])
     return [tf.cast(total, tensor.dtype) for total, tensor in zip(sums, own, strict=True)]
 
@@ -210,12 +210,12 @@ def _padded(tensor: tf.Tensor, place: _Place) -> tf.Tensor:
 
 
 def _own_rows(total: tf.Tensor, tensor: tf.Tensor, place: _Place) -> tf.Tensor:
-    """The replica's rows of a gradient; zeros for a stand-in."""
+    """Returns the replica's rows of a gradient; zeros for a stand-in."""
     kept = total[place.before : place.before + place.rows]
     missing = tf.shape(tensor, tf.int64)[0] - place.rows
     return tf.pad(kept, _of_first_axis(tensor, tf.zeros_like(missing), missing))
 
 
 def _of_first_axis(tensor: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """Paddings of so many rows."""
+    """Returns the argument of `tf.pad` that adds so many rows to the first axis."""
     return tf.pad([[before, after]], [[0, tf.rank(tensor) - 1], [0, 0]])

@@ -1,6 +1,7 @@
-"""The seam: what replicas do together, and what their processes agree on.
+"""The protocols by which the Keras adapter, the commands and the callbacks use replicas.
 
-Two protocols, each small enough to draw:
+`Replicas` is what the replicas of a strategy do together; `ProcessGroup` is what their processes
+tell each other outside of graphs:
 
     Keras adapter, commands, callbacks                     ask
     ----------------------------------------------------------------------------------------
@@ -20,13 +21,13 @@ Two protocols, each small enough to draw:
     tfdp.strategy   implements Replicas; OneProcess, here, and the cluster's
                     tfdp.collectives.Processes implement ProcessGroup       answer
 
-One process is the simple case of a group: what it is asked it answers by itself, at once. So
-nobody asks whether there is a cluster; where something must differ, `world_size > 1` says why.
+One process is the simple case of a group: `OneProcess` answers each call by itself, at once. So no
+caller asks whether there is a cluster; where one must act otherwise, it asks `world_size > 1`.
 
 A replica's number is a tensor, `replica_id`: arithmetic with it holds for every replica, so that
-one trace may serve all of them. `Trace` is what Python may know while a step is traced.
+one trace may serve all of them. `Trace` holds what Python may know while a step is traced.
 
-`replicas_of` finds the replicas of a strategy. A strategy of another kind, an engine or a sharded
+`replicas_of` returns the replicas of a strategy. A strategy of another kind, an engine or a sharded
 optimizer implements or wraps the same protocol.
 """
 

@@ -1,4 +1,4 @@
-"""The simple case of a group of processes: one."""
+"""The group of one process, which needs no communication."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tfdp.collectives import ProgressCounters, Sequences, Value, next_key
 
 
 class OneProcess:
-    """A process that is alone: it waits for nobody, and what it says is what all say.
+    """A group of one process: no method waits, and each returns the process' own values.
 
-    See `ProcessGroup` for what its methods are for.
+    It implements `ProcessGroup`, which says what the methods are for.
 
     Args:
       local_size: Number of replicas.
@@ -33,64 +33,64 @@ class OneProcess:
         self.counters: ProgressCounters | None = None
 
     def resolver(self) -> None:
-        """There is no cluster to describe."""
+        """Returns None, for there is no cluster to describe."""
 
     def barrier(self, subject: str) -> None:
         """Returns at once."""
 
     def from_first(self, subject: str, value: object = None, payload: bytes = b"") -> Post:
-        """Gives what it is given."""
+        """Returns the given value and payload."""
         return Post(value, payload)
 
     def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
-        """Gives what it is given, as the only post."""
+        """Returns the given value and payload as the only post."""
         return [Post(value, payload)]
 
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
-        """Has nothing to compare with."""
+        """Does nothing, for there are no other options to compare with."""
 
     def compare_strategies(self, options: Mapping[str, object]) -> int:
-        """Strategies of one process need no number: no other must find them by it."""
+        """Returns 0: the number serves other processes to find the strategy, and there are none."""
         return 0
 
     def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
-        """Gives the values: they are their sums."""
+        """Returns the values, which are their own sums."""
         return list(values)
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
-        """Gives the tensor: there is no other to join it with."""
+        """Returns the tensor, for there is no other to join it with."""
         return value
 
     def fail(self, error: Exception) -> None:
-        """Has nobody to tell."""
+        """Does nothing, for there is no other process to tell."""
 
     def failure(self, within_seconds: float) -> None:
-        """Nothing goes wrong in another process."""
+        """Returns None, for there is no other process that could fail."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """What TensorFlow says of an error is all that there is to know."""
+        """Returns a context that raises errors as they are."""
         return contextlib.nullcontext()
 
     def adopt_random_states(self) -> None:
-        """The states are rank 0's."""
+        """Does nothing, for this process is rank 0, whose states all adopt."""
 
     def agreement(self, strategy: str) -> NothingToAgreeOn:
-        """Every trace has keys of its own."""
+        """Returns an agreement without other parties."""
         return NothingToAgreeOn()
 
     def count_step(self) -> None:
-        """Nobody asks how far this process is."""
+        """Does nothing, for no other process asks how far this one is."""
 
 
 class NothingToAgreeOn:
     """The `Agreement` of a process that is alone."""
 
     def key_of_group(self, group: tuple[int, ...]) -> int:
-        """A number that nothing in this process has."""
+        """Returns a key that nothing else in this process has."""
         return next_key()
 
     def new_sequences(self) -> Sequences:
-        """Records that compare the replicas of this process, and number what these issue."""
+        """Returns records that compare and number the collectives of this process' replicas."""
         return Sequences()
 
     def reach(self, sequences: Sequences, function: str) -> None:

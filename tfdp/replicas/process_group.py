@@ -1,4 +1,4 @@
-"""What the processes of a strategy tell each other outside of graphs, and agree on."""
+"""The protocol by which the processes of a strategy meet and agree outside of graphs."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from tfdp.collectives import ProgressCounters, Sequences, Value
 
 
 class Agreement(Protocol):
-    """How the traces of all processes come to the same collectives, with the same keys."""
+    """The means by which all processes trace the same collectives, with the same keys."""
 
     def key_of_group(self, group: tuple[int, ...]) -> int:
-        """A number for a group of ranks, alike in all processes."""
+        """Returns the key of a group of ranks, the same in all processes."""
 
     def new_sequences(self) -> Sequences:
-        """Records the collectives of one more traced function."""
+        """Returns the records for the collectives of one more traced function."""
 
     def reach(self, sequences: Sequences, function: str) -> None:
-        """Waits until the other processes have traced the same.
+        """Waits until the other processes have traced the same collectives.
 
         Args:
-          sequences: What the local replicas issue.
-          function: What was traced, for errors.
+          sequences: The collectives that the local replicas issue.
+          function: The name of the traced function, for errors.
 
         Raises:
-          CollectiveMismatchError: Another process has traced something else, and waits as well.
-          CollectiveTimeoutError: Another process traces nothing.
+          CollectiveMismatchError: Another process waits with other collectives.
+          CollectiveTimeoutError: Another process traces no function.
         """
 
 
 class ProcessGroup(Protocol):
-    """The processes that the replicas are in: one, or those of a cluster.
+    """The processes that hold the replicas: one, or those of a cluster.
 
-    All processes must make the same calls in the same order. What waits for another process raises
-    where that is lost, or late; `subject` names for errors what is being waited for.
+    All processes must make the same calls in the same order. A method that waits for another
+    process raises an error when that process is lost or late; `subject` says in the error what was
+    being waited for.
 
     Attributes:
-      error: What the last step or `fit` of this process ended with, if it was caught.
-      settings: What each process decides for itself, and all must decide alike, by its name.
+      error: The error with which the last step or `fit` of this process ended, if it was caught.
+      settings: Functions that return what each process decides for itself and all must decide
+        alike, by the setting's name.
     """
 
     error: str | None
@@ -64,18 +66,18 @@ class ProcessGroup(Protocol):
 
     @property
     def hosts(self) -> Sequence[int]:
-        """For each process the index of its host."""
+        """The index of each process' host."""
 
     @property
     def counters(self) -> ProgressCounters | None:
-        """Counts the collectives of this process' graphs; None where no other waits for them."""
+        """The counts of collectives that this process' graphs run; None in a process alone."""
 
     @property
     def said_by(self) -> str:
-        """How errors begin that must name the process: "Rank 1: ", or nothing where it is alone."""
+        """The beginning of errors that name the process: "Rank 1: ", or "" in a process alone."""
 
     def resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver | None:
-        """The cluster as TensorFlow describes it; None where there is none."""
+        """Returns TensorFlow's description of the cluster; None where there is no cluster."""
 
     # ---- meeting
 
@@ -83,27 +85,27 @@ class ProcessGroup(Protocol):
         """Waits until all processes have come to the same call."""
 
     def from_first(self, subject: str, value: object = None, payload: bytes = b"") -> Post:
-        """Gives what rank 0 calls it with, JSON and bytes; rank 0 does not wait."""
+        """Returns the `value` (JSON) and `payload` that rank 0 passes; rank 0 does not wait."""
 
     def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
-        """Gives what each process calls it with, JSON and bytes, in the order of ranks."""
+        """Returns the `value` (JSON) and `payload` that each process passes, in rank order."""
 
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
-        """Waits for the `options`, JSON, of all processes, and compares them.
+        """Waits for the `options` (JSON) of all processes, and compares them.
 
         Raises:
           RankMismatchError: Names the option, the rank and both values.
         """
 
     def compare_strategies(self, options: Mapping[str, object]) -> int:
-        """Gives the number of a new strategy, whose options are alike in all processes.
+        """Compares the `options` of a new strategy in all processes, and returns its number.
 
         Raises:
           RankMismatchError: Names the option, the rank and both values.
         """
 
     def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
-        """Sums each value over processes, outside of graphs; for single numbers."""
+        """Sums each value over the processes, outside of graphs; meant for single numbers."""
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
         """Concatenates the processes' tensors along `axis`, outside of graphs."""
@@ -111,21 +113,21 @@ class ProcessGroup(Protocol):
     # ---- failing
 
     def fail(self, error: Exception) -> None:
-        """Tells all processes of `error`, with which they end."""
+        """Tells all processes of `error`, which ends them."""
 
     def failure(self, within_seconds: float) -> Exception | None:
-        """Gives what went wrong in another process; waits for word of it."""
+        """Returns the error of another process; None if none is told `within_seconds`."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Raises what went wrong in another process in place of what TensorFlow says of it."""
+        """Returns a context that raises another process' error in place of TensorFlow's own."""
 
     # ---- starting and tracing alike
 
     def adopt_random_states(self) -> None:
-        """Makes Python's and NumPy's random states of rank 0 those of all processes."""
+        """Gives all processes the states of rank 0's random generators in Python and NumPy."""
 
     def agreement(self, strategy: str) -> Agreement:
-        """How the traces of a strategy, by its name, come to the same collectives."""
+        """Returns the agreement on the collectives that the traces of a named strategy issue."""
 
     def count_step(self) -> None:
-        """Counts, in the graph that is being built, that a replica function begins."""
+        """Adds to the graph that is being built an operation that counts the step."""

@@ -1,4 +1,4 @@
-"""What the replicas of a strategy do together."""
+"""The protocol of the replicas of a strategy: their number, and what they compute together."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tfdp.collectives import Value
 from tfdp.recording import Watch
 from tfdp.replicas.process_group import ProcessGroup
 
-# What has rows: a tensor, a ragged one, or a distributed value of these.
+# A tensor with rows, dense or ragged, or a distributed value of such tensors.
 Rows: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.distribute.DistributedValues
 
-# What is done to a buffer before it is sent, element by element.
+# A function that changes a buffer element by element before it is sent.
 Prepare: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Whose step a replica function is while it is traced, or run eagerly.
+    """The identity of the replica function that is being traced, or run eagerly.
 
-    Today each replica is traced by itself. Nothing here is for arithmetic, which `replica_id` is
-    for: where one trace serves all replicas, there is one with the index 0.
+    Each replica has a trace of its own today. Arithmetic must use `replica_id` instead: if one
+    trace serves all replicas, its index is 0.
 
     Attributes:
       index: The number of the trace among those of this process, in the order of its devices.
-      of_first: Whether it is the first replica's of all, or that of all: what is said once for all
-        replicas is said here.
-      name: What errors call the replica, such as "replica 1".
+      of_first: Whether the trace serves the first of all replicas. What is to be logged once for
+        all replicas is logged in this trace.
+      name: The name of the replica in errors, such as "replica 1".
     """
 
     index: int
@@ -40,7 +40,7 @@ class Trace:
 
 
 class Replicas(Protocol):
-    """Replicas of a model, in one process or many, each with a copy of every variable.
+    """The replicas of a model, in one process or many, each with a copy of every variable.
 
     All replicas must call the same operations in the same order.
     """
@@ -51,21 +51,21 @@ class Replicas(Protocol):
 
     @property
     def processes(self) -> ProcessGroup:
-        """The processes that the replicas are in."""
+        """The processes that hold the replicas."""
 
     @property
     def replica_id(self) -> tf.Tensor:
-        """The number of the calling replica among all, a scalar int32."""
+        """The number of the calling replica among all replicas, a scalar int32."""
 
     def trace(self) -> Trace:
-        """Whose step the calling replica function is."""
+        """Returns the identity of the calling replica function."""
 
     # ---- in a replica function
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
-        """Sums each value over the replicas; differentiable.
+        """Sums each value over the replicas, in as few collectives as possible; differentiable.
 
-        Sends the bytes as the topology has it, in as few collectives as can be.
+        The topology decides how many bytes each rank sends.
         """
 
     def sum_prepared(
@@ -75,44 +75,51 @@ class Replicas(Protocol):
         merge_rows: bool = False,
         watch: Watch | None = None,
     ) -> list[Value]:
-        """Sums each value over the replicas; no gradient flows through.
+        """Sums each value over the replicas, without a gradient.
 
         Args:
           values: Tensors and IndexedSlices.
-          prepare: Applied to what is sent: once for each bucket in a graph.
-          merge_rows: Whether slices may be summed by row before they travel.
-          watch: Is told of what is sent in a graph.
+          prepare: Changes the buffers before they are sent; in a graph once for each bucket.
+          merge_rows: Whether the slices of one row may be summed before they are sent.
+          watch: Is told of the buckets that a graph sends.
         """
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
-        """Gives the first replica's `value` on every replica.
+        """Returns the first replica's `value` on every replica.
 
         Args:
-          value: Numbers or booleans; a Python number becomes a tensor.
-          dtype: That of the tensor then.
+          value: Numbers or booleans.
+          dtype: The dtype of the tensor that a Python number becomes.
 
         Raises:
-          TypeError: The value holds neither.
+          TypeError: The value holds neither numbers nor booleans.
         """
 
     def identical_writes(self) -> contextlib.AbstractContextManager[None]:
-        """Within it every replica writes the same values: nothing is sent to make sure."""
+        """Returns a context in which variables are written without a collective.
+
+        Every replica must write the same values there.
+        """
 
     # ---- between replica functions
 
     def gather_rows(self, value: Rows) -> Rows:
-        """Gives the rows of all replicas on every process, in order."""
+        """Returns the rows of all replicas, in the order of replicas, on every process."""
 
     def summed_on_read(self) -> contextlib.AbstractContextManager[None]:
-        """Variables made within it hold a share for each replica; outside their sum is read."""
+        """Returns a context in which new variables hold one share for each replica.
+
+        Outside of replica functions such a variable reads as the sum of its shares.
+        """
 
     def sums_read_once(
         self, shared: Sequence[tf.Variable]
     ) -> contextlib.AbstractContextManager[None]:
-        """Within it this process reads by itself what `shared` variables hold together.
+        """Returns a context that sums `shared` variables once, so that one process can read them.
 
-        All processes must enter it: they sum each of the variables there.
+        All processes must enter it, for they sum each variable there. Within it a process reads
+        the sums without the others.
         """
 
     def made_alone(self) -> contextlib.AbstractContextManager[None]:
-        """Within it this process makes variables for itself: no other is asked for their values."""
+        """Returns a context in which this process makes variables without asking the others."""

@@ -1,4 +1,4 @@
-"""From a `tf.distribute.Strategy` to its replicas."""
+"""The way from a `tf.distribute.Strategy` to its replicas and processes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from tfdp.replicas.protocol import Replicas
 
 
 class Replicated:
-    """The base of a strategy's inner part, `strategy.extended`, that has `Replicas`.
-
-    It is the mark by which a strategy is known as one of tfdp's.
+    """The base class of `strategy.extended` in the strategies of tfdp, which have `Replicas`.
 
     Attributes:
-      replicas: What the strategy's replicas do together.
+      replicas: The strategy's replicas.
     """
 
     replicas: Replicas
 
 
 def replicas_of(strategy: tf.distribute.Strategy | None) -> Replicas | None:
-    """The replicas of a strategy; None of one that is not tfdp's.
+    """Returns the replicas of a strategy; None if the strategy is not one of tfdp's.
 
     >>> import tfdp
     >>> replicas_of(tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])).num_replicas
@@ -35,7 +33,7 @@ def replicas_of(strategy: tf.distribute.Strategy | None) -> Replicas | None:
 
 
 def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:
-    """The processes of a strategy's replicas; this one alone under a strategy that is not tfdp's.
+    """Returns the processes of a strategy; `OneProcess` if the strategy is not one of tfdp's.
 
     >>> processes_of(tf.distribute.get_strategy()).world_size
     1

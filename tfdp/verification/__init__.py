@@ -1,8 +1,8 @@
-"""What `tfdp.verify` returns: the promise on the user's own program.
+"""The verification that the user's own program trains under a strategy as on one device.
 
-A program is trained on one device, on one device again from weights that are moved by one unit in
-the last place, and under a strategy. What parts more than rounding explains is found, named, and,
-where it can be, explained.
+`tfdp.verify` trains the program on one device, on one device again from weights that are moved by
+one unit in the last place, and under a strategy. It names each difference that rounding does not
+explain, and its likely reason. Only the report's classes are public here.
 """
 
 from tfdp.verification.report import Difference, Report

@@ -1,4 +1,4 @@
-"""The batches that all runs train on, taken once from whatever users have in hand."""
+"""The batches that all runs train on, read once from any data that `fit` takes in batches."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _EXAMPLE = "[(x, y)] or [(x, y, sample_weight)]"
 
 
 class Batches:
-    """Batches in memory, which are the same as often as they are read.
+    """The batches of a program, kept in memory, so that every run reads the same ones.
 
     Args:
-      given: A list of batches, a `tf.data.Dataset`, a pipeline, a `PyDataset`, or anything else
-        that yields batches as `fit` takes them.
-      steps: How many are needed; where there are fewer, they come in turn again.
+      given: A list of batches, a `tf.data.Dataset`, a pipeline, a `PyDataset`, or another iterable
+        of batches as `fit` takes them.
+      steps: How many batches are needed. If there are fewer, they are repeated in turn.
 
     Raises:
-      TypeError: It is one batch, or yields none that TensorFlow knows.
+      TypeError: `given` is one batch, or yields something that TensorFlow cannot convert.
       ValueError: There is no batch, or one has no example.
     """
 
@@ -48,14 +48,14 @@ class Batches:
             self._spec = tf.nest.map_structure(_any_rows, self.steps[0])
 
     def dataset(self) -> tf.data.Dataset:
-        """As `fit` takes them."""
+        """Returns the batches as a dataset for `fit`."""
         dataset = tf.data.Dataset.from_generator(
             lambda: iter(self.steps), output_signature=self._spec
         )
         return dataset.apply(tf.data.experimental.assert_cardinality(len(self.steps)))
 
     def described(self) -> dict[str, str]:
-        """What must be alike on all ranks: each batch's shapes, and a checksum of its numbers."""
+        """Returns each batch's shapes and a checksum of its numbers, to compare them by rank."""
         found = {}
         for number, batch in enumerate(self.steps, start=1):
             flat = [leaf.numpy() for leaf in tf.nest.flatten(batch, expand_composites=True)]
@@ -69,7 +69,7 @@ class Batches:
 
 
 def rows(batch: Any) -> int:
-    """The number of examples of a batch; 0 where it has no axis for them."""
+    """Returns the number of examples in a batch; 0 if no part has an axis of examples."""
     for leaf in tf.nest.flatten(batch):
         if isinstance(leaf, tf.SparseTensor):
             return int(leaf.dense_shape[0])
@@ -90,12 +90,12 @@ def _taken(given: Any, steps: int) -> list[Any]:
             f"batch or none. Use a list of them, such as {_EXAMPLE}, or a dataset."
         )
     if isinstance(given, Pipeline):
-        given = given.from_start()  # counts nothing as trained
+        given = given.from_start()  # an epoch of its own, of which no batch counts as trained
     return list(itertools.islice(given, steps))
 
 
 def _tensors(batch: Any) -> Any:
-    """A batch with tensors for its arrays; lists of arrays become tuples, as in Keras."""
+    """Returns a batch with tensors for its arrays, and tuples for lists of arrays, as in Keras."""
     if isinstance(batch, dict):
         return {name: _tensors(part) for name, part in batch.items()}
     if isinstance(batch, tuple) or (isinstance(batch, list) and _holds_arrays(batch)):
@@ -108,7 +108,7 @@ def _tensors(batch: Any) -> Any:
             f"A batch must hold arrays or tensors, but one holds {type(batch).__name__!r}. Give "
             f"batches such as {_EXAMPLE}."
         )
-    # As `fit` does with arrays.
+    # `fit` converts float64 arrays to Keras' default dtype as well.
     return tf.constant(array, keras.config.floatx() if array.dtype == np.float64 else None)
 
 
@@ -117,7 +117,7 @@ def _holds_arrays(parts: list[Any]) -> bool:
 
 
 def _any_rows(leaf: Any) -> tf.TypeSpec:
-    """The kind of a tensor with any number of rows, which `fit` sees in arrays too."""
+    """Returns the type of a tensor with an open number of rows, as `fit` declares arrays."""
     if isinstance(leaf, tf.RaggedTensor):
         shape = [None, *leaf.shape[1:]]
         return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, leaf.row_splits.dtype)

@@ -1,4 +1,7 @@
-"""How far runs are apart, and what of that rounding does not explain. Knows NumPy alone."""
+"""The differences between runs, and the test which of them rounding does not explain.
+
+The module uses NumPy only.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,26 @@ import numpy as np
 
 from tfdp.verification.readings import GRADIENTS, OPTIMIZER, STATE, WEIGHTS, Readings
 
-#: By step, part and path: the largest difference over the largest value.
+#: The largest difference, divided by the largest value, by step, part and path.
 Table = dict[tuple[int, str, str], float]
 
 _VARIABLES = {WEIGHTS, STATE, OPTIMIZER}
 
-# A difference counts where it is so many times that of a control.
+# A difference counts if it is more than so many times that of a control.
 CONTROL_FACTOR = 10.0
 
 
 def largest(arrays: Iterable[np.ndarray]) -> float:
-    """The largest finite absolute value; 0 where there is none."""
+    """Returns the largest finite absolute value in arrays; 0 if there is none."""
     finite = [np.abs(a[np.isfinite(a)]) for a in map(_numbers, arrays)]
     return max((float(a.max(initial=0.0)) for a in finite), default=0.0)
 
 
 def difference(actual: np.ndarray, expected: np.ndarray, scale: float) -> float:
-    """The largest difference over `scale`; infinite where only one is finite, or shapes differ.
+    """Returns the largest difference of two arrays, divided by `scale`.
 
-    Whole numbers and flags agree or do not: where they do not, it is at least 1.
+    A difference is infinite if shapes differ, if a number is finite in one array only, or if
+    `scale` is 0. Integers and booleans have no rounding: theirs counts as at least 1.
     """
     if actual.shape != expected.shape:
         return np.inf
@@ -43,12 +47,13 @@ def difference(actual: np.ndarray, expected: np.ndarray, scale: float) -> float:
 
 
 def differences(reference: Sequence[Readings], other: Sequence[Readings]) -> Table:
-    """How far `other` is from `reference`, at each step, for each part and path of either.
+    """Returns the differences of two runs at each step, for each part and path of either.
 
-    Relative to the largest value of all steps: among all weights, among all gradients, among the
-    slots of one kind; of all else to the path's own. A number or gradient that only one of them has
-    at a step is infinitely far; a variable is left out, as that of an optimizer which nobody uses
-    and one of them builds, and so is a part that one never has, as XLA hides gradients.
+    A difference is divided by the largest value of all steps: among all weights, among all
+    gradients, among an optimizer's slots of one kind, or else among the path's own values. A number
+    or gradient that only one run has at a step is infinitely different. Two things are left out if
+    only one run has them: a variable, such as that of an unused optimizer that one run builds, and
+    a part that the other run never has, such as gradients, which XLA hides.
     """
     scales = _scales(reference)
     parts = _parts(reference) & _parts(other)
@@ -66,7 +71,7 @@ def differences(reference: Sequence[Readings], other: Sequence[Readings]) -> Tab
 
 
 def apart(table: Table, controls: Sequence[Table], tolerance: float) -> Table:
-    """The differences that count: above `tolerance` and ten times those of the controls."""
+    """Returns the differences that are above `tolerance` and ten times those of the controls."""
     noise = of_controls(controls)
     return {
         key: value
@@ -76,10 +81,10 @@ def apart(table: Table, controls: Sequence[Table], tolerance: float) -> Table:
 
 
 def of_controls(controls: Sequence[Table]) -> Mapping[tuple[str, str], float]:
-    """For each part and path the largest difference of any control at any step.
+    """Returns for each part and path the largest difference of any control at any step.
 
-    Where rounding decides a sign, as with Adam on a gradient that should be zero, which step it
-    shows in is chance.
+    The step is disregarded: where rounding decides a sign, as with Adam on a gradient that should
+    be zero, chance decides in which step the difference shows.
     """
     noise: dict[tuple[str, str], float] = {}
     for control in controls:
@@ -89,7 +94,7 @@ def of_controls(controls: Sequence[Table]) -> Mapping[tuple[str, str], float]:
 
 
 def merged(tables: Iterable[Table]) -> Table:
-    """The largest of each entry."""
+    """Returns a table with the largest value that each entry has in any table."""
     found: Table = {}
     for table in tables:
         for key, value in table.items():
@@ -106,7 +111,7 @@ def _scales(reference: Sequence[Readings]) -> dict[Any, float]:
 
 
 def _kind(key: tuple[str, str]) -> tuple[str, str]:
-    """What a path's value is measured by."""
+    """Returns the group of values among which the largest is the scale of a path's differences."""
     part, path = key
     if part in (WEIGHTS, GRADIENTS):
         return part, ""

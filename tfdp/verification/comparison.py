@@ -1,4 +1,4 @@
-"""The runs of one program: what differs between them, and which layer or line parts first."""
+"""The comparison of the runs of one program, which finds where they first differ."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from tfdp.verification.batches import rows
 from tfdp.verification.report import Difference, Report
 from tfdp.verification.training import Program, Run, plain_normalization, train
 
-# Where something parts, rounding gets more chances to explain it.
+# The seeds of the controls. The second and third run only if something differs, to see whether
+# rounding explains it.
 _MOVES = (1, 2, 3)
 
-# What the first step cannot amplify: it begins with the same weights.
+# The parts that rounding cannot amplify within the first step, which begins with the same weights.
 _OF_FIRST_STEP = (readings.LOSS, readings.STATE, readings.GRADIENTS, readings.METRICS)
 
 _LAYERS = "layer output"
 
 
 class Comparison:
-    """The runs of one program, and what they show; all ranks see the same differences.
+    """The runs of one program and their differences, which are the same on all ranks.
 
     Args:
-      program: What is trained.
-      strategy: That of the replicas.
-      tolerance: Above what, relative to the largest value, a difference counts.
+      program: The program that is trained.
+      strategy: The strategy that it is compared under.
+      tolerance: The size, relative to the largest value, above which a difference counts.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Comparison:
         self._controls = [self._compared(train(program, move=_MOVES[0]))]
 
     def report(self) -> Report:
-        """What is found."""
+        """Trains the program under the strategy and returns the report on it."""
         unsteady = self._unsteady()
         if unsteady:
             return self._unrepeatable(unsteady)
@@ -88,11 +89,17 @@ class Comparison:
         return compare.apart(table, self._controls, self._tolerance)
 
     def _amplifies(self) -> bool:
-        """Whether rounding grows in this program: then its size is chance, and one control few."""
+        """Returns whether rounding grows in this program.
+
+        The size of its effects is then a matter of chance, and one control is too few.
+        """
         return max(self._controls[0].values(), default=0.0) > self._tolerance / 10
 
     def _unsteady(self) -> compare.Table:
-        """What a second run of the same program changes before rounding can grow."""
+        """Returns the differences of an unchanged second run before rounding can grow.
+
+        Such a difference comes from the program itself, such as from numbers without a seed.
+        """
 
         def early(table: compare.Table) -> compare.Table:
             return {
@@ -102,7 +109,8 @@ class Comparison:
                 and (key[0] == 0 or (key[0] == 1 and key[1] in _OF_FIRST_STEP))
             }
 
-        # The control is a second run; only where it differs there is a reason to look.
+        # The control is a second run already, from moved weights: only if it differs early is an
+        # unchanged second run worth its time.
         suspicious = early(self._controls[0])
         return early(self._compared(train(self._program))) if suspicious else {}
 
@@ -135,7 +143,7 @@ class Comparison:
     def _listed(
         self, table: compare.Table, found: compare.Table
     ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
-        """For each part its first difference, or the largest of those that agree."""
+        """Returns the first difference of each part that differs, and the largest of each other."""
         noise = compare.of_controls(self._controls)
         parted: dict[str, Difference] = {}
         agreeing: dict[str, Difference] = {}
@@ -169,7 +177,7 @@ class Comparison:
     def _first_layer(
         self, step: int, synchronized: bool
     ) -> tuple[Difference, reasons.Traced] | None:
-        """The first layer whose outputs part in a step: innermost, where layers hold others."""
+        """Returns the first layer whose outputs differ in a step; inner layers come first."""
         program = self._program
         reference = train(program, watch=step).calls
         run = train(program, self._strategy, synchronized=synchronized, watch=step).calls

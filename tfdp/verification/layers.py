@@ -1,4 +1,4 @@
-"""What each layer gives in one step, and which layer's outputs part first."""
+"""The outputs of each layer in one step, and how far they are from those of one device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdp.verification.probes import rank, tell
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a layer gave when it was called, on one replica."""
+    """The outputs of one call of a layer on one replica."""
 
     path: str
     outputs: tuple[np.ndarray, ...]
@@ -31,8 +31,8 @@ class Calls:
     """The calls of all layers in a step.
 
     Attributes:
-      keep: Whether what is computed now is kept.
-      traced: For each path the layer and the operations of its last traced call.
+      keep: Whether the outputs of the step that runs now are kept.
+      traced: The layer of each path, and the operations of its last traced call.
     """
 
     def __init__(self) -> None:
@@ -44,18 +44,18 @@ class Calls:
         self._thread = threading.local()
 
     def by_rank(self) -> dict[int, list[Call]]:
-        """For each local replica its calls, in order: those inside come before what holds them."""
+        """Returns each local replica's calls, in order; an inner layer comes before its holder."""
         return {
             rank: [call for _, call in sorted(found.items(), key=lambda item: item[0])]
             for rank, found in self._found.items()
         }
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """Within it, layers are watched."""
+        """Returns a context in which the calls of all layers are watched."""
         return hooks.replaced(keras.layers.Layer, "__call__", self._watched)
 
     def _watched(self, original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
-        """What layers give in a step of `tfdp.verify` is kept."""
+        """Calls a layer, and keeps its outputs for `tfdp.verify`."""
         graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
         outer = getattr(self._thread, "graph", self)
         if outer is not self and graph is not outer:
@@ -73,7 +73,7 @@ class Calls:
             made = [] if graph is None else graph.get_operations()[before:]
             if rank() == 0:
                 self.traced[path] = layer, [sources.Operation.of(operation) for operation in made]
-            # Numbered while the step is traced: it does not tell in order.
+            # Calls are numbered while the step is traced, for it tells the outputs in any order.
             tell(functools.partial(self._keep, path, rank(), next(self._numbers)), *tensors)
         return outputs
 
@@ -87,15 +87,17 @@ class Calls:
 def differences(
     reference: Sequence[Call], by_rank: dict[int, list[Call]], bounds: Sequence[tuple[int, int]]
 ) -> compare.Table:
-    """How far each call's outputs are from those of the same examples on one device.
+    """Compares each call's outputs with those of the same examples on one device.
 
     Args:
       reference: The calls on one device.
-      by_rank: Those of replicas.
-      bounds: For each replica which examples of the batch it has: the first, and past the last.
+      by_rank: The calls on each replica.
+      bounds: For each replica the index of its first example in the batch, and the index past its
+        last.
 
     Returns:
-      By the number of the call and the layer's path; up to where the replicas' calls are others.
+      The differences by the number of the call and the layer's path, up to the first call that the
+      replicas make otherwise.
     """
     examples = bounds[-1][1]
     table: compare.Table = {}
@@ -118,7 +120,7 @@ def differences(
 
 
 def _rows(output: np.ndarray, first: int, end: int, examples: int) -> np.ndarray | None:
-    """The rows of some examples; None where axis 0 is not theirs."""
+    """Returns the rows of some examples in an output; None if axis 0 is not that of examples."""
     if output.ndim == 0 or output.shape[0] % examples:
         return None
     each = output.shape[0] // examples

@@ -1,4 +1,4 @@
-"""Reads tensors out of a running step, without changing what it computes."""
+"""The probes that read tensors out of a running step without changing what it computes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from tfdp.verification import readings
 
 
 class GradientProbe:
-    """Keeps the gradients with which optimizers update: summed, unscaled and clipped.
+    """The gradients with which a model's optimizers update: summed, unscaled and clipped.
 
-    It sees none where the step is compiled by XLA, which cannot call Python.
+    There are none if XLA compiles the step, since XLA cannot call Python.
+
+    Args:
+      model: The model whose optimizers are watched.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -32,7 +35,7 @@ class GradientProbe:
                 hooks.put(optimizer, "_backend_update_step", self._probed)
 
     def take(self) -> readings.Readings:
-        """What was found since the last time."""
+        """Returns the gradients since the last call."""
         with self._lock:
             found, self._found = self._found, {}
         return {key: list(by_rank.values()) for key, by_rank in found.items()}
@@ -40,7 +43,7 @@ class GradientProbe:
     def _probed(
         self, update: Callable[..., Any], gradients: Any, variables: Any, learning_rate: Any
     ) -> Any:
-        """What optimizers of `tfdp.verify` update with is kept."""
+        """Updates as the optimizer does, and keeps the gradients for `tfdp.verify`."""
         gradients, variables = list(gradients), list(variables)
         for gradient, variable in zip(gradients, variables, strict=True):
             if gradient is not None:
@@ -55,10 +58,10 @@ class GradientProbe:
 
 
 def tell(listener: Callable[..., None], *tensors: tf.Tensor) -> None:
-    """Calls `listener` with the tensors' values, when the step gets there; in any order.
+    """Calls `listener` with the tensors' values when the step has computed them.
 
-    TensorFlow would let each call wait for those of earlier replicas, which may wait for this
-    replica in a collective.
+    The calls of one step come in any order. In TensorFlow's order each call would wait for those
+    of earlier replicas, which may themselves wait for this replica in a collective.
     """
     numbers = [tf.cast(t, tf.float32) if t.dtype == tf.bfloat16 else t for t in tensors]
     call = tf.numpy_function(listener, numbers, [])
@@ -69,7 +72,7 @@ def tell(listener: Callable[..., None], *tensors: tf.Tensor) -> None:
 
 
 def rank() -> int:
-    """Of the replica that is being traced; 0 on one device."""
+    """Returns the number of the replica that is being traced; 0 on one device."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))
 

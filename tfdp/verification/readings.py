@@ -1,4 +1,4 @@
-"""What a model, its optimizers and a step's logs hold, as NumPy arrays by part and path."""
+"""The values of a model, its optimizers and a step's logs, as NumPy arrays by part and path."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# In the order in which a step makes them: what parts first within a step is the likeliest cause.
+# The parts in the order in which a step computes them: the first that differs within a step is the
+# likeliest cause.
 LOSS, STATE, GRADIENTS = "loss", "layer state", "gradients"
 OPTIMIZER, WEIGHTS, METRICS = "optimizer state", "weights", "metrics"
 PARTS = (LOSS, STATE, GRADIENTS, OPTIMIZER, WEIGHTS, METRICS)
 
-#: For a part and a path the value of each local replica; one device has one.
+#: The values of the local replicas, by part and path; one device has one value.
 Readings = dict[tuple[str, str], list[np.ndarray]]
 
 
 def of_model(model: keras.Model) -> Readings:
-    """Weights, layer state and optimizer state, now."""
+    """Reads the present weights, layer state and optimizer state of a model."""
     trained = {id(variable) for variable in model.trainable_variables}
     found: Readings = {}
     for variable, path in paths(model.variables):
@@ -32,7 +33,7 @@ def of_model(model: keras.Model) -> Readings:
 
 
 def of_logs(logs: dict[str, Any]) -> Readings:
-    """The numbers among a step's logs. What callbacks of a strategy add is not among them."""
+    """Reads the numbers among a step's logs, without those that a strategy's callbacks add."""
     found: Readings = {}
     for name, value in logs.items():
         if name in ("loss_scale", "skipped_steps"):
@@ -47,14 +48,14 @@ def of_logs(logs: dict[str, Any]) -> Readings:
 
 
 def optimizers(model: keras.Model) -> list[Any]:
-    """The compiled optimizer and those that the model keeps as attributes, not what they wrap."""
+    """Returns the compiled optimizer and those in the model's attributes, without wrapped ones."""
     kept = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
     compiled = getattr(model, "optimizer", None)
     return list({id(o): o for o in [*kept, compiled] if o is not None}.values())
 
 
 def copies(variable: Any) -> list[np.ndarray]:
-    """A variable's value on each local replica; of what replicas hold shares of, their sum."""
+    """Reads a variable's value on each local replica; the sum if replicas hold shares of it."""
     value = variable.value
     shares = value.synchronization == tf.VariableSynchronization.ON_READ
     parts = getattr(value, "values", None)
@@ -63,7 +64,7 @@ def copies(variable: Any) -> list[np.ndarray]:
 
 
 def paths(variables: Iterable[Any]) -> Iterator[tuple[Any, str]]:
-    """Each variable with its path, numbered where several have the same."""
+    """Yields each variable with its path, which is numbered if several have the same path."""
     seen: dict[str, int] = {}
     for variable in variables:
         count = seen[variable.path] = seen.get(variable.path, 0) + 1

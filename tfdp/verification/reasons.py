@@ -1,4 +1,4 @@
-"""Which layer, metric, optimizer or line parts first, and the likely reason."""
+"""The names and places of what differs first (layer, metric, optimizer), and the likely reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdp.verification.report import Difference
 
 _LIMITS = "See docs/limits."
 
-# For the beginnings of operations' names what they do, and what is to be known of it.
+# For the beginnings of operations' names: what such an operation does, and why replicas differ.
 _BY_OPERATION = (
     (
         ("PyFunc", "EagerPyFunc"),
@@ -44,12 +44,12 @@ _BY_OPERATION = (
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """The layer whose outputs part first.
+    """The layer whose outputs differ first.
 
     Attributes:
-      path: Its own.
+      path: The layer's path.
       layer: The layer.
-      operations: What it computes with.
+      operations: The operations of the layer's call.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Traced:
 
 
 def of_layer(found: Traced) -> tuple[str, str]:
-    """The layer's name and place, and why its outputs differ."""
+    """Returns the layer's name and place, and why its outputs differ."""
     cause = f"layer {sources.at(found.path, found.layer)}"
     for kinds, what, advice in _BY_OPERATION:
         line = _first_line(op for op in found.operations if op.kind.startswith(kinds))
@@ -73,14 +73,14 @@ def of_layer(found: Traced) -> tuple[str, str]:
 
 
 def _first_line(operations: Iterable[sources.Operation]) -> str | None:
-    """ " (train.py:12)" for the first operation; "" where it is no line's; None: there is none."""
+    """Returns " (train.py:12)" for the first operation, "" if no line made it; None if none is."""
     for operation in operations:
         return f" ({operation.line})" if operation.line else ""
     return None
 
 
 def of_part(first: Difference, model: keras.Model, replicas_differ: bool) -> tuple[str, str]:
-    """What parts first where no layer's outputs do, and why."""
+    """Returns the name of what differs first, if no layer's outputs do, and the reason."""
     explain = {
         readings.LOSS: _of_loss,
         readings.STATE: _of_state,
@@ -164,7 +164,7 @@ def _of_metrics(first: Difference, model: keras.Model) -> tuple[str, str]:
 
 
 def _own_losses(model: keras.Model) -> list[str]:
-    """The losses, and the step, that the user wrote, with their places."""
+    """Returns the names and places of the losses and the step that the user wrote."""
     step = _own_step(model)
     flat = []
     for loss in keras.tree.flatten(getattr(model, "loss", None)):

@@ -1,4 +1,4 @@
-"""What `tfdp.verify` found, and how it is printed."""
+"""The report of `tfdp.verify`, which prints as a table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _ROW = "{:<15} {:>4} {:>10} {:>10}  {}"
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How far a part of the program is from one device.
+    """The difference between the strategy and one device in a part of the program.
 
     Attributes:
-      part: "loss", "metrics", "gradients", "weights", "layer state", "optimizer state".
-      path: Which of its values, as Keras names it: "sequential/dense/kernel".
-      step: After which step, from 1; 0: before the first.
-      size: The largest difference over the largest value.
-      control: What rounding alone makes of it: the same for a run on one device whose weights were
-        moved by one unit in the last place.
+      part: "loss", "metrics", "gradients", "weights", "layer state", "optimizer state", or "layer
+        output".
+      path: The name of the value in Keras, such as "sequential/dense/kernel".
+      step: The step after which the values differ, from 1; 0 before the first step.
+      size: The largest difference, divided by the largest value.
+      control: The difference that rounding alone makes: that of a run on one device whose weights
+        were moved by one unit in the last place.
 
     >>> found = Difference("weights", "sequential/dense/kernel", 1, size=0.025, control=1e-7)
     >>> found.size > 10 * found.control
@@ -37,16 +38,16 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `tfdp.verify` found. True where the program trains as on one device.
+    """The findings of `tfdp.verify`; true if the program trains as on one device.
 
     Attributes:
-      replicas: On how many it was trained.
-      steps: How many steps were compared.
-      parted: For each part that parts its first difference, the likeliest cause first.
-      agreeing: For each other part its largest difference.
-      by_design: What differs because it is meant to, and by how much.
-      cause: The layer, metric, optimizer or line that parts first; "" where nothing does.
-      reason: Why, as far as can be told, and what to do.
+      replicas: Number of replicas.
+      steps: Number of compared steps.
+      parted: The first difference of each part that differs, the likeliest cause first.
+      agreeing: The largest difference of each part that agrees.
+      by_design: Texts on what is meant to differ, and by how much it does.
+      cause: The layer, metric, optimizer or line that differs first; "" if nothing does.
+      reason: The likely reason, and what to do.
 
     >>> Report(2, 3, (), (Difference("loss", "loss", 3, 6e-8, 6e-8),), (), "", "").check()
     On 2 replicas the program trains as on one device: 3 steps.
@@ -67,10 +68,10 @@ class Report:
         return not self.parted
 
     def check(self) -> Report:
-        """Returns the report where the program trains as on one device.
+        """Returns the report if the program trains as on one device.
 
         Raises:
-          VerificationError: It does not; the message is the report.
+          VerificationError: The program does not; the message is the report.
         """
         if self.parted:
             raise VerificationError(f"\n{self}")

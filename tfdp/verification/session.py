@@ -1,4 +1,4 @@
-"""A fresh state of the process for each build: seeds, names, dtype policy; what was, comes back."""
+"""The fresh state of the process for each run (seeds, names, dtypes), restored afterwards."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _OF_KERAS = (NAME_COUNTS, GLOBAL_SEED_GENERATOR, GLOBAL_RANDOM_SEED)
 
 @contextlib.contextmanager
 def fresh(seed: int) -> Iterator[None]:
-    """Within it all seeds are `seed` and Keras counts names anew, as in a new process.
+    """Sets all seeds to `seed` and lets Keras count names anew within the context.
 
-    Models, layers and random numbers of before are as they were, afterwards too.
+    Afterwards random states, counts of names, dtype policy and default dtype are restored. Models
+    and layers that were made before do not change.
     """
     of_keras = {name: get_global_attribute(name) for name in _OF_KERAS}
     python, numpy = random.getstate(), np.random.get_state()
@@ -34,7 +35,8 @@ def fresh(seed: int) -> Iterator[None]:
     seed_before, generator_before = eager._seed, getattr(eager, "_rng", None)
     policy, floatx = keras.config.dtype_policy(), keras.config.floatx()
     set_global_attribute(NAME_COUNTS, None)
-    # `set_random_seed` makes a new one; that of Keras before 3.13 leaves it as it is.
+    # The generator of draws without a seed must be made anew; `set_random_seed` of Keras before
+    # 3.13 would keep it.
     set_global_attribute(GLOBAL_SEED_GENERATOR, None)
     keras.utils.set_random_seed(seed)
     try:
@@ -51,10 +53,13 @@ def fresh(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(*, alone: bool) -> Iterator[None]:
-    """Keeps off warnings of what verification does on purpose.
+    """Suppresses warnings of what verification does on purpose.
 
-    TensorFlow's that functions are traced again and again; and, where one device is trained `alone`
-    in a cluster, tfdp's that the model is not the cluster's.
+    TensorFlow warns of functions that are traced again and again. While one device is trained in a
+    cluster, tfdp warns that each rank trains the model alone.
+
+    Args:
+      alone: Whether one device is trained.
     """
     filters = {"tensorflow": lambda record: "retracing" not in record.getMessage()}
     if alone:

@@ -1,4 +1,4 @@
-"""Where things stand in the user's program: the line of an operation, a function or a class."""
+"""The places of operations, functions and classes in the user's program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdp import errors
 
-# Frames of these are between a user's line and an operation.
+# The files whose frames lie between a user's line and an operation.
 _LIBRARIES = tuple(
     os.path.join(os.path.dirname(inspect.getfile(module)), "") for module in (tf, keras, errors)
 ) + tuple(map(inspect.getfile, (contextlib, functools, threading)))
@@ -24,12 +24,12 @@ _LIBRARIES = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An operation of a graph, after the graph is gone.
+    """The description of an operation, which outlives its graph.
 
     Attributes:
-      kind: Such as "RandomStandardNormal".
-      line: The user's line that made it, "train.py:12", or "".
-      over_examples: Whether it reduces or orders along axis 0.
+      kind: The type, such as "RandomStandardNormal".
+      line: The user's line that made the operation, such as "train.py:12", or "".
+      over_examples: Whether the operation reduces or accumulates along axis 0.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Operation:
 
     @classmethod
     def of(cls, operation: tf.Operation) -> Operation:
-        """From what the graph knows of it."""
+        """Describes an operation of a graph."""
         frames = [f for f in operation.traceback or () if _is_users(f.filename)]
         line = _line(frames[-1].filename, frames[-1].lineno) if frames else ""
         return cls(operation.type, line, _is_over_examples(operation))
@@ -52,7 +52,7 @@ def _is_over_examples(operation: tf.Operation) -> bool:
 
 
 def place(thing: Any) -> str:
-    """Where a function, class or object of the user's is defined, "train.py:12", or ""."""
+    """Returns the place of a user's function or of an object's class: "train.py:12", or ""."""
     thing = inspect.unwrap(thing) if callable(thing) else thing
     is_code = inspect.isclass(thing) or inspect.isroutine(thing)
     try:
@@ -65,7 +65,7 @@ def place(thing: Any) -> str:
 
 
 def at(name: str, thing: Any) -> str:
-    """`name`, with the place of what it names where that is the user's."""
+    """Returns `name` in backticks, with the place of `thing` if that is in the user's program."""
     where = place(thing)
     return f"`{name}` ({where})" if where else f"`{name}`"
 

@@ -1,4 +1,4 @@
-"""One run of the program: built from a fresh state, trained on the batches, read at each step."""
+"""The training of one run of a program: built from a fresh state, and read at each step."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SEED = 1
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What is to be verified.
+    """The program that is to be verified.
 
     Attributes:
       build: Returns a compiled model, a new one each time.
-      batches: What it is trained on.
-      device: Where one device's runs are; None: where TensorFlow chooses.
+      batches: The batches that the model is trained on.
+      device: The device of the runs on one device; None if TensorFlow chooses.
     """
 
     build: Callable[[], keras.Model]
@@ -37,13 +37,13 @@ class Program:
 
 @dataclasses.dataclass
 class Run:
-    """What a run left behind.
+    """The results of a run.
 
     Attributes:
-      model: What was trained.
-      steps: What was read before the first step and after each, as far as it was there.
-      offsets: By how much weights were moved at the start, by path.
-      calls: What the layers gave in the step that was watched.
+      model: The trained model.
+      steps: The readings before the first step and after each; empty where nothing was built yet.
+      offsets: The numbers by which the weights were moved at the start, by path.
+      calls: The layers' outputs in the step that was watched; None if none was.
     """
 
     model: keras.Model
@@ -63,12 +63,16 @@ def train(
     """Builds the program and trains it.
 
     Args:
-      program: What is built and trained.
-      strategy: In whose scope it is built; None: on one device.
-      move: Moves each weight by one unit in the last place at the start, up or down as this seed
-        says.
-      synchronized: Makes all BatchNormalization synchronized.
-      watch: The step in which the layers' outputs are kept; no step is compiled then.
+      program: The program.
+      strategy: The strategy in whose scope the program is built; None for one device.
+      move: The seed by which each weight is moved at the start, up or down by one unit in the last
+        place; None if none is.
+      synchronized: Whether all BatchNormalization layers are made synchronized; XLA compiles no
+        step then.
+      watch: The step in which the layers' outputs are kept; XLA compiles no step then.
+
+    Returns:
+      The readings of the run, and its model.
     """
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
     device = tf.device(program.device if strategy is None else None)
@@ -98,14 +102,14 @@ def train(
 
 
 def plain_normalization(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """The layers that normalize each replica's share by itself: by design."""
+    """Returns the BatchNormalization layers that normalize each replica's share by itself."""
     kind = keras.layers.BatchNormalization
     found = [layer for layer in flatten_layers(model) if isinstance(layer, kind)]
     return [layer for layer in found if not layer.synchronized]
 
 
 class _Reader(keras.callbacks.Callback):
-    """Reads all parts before the first step and after each."""
+    """The callback that reads all parts before the first step and after each."""
 
     def __init__(self, run: Run, move: int | None, watch: int | None) -> None:
         super().__init__()
@@ -132,7 +136,7 @@ class _Reader(keras.callbacks.Callback):
         self._move_once()
 
     def _move_once(self) -> None:
-        """As soon as there are weights: some models make theirs in the first step."""
+        """Moves the weights once, as soon as they exist, which may be after the first step."""
         if self._move is not None and not self._run.offsets and self.model.built:
             self._run.offsets = _move(self.model, self._move)
 
@@ -154,9 +158,9 @@ def _move(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
 
 
 def _epsilons(model: keras.Model) -> dict[int, float]:
-    """The distance from 1 to the next number, in the dtype in which a variable is computed with."""
+    """Returns for each variable the distance from 1 to the next number of its compute dtype."""
     found = {}
-    for layer in flatten_layers(model):  # those inside come after those that hold them
+    for layer in flatten_layers(model):  # inner layers come after their holders, and decide
         dtype = keras.backend.standardize_dtype(layer.compute_dtype)
         epsilon = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}.get(dtype)
         for variable in layer.trainable_variables:
@@ -165,7 +169,10 @@ def _epsilons(model: keras.Model) -> dict[int, float]:
 
 
 def _build_optimizer(model: keras.Model, strategy: Any) -> None:
-    """On one device Keras would build it in the first step, where a loss scale is frozen."""
+    """Builds the optimizer on one device before the first step, as it is built on replicas.
+
+    In the first step Keras would build it while tracing, where a loss scale would be frozen.
+    """
     optimizer = getattr(model, "optimizer", None)
     if strategy is None and optimizer is not None and model.built and not optimizer.built:
         optimizer.build(model.trainable_variables)

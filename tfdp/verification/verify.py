@@ -1,4 +1,4 @@
-"""`tfdp.verify`."""
+"""`tfdp.verify`, which trains a program on one device and under a strategy."""
 
 from __future__ import annotations
 
@@ -23,53 +23,54 @@ def verify(
     strategy: DataParallelStrategy | None = None,
     tolerance: float = 1e-5,
 ) -> Report:
-    """Trains a program on one device and under a strategy, and says what parts first, and where.
+    """Trains a program on one device and under a strategy, and reports where they first differ.
 
-    1. On one device, from fixed seeds; after each step loss, metrics, gradients, weights, layer
-       state and optimizer state are read.
-    2. The control: the same from weights that are moved by one unit in the last place, of the dtype
-       that they are computed in. What it changes is rounding, however far it grows.
-    3. Under the strategy, from the same seeds, on the same batches.
-    4. A difference between 1 and 3 counts where it exceeds `tolerance` and ten times that of the
-       control; where rounding grows, of two more. If the loss or layer state parts, that step is
-       trained again, and the outputs of all layers are compared for each example.
+    1. Train on one device, from fixed seeds. After each step loss, metrics, gradients, weights,
+       layer state and optimizer state are read.
+    2. Train the control: the same from weights that are moved by one unit in the last place of the
+       dtype that they are computed in. Its differences from 1 are rounding, however far it grows.
+    3. Train under the strategy, from the same seeds, on the same batches.
+    4. A difference between 1 and 3 counts if it exceeds `tolerance` and ten times that of the
+       control. If rounding grows, there are two more controls. If the loss or layer state differs,
+       that step is trained again, and the outputs of all layers are compared for each example.
 
-    What differs by design is listed apart: plain BatchNormalization, which normalizes each
-    replica's share by itself, is made synchronized for 3, and one more run says what it changes.
+    Differences by design are listed apart: plain BatchNormalization normalizes each replica's share
+    by itself. It is made synchronized for 3, and one more run says what that changes.
 
-    It is to be called outside of any scope, in a notebook, a test (`verify(build, batches).check()`
-    raises what it finds), or on all ranks under `tfdp run`; then all ranks get the same report.
-    Random states, Keras' counts of names and the dtype policy are afterwards what they were. Not
-    verified is what `fit` is given beside its batches, such as callbacks, nor how a dataset makes
-    its batches. With `jit_compile=True`, Keras' default on one GPU, gradients cannot be read, and
-    layers are compared without.
+    Call it outside of any scope: in a notebook, in a test (`verify(build, batches).check()` raises
+    an error for a difference), or on all ranks under `tfdp run`, which then get the same report.
+    Afterwards random states, Keras' counts of names and the dtype policy are restored. Neither the
+    other arguments of `fit`, such as callbacks, nor the making of batches by a dataset is verified.
+    With `jit_compile=True`, Keras' default on one GPU, gradients cannot be read, and the runs in
+    which layers are compared are trained without it.
 
     Cost: the program is built, traced and trained three times, once more with plain
-    BatchNormalization or half precision, and up to five times more where something parts; every
-    rank trains its own on one device. All weights, gradients and slots of each step are kept in the
-    host's memory, those of one device and of one other run at a time.
+    BatchNormalization or half precision, and up to five times more if something differs. Every rank
+    trains the runs on one device by itself. All weights, gradients and slots of each step are kept
+    in the host's memory, for one device and for one other run at a time.
 
     Args:
       build: Returns a compiled model, a new one each time, made from nothing that was made before.
       batches: A list of batches as `fit` takes them from a dataset, `(x, y)` or `(x, y,
         sample_weight)`, a `tf.data.Dataset`, a pipeline (its first batches, whatever was trained),
-        a `PyDataset` or another iterable. Fewer than `steps` come in turn again. Short and uneven
+        a `PyDataset` or another iterable. Fewer than `steps` are repeated in turn. Short and uneven
         batches show more than even ones.
-      steps: How many steps are trained.
-      strategy: With two replicas at least. None: the cluster that the environment describes; else
-        the GPUs of this machine, if there are two, or its logical CPU devices. If there is only one
-        and TensorFlow was not used, the CPU is split into two, for the life of the process.
-      tolerance: Relative to the largest value: of all weights, of all gradients, of an optimizer's
-        slots of one kind; of all else to the value's own.
+      steps: Number of steps to train.
+      strategy: A strategy with two replicas at least. None means the cluster that the environment
+        describes; else the GPUs of this machine, if there are two, or its logical CPU devices. If
+        there is only one and TensorFlow was not used, the CPU is split into two, for the life of
+        the process.
+      tolerance: The size above which a difference counts, relative to the largest value of all
+        weights, of all gradients, of an optimizer's slots of one kind, or else of the same value.
 
     Returns:
-      A `tfdp.verification.Report`, true where nothing parts; it prints as a table.
+      A `tfdp.verification.Report`, which is true if nothing differs, and prints as a table.
 
     Raises:
       ValueError: An argument is out of range; `build` does not compile, or returns another model
-        the second time; there is one device only; a scope is open.
-      TypeError: `batches`, `strategy` or what `build` returns is of the wrong kind.
-      ScopeError: `build` uses variables that were made before it was called, in no model.
+        the second time; there is only one device; or a scope is open.
+      TypeError: `batches`, `strategy` or the result of `build` is of the wrong kind.
+      ScopeError: `build` uses variables that were made before the call, outside of a model.
 
     >>> import keras, numpy as np, tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
@@ -140,6 +141,6 @@ def _local_strategy() -> DataParallelStrategy:
 
 
 def _device_of_reference(strategy: tf.distribute.Strategy) -> str | None:
-    """The CPU, where the replicas are on it and TensorFlow would take a GPU."""
+    """Returns the CPU if the replicas are on it and TensorFlow would choose a GPU, else None."""
     on_cpu = all(":CPU:" in device for device in strategy.extended.worker_devices)
     return "CPU:0" if on_cpu and tf.config.list_logical_devices("GPU") else None

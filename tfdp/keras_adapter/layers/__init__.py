@@ -1,1 +1,1 @@
-"""Layers whose result depends on the other examples of the batch, or on the replica."""
+"""The hooks of layers whose results depend on other examples of the batch, or on the replica."""

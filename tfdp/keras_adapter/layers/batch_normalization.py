@@ -1,4 +1,4 @@
-"""Synchronized BatchNormalization: the moments of the global batch, in two passes."""
+"""Synchronized BatchNormalization, with the moments of the global batch from two passes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tfdp.keras_adapter.step import Step, current
 def compute_moments_sync(
     original: Callable[..., Any], x: tf.Tensor, axes: Sequence[int], keepdims: bool
 ) -> Any:
-    """Mean and variance of `x` over `axes` and over all replicas.
+    """Returns the mean and variance of `x` over `axes` and over all replicas.
 
-    1. Sum `x` and the number of entries over replicas; the mean follows.
-    2. Sum the squared distances from that mean. Keras' E[x^2] - E[x]^2 loses the variance where the
-       mean is large.
+    1. Sum `x` and the number of entries over the replicas. The mean is their quotient.
+    2. Sum the squared distances from that mean. Keras' E[x^2] - E[x]^2 is a difference of large
+       numbers where the mean is large, and cancels the variance.
     """
     step = current()
     if step is None:
@@ -48,7 +48,7 @@ def compute_moments_sync(
 def masked_moments(
     original: Callable[..., Any], self: keras.layers.BatchNormalization, inputs: Any, mask: Any
 ) -> Any:
-    """Moments of what a mask leaves, over all replicas; Keras takes those of each replica."""
+    """Returns the moments of the unmasked entries over all replicas; Keras' cover one replica."""
     step = current()
     if step is None or step.compiling or mask is None or not self.synchronized:
         return original(self, inputs, mask)
@@ -59,6 +59,7 @@ def masked_moments(
     total, count = _sum_over_replicas(
         step, tf.reduce_sum(kept, axes, keepdims=True), tf.reduce_sum(weights, axes, keepdims=True)
     )
+    # Keras adds epsilon to the count under a mask, and so it is done here.
     mean = total / (count + keras.config.epsilon())
     squares = tf.where(valid, tf.square(inputs - mean), tf.zeros_like(inputs))
     (distances,) = _sum_over_replicas(step, tf.reduce_sum(squares, axes, keepdims=True))
@@ -66,7 +67,10 @@ def masked_moments(
 
 
 def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
-    """The sums; the gradient of each is summed over replicas, too."""
+    """Sums values over the replicas, and in the backward pass the gradient of each sum as well.
+
+    A sum enters the loss of every replica, so its gradient is the sum of the replicas' gradients.
+    """
     share = step.share
     if share is None:
         return step.meet(values)

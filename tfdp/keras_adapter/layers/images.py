@@ -1,4 +1,4 @@
-"""Layers for images whose result for one example depends on the others of the batch."""
+"""The hook of `Equalization`, whose result for one image depends on the others of the batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tfdp.keras_adapter.step import current
 
 @hook(keras.layers.Equalization, "_custom_histogram_fixed_width")
 def histogram(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The histogram of the whole batch: Keras equalizes all images of a batch by one.
+    """Returns the histogram of the whole batch: Keras equalizes all images of a batch by one.
 
-    `RandAugment` does, too, where it draws equalization.
+    `RandAugment` comes here as well, where it draws equalization.
     """
     counts = original(self, *args, **kwargs)
     step = current()

@@ -1,4 +1,8 @@
-"""What layers give: rows for rows; and the number of a replica, which is its own."""
+"""The marks on layers' outputs, which say where the examples lie in them.
+
+The hooks that keep apart what replicas give to `add_loss`, and that mark a replica's number, are
+here as well.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from tfdp.keras_adapter.tracing.layouts import MARK_OF, Layouts
 from tfdp.keras_adapter.tracing.provenance import Claim, Mark, mark, mark_claimed, mark_of
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 
-# Keras' layers give a row for each that they are given, but for these, which run what users wrote.
+# Keras' layers return a row for each row of their input, except these, which run users' code.
 _OF_USERS = (
     keras.Model,
     keras.layers.Lambda,
@@ -28,7 +32,12 @@ _OF_USERS = (
 
 
 class Claims:
-    """Finds layouts, and notes them on tensors with the lengths that they depend on."""
+    """The layouts of tensors in a step, noted on them with the lengths that they depend on.
+
+    Attributes:
+      lengths: Pairs of values whose numbers of rows must be equal for the layouts to hold.
+      layouts: Finds the layouts.
+    """
 
     def __init__(self, step: Step, walk: Walk | None = None) -> None:
         assert step.share is not None
@@ -38,7 +47,7 @@ class Claims:
         )
 
     def note(self, value: Any, layout: Layout) -> None:
-        """Notes on a tensor how it holds the examples."""
+        """Notes a layout on a tensor, as a claim where it depends on lengths."""
         if layout not in MARK_OF:
             return
         if self.lengths or layout is Layout.FITS:
@@ -48,10 +57,10 @@ class Claims:
 
 
 def mark_outputs(step: Step, layer: Any, inputs: Any, outputs: Any) -> None:
-    """Notes where the examples lie in what a layer gives.
+    """Notes on a layer's outputs where the examples lie in them.
 
-    Where the graph does not show it, it gives rows for rows, as Keras' `predict` takes it: whoever
-    relies on that has the lengths compared.
+    Where the graph does not show it, an output is taken to have a row for each row of the input, as
+    Keras' `predict` takes it. This is a claim: whoever relies on it has the lengths compared.
     """
     if step.share is None or step.num_replicas == 1:
         return
@@ -71,7 +80,10 @@ def mark_outputs(step: Step, layer: Any, inputs: Any, outputs: Any) -> None:
 
 
 def _as_rows(claims: Claims, value: Any, like: Any, keeps_rows: bool) -> Layout | None:
-    """The layout of what has a row for each of `like`, if that can be or can be checked."""
+    """Returns the layout of a value that has a row for each row of `like`; None if it cannot have.
+
+    Where the graph does not show it, notes the two, whose lengths are then to be compared.
+    """
     rows = claims.layouts.of(Place(like))
     if value.shape[0] is None:
         if not keeps_rows:
@@ -79,7 +91,8 @@ def _as_rows(claims: Claims, value: Any, like: Any, keeps_rows: bool) -> Layout 
         return rows
     if value.shape[0] != like.shape[0]:
         return None
-    # A fixed length may be equal by chance, but not one that was computed just now.
+    # In a trace a fixed length may equal the share's by chance; an eager tensor's length is the one
+    # that was computed in this step.
     return rows if keeps_rows or not tf.is_symbolic_tensor(value) else Layout.FITS
 
 
@@ -88,7 +101,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _own_losses(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -> Any:
-    """What a replica gives to `add_loss` is its own: eagerly their threads take turns."""
+    """Keeps the losses that a replica gives to `add_loss` apart from those of other replicas.
+
+    The replicas share the layer, and eagerly their threads take turns.
+    """
     step = current()
     if step is not None:
         self.__dict__["_losses"] = step.added.setdefault(self, [])
@@ -101,5 +117,5 @@ for _name in ("add_loss", "_get_own_losses", "_clear_losses"):
 
 @hook(tf.distribute.ReplicaContext.__base__, "replica_id_in_sync_group")
 def _number(original: Callable[..., Any], self: Any) -> Any:
-    """The replica's own number is a constant, but not the same on all replicas."""
+    """Marks a replica's number, a constant in its trace that differs between replicas."""
     return mark(original(self), Mark.RANK)

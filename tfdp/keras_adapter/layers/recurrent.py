@@ -1,4 +1,4 @@
-"""Stateful recurrent layers: each replica goes on from the states of its own rows."""
+"""The hook of stateful recurrent layers: each replica goes on from its own examples' states."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def call(
     mask: Any = None,
     training: Any = False,
 ) -> Any:
-    """As on one device: the layer's states are those of the whole batch, the same on all replicas.
+    """Calls a stateful layer with the replica's rows of the states, and writes all rows back.
 
-    A replica takes its rows of them, and puts them back with those of all others.
+    The layer's states are those of the whole batch, as on one device, the same on all replicas.
     """
     step = current()
     if not self.stateful or step is None or step.num_replicas == 1:
@@ -37,7 +37,8 @@ def call(
     if initial_state is None:
         own = _own_states(step.share, self.states)
         initial_state = tf.nest.map_structure(own, self.states)
-    # Replicas share the layer, and may take turns while it computes: its attributes must stay.
+    # Replicas share the layer, and their threads may take turns while it computes, so its
+    # attributes must not change: a copy computes.
     stateless = object.__new__(type(self))
     vars(stateless).update(vars(self), stateful=False, return_state=True)
     output, *states = original(stateless, sequences, initial_state, mask, training)
@@ -49,7 +50,7 @@ def call(
 
 
 def check_states(model: keras.Model) -> None:
-    """Raises ValueError if a layer's states are still to be made, for they hold the whole batch."""
+    """Raises ValueError if a stateful layer has no states yet: they must hold the whole batch."""
     for layer in flatten_layers(model):
         if isinstance(layer, keras.layers.RNN) and layer.stateful and layer.states is None:
             raise ValueError(
@@ -61,7 +62,7 @@ def check_states(model: keras.Model) -> None:
 
 
 def _own_states(share: Share, states: Any) -> Callable[[Any], tf.Tensor]:
-    """A function of a state, that gives the replica's rows of it."""
+    """Returns a function that returns the replica's rows of a state."""
     size = tf.nest.flatten(states)[0].shape[0]
     _, before, rows, total = tf.unstack(tf.convert_to_tensor(share.place))
     zero = zero_if(
@@ -70,7 +71,7 @@ def _own_states(share: Share, states: Any) -> Callable[[Any], tf.Tensor]:
         "every batch, but one has more or fewer. Use drop_remainder=True, or data of a multiple of "
         f"{size} examples.",
     )
-    # A stand-in goes on from any state.
+    # A stand-in may go on from any state, so its index is only kept in range.
     indices = tf.minimum(before + zero + tf.range(rows), size - 1)
     return lambda state: mark(tf.gather(tf.convert_to_tensor(state), indices), Mark.ROWS)
 

@@ -1,1 +1,1 @@
-"""Metrics and logs of the global batch."""
+"""The hooks that make metrics and logs those of the global batch."""

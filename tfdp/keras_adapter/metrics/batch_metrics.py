@@ -1,4 +1,4 @@
-"""Metrics and logs: those of the global batch, the same on every replica."""
+"""The metrics and logs of the global batch, the same on every replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
 
 @hook(Trainer, "get_metrics_result")
 def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
-    """All metrics' results, from one all-reduce of all their variables."""
+    """Returns all metrics' results from one all-reduce of all their variables."""
     step = current()
     if step is None or step.share is None or step.phase is Phase.RESULTS:
         return original(self)
@@ -29,9 +29,10 @@ def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
 def update_mean(
     original: Callable[..., Any], self: keras.metrics.Mean, values: Any, sample_weight: Any = None
 ) -> Any:
-    """A scalar, or a scalar weight, stands for the batch: the replicas' together weigh as one.
+    """Weighs a scalar by the replica's fraction of the batch, so that the batch counts once.
 
-    An integer weight is a number of examples, which adds up over replicas by itself.
+    On one device a scalar value, or a scalar weight, stands for the whole batch. The fractions of
+    the replicas add up to 1. An integer weight is a number of examples, and adds up by itself.
     """
     share = _share()
     scalar_weight = sample_weight is not None and _rank(sample_weight) == 0
@@ -48,7 +49,7 @@ def update_mean(
 def update_sum(
     original: Callable[..., Any], self: keras.metrics.Sum, values: Any, sample_weight: Any = None
 ) -> Any:
-    """A scalar stands for the whole batch: the replicas' scalars together count once."""
+    """Scales a scalar, which stands for the batch, by the replica's fraction of the batch."""
     share = _share()
     if share is None or _rank(values) != 0:
         return original(self, values, sample_weight)
@@ -57,14 +58,14 @@ def update_sum(
 
 @hook(keras.metrics.Metric, "__init__")
 def init(original: Callable[..., Any], self: keras.Metric, *args: Any, **kwargs: Any) -> None:
-    """A class that was defined under a strategy is wrapped before its first metric is used."""
+    """Wraps the `result` of a class that was defined under a strategy, before it is used."""
     cover(type(self))
     original(self, *args, **kwargs)
 
 
 @hook(keras.metrics.Metric, "result", overrides=True)
 def result(original: Callable[..., Any], self: keras.Metric) -> Any:
-    """What a step asks a metric of its model for is the result of all replicas."""
+    """Returns the result over all replicas where a step asks a metric of its model for it."""
     step = current()
     if step is None or step.phase is Phase.RESULTS or not step.asks_for_all(self):
         return original(self)
@@ -72,10 +73,12 @@ def result(original: Callable[..., Any], self: keras.Metric) -> Any:
 
 
 def same_on_all(step: Step, logs: Any) -> Any:
-    """What a step returns, made the same on every replica.
+    """Makes the logs that a step returns the same on every replica.
 
-    Results of metrics are already. Other floating numbers are taken as means over the replica's
-    examples; of integers, strings and what has no fixed shape, replica 0's are shown.
+    Results of metrics are the same already. Another floating number is taken as a mean over the
+    replica's examples: the sum of the replicas' numbers, each times its fraction of the batch, is
+    the mean over the batch. Integers, strings and tensors without a fixed shape stay as they are;
+    Keras shows those of replica 0.
     """
     leaves = tf.nest.flatten(logs)
     own = [index for index, leaf in enumerate(leaves) if _is_local_number(leaf)]
@@ -116,7 +119,7 @@ def _result(step: Step, variables: list[Any], compute: Callable[[], Any]) -> Any
 
 
 def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
-    """Each variable as its aggregation says: a sum (the default), a mean, or replica 0's value."""
+    """Reads each variable as its aggregation says: a sum (the default), mean, or first's value."""
     own = []
     for variable in variables:
         value = tf.convert_to_tensor(variable.value)

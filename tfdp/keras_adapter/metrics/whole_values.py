@@ -1,4 +1,4 @@
-"""Metrics count values of the whole batch, which every replica has, once."""
+"""The hooks that let metrics count values of the whole batch, which every replica has, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _weighing_whole(metric: type[keras.Metric]) -> None:
     def update_state(
         original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None
     ) -> Any:
-        """Adds values of the whole batch once: each replica its fraction of them."""
+        """Adds values of the whole batch once: each replica adds its fraction of their weight."""
         step = current()
         if step is None or not is_of_whole_batch(step, values):
             return original(self, values, sample_weight)

@@ -1,1 +1,1 @@
-"""Random numbers: each example gets those that one device draws for it."""
+"""The hooks of random draws: each example gets the numbers that one device draws for it."""

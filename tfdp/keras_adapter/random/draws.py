@@ -1,9 +1,9 @@
-"""For whom random numbers are drawn: for the examples of the batch, or for all of them alike.
+"""The test whether random numbers are drawn for each example, or once for all examples.
 
-A draw is for the examples where its first size is their number as the traced program counts them.
-Where shapes are fixed, a size that equals the number of the share's examples may be that of a
-weight, too. Then the end of the step sees what the numbers were combined with. A share of one
-example is traced as one of any length (`sharing`), for a size of 1 stands for all of them as well.
+A draw is for each example if its first size is the number of examples, as the traced program counts
+them. If shapes are fixed, a size that equals the share's number of examples may be that of a weight
+as well; then the end of the step checks what the numbers were combined with. A size of 1 may stand
+for all examples, so a share of one example is traced as a share of any length (`training.sharing`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfdp.keras_adapter.tracing.layouts import Layouts
 from tfdp.keras_adapter.tracing.origins import READS, Origin, origins
 from tfdp.keras_adapter.tracing.walk import Node, Place, Walk, is_result_elsewhere, users
 
-# What they give holds the numbers that they are given.
+# The operations whose outputs hold the numbers of their inputs.
 _HOLDS = (*ELEMENTWISE, "Reshape", "Squeeze", "ExpandDims", "StridedSlice", "Transpose")
 _OUT_OF_ONE = (
     "train in a graph, with dense features, or in batches of two examples or more for each replica"
@@ -30,11 +30,11 @@ _WITH_KERNELS = ("MatMul", "Conv", "Depthwise")
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Random numbers of a fixed shape that says nothing certain.
+    """Random numbers whose fixed shape does not tell whether they are for each example.
 
     Attributes:
       value: The numbers.
-      alike: Whether they are the same on all replicas.
+      alike: Whether they were drawn the same on all replicas.
     """
 
     value: Any
@@ -42,16 +42,17 @@ class Draw:
 
 
 def layout_of(layouts: Layouts, rows: int | None, shape: Any) -> Layout:
-    """Where the examples lie in a draw of a shape.
+    """Returns the layout of the examples in a draw of a shape.
 
     Args:
-      layouts: Of the step.
-      rows: The number of the replica's examples, where tracing knows it.
+      layouts: The layouts of the step's tensors.
+      rows: The number of the replica's rows; None where tracing does not know it.
       shape: A tensor, or a sequence of numbers and scalars.
 
     Returns:
-      SPREAD where they are on a later axis, and UNKNOWN where the first size tells only when the
-      step runs.
+      ROWS or FITS if the first axis is that of the examples, FREE if the draw is for all examples
+      alike, SPREAD if the examples are on a later axis, and UNKNOWN if the value of the first size,
+      known only when the step runs, would have to tell.
     """
     if is_later(rows, shape):
         return Layout.SPREAD
@@ -68,7 +69,7 @@ def layout_of(layouts: Layouts, rows: int | None, shape: Any) -> Layout:
 
 
 def is_later(rows: int | None, shape: Any) -> bool:
-    """Whether the examples seem to be on a later axis, as in (steps, examples, features)."""
+    """Returns whether the examples seem to be on a later axis: (steps, examples, features)."""
     sizes = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
     if sizes is None or not len(sizes):
         return False
@@ -79,9 +80,10 @@ def is_later(rows: int | None, shape: Any) -> bool:
 
 
 def warn_of_one(step: Step, shape: Any) -> None:
-    """Warns of a first size of 1 where that may be the number of a replica's examples.
+    """Warns of a first size of 1 if that may be the number of a replica's examples.
 
-    In a graph it is not, for there that number has no value, unless a feature is sparse.
+    In a graph it may be only if a feature is sparse or ragged: else a share of one example is
+    traced without a number of rows.
     """
     share = step.share
     assert share is not None
@@ -102,7 +104,7 @@ def warn_of_one(step: Step, shape: Any) -> None:
 
 
 def note(step: Step, value: Any, layout: Layout) -> None:
-    """Remembers numbers of a shape that says nothing certain, for `check`."""
+    """Keeps for `check` random numbers whose shape may be that of the examples or of a weight."""
     assert step.share is not None
     rows, sizes = step.share.rows, value.shape
     if not rows or not sizes.rank or sizes[0] is None:
@@ -112,9 +114,11 @@ def note(step: Step, value: Any, layout: Layout) -> None:
 
 
 def check(step: Step) -> None:
-    """Raises ValueError if numbers turn out not to be for those that they were drawn for.
+    """Checks at the end of a step of Keras' trainer how the step used its random numbers.
 
-    Ends a step of Keras' trainer.
+    Raises:
+      ValueError: Numbers that are the same on all replicas were combined with values of examples,
+        or numbers that were drawn for each example with a variable.
     """
     drawn, step.draws = step.draws, []
     for draw in drawn:
@@ -152,10 +156,10 @@ def check(step: Step) -> None:
 
 
 class _Uses:
-    """Follows a draw through the step, up to where it meets values of examples or variables.
+    """The uses of a draw in the step, up to where it meets values of examples or variables.
 
     Attributes:
-      is_lost: Whether it came to where it cannot be followed.
+      is_lost: Whether the draw went into a function, through which it cannot be followed.
     """
 
     def __init__(self, draw: Draw, walk: Walk, layouts: Layouts) -> None:
@@ -163,7 +167,7 @@ class _Uses:
         self.is_lost = False
 
     def wrong(self) -> str | None:
-        """The operation that shows that the draw is for others, if there is one."""
+        """Returns the type of an operation that uses the draw wrongly; None if there is none."""
         seen: dict[tuple[int, int], Place] = {}
         ahead = self._walk.places(self._draw.value)
         while ahead:
@@ -197,7 +201,7 @@ class _Uses:
 
 
 def reads_variable(walk: Walk, place: Place) -> bool:
-    """Whether a value is computed from variables, but not by repeating one for each example."""
+    """Returns whether a value is computed from variables, but not by repeating one per example."""
     seen, ahead = set(), [place]
     while ahead:
         place, node = walk.made_by(ahead.pop())

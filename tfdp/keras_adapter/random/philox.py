@@ -1,9 +1,9 @@
-"""The later numbers of a stateless draw, without the earlier ones.
+"""Stateless draws that begin at a later number, without drawing the earlier ones.
 
-TensorFlow's stateless draws fill a tensor in order from Philox, a generator of groups of numbers
-that are functions of a counter (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
-doi:10.1145/2063384.2063405). So a replica that knows how many numbers come before its own can begin
-there. On CPUs and GPUs, compiled by XLA or not, these are the very numbers of
+TensorFlow's stateless draws fill a tensor in order from Philox, a generator whose groups of numbers
+are functions of a counter (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
+doi:10.1145/2063384.2063405). So a replica that knows how many numbers come before its own begins
+there. On CPUs and GPUs, compiled by XLA or not, the numbers are the very numbers of
 `tf.random.stateless_uniform` and `stateless_normal`.
 """
 
@@ -19,12 +19,12 @@ _PHILOX = 1  # tf.random.Algorithm.PHILOX
 
 
 def uniform(shape: Any, seed: Any, skipped: Any, dtype: tf.DType) -> tf.Tensor:
-    """Numbers in [0, 1), without the first `skipped` of the draw.
+    """Draws uniform numbers in [0, 1), without the first `skipped` numbers of the draw.
 
     Args:
-      shape: Of the result: a list of integers and scalar tensors, or an integer vector.
-      seed: An integer vector of 2, as for `tf.random.stateless_uniform`.
-      skipped: An int64 scalar.
+      shape: The shape of the result: a list of integers and scalar tensors, or an integer vector.
+      seed: An integer vector of length 2, as for `tf.random.stateless_uniform`.
+      skipped: How many numbers of the draw are left out, an int64 scalar.
       dtype: A floating dtype.
 
     Returns:
@@ -41,7 +41,9 @@ def uniform(shape: Any, seed: Any, skipped: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def normal(shape: Any, seed: Any, skipped: Any, dtype: tf.DType) -> tf.Tensor:
-    """As `uniform`, of the standard normal distribution.
+    """Draws from the standard normal distribution, without the first `skipped` numbers.
+
+    The arguments and the result are those of `uniform`.
 
     >>> seed = tf.constant([1, 2])
     >>> whole = tf.random.stateless_normal([6, 5], seed)
@@ -56,15 +58,15 @@ def normal(shape: Any, seed: Any, skipped: Any, dtype: tf.DType) -> tf.Tensor:
 def integers(
     shape: Any, seed: Any, skipped: Any, dtype: tf.DType, minval: Any, maxval: Any
 ) -> tf.Tensor:
-    """As `uniform`, of integers from `minval` up to, but not including, `maxval`.
+    """Draws integers from `minval` up to, but not including, `maxval`, without the first `skipped`.
 
     Args:
-      shape: As for `uniform`.
-      seed: As for `uniform`.
-      skipped: As for `uniform`.
+      shape: The shape of the result, as for `uniform`.
+      seed: An integer vector of length 2.
+      skipped: How many numbers of the draw are left out, an int64 scalar.
       dtype: `tf.int32` or `tf.int64`.
-      minval: A scalar.
-      maxval: A scalar.
+      minval: The smallest number, a scalar.
+      maxval: The end of the range, a scalar.
 
     >>> seed = tf.constant([1, 2])
     >>> whole = tf.random.stateless_uniform([8], seed, minval=0, maxval=100, dtype=tf.int32)
@@ -83,14 +85,16 @@ def integers(
 def _later(
     draw: Callable[..., Any], shape: Any, seed: Any, skipped: tf.Tensor, dtype: tf.DType
 ) -> tf.Tensor:
-    group = 2 if dtype.size == 8 else 4  # numbers that a value of the counter gives
+    group = 2 if dtype.size == 8 else 4  # numbers for each value of the counter
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-    words = tf.bitcast(counter, tf.int64)  # GPUs add no unsigned integers
+    words = tf.bitcast(counter, tf.int64)  # GPUs cannot add unsigned integers
     low = words[0] + skipped // group
-    carry = tf.cast((words[0] < 0) & (low >= 0), tf.int64)  # unsigned: it has wrapped around
+    # As an unsigned number the low word has wrapped around where its sign bit was cleared.
+    carry = tf.cast((words[0] < 0) & (low >= 0), tf.int64)
     counter = tf.bitcast(tf.stack([low, words[1] + carry]), tf.uint64)
     size = tf.reduce_prod(tf.cast(tf.convert_to_tensor(shape), tf.int32))
-    # XLA asks for sizes that do not depend on `skipped`: so always one group more.
+    # The first group may be used in part, which takes one group more. XLA needs sizes that do not
+    # depend on `skipped`, so the group is always added.
     groups = (size + group - 1) // group + 1
     drawn = draw(shape=[group * groups], key=key, counter=counter, alg=_PHILOX)
     return tf.reshape(tf.slice(drawn, [tf.cast(skipped % group, tf.int32)], [size]), shape)

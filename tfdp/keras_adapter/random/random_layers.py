@@ -1,6 +1,6 @@
-"""Random layers draw for a share of the batch what one device draws for these examples.
+"""The hooks by which a replica draws for its share what one device draws for these examples.
 
-Everything follows from `keras.utils.set_random_seed`, as on one device.
+All numbers follow from `keras.utils.set_random_seed`, as on one device.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 from tfdp.replicas import replicas_of
 
-# Knuth's multiplicative constant: the replicas' seeds are far apart. Replica 0 draws as one device.
+# Knuth's multiplicative constant, by which the replicas' seeds are far apart. Replica 0 has an
+# offset of 0, and so draws as one device does.
 _STRIDE = 2654435761
 
 
 @hook(SeedGenerator, "next")
 def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **kwargs: Any) -> Any:
-    """The next seed, offset by the replica.
+    """Returns the next seed of a generator, offset by the replica's number.
 
-    That of an optimizer, and of a draw for the whole batch, is the same everywhere.
+    A seed for an optimizer, or for a draw for the whole batch, is the same on all replicas.
     """
     step = current()
     if step is None or step.updating:
@@ -53,7 +54,7 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
 
 
 def _offset(replica_id: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """What is added to the two numbers of a seed: a positive number of the dtype, and nothing."""
+    """Returns the offset of a seed's two numbers: 0 or more to the first, 0 to the second."""
     far = tf.cast(replica_id, tf.int64) * _STRIDE
     far = tf.bitwise.bitwise_and(far, 2 ** (8 * dtype.size - 1) - 1)
     return tf.stack([tf.cast(far, dtype), tf.zeros([], dtype)])
@@ -61,7 +62,7 @@ def _offset(replica_id: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 @hook(seed_generator, "global_seed_generator")
 def global_seed_generator(original: Callable[..., Any]) -> SeedGenerator:
-    """The generator of draws without a seed, the same for the threads of all replicas."""
+    """Returns the generator of draws without a seed, the same in the threads of all replicas."""
     step = current()
     if step is None:
         return _usable(original())
@@ -71,7 +72,7 @@ def global_seed_generator(original: Callable[..., Any]) -> SeedGenerator:
 
 
 def _usable(generator: SeedGenerator) -> SeedGenerator:
-    """The generator itself or, in the scope of another strategy than its own, one that goes on."""
+    """Returns the generator; in another strategy's scope than its own, a copy of it."""
     owner = _owner(generator)
     elsewhere = tf.distribute.has_strategy() and tf.distribute.get_strategy() is not owner
     if replicas_of(owner) is None or not elsewhere:
@@ -82,12 +83,12 @@ def _usable(generator: SeedGenerator) -> SeedGenerator:
 
 
 def _owner(generator: SeedGenerator) -> Any:
-    """The strategy in whose scope it was made; None outside of any."""
+    """Returns the strategy in whose scope a generator was made; None if it was made in none."""
     return getattr(generator.state.value, "distribute_strategy", None)
 
 
 def _copied(generator: SeedGenerator) -> SeedGenerator:
-    """One for the current strategy, in the same state."""
+    """Returns a new generator in the current strategy's scope, in the state of the given one."""
     with tf.init_scope():
         value = generator.state.value
         state = tf.convert_to_tensor(getattr(value, "values", [value])[0])
@@ -98,13 +99,19 @@ def _copied(generator: SeedGenerator) -> SeedGenerator:
 
 @contextlib.contextmanager
 def unseeded(strategy: tf.distribute.Strategy) -> Iterator[Unseeded]:
-    """Takes the calling thread's generator along to its replicas, and theirs back.
+    """Passes the calling thread's generator of draws without a seed to its replicas, and back.
 
-    One that was made outside of the scope goes on under it, from where it is.
+    A generator that was made outside of the strategy's scope is copied into it, with its state.
+
+    Args:
+      strategy: The strategy that the replicas belong to.
+
+    Yields:
+      The holder of the generator, which the replicas share.
     """
     generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     if generator is not None and _owner(generator) is not strategy:
-        # In this order: a scope that is entered while tracing ends where `init_scope` begins.
+        # `init_scope` must come first: it leaves a scope that was entered while tracing.
         with tf.init_scope(), strategy.scope():
             generator = _copied(generator)
     found = Unseeded(generator)
@@ -122,7 +129,7 @@ def uniform(
     dtype: Any = None,
     seed: Any = None,
 ) -> Any:
-    """This replica's rows of what one device draws for the whole batch."""
+    """Draws this replica's rows of the uniform numbers that one device draws for the batch."""
 
     def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
         kind = tf.as_dtype(dtype or keras.config.floatx())
@@ -141,7 +148,7 @@ def normal(
     dtype: Any = None,
     seed: Any = None,
 ) -> Any:
-    """This replica's rows of what one device draws for the whole batch."""
+    """Draws this replica's rows of the normal numbers that one device draws for the batch."""
 
     def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
         kind = tf.as_dtype(dtype or keras.config.floatx())
@@ -161,7 +168,7 @@ def randint(
     dtype: Any = "int32",
     seed: Any = None,
 ) -> Any:
-    """This replica's rows of what one device draws for the whole batch."""
+    """Draws this replica's rows of the integers that one device draws for the batch."""
 
     def draw(seed: tf.Tensor, skipped: tf.Tensor) -> tf.Tensor:
         kind = tf.int32 if keras.backend.standardize_dtype(dtype) == "int32" else tf.int64
@@ -178,7 +185,7 @@ def dropout(
     noise_shape: Any = None,
     seed: Any = None,
 ) -> Any:
-    """Drops from this replica's rows what one device drops from them."""
+    """Drops from this replica's rows the entries that one device drops from them."""
     step = _step()
     if step is None or rate in (0.0, 1.0):
         return original(inputs, rate, noise_shape, seed)
@@ -198,7 +205,7 @@ def dropout(
     elif first is not None and step.share.rows is None:
         layout = Layout.FREE
     elif layout is Layout.FREE and first is not None and first % step.share.rows == 0:
-        # Ones, of which a recurrent layer makes its mask, or a weight.
+        # The inputs are the ones from which a recurrent layer makes its mask, or a weight.
         of_weight = draws.reads_variable(Walk(), Place(inputs))
         layout = of_inputs = Layout.FREE if of_weight else Layout.FITS
     place = _place(step, shape, seed, layout)
@@ -214,7 +221,14 @@ def dropout(
 
 
 def _drawn(shape: Any, seed: Any, draw: Callable[..., Any], original: Callable[[], Any]) -> Any:
-    """What `draw` gives for a seed and the numbers before, or else `original`."""
+    """Draws random numbers of a shape for this replica.
+
+    Args:
+      shape: The shape that the program asks for.
+      seed: The seed that the program gives.
+      draw: Draws the numbers, given a seed and how many numbers come before them.
+      original: Draws as Keras does; called if the replica cannot draw as one device does.
+    """
     step = _step()
     if step is None:
         return original()
@@ -238,7 +252,7 @@ def _drawn(shape: Any, seed: Any, draw: Callable[..., Any], original: Callable[[
 
 
 def _step() -> Any:
-    """The step, if its replica, one of several, can draw as one device does.
+    """Returns the step if its replica must and can draw its part of one device's draw, else None.
 
     It cannot outside of a step of Keras' trainer, where its share of the batch is not known.
     """
@@ -249,7 +263,7 @@ def _step() -> Any:
 
 
 def _place(step: Step, shape: Any, seed: Any, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where a replica's draw begins in one device's: the seed, the numbers before."""
+    """Returns one device's seed, and the count of its numbers that come before this replica's."""
     with step.during(Phase.DRAW):
         seed = cast_seed(draw_seed(seed))
     share = step.share
@@ -260,11 +274,13 @@ def _place(step: Step, shape: Any, seed: Any, layout: Layout) -> tuple[tf.Tensor
 
 
 def _numbers_before(share: Share, shape: Any) -> tf.Tensor:
-    """How many numbers of one device's draw come before this replica's.
+    """Counts the numbers of one device's draw that come before this replica's.
 
-    A draw of as many rows as the share has examples, or of several for each, as in (examples x
-    windows, features), begins with the share's first. Of any other length, where examples were
-    left out, no replica knows what the others draw: each has numbers of its own.
+    A draw may have one row for each example of the share, or several, as in (examples x windows,
+    features). One device draws the rows of all earlier examples first, so it has drawn (rows per
+    example) x (earlier examples) x (numbers per row) before. If a draw has any other length, since
+    examples were left out, no replica knows how many the others draw. Then each begins `2**32`
+    numbers later for each earlier example, so that no two replicas draw the same numbers.
     """
     sizes = tf.cast(tf.convert_to_tensor(shape), tf.int64)
     _, first, rows, _ = tf.unstack(tf.convert_to_tensor(share.place))

@@ -1,4 +1,4 @@
-"""BackupAndRestore: weights and epoch stand there together; in a cluster all restore rank 0's."""
+"""The hooks of `BackupAndRestore`: weights and epoch change together; all restore rank 0's."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from tfdp.replicas import processes_of, replicas_of
 
 _Backup = keras.callbacks.BackupAndRestore
 
-# The folder that the user gave, where it stands for another.
+# The folder that the user gave, for each callback that was pointed to a temporary one.
 _GIVEN_FOLDERS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _PATHS = (weights_path, metadata_path, weights_path_before, metadata_path_before)
 
 
 @hook(_Backup, "on_train_begin")
 def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
-    """All ranks restore what rank 0 finds, also where they do not see its folder."""
+    """Restores on all ranks the backup that rank 0 finds, which it sends to the others.
+
+    So the others need not see its folder.
+    """
     processes = processes_of(self.model.distribute_strategy)
     if processes.world_size == 1:  # the backup need not be read to be sent
         return original(self, logs)
@@ -48,7 +51,7 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
         return original(self, logs)
     _GIVEN_FOLDERS[self] = self.backup_dir
     with temporary_folder() as folder:
-        # It is gone when training has begun; then this rank neither writes nor deletes a backup.
+        # The folder is gone when training has begun: this rank neither writes nor deletes a backup.
         self.backup_dir = folder
         for kept in _PATHS:
             path = os.path.join(folder, os.path.basename(kept(self)))
@@ -61,7 +64,7 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
 
 @hook(_Backup, "_load_model")
 def load(original: Callable[..., Any], self: Any) -> Any:
-    """A backup that is not whole is an error that names the file and what to do."""
+    """Loads a backup; where it is not whole, raises OSError with the file and what to do."""
     if replicas_of(self.model.distribute_strategy) is None:
         return original(self)
     weights, metadata = weights_path(self), metadata_path(self)
@@ -81,7 +84,10 @@ def load(original: Callable[..., Any], self: Any) -> Any:
 
 @hook(_Backup, "_save_model")
 def back_up(original: Callable[..., Any], self: Any) -> Any:
-    """The epoch's number takes its place with the weights, and what is kept before them."""
+    """Writes a backup whose weights and epoch change together, on rank 0.
+
+    The backup before is copied first.
+    """
     if replicas_of(self.model.distribute_strategy) is None:
         return original(self)
     remote = "://" in os.fspath(self.backup_dir)
@@ -91,7 +97,7 @@ def back_up(original: Callable[..., Any], self: Any) -> Any:
             replaced(lambda _: original(self), weights_path(self))
             return
         if all(map(os.path.exists, (weights_path(self), metadata_path(self)))):
-            # Keras restores it where a kill in the instant of replacing leaves no other.
+            # A kill in the instant of replacing may leave no other backup: Keras restores this one.
             replaced(lambda path: _keep(self, path), weights_path_before(self))
         replaced(lambda path: _write(self, path), weights_path(self), makes_folder=True)
         if not self.double_checkpoint:

@@ -1,4 +1,4 @@
-"""Files that callbacks write on their own: rank 0's alone are kept."""
+"""The hooks of callbacks that write files by themselves: only rank 0's files are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdp.replicas import processes_of
 
 @hook(keras.callbacks.CSVLogger, "on_train_begin")
 def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
-    """The other ranks' rows go nowhere."""
+    """Lets the ranks other than 0 write their rows to the null device."""
     if processes_of(self.model.distribute_strategy).rank != 0:
         self.filename = os.devnull
     return original(self, logs)
@@ -25,7 +25,7 @@ def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any
 
 @hook(keras.callbacks.TensorBoard, "set_model")
 def tensorboard(original: Callable[..., Any], self: Any, model: Any) -> Any:
-    """The other ranks' events go into a folder that is deleted when they end."""
+    """Lets the ranks other than 0 write their events to a folder that is deleted at their end."""
     if processes_of(model.distribute_strategy).rank != 0:
         kept = contextlib.ExitStack()
         self.log_dir = kept.enter_context(temporary_folder())

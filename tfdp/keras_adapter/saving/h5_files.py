@@ -1,8 +1,8 @@
-"""HDF5 files that are written through Python, so that a full disk is an error and nothing worse.
+"""The writing of HDF5 files through Python, so that a full disk raises an error.
 
-HDF5 cannot close a file whose last bytes find no room. It keeps it, half freed, and the process
-ends with SIGSEGV when it leaves the library. So HDF5 is told of no failure; the first is raised
-afterwards.
+HDF5 cannot close a file whose last bytes find no room. It keeps the file half freed, and the
+process ends with SIGSEGV when it leaves the library. So no failure is reported to HDF5, and the
+first one is raised afterwards.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _written: ContextVar[list[_File] | None] = ContextVar("written", default=None)
 
 @contextlib.contextmanager
 def failing_at_the_end() -> Iterator[None]:
-    """Raises at its end what went wrong in writing the HDF5 files that were opened within.
+    """Raises at the end of the context the first failure to write a file that was opened within.
 
     Raises:
-      OSError: The first failure, whatever HDF5 made of it.
+      OSError: The failure itself, even if HDF5 raised another error.
     """
     files: list[_File] = []
     token = _written.set(files)
@@ -42,7 +42,7 @@ def failing_at_the_end() -> Iterator[None]:
 
 
 def opened(path: str | os.PathLike[str], mode: str = "w") -> h5py.File:
-    """Opens an HDF5 file to write; within `failing_at_the_end` that raises its failures."""
+    """Opens an HDF5 file to write; within `failing_at_the_end`, with its failures kept."""
     files = _written.get()
     if files is None:
         return h5py.File(path, mode)
@@ -54,7 +54,7 @@ def opened(path: str | os.PathLike[str], mode: str = "w") -> h5py.File:
 def get_h5_file(
     original: Callable[..., Any], self: Any, path_or_io: Any, mode: str | None = None
 ) -> Any:
-    """Files that are written within `failing_at_the_end` are `opened` here."""
+    """Opens by `opened` the files that are written within `failing_at_the_end`."""
     writes = (mode or self.mode) != "r" and not self.archive
     if _written.get() is None or not writes or not isinstance(path_or_io, pathlib.Path):
         return original(self, path_or_io, mode)
@@ -62,12 +62,12 @@ def get_h5_file(
 
 
 class _File(io.FileIO):
-    """A file that remembers its first failure and goes on as if the bytes were there, as zeros."""
+    """A file that keeps its first failure, and goes on as if the missing bytes were zeros."""
 
     failure: OSError | None = None
 
     def __repr__(self) -> str:
-        return os.fspath(self.name)  # h5py takes it for the file's name
+        return os.fspath(self.name)  # h5py uses it as the file's name
 
     def write(self, data: Any) -> int:
         data = memoryview(data).cast("B")

@@ -1,4 +1,4 @@
-"""What Keras saves: it is there whole or not at all; in a cluster rank 0 writes and all wait."""
+"""The hooks of Keras' saving: a file is written whole or not at all, and by rank 0 alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, st
 from tfdp.keras_adapter.saving import h5_files
 from tfdp.replicas import replicas_of
 
-# Where a save that is under way writes, and where that will stand. What is hooked here and called
-# within it writes where it is told to.
+# The path that a save under way writes to, and the path that its result will have. A hooked
+# function that is called within the save writes to the path that it is given.
 _under_way: ContextVar[tuple[str, str] | None] = ContextVar("under_way", default=None)
 
 
@@ -28,7 +28,7 @@ _under_way: ContextVar[tuple[str, str] | None] = ContextVar("under_way", default
 def save_model(
     original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """A `.keras` file, or a folder with `zipped=False`."""
+    """Writes a `.keras` file, or a folder with `zipped=False`, whole or not at all."""
     return _saved(
         lambda path: original(model, path, *args, **kwargs),
         model,
@@ -41,7 +41,7 @@ def save_model(
 def save_weights_only(
     original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """A `.weights.h5` file, or several with `max_shard_size`."""
+    """Writes a `.weights.h5` file, or several with `max_shard_size`, whole or not at all."""
     return _saved(lambda path: original(model, path, *args, **kwargs), model, filepath)
 
 
@@ -49,7 +49,7 @@ def save_weights_only(
 def save_model_to_hdf5(
     original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """An `.h5` file."""
+    """Writes an `.h5` file whole or not at all."""
 
     def write(path: Any) -> Any:
         if _under_way.get() is None:
@@ -62,13 +62,13 @@ def save_model_to_hdf5(
 
 @hook(keras.Model, "export")
 def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
-    """A folder, or a file, for serving."""
+    """Writes a folder, or a file, for serving, whole or not at all."""
     return _saved(lambda path: original(self, path, *args, **kw), self, filepath, makes_folder=True)
 
 
 @hook(io_utils, "print_msg")
 def print_msg(original: Callable[..., Any], message: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is said of a save names where it will stand."""
+    """Names in messages the path that a save will have, in place of the one that it writes to."""
     if (paths := _under_way.get()) is not None:
         message = message.replace(*paths)
     return original(message, *args, **kwargs)
@@ -76,7 +76,10 @@ def print_msg(original: Callable[..., Any], message: Any, *args: Any, **kwargs: 
 
 @hook(saving_lib, "get_temp_dir")
 def get_temp_dir(original: Callable[..., Any]) -> Any:
-    """What Keras keeps while it saves is removed with the rest, also after a kill."""
+    """Puts Keras' temporary folder beside the unfinished save, with which it is removed.
+
+    It is removed with the save even after a kill.
+    """
     paths = _under_way.get()
     if paths is None or paths[0] == paths[1]:
         return original()
@@ -84,17 +87,17 @@ def get_temp_dir(original: Callable[..., Any]) -> Any:
 
 
 def replaced(write: Callable[[Any], Any], path: str, makes_folder: bool = False) -> None:
-    """Puts what `write` writes to the path that it is given in the place of `path`.
+    """Replaces the file or folder at `path` by a new one, once that is written whole.
 
-    On remote file systems `write` does it alone: an upload is there whole or not at all.
+    On a remote file system `write` writes to `path` itself, for an upload is whole or not at all.
 
     Args:
-      write: Called with a path of the same name.
-      path: What is replaced.
-      makes_folder: Whether the folder of `path` is made where there is none.
+      write: Writes to the path that it is called with, whose last part is that of `path`.
+      path: The file or folder to be replaced.
+      makes_folder: Whether the folder that holds `path` is made if it does not exist.
 
     Raises:
-      OSError: It cannot be written; says why and what to do.
+      OSError: The file cannot be written; the message says why, and what to do.
     """
     if "://" in path:
         _write(write, path, path)
@@ -114,10 +117,10 @@ def replaced(write: Callable[[Any], Any], path: str, makes_folder: bool = False)
 
 
 def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
-    """Calls `act`, which writes `path` from the model; in a cluster on rank 0, and all wait.
+    """Calls `act`, which writes `path` from the model, on rank 0, while the other ranks wait.
 
     Raises:
-      OSError: It could not be written, on all ranks.
+      OSError: Rank 0 could not write the file; raised on all ranks.
     """
     replicas = replicas_of(strategy_of_model(model))
     if replicas is None or replicas.processes.world_size == 1:  # an error is raised as it is

@@ -1,1 +1,1 @@
-"""Keras' trainer: `fit`, `evaluate` and `predict`, from all ranks to a share."""
+"""The hooks of Keras' trainer: `fit`, `evaluate` and `predict`, from all ranks to one share."""

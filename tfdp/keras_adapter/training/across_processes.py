@@ -1,4 +1,4 @@
-"""`fit`, `evaluate`, `predict` in a cluster: all ranks start alike, rank 0 shows progress."""
+"""The hooks of `fit`, `evaluate` and `predict`: all ranks start alike, rank 0 shows progress."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tfdp.replicas import replicas_of
 
 @hook(TensorFlowTrainer, "fit")
 def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """All ranks start alike; the progress bar is rank 0's."""
+    """Trains after a comparison of all ranks; only rank 0 shows a progress bar."""
     return _run("fit", original, self, args, kwargs)
 
 
 @hook(TensorFlowTrainer, "evaluate")
 def evaluate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """As `fit`."""
+    """Evaluates after a comparison of all ranks; only rank 0 shows a progress bar."""
     return _run("evaluate", original, self, args, kwargs)
 
 
 @hook(TensorFlowTrainer, "predict")
 def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """As `fit`."""
+    """Predicts after a comparison of all ranks; only rank 0 shows a progress bar."""
     return _run("predict", original, self, args, kwargs)
 
 
@@ -58,9 +58,9 @@ def _run_arranged(
     if name == "fit":
         batch_and_rate.prepare(model, bound.arguments)
     processes = replicas.processes
-    if processes.world_size == 1:  # what is alike need not be found out
+    if processes.world_size == 1:  # there is no other rank to compare with
         return original(*bound.args, **bound.kwargs)
-    # Within `fit`, validation calls `evaluate` with what `fit` was given.
+    # Within `fit`, validation calls `evaluate` with data that `fit` has compared already.
     if not bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset"):
         here = {
             "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly(),

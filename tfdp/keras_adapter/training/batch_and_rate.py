@@ -1,4 +1,4 @@
-"""What `fit` looks at before it starts: the batch and the rate, and who reports the loss scale."""
+"""The preparation of `fit`: compares the batch with the scaled rate, and logs the loss scale."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tfdp.data.feed import AbstractFeed
 from tfdp.keras_adapter._keras import rate_of_optimizer
 from tfdp.optimizers.scaling import ScaledRate
 
-_KERAS_BATCH_SIZE = 32  # of `fit` on arrays
+_KERAS_BATCH_SIZE = 32  # the default of `fit` on arrays
 
-# For each optimizer the rate that it was given, and what was last said of it.
+# The rate that each optimizer was given, and the last warning about it.
 _GIVEN_RATES: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 _WARNED: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def prepare(model: Any, arguments: dict[str, Any]) -> None:
-    """Looks at the arguments of `fit`, and adds the loss scale to its logs.
+    """Warns of a learning rate that was scaled for another batch; adds the loss scale to the logs.
 
     Args:
-      model: What is to be trained, under a strategy of tfdp.
-      arguments: Those of `fit`, by name; `callbacks` may be replaced.
+      model: The model to be trained, under a strategy of tfdp.
+      arguments: The arguments of `fit`, by name; `callbacks` may be replaced.
     """
     _report_loss_scale(model, arguments)
     _compare_batch_and_rate(model, arguments)
@@ -40,7 +40,7 @@ def _report_loss_scale(model: Any, arguments: dict[str, Any]) -> None:
         return
     given = tf.nest.flatten(callbacks) if callbacks else []
     if not any(isinstance(callback, LossScaleMonitor) for callback in given):
-        # First, so that the others find its numbers in the logs.
+        # It comes first, so that the other callbacks find the scale in the logs.
         arguments["callbacks"] = [LossScaleMonitor(), *given]
 
 
@@ -50,7 +50,7 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
     if optimizer is None or strategy.rank != 0 or _sets_rates(arguments):
         return
     if hasattr(optimizer, "optimizers"):
-        return  # a MultiOptimizer: each of its own may have a rate that is right for it
+        return  # a MultiOptimizer: each optimizer in it may have a rate that is right for its part
     rate = scaled_rate(optimizer)
     batch = None if rate is None else global_batch_size(arguments)
     if rate is None or batch is None:
@@ -67,7 +67,7 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
 
 
 def scaled_rate(optimizer: Any) -> ScaledRate | None:
-    """What `scale_learning_rate` made the optimizer's rate or schedule from, if it still holds."""
+    """Returns the `ScaledRate` in an optimizer's rate or schedule; None if there is none now."""
     found = _find_scaled(rate_of_optimizer(optimizer))
     if found is None and not _was_set_since(optimizer):
         found = _find_scaled(_GIVEN_RATES.get(optimizer))
@@ -75,20 +75,20 @@ def scaled_rate(optimizer: Any) -> ScaledRate | None:
 
 
 def note_rate(optimizer: Any, learning_rate: Any) -> None:
-    """Keeps what the optimizer's variable forgets: the batch that its rate is meant for."""
+    """Keeps the rate that an optimizer is given, since its variable forgets the batch it is for."""
     if isinstance(learning_rate, float):
         _GIVEN_RATES[optimizer] = learning_rate
 
 
 def global_batch_size(arguments: dict[str, Any]) -> int | None:
-    """The number of examples of a step, from the arguments of `fit`; None where it is not known.
+    """Returns the number of examples in a step, from the arguments of `fit`; None if not known.
 
-    It is not of a dataset that is batched without `drop_remainder` and mapped after that.
+    It is not known for a dataset that is batched without `drop_remainder` and mapped afterwards.
     """
     try:
         return _batch_size_of(arguments.get("x"), arguments.get("batch_size"))
     except Exception:
-        # Whatever users give to `fit`: what is wrong with it, Keras says.
+        # Users may give anything to `fit`; Keras raises an error for what it cannot take.
         return None
 
 
@@ -126,7 +126,7 @@ def _was_set_since(optimizer: Any) -> bool:
 
 
 def _sets_rates(arguments: dict[str, Any]) -> bool:
-    """Whether a callback sets the rate, which then is not the optimizer's own."""
+    """Returns whether a callback sets the rate, in place of the optimizer's own."""
     callbacks = arguments.get("callbacks") or []
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = callbacks.callbacks

@@ -1,7 +1,7 @@
-"""`jit_compile=True` on CPU: the forward pass and its gradient are compiled, communication is not.
+"""`jit_compile=True` under a strategy: XLA compiles the model's call and its gradient only.
 
-XLA has no collective on CPU. The model's call becomes a compiled function of its own; TensorFlow
-compiles that function's gradient as well. Losses, metrics and the optimizer stay outside.
+XLA has no collective on CPU. The model's call becomes a compiled function of its own, whose
+gradient TensorFlow compiles as well. Losses, metrics and the optimizer are not compiled.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from tfdp.keras_adapter.step import Phase, Step, current
 
 _COMPILED = "its call was compiled"
 
-# Of each model: whether its call is to be compiled, or `_COMPILED`; what `compile` was asked for.
+# For each model: whether its call is to be compiled, or `_COMPILED` once it was; and whether
+# `compile` was given `jit_compile=True`.
 _COMPILES: weakref.WeakKeyDictionary[Layer, Any] = weakref.WeakKeyDictionary()
 _ASKED: weakref.WeakKeyDictionary[Layer, bool] = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def forward_only(model: keras.Model) -> Iterator[None]:
-    """Keras makes its step functions without `jit_compile`; the model's call is compiled."""
+    """Turns `jit_compile` off while Keras makes a step function; the model's call is compiled."""
     compiles = model.jit_compile
     _COMPILES[model] = bool(compiles)
     jit_compile.set(model, False)
@@ -48,12 +49,12 @@ def forward_only(model: keras.Model) -> Iterator[None]:
 
 
 def note_asked(model: keras.Model, given: Any) -> None:
-    """Notes what `compile` was asked for."""
+    """Notes whether `compile` was given `jit_compile=True`."""
     _ASKED[model] = given is True
 
 
 def say_if_nothing_was_compiled(model: keras.Model) -> None:
-    """Logs once, after a step, that a model which was to be compiled was never called."""
+    """Warns once, after a step, if the call of a model was to be compiled and never ran."""
     if _ASKED.pop(model, False) and _COMPILES.get(model) is True:
         logging.getLogger("tfdp").warning(
             "`jit_compile=True` compiled nothing of %r: on CPU it compiles the model's call, and "
@@ -65,7 +66,7 @@ def say_if_nothing_was_compiled(model: keras.Model) -> None:
 
 @hook(Layer, "__call__")
 def call(original: Callable[..., Any], self: Layer, *args: Any, **kwargs: Any) -> Any:
-    """A call inside a replica: a model's is compiled where the model asks for it."""
+    """Compiles a model's call inside a replica if the model asks for it; marks layers' outputs."""
     step = current()
     if step is None:
         return original(self, *args, **kwargs)
@@ -98,7 +99,8 @@ def _compiled(
     for leaf, mask in zip(flat, masks, strict=True):
         if mask is not None:
             set_keras_mask(leaf, mask)
-    # What `add_loss` kept are tensors of the inner graph: those outside take their place.
+    # The losses that `add_loss` kept are tensors of the inner graph, and are replaced by the
+    # corresponding outputs of the compiled function.
     for layer, outer in zip(layers, losses, strict=True):
         kept_losses(layer).clear()
         kept_losses(layer).extend(outer)

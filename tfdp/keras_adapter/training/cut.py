@@ -1,4 +1,4 @@
-"""A replica's share of a batch, with what is known of it from how the batch was cut."""
+"""The shares of a batch that a step is given, and each share's place in the batch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import tensorflow as tf
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter.step import Step
 
-# What graphs say, with one number for each process, where ranks have other data than others.
+# The messages of checks in graphs that all ranks have the same data; each rank's number follows.
 ENDED = "Every rank must have as many batches; whether there is one (1) or not (0), by rank:"
 UNEQUAL = "Every rank must have the same batches; number of examples in this one, by rank:"
 
 
 class Cut(NamedTuple):
-    """What iterators of shares give to a step of Keras' trainer, for each replica.
+    """The share of one replica, as iterators of shares give it to a step of Keras' trainer.
 
     Attributes:
-      rows: The replica's examples, as the model's step takes them; a stand-in, another's example,
-        where it has none.
-      place: Where they are in the batch, int64 (4): the replica's rank, the number of its examples,
-        of those before them, and of those in the batch.
+      rows: The replica's examples, as the model's step takes them. A replica without examples has a
+        stand-in: an example of another replica.
+      place: Four int64 numbers: the replica's rank, the number of its examples, the number of
+        examples before them in the batch, and the number of examples in the batch.
     """
 
     rows: Any
@@ -32,26 +32,28 @@ class Cut(NamedTuple):
 
 
 class FullCut(Cut):
-    """Of a replica that surely has examples, as have all others."""
+    """The share of a replica in a batch of which every replica is known to have examples."""
 
 
 def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, int | None]:
-    """Where a replica's examples are in the batch.
+    """Returns the place of a replica's examples in the batch.
 
     Args:
-      step: The replica's.
-      data: A `Cut`, or a share of which nothing more is known: then the replicas are asked.
+      step: The replica's step.
+      data: A `Cut`, or a share whose place is not known; then the replicas tell each other.
 
     Returns:
-      The number of the share's examples, of those before them, of the batch's, and of the share's
-      rows, with a stand-in, float64; and this last again where tracing knows it.
+      Four float64 scalars: the number of the share's examples, of the examples before them, of
+      the examples in the batch, and of the share's rows, which count a stand-in. Then the number of
+      rows again as an int, or None if it is not known while the step is traced.
 
     Raises:
-      tf.errors.InvalidArgumentError: In the step, where the ranks' batches are not of one size.
+      tf.errors.InvalidArgumentError: The ranks' batches differ in size; raised when the step runs.
     """
     if not isinstance(data, Cut):
         examples, rows = _num_examples(data)
-        # One sum tells each replica how many there are, and how many come before its own.
+        # Each replica puts its number of examples at its own index of a vector of zeros. The sum of
+        # the vectors holds all numbers, from which the total and the number before follow.
         (counts,) = step.meet(
             [tf.one_hot(step.replica_id, step.num_replicas, examples, dtype=tf.float64)]
         )
@@ -59,13 +61,13 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Te
         return examples, before, total, examples, rows
     computed, rows = _num_examples(data.rows)
     _, examples, before, total = tf.unstack(tf.cast(data.place, tf.float64))
-    if step.replicas.processes.world_size > 1:  # each has cut a batch that it read itself
+    if step.replicas.processes.world_size > 1:  # each process has cut a batch that it read itself
         total = _alike(step, total)
     return examples, before, total, computed, rows
 
 
 def rows_of(leaf: Any) -> Any:
-    """The number of rows of a tensor, dense, ragged or sparse, or an array; int64."""
+    """Returns the number of rows of an array, or of a dense, ragged or sparse tensor; int64."""
     if isinstance(leaf, tf.RaggedTensor):
         return tf.cast(leaf.nrows(), tf.int64)
     if isinstance(leaf, tf.SparseTensor):
@@ -75,12 +77,12 @@ def rows_of(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def explained(strategy: Any) -> Iterator[None]:
-    """Raises RankMismatchError, naming the ranks, where a graph finds that their data differ."""
+    """Raises RankMismatchError, which names the ranks, if a graph finds that their data differ."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
         for text in (ENDED, UNEQUAL):
-            # As an operation says it, and as it is said eagerly.
+            # The message of an operation in a graph, and that of an eager check.
             found = re.search(re.escape(text) + r"(?:\] \[\[?|'\n)([\d., ]+)", str(error))
             if found is not None:
                 numbers = [int(float(number)) for number in re.findall(r"[\d.]+", found[1])]
@@ -102,7 +104,7 @@ def _described(text: str, numbers: list[int], strategy: Any) -> str:
 
 
 def _alike(step: Step, total: tf.Tensor) -> tf.Tensor:
-    """`total`, once the other processes have been found to have the same."""
+    """Returns `total` after a check that all processes have the same number."""
     (totals,) = step.meet([tf.one_hot(step.replica_id, step.num_replicas, total, dtype=tf.float64)])
     by_process = totals[:: step.replicas.processes.local_size]
     alike = tf.debugging.Assert(
@@ -113,7 +115,7 @@ def _alike(step: Step, total: tf.Tensor) -> tf.Tensor:
 
 
 def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:
-    """The number of examples of a share, float64, and the number that tracing knows, if it does."""
+    """Returns the number of rows of a share, float64; and as an int, None if not known yet."""
     first, *_ = [
         leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank != 0
     ]

@@ -1,7 +1,8 @@
-"""Feeds in `fit`, `evaluate` and `predict`, under a strategy and without one.
+"""The hooks for feeds (pipelines) in `fit`, `evaluate` and `predict`, with and without a strategy.
 
-Keras asks a dataset for its number of batches once and starts iterators as it likes. A feed counts
-its epochs itself, and the first after a restart may be short: so Keras is told at each epoch.
+Keras asks a dataset for its number of batches once, and starts iterators as it likes. A feed counts
+its epochs itself, and the first epoch after a restart may be short, so Keras is told the number of
+batches at each epoch.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.replicas import replicas_of
 
-# Whether it is `predict`, and Keras' own function of it, that makes an iterator.
+# Whether `predict`, with Keras' own `make_predict_function`, makes the iterator.
 _PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
 
-# What Keras has where there is none.
+# The strategy that Keras uses where there is none.
 _DEFAULT = tf.distribute.get_strategy()
 
 
 def callbacks_in(arguments: dict[str, Any]) -> list[Any]:
-    """The callbacks among the arguments of `fit`, one by one."""
+    """Returns the callbacks among the arguments of `fit`, as a flat list."""
     callbacks = arguments.get("callbacks")
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks.callbacks
@@ -41,11 +42,14 @@ def callbacks_in(arguments: dict[str, Any]) -> list[Any]:
 
 
 def arrange(method: str, arguments: dict[str, Any]) -> None:
-    """Puts what Keras shall see of feeds in the place of what the user gave.
+    """Prepares the feeds and callbacks among the arguments of a method of Keras' trainer.
+
+    Feeds for evaluation and prediction are read from their start. In `fit` callbacks that watch
+    the input are told of it, and a fresh feed begins at the epoch at which training begins.
 
     Args:
       method: "fit", "evaluate" or "predict".
-      arguments: Its own, by name; changed.
+      arguments: The method's arguments, by name; changed in place.
     """
     if method != "fit":
         if isinstance(arguments["x"], AbstractFeed):
@@ -63,7 +67,7 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
             callback.watch(data, feed if isinstance(feed, AbstractFeed) else None)
     if not isinstance(feed, AbstractFeed) or not feed.is_fresh:
         return
-    # First, so that the others see the place.
+    # It comes first, so that the other callbacks see where the feed begins.
     first = _FirstEpoch(feed, arguments["steps_per_epoch"])
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks.insert(0, first)
@@ -73,7 +77,7 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def during(method: str, model: Any) -> Iterator[None]:
-    """Within it `method` of the model makes its iterators."""
+    """Tells the hooks of iterators, within the context, which method of the model makes them."""
     own = getattr(type(model), "make_predict_function", None)
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
     token = _PREDICTING.set(predicts)
@@ -86,7 +90,7 @@ def during(method: str, model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(arguments: dict[str, Any]) -> Iterator[None]:
-    """Raises what the feeds among the arguments make of an error that may come from them."""
+    """Raises a feed's own error in place of TensorFlow's, if a feed explains that."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -98,7 +102,7 @@ def explained(arguments: dict[str, Any]) -> Iterator[None]:
 
 
 class _FirstEpoch(keras.callbacks.Callback):
-    """Begins with the order of `initial_epoch`, or of where BackupAndRestore goes on."""
+    """A callback that begins a fresh feed at the first epoch: `initial_epoch`, or a backup's."""
 
     async_safe = True
 
@@ -114,7 +118,10 @@ class _FirstEpoch(keras.callbacks.Callback):
 
 @hook(TFEpochIterator, "__init__")
 def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) -> None:
-    """A feed goes on over the ends of its epochs where Keras counts steps; classes are weighted."""
+    """Makes an iterator over a feed, which is endless if `steps_per_epoch` ends the epochs.
+
+    With `class_weight` the feed itself weighs the examples of each share.
+    """
     feed = kwargs.get("x")
     if isinstance(feed, AbstractFeed):
         if kwargs.get("steps_per_epoch"):
@@ -126,9 +133,10 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         strategy = kwargs["distribute_strategy"]
         self._tfdp_counts = False
         if replicas_of(strategy) is None and not _is_default(strategy):
-            # It would fetch batches beforehand, and Keras one to learn its shape.
+            # Another strategy fetches batches beforehand, and Keras one to learn the shape, so a
+            # batch that was read must not count as trained.
             feed, self._tfdp_counts = feed.uncounted(), True
-        # It shuffles by itself; Keras would warn of its own default.
+        # A feed shuffles by itself; Keras would warn of its own default, `shuffle=True`.
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
     self._tfdp_gives_cuts = _PREDICTING.get()
@@ -137,7 +145,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
 
 @hook(TFEpochIterator, "_get_iterator")
 def get_iterator(original: Callable[..., Any], self: Any) -> Any:
-    """`predict` takes batches by itself, before its function does: with what is known of them."""
+    """Makes `predict`, which takes batches before its function does, take them as `Cut`s."""
     dataset = original(self)
     strategy = self._distribute_strategy
     if not self._tfdp_gives_cuts or replicas_of(strategy) is None:
@@ -146,7 +154,7 @@ def get_iterator(original: Callable[..., Any], self: Any) -> Any:
 
 
 class _Cuts:
-    """A distributed dataset whose iterators give `Cut`s where they can."""
+    """A distributed dataset whose iterators give `Cut`s where the place of shares is known."""
 
     def __init__(self, dataset: Any, strategy: Any) -> None:
         self._dataset = dataset
@@ -158,7 +166,7 @@ class _Cuts:
 
 @hook(EpochIterator, "_enumerate_iterator")
 def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
-    """The number of batches is that of the epoch that begins, not of the first."""
+    """Tells Keras the number of batches of the epoch that begins, which may not be the first's."""
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
@@ -167,7 +175,7 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
 
 
 def _counted(iterator: Any, feed: AbstractFeed, steps: Iterator[Any]) -> Iterator[Any]:
-    """Counts what each execution has trained when Keras asks for the next."""
+    """Counts the batches of each execution as trained when Keras asks for the next execution."""
     for step in steps:
         left = feed.batches_left
         yield step
@@ -181,7 +189,7 @@ def _is_default(strategy: tf.distribute.Strategy) -> bool:
 
 @hook(EpochIterator, "_interrupted_warning")
 def interrupted_warning(original: Callable[..., Any], self: Any) -> None:
-    """The end of an epoch whose length nobody knew beforehand is no shortage of data."""
+    """Warns of missing data as Keras does, unless a feed's epoch of unknown length has ended."""
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         feed.end()

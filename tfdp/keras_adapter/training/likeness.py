@@ -1,4 +1,4 @@
-"""What must be alike on all ranks: a model, what it was compiled with, and what it is given."""
+"""The description, as JSON, of what must be alike on all ranks: a model and its arguments."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from tfdp.manifest.configuration import configuration
 _NUMBERED = re.compile(r"_\d+(?=/|$)")
 _LONGEST = 300
 
-# Where a model's configuration names its layers, whose numbers differ between ranks.
+# The keys under which a model's configuration names its layers, whose numbers differ by rank.
 _NAMING = ("keras_history", "input_layers", "output_layers")
-# What says where a class is to be found, not what it does.
+# The keys that say where a class is to be found, not what it does.
 _ORIGIN = ("module", "registered_name", "build_config")
 
 
 def of_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Those of `fit`, `evaluate` or `predict` that are plain, and the arrays' sizes and ends; JSON.
+    """Describes the arguments of `fit`, `evaluate` or `predict`: plain values and arrays.
 
-    Each rank takes its share of the whole data: arrays that a rank has cut for itself would be cut
-    twice. Their ends differ even where their lengths do not.
+    An array is described by its size and its first and last example. Each rank takes its share of
+    the whole data, so arrays that a rank has cut for itself would be cut twice. Such arrays have
+    other ends on other ranks, even if their lengths are equal.
     """
     plain = (int, float, str, bool, type(None))
     described: dict[str, Any] = {
@@ -43,16 +44,16 @@ def of_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
             # pandas, SciPy and TensorFlow's sparse tensors have a shape, but are no arrays.
             if getattr(leaf, "shape", None) is not None:
                 described[f"array {ordinal} of argument {name}"] = _array(leaf)
-    # It asks the other ranks after each epoch, and waits for them.
+    # Telemetry asks the other ranks after each epoch and waits for them, so all must have it.
     telemetry = [c for c in feeding.callbacks_in(arguments) if isinstance(c, Telemetry)]
     described["the `sample_every` of Telemetry"] = [c.sample_every for c in telemetry]
     return described
 
 
 def of_model(model: Any) -> dict[str, Any]:
-    """Of a model, its layers and its optimizer, option by option; JSON.
+    """Describes a model, its layers, losses, metrics and optimizer, option by option.
 
-    Variables are there with their shape, dtype, a checksum and their first values.
+    A variable is described by its dtype, shape, first values and a checksum.
     """
     options: dict[str, Any] = {
         "steps_per_execution": getattr(model, "steps_per_execution", None),
@@ -60,7 +61,7 @@ def of_model(model: Any) -> dict[str, Any]:
         "run_eagerly": model.run_eagerly,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras warns of functions that cannot be saved.
+        warnings.simplefilter("ignore")  # Keras warns of functions that cannot be saved
         options |= dict(_compiled(model))
         options |= dict(_layers(model))
     optimizer = getattr(model, "optimizer", None)
@@ -92,7 +93,7 @@ def _compiled(model: Any) -> Iterator[tuple[str, Any]]:
         yield f"loss {ordinal}", _readable(_loss(loss))
     try:
         config = model.get_compile_config()
-    except Exception:  # of what a user gave, and Keras cannot describe
+    except Exception:  # Keras cannot describe everything that users give
         config = {}
     for name in ("loss_weights", "metrics", "weighted_metrics"):
         yield f"compile's {name}", _readable(_comparable(config.get(name), {}))
@@ -112,7 +113,7 @@ def _layers(model: Any) -> Iterator[tuple[str, Any]]:
     names = {layer.name: f"layer {ordinal}" for ordinal, layer in enumerate(layers)}
     for ordinal, layer in enumerate(layers):
         for option, value in configuration(layer).items():
-            if option == "layers":  # each comes by itself: what is left is how they are joined
+            if option == "layers":  # each layer is described by itself; here is how they are joined
                 value = [entry.get("inbound_nodes") for entry in value]
             told = _comparable({option: value}, names)
             for kept, text in told.items():
@@ -120,7 +121,7 @@ def _layers(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _comparable(value: Any, names: dict[str, str]) -> Any:
-    """A part of a configuration without what differs between ranks that do the same."""
+    """Returns a part of a configuration without what may differ between ranks that do the same."""
     if isinstance(value, dict):
         if value.get("class_name") == "__lambda__":
             return "a lambda"  # its code holds the path of its file
@@ -154,7 +155,7 @@ def _summary(variable: Any) -> str:
 
 
 def _readable(value: Any) -> Any:
-    """A short text; of an object its class, as its address differs between processes."""
+    """Returns a short text of a value; of an object the class, as addresses differ by process."""
     plain = (int, float, str, bool, type(None), dict, list, tuple)
     if not isinstance(value, plain):
         return _name(value)

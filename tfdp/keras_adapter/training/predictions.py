@@ -1,4 +1,4 @@
-"""What `predict` gives: the replicas' outputs, joined along the axis of the examples."""
+"""The outputs of `predict`: those of the replicas, joined along the axis of the examples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfdp.keras_adapter.variables.statistics import average_written
 
 
 class Predicting:
-    """The model in whose place Keras makes the function for `predict`: it predicts for a replica.
+    """A stand-in for the model, whose `predict_step` returns the outputs of one replica's share.
 
-    All else is the model's own; the function that Keras makes is kept here. Its step is replaced,
-    and not what Keras puts around it, which differs between versions (3.12 added a layer).
+    Keras makes the function for `predict` of it, and keeps it here; every other attribute is the
+    model's. Only the step is replaced, since the code around it differs between versions of Keras.
 
     Args:
-      model: The model.
+      model: The model whose function for `predict` is made.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -31,15 +31,15 @@ class Predicting:
         return getattr(self._model, name)
 
     def predict_step(self, data: Any) -> Any:
-        """Returns what the model's step gives for the rows of a `Cut`, and none for a stand-in.
+        """Returns the outputs of the model's step for the rows of a `Cut`; no rows for a stand-in.
 
         Args:
-          data: A `Cut`, or a share of which nothing more is known.
+          data: A `Cut`, or a share whose place in the batch is not known.
 
         Raises:
-          ValueError: The first axis of an output is not that of the examples. A scalar or a kernel,
-            an output that is time-major or of two rows an example, would come out in another shape
-            or order than from one device.
+          ValueError: The first axis of an output is not that of the examples. Joined along that
+            axis, a scalar, a kernel, a time-major output or one with two rows an example would have
+            another shape or order than on one device.
         """
         step = current()
         if not isinstance(data, Cut) or step is None:
@@ -60,7 +60,7 @@ class Predicting:
         leaves = tf.nest.flatten(outputs)
         inputs = [leaf for leaf in tf.nest.flatten(data) if _rank(leaf)]
         if not inputs:
-            return outputs  # of elements that are no batches
+            return outputs  # the elements of the data are no batches
         declared = _declared(self._model, leaves)
         joined = [
             _with_rows(step, leaf, inputs[0], declared[index], index)
@@ -70,7 +70,7 @@ class Predicting:
 
 
 def _rows_if(has_examples: tf.Tensor, leaf: Any) -> Any:
-    """The rows of what `predict` computed, or none of them."""
+    """Returns all rows of an output, or none if the replica has no examples."""
     if isinstance(leaf, tf.RaggedTensor):
         return leaf[: tf.where(has_examples, leaf.nrows(), 0)]
     if not isinstance(leaf, tf.Tensor) or leaf.shape.rank == 0:
@@ -79,9 +79,14 @@ def _rows_if(has_examples: tf.Tensor, leaf: Any) -> Any:
 
 
 def _with_rows(step: Step, output: Any, batch: Any, varies: bool, index: int) -> Any:
-    """`output`, if it has a row for each of the share's examples."""
+    """Returns `output` if it has a row for each example of the share; checks it if need be.
+
+    Raises:
+      ValueError: It has another number of rows.
+    """
     rows, examples = (leaf.shape[0] if _rank(leaf) else -1 for leaf in (output, batch))
-    # A length that is fixed where the share's is not is no number of examples, even where it fits.
+    # A fixed length is no number of examples if the share's length is not fixed, even if the two
+    # happen to be equal.
     fits = rows == examples if rows is not None else True
     if not (varies and fits):
         raise ValueError(_refusal(index, output.shape, examples))
@@ -95,7 +100,7 @@ def _with_rows(step: Step, output: Any, batch: Any, varies: bool, index: int) ->
 
 
 def _declared(model: keras.Model, leaves: list[Any]) -> list[bool]:
-    """Of each output, whether the model's graph of layers leaves its first axis open."""
+    """Returns for each output whether the model's graph of layers leaves its first axis open."""
     own_step = type(model).predict_step is keras.Model.predict_step
     outputs = tf.nest.flatten(getattr(model, "outputs", None) or []) if own_step else []
     inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])

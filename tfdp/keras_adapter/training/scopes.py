@@ -1,4 +1,4 @@
-"""What was made, or is done, on the wrong side of the scope: errors that say how to mend it."""
+"""The errors for objects made, or steps taken, on the wrong side of the strategy's scope."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _IN_A_LOOP = (
 
 @hook(BaseOptimizer, "build")
 def build(original: Callable[..., Any], self: BaseOptimizer, variables: Any) -> Any:
-    """An optimizer's first step, or `build` itself.
+    """Builds an optimizer, in its first step or on its own, after a check of its scope.
 
     Raises:
-      ScopeError: It is built outside the scope; or some of the variables have no copy on each
-        replica: replicas that write them would wait for each other for ever.
+      ScopeError: The optimizer is built outside the scope, or a variable has no copy on each
+        replica. Replicas that wrote such a variable would wait for each other for ever.
     """
     strategy = strategy_of_optimizer(self)
     if replicas_of(strategy) is not None:
@@ -47,10 +47,10 @@ def build(original: Callable[..., Any], self: BaseOptimizer, variables: Any) -> 
 def check_variables_are_known(
     original: Callable[..., Any], self: BaseOptimizer, variables: Any
 ) -> Any:
-    """Each of an optimizer's steps.
+    """Checks that an optimizer's step is made inside a replica.
 
     Raises:
-      ScopeError: It is made outside a replica.
+      ScopeError: The step is made outside a replica.
     """
     strategy = strategy_of_optimizer(self)
     if replicas_of(strategy) is not None and _outside_replicas(strategy):
@@ -75,7 +75,7 @@ def check_compiled_in_scope(model: Any) -> None:
 def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None:
     """Raises ScopeError if `owner` has a variable that was made outside the scope."""
     for variable in variables:
-        # An optimizer takes variables of TensorFlow, too.
+        # An optimizer takes variables of TensorFlow as well as of Keras.
         of_keras = isinstance(variable, KerasVariable)
         made = variable.value if of_keras else variable
         if getattr(made, "distribute_strategy", None) is not strategy:

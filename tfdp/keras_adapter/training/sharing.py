@@ -1,4 +1,4 @@
-"""What a replica knows of its part of the batch while it computes on it."""
+"""The share of the batch that a step of Keras' trainer computes on, set up around the step."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tfdp.keras_adapter.training import cut
 def sharing(
     step: Step, data: Any, custom_loss: str | None = None, windows: Windows | None = None
 ) -> Iterator[tuple[Any, tf.Tensor]]:
-    """Makes the examples in `data` the replica's share of the batch.
+    """Makes the examples in `data` the replica's share of the batch within the context.
 
     Args:
-      step: The replica's.
-      data: A `cut.Cut`, or a share of which nothing more is known.
-      custom_loss: As `Share` has it.
-      windows: As `Share` has them.
+      step: The replica's step.
+      data: A `cut.Cut`, or a share whose place in the batch is not known.
+      custom_loss: The attribute of `Share`.
+      windows: The attribute of `Share`.
 
     Yields:
       The share's rows, and the number of examples in the batch.
 
     Raises:
-      ValueError: As `draws.check`.
+      ValueError: The step used random numbers otherwise than they were drawn: see `draws.check`.
     """
     examples, before, total, computed, rows = cut.place(step, data)
     place = place_in_batch(step.strategy)
@@ -47,7 +47,7 @@ def sharing(
     share = Share(examples, weakref.ref(place), fraction, rows, not certain, custom_loss, windows)
     for leaf in tf.nest.flatten(data):
         mark(leaf, Mark.ROWS)
-    for own in (examples, fraction):  # constants, where shapes are fixed
+    for own in (examples, fraction):  # constants if shapes are fixed, but other on each replica
         mark(own, Mark.STATE)
     remembers = remembering() if tf.executing_eagerly() else contextlib.nullcontext()
     with step.sharing(share), remembers:
@@ -68,16 +68,19 @@ _OF_ANY_LENGTH = (
 
 
 def _of_any_length(data: Any) -> tuple[Any, int | None]:
-    """One example, traced as so many as a step may have; and how many, where that is still known.
+    """Hides from tracing that a share has one example: its tensors get an unknown number of rows.
 
-    Else a size of 1 would be the number of the replica's examples, or that of what all have once.
+    A size of 1 would be ambiguous: the number of examples, or one value for all examples.
+
+    Returns:
+      The tensors, and None; the given data and 1 if it holds sparse or ragged tensors.
     """
     leaves = tf.nest.flatten(data)
     if any(leaf is not None and not isinstance(leaf, tf.Tensor) for leaf in leaves):
         return data, 1
 
     def of_any_length(leaf: tf.Tensor | None) -> tf.Tensor | None:
-        if leaf is None or not leaf.shape.rank:  # or an unknown one
+        if leaf is None or not leaf.shape.rank:  # a scalar, or a tensor of unknown rank
             return leaf
         return tf.raw_ops.PlaceholderWithDefault(input=leaf, shape=[None, *leaf.shape[1:]])
 
@@ -85,7 +88,7 @@ def _of_any_length(data: Any) -> tuple[Any, int | None]:
 
 
 def place_in_batch(strategy: Any) -> tf.Variable:
-    """Each replica's `Share.place`, kept with the strategy as long as that lives."""
+    """Returns the variable of `Share.place`, one for a strategy and made at the first call."""
     state = strategy.adapter_state
     if state.place is None:
         with strategy.scope():

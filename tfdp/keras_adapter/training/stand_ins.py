@@ -1,8 +1,8 @@
-"""A replica without examples computes on another's, a stand-in, of which nothing is left.
+"""The hooks of the program's own sums and gathers, which leave stand-ins out.
 
-Losses, moments and gradients leave it out by `Share.counted` and `Share.scaled`, variables in
-`statistics`, and what `predict` returns `predictions`; here is what the program itself gathers and
-sums.
+A replica without examples computes on a stand-in, another replica's example, which must not count.
+Losses, moments and gradients leave it out by `Share.counted` and `Share.scaled`, variables by
+`variables.statistics`, and the outputs of `predict` by `predictions`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUM = tf.distribute.ReduceOp.SUM
 def all_reduce(
     original: Callable[..., Any], self: Any, reduce_op: Any, value: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The program's sum, or mean, of the replicas that have examples: a stand-in is left out."""
+    """Sums or averages the program's values over the replicas that have examples."""
     reduced = _reduced(original, self, reduce_op, value, *args, **kwargs)
     return _alike_on_all(reduced)
 
@@ -53,17 +53,18 @@ def _reduced(
 def all_gather(
     original: Callable[..., Any], self: Any, value: Any, axis: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """What the program gathers: a stand-in adds no row to it."""
+    """Gathers the program's values from the replicas that have examples."""
     share = _share_of_program()
     if share is not None and not isinstance(self, _Plain):
         value = tf.nest.map_structure(lambda leaf: _cut_off(share, leaf, axis), value)
-        # Its gradient gathers the lengths, of which none must be left out.
+        # The gradient of TensorFlow's `all_gather` gathers the tensors' lengths. None of them must
+        # be left out, so it is to use TensorFlow's own `all_gather`.
         self = _Plain(self, original)
     return _alike_on_all(original(self, value, axis, *args, **kwargs))
 
 
 def _alike_on_all(values: Any) -> Any:
-    """Notes in a step of Keras' trainer that `values` are the same on all replicas."""
+    """Marks `values`, in a step of Keras' trainer, as the same on all replicas."""
     step = current()
     if step is not None and step.share is not None:
         for value in tf.nest.flatten(values):
@@ -72,7 +73,7 @@ def _alike_on_all(values: Any) -> Any:
 
 
 class _Plain:
-    """A replica's context, whose `all_gather` is TensorFlow's."""
+    """A replica's context with TensorFlow's own `all_gather`."""
 
     def __init__(self, context: Any, all_gather: Callable[..., Any]) -> None:
         self._context = context
@@ -82,12 +83,12 @@ class _Plain:
         return getattr(self._context, name)
 
     def all_gather(self, value: Any, axis: Any, options: Any = None) -> Any:
-        """TensorFlow's."""
+        """Gathers as TensorFlow does, from every replica."""
         return self._all_gather(self._context, value, axis, options)
 
 
 def _share_of_program() -> Share | None:
-    """The share, if it may be empty and the program is what computes now."""
+    """Returns the share if the program's own code runs and the share may be empty, else None."""
     step = current()
     if step is None or step.share is None or step.phase is not Phase.PROGRAM:
         return None

@@ -1,4 +1,4 @@
-"""What Keras' step records, where a recorder is attached to the model: see `tfdp.recording`."""
+"""The recording of Keras' step, if a recorder is attached to the model: see `tfdp.recording`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tfdp.replicas import Trace, Value
 def step(
     recorder: recording.Recorder | None, trace: Trace, model: Any, data: Any
 ) -> Iterator[None]:
-    """One replica's step: its input, and within it whatever else records.
+    """Records a step of one replica and its wait for input, and lets others record within it.
 
     Args:
-      recorder: None where nothing is to be recorded.
-      trace: Whose step it is: each has a buffer on its device.
-      model: What is trained.
+      recorder: The model's recorder; None if nothing is to be recorded.
+      trace: The replica's identity: each replica has a buffer on its own device.
+      model: The model that is trained.
       data: The replica's share.
     """
     if recorder is None:
@@ -32,7 +32,8 @@ def step(
     tap = recording.Tap(recorder, trace.index)
     tap.add("steps", 1)
     if model.steps_per_execution == 1 and not tf.executing_eagerly():
-        # Within a loop the next batch is asked for before the step begins, eagerly before it all.
+        # With several steps per execution the next batch is asked for before the step begins, and
+        # eagerly before any operation of the step, so that the wait cannot be measured here.
         leaves = tf.nest.flatten(data, expand_composites=True)
         ready = tap.instant([leaf for leaf in leaves if tf.is_tensor(leaf)])
         tap.add("input_seconds", ready - tap.beginning())
@@ -41,7 +42,7 @@ def step(
 
 
 def examples(total: tf.Tensor) -> None:
-    """Records how many examples the step has on all replicas, a scalar."""
+    """Records the number of examples that the step has on all replicas, a scalar."""
     tap = recording.current()
     if tap is not None:
         tap.add("examples", total)
@@ -49,7 +50,11 @@ def examples(total: tf.Tensor) -> None:
 
 @contextlib.contextmanager
 def watching_buckets() -> Iterator[recording.BucketWatch | None]:
-    """Records the sum of the gradients that is made within."""
+    """Records the buckets of the gradients' sum that is made within the context.
+
+    Yields:
+      The watch to be told of the buckets; None if nothing is recorded.
+    """
     tap = recording.current()
     watch = None if tap is None else recording.BucketWatch(tap)
     yield watch
@@ -58,13 +63,13 @@ def watching_buckets() -> Iterator[recording.BucketWatch | None]:
 
 
 def trust_ratios(variables: int) -> contextlib.AbstractContextManager[None]:
-    """Records the trust ratios of the update of so many variables that is made within."""
+    """Returns a context that records the trust ratios of an update of so many variables."""
     tap = recording.current()
     return contextlib.nullcontext() if tap is None else tap.keeping_trust_ratios(variables)
 
 
 def gradient_norm(gradients: Sequence[Value | None]) -> None:
-    """Records the global norm of an update, if the step is a sample."""
+    """Records the global norm of an update's gradients, if the step is a sample."""
     tap = recording.current()
     given = [gradient for gradient in gradients if gradient is not None]
     if tap is None or not given:
@@ -77,7 +82,7 @@ def gradient_norm(gradients: Sequence[Value | None]) -> None:
 
 
 def _square_norm(gradient: Value) -> tf.Tensor:
-    """A float64 scalar. Rows that occur more than once are one row of the gradient."""
+    """Returns the squared norm of a gradient, a float64 scalar; repeated rows are added first."""
     if isinstance(gradient, tf.IndexedSlices):
         gradient = slices.merged(gradient).values
     return tf.cast(square_norm(gradient), tf.float64)

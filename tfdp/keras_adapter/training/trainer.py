@@ -1,4 +1,4 @@
-"""Keras' trainer: build without reading a batch, cut global batches, wrap each step."""
+"""The hooks of Keras' trainer that build without a batch, cut global batches and wrap each step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tfdp.replicas import Replicas, replicas_of
 def make_function(
     original: Callable[..., Any], self: Any, step_function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function for `fit` and `evaluate`: each replica's step knows its share of the batch."""
+    """Makes the function for `fit` and `evaluate`, in which each replica's step knows its share."""
     strategy = self.distribute_strategy
     replicas = replicas_of(strategy)
     if replicas is None:
@@ -67,7 +67,7 @@ def make_function(
 
 @hook(TensorFlowTrainer, "make_predict_function")
 def make_predict_function(original: Callable[..., Any], self: Any, force: bool = False) -> None:
-    """The function for `predict`, whose batches may be whole."""
+    """Makes the function for `predict`, which cuts batches that come whole."""
     strategy = self.distribute_strategy
     replicas = replicas_of(strategy)
     if replicas is None or (self.predict_function is not None and not force):
@@ -91,7 +91,7 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
 def maybe_symbolic_build(
     original: Callable[..., Any], self: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
-    """Builds from what the dataset declares: no batch is read to learn its shape.
+    """Builds the model from the shapes that the dataset declares, without reading a batch.
 
     A model that cannot be called with symbolic tensors is built by its first step, as on one
     device.
@@ -108,7 +108,7 @@ def maybe_symbolic_build(
     try:
         original(self, None, data_batch)
     except Exception as error:
-        # Whatever a model may raise for symbolic tensors; what is wrong with it shows in the step.
+        # A model may raise any error for symbolic tensors. If it is wrong, its first step shows it.
         logging.getLogger("tfdp").debug("The model is built by its first step.", exc_info=error)
         optimizer = self.optimizer
         all_built = all(layer.built for layer in flatten_layers(self))
@@ -119,7 +119,7 @@ def maybe_symbolic_build(
 
 @hook(Trainer, "compile")
 def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """What `compile` makes from names is made in the model's scope."""
+    """Compiles a model in its own scope, where the objects that `compile` makes belong."""
     scopes.check_compiled_in_scope(self)
     strategy: Any = getattr(self, "_distribute_strategy", None)
     compiling.note_asked(self, kwargs.get("jit_compile"))
@@ -131,7 +131,7 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
 
 @hook(ArrayDataAdapter, "get_tf_dataset")
 def get_tf_dataset(original: Callable[..., Any], self: ArrayDataAdapter) -> tf.data.Dataset:
-    """Arrays have a known number of batches: processes need not ask each other for the last."""
+    """Gives the dataset of arrays its number of batches; processes need not agree on its end."""
     dataset = original(self)
     if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
         return dataset
@@ -142,23 +142,23 @@ def get_tf_dataset(original: Callable[..., Any], self: ArrayDataAdapter) -> tf.d
 def reduce_per_replica(
     original: Callable[..., Any], values: Any, strategy: Any, reduction: str
 ) -> Any:
-    """Logs are the same on all replicas; what `predict` gives has the rows of all processes."""
+    """Joins the outputs of `predict` over all processes; takes the first replica's logs."""
     replicas = replicas_of(strategy)
     if replicas is None:
         return original(values, strategy, reduction)
     if reduction == "concat" and replicas.processes.world_size > 1:
-        # Keras joins the rows of the replicas in one process by itself.
+        # In one process Keras itself joins the replicas' rows.
         return tf.nest.map_structure(replicas.gather_rows, values)
-    # The mean of equal logs could differ in the last bit.
+    # Logs are the same on all replicas. Their mean could differ from them in the last bit.
     return original(values, strategy, "first" if reduction == "auto" else reduction)
 
 
 def _counts_without_a_batch(model: Any) -> bool:
-    """Whether Keras counts the step that finds data of unknown length at its end.
+    """Returns whether Keras counts a step that finds data of unknown length at its end.
 
-    It does on one device, where counting in `iterations` needs no batch and so is done before the
-    step fails; unless the gradients decide whether there is a step. Here the replicas' functions
-    wait for the batch, so that no replica counts where another does not.
+    On one device Keras does: adding to `iterations` needs no batch, and so is done before the step
+    fails. It does not if the gradients decide whether there is a step. Replicas wait for the batch
+    before they count, so that all count or none; the caller then adds the one step.
     """
     optimizer = getattr(model, "optimizer", None)
     conditional = keras.optimizers.LossScaleOptimizer
@@ -168,7 +168,12 @@ def _counts_without_a_batch(model: Any) -> bool:
 
 
 def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: Replicas) -> None:
-    """Raises ScopeError if the model, or a variable that it uses, was made outside the scope."""
+    """Checks that a model and all variables that it uses were made in the strategy's scope.
+
+    Raises:
+      ScopeError: The model or a variable was made outside the scope.
+      ValueError: A variable takes its gradient as its value, on several replicas.
+    """
     if strategy_of_model(model) is not strategy:
         raise ScopeError(
             "A model must be built in the scope of the strategy that it trains under, but "
@@ -226,7 +231,7 @@ def _one_replica(spec: Any) -> Any:
 
 
 def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
-    """Whole batches, as `train_on_batch` gives them, become one share per replica."""
+    """Returns an iterable of shares; whole batches, as from `train_on_batch`, are cut."""
     if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
         return strategy.extended.cuts(iterator)
 
