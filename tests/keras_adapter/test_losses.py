@@ -156,3 +156,34 @@ def test_losses_of_float64_stay_as_precise(kind, float64, trains_as_one_device):
         seen_tolerance=1e-12,
     )
     assert {weights.dtype.name for weights in outcome.weights} == {"float64"}
+
+
+class WeighsByVariables(keras.Model):
+    """A model that learns how much each example weighs in its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.answer = keras.layers.Dense(1)
+        self.weight = keras.layers.Dense(1, activation="softplus")
+        self.mean = losses.MeanSquaredError(reduction="mean_with_sample_weight")
+
+    def call(self, x):
+        return self.answer(x) + 0.0 * self.weight(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return self.mean(y, y_pred, sample_weight=self.weight(x)[:, 0])
+
+
+def test_weights_that_depend_on_variables_have_their_gradient(trains_as_one_device):
+    x = np.random.default_rng(0).normal(size=(sum(SIZES), 3)).astype("float32")
+
+    def build_and_compile():
+        model = WeighsByVariables()
+        model(x[:1])
+        model.compile(keras.optimizers.SGD(0.1))
+        return model
+
+    outcome, _ = trains_as_one_device(
+        build_and_compile, uneven_fit(x, np.sin(x.sum(1, keepdims=True)))
+    )
+    assert len(outcome.weights) == 4

@@ -176,7 +176,13 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
     @property
     def tally(self) -> Tally:
-        """The tally in which iterators count the batches that steps take."""
+        """The tally in which iterators count the batches that steps take.
+
+        >>> import numpy as np, tfdp
+        >>> batches = tfdp.data.pipeline(np.arange(4), 2, seed=1)
+        >>> batches.tally.read()[0], next(iter(batches)).shape[0], batches.tally.read()[0]
+        (0, 2, 1)
+        """
         return self._tally
 
     @property

@@ -266,16 +266,15 @@ def tally_specs(element_spec: Any) -> list[tf.TensorSpec]:
 
 def _described(source: Any) -> dict[str, Any]:
     """Returns, by name, the parts that both an iterator and its spec are made from."""
-    names = (
-        "input_workers",
-        "element_spec",
-        "strategy",
-        "options",
-        "cardinality",
-        "enable_get_next_as_optional",
-        "replica_order",
-    )
-    return {name: getattr(source, f"_{name}") for name in names}
+    return {
+        "input_workers": source._input_workers,
+        "element_spec": source._element_spec,
+        "strategy": source._strategy,
+        "options": source._options,
+        "cardinality": source._cardinality,
+        "enable_get_next_as_optional": source._enable_get_next_as_optional,
+        "replica_order": source._replica_order,
+    }
 
 
 def _all_or_none(there: tf.Tensor, said: list[Any]) -> tf.Tensor:

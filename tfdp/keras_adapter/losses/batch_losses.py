@@ -94,7 +94,11 @@ def reduce_values(
     scale = tf.ones([], dtype)
     if reduction in _MEANS:
         scale = tf.math.divide_no_nan(scale, total_divisor)
-    return _global_value(step, numerator, total * scale, scale)
+    value = total * scale
+    if weighted:
+        # Weights may depend on variables: the gradient of N / D is (dN - (N / D) dD) / D.
+        numerator -= tf.cast(value, numerator.dtype) * tf.cast(divisor, numerator.dtype)
+    return _global_value(step, numerator, value, scale)
 
 
 @hook(losses, "apply_mask")
@@ -188,9 +192,8 @@ def _share_that_divides_nothing() -> Share | None:
 def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
     """Returns the sums of scalars over replicas, made in one collective, as constants.
 
-    `_global_value` gives a loss its gradient, for which a replica needs its own numerator alone, so
-    the backward pass has no collective for the loss. On one device sample weights that depend on
-    variables have a gradient through the divisor of "mean_with_sample_weight"; here they have none.
+    `_global_value` gives a loss its gradient, for which a replica needs its own numerator and
+    divisor alone, so the backward pass has no collective for the loss.
     """
     packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
     assert step.share is not None
