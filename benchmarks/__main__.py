@@ -20,11 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Args:
-        arguments: the words after `python -m benchmarks`; by default those of this process.
+      arguments: The words after `python -m benchmarks`; by default those of this process.
 
     Returns:
-        The exit code: 0; 1 where a process failed or what must be equal is not; 2 where what was
-        asked for cannot be done.
+      The exit code: 0; 1 where a process failed or what must be equal is not; 2 where what was
+      asked for cannot be done.
     """
     parsed = build_parser().parse_args(arguments)
     return parsed.handler(parsed)

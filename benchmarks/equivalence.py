@@ -55,12 +55,12 @@ def run(replicas: int, console: Console | None = None) -> int:
     Cost: 13 processes, each about 10 s on two cores.
 
     Args:
-        replicas: logical CPU devices.
-        console: where to print; by default standard output.
+      replicas: Logical CPU devices.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where tfdp differs from one device by more than :data:`BOUND`, or
-        a process failed.
+      The exit code: 0, or 1 where tfdp differs from one device by more than :data:`BOUND`, or
+      a process failed.
     """
     from benchmarks.equivalence_cases import CASES
 

@@ -28,14 +28,14 @@ def measure(case: str, replicas: int, sides: Sequence[str] = ("tfdp", "stock")) 
     The process must have `replicas` logical CPU devices.
 
     Args:
-        case: a title in :data:`benchmarks.equivalence_cases.CASES`.
-        replicas: number of replicas.
-        sides: what to compare with one device.
+      case: A title in :data:`benchmarks.equivalence_cases.CASES`.
+      replicas: Number of replicas.
+      sides: What to compare with one device.
 
     Returns:
-        For `"tfdp"` and `"stock"` (`tf.distribute.MirroredStrategy`): `relative`, the largest
-        difference over the largest value of one device, NaN where the outcome is; or `error`, its
-        type, where there is no outcome to compare.
+      For `"tfdp"` and `"stock"` (`tf.distribute.MirroredStrategy`): `relative`, the largest
+      difference over the largest value of one device, NaN where the outcome is; or `error`, its
+      type, where there is no outcome to compare.
     """
     devices = [f"CPU:{index}" for index in range(replicas)]
     expected = _run(CASES[case], None)

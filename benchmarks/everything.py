@@ -87,7 +87,7 @@ def run(options: AllOptions) -> int:
     """Runs what is not there yet, and goes on past what fails.
 
     Returns:
-        The exit code: 0, or 1 where a command failed.
+      The exit code: 0, or 1 where a command failed.
     """
     options.output.mkdir(parents=True, exist_ok=True)
     failed = {}

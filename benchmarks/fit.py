@@ -32,7 +32,7 @@ class FitOptions:
     """The choices of one benchmark run.
 
     Raises:
-        ValueError: a value is out of its range, or they do not go together.
+      ValueError: A value is out of its range, or they do not go together.
 
     Example:
         >>> FitOptions(one_device=True).sides
@@ -115,11 +115,11 @@ def run(options: FitOptions, console: Console | None = None) -> int:
     x rounds, each 10 to 60 s on two cores.
 
     Args:
-        options: what to measure.
-        console: where to print; by default standard output.
+      options: What to measure.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where a process failed.
+      The exit code: 0, or 1 where a process failed.
     """
     console = console or Console()
     results: list[dict] = []
@@ -161,10 +161,10 @@ def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
     """A row for each side and kind of time: median, range, and tfdp's time divided by the side's.
 
     Args:
-        title: names the model and the number of replicas.
-        rounds: for each side, one result of :func:`benchmarks.fit_worker.measure` a round, or
-            None.
-        batch: examples per replica.
+      title: Names the model and the number of replicas.
+      rounds: For each side, one result of :func:`benchmarks.fit_worker.measure` a round, or
+        None.
+      batch: Examples per replica.
     """
     parameters = {r["parameters"] for results in rounds.values() for r in results if r is not None}
     counts = ", ".join(f"{count / 1e6:.2f} M parameters" for count in sorted(parameters))

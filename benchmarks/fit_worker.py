@@ -32,17 +32,17 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     """Times `model.fit` on logical CPU devices of this process, or of the cluster that it is in.
 
     Args:
-        side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`; in a cluster
-            `MultiWorkerMirroredStrategy`) or `"one_device"`, which
-            gets the same global batch and no strategy.
-        model: a name in :data:`benchmarks.models.MODELS`.
-        replicas: number of replicas.
-        batch: examples per replica.
-        steps: steps to time after the first.
+      side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`; in a cluster
+        `MultiWorkerMirroredStrategy`) or `"one_device"`, which
+        gets the same global batch and no strategy.
+      model: A name in :data:`benchmarks.models.MODELS`.
+      replicas: Number of replicas.
+      batch: Examples per replica.
+      steps: Steps to time after the first.
 
     Returns:
-        The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end
-        of its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
+      The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end
+      of its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
     """
     strategy = _strategy(side, 1 if side == "one_device" else replicas)
     keras.utils.set_random_seed(0)

@@ -14,13 +14,13 @@ def run_for_json(
     """As `run_module`, and parses the last line that is printed.
 
     Args:
-        module: a module that prints a JSON object as its last line.
-        arguments: its command line.
-        timeout_seconds: after this time the child is killed.
-        prefix: what the line begins with, before the JSON; others are passed by.
+      module: A module that prints a JSON object as its last line.
+      arguments: Its command line.
+      timeout_seconds: After this time the child is killed.
+      prefix: What the line begins with, before the JSON; others are passed by.
 
     Returns:
-        The object, or a :class:`Failure` where the child fails, says nothing or takes too long.
+      The object, or a :class:`Failure` where the child fails, says nothing or takes too long.
     """
     child = run_module(module, arguments, timeout_seconds)
     if isinstance(child, Failure):

@@ -19,9 +19,9 @@ def build_model(name: str) -> keras.Model:
     """Builds and compiles a model that is mostly communication, or mostly computation.
 
     Args:
-        name: `"mlp"`, three layers of 2048 units with 12.6 million parameters (50 MB of
-            gradients); or `"mobilenet"`, MobileNetV2 for 64x64 pixels with 2.3 million
-            parameters in 158 tensors.
+      name: `"mlp"`, three layers of 2048 units with 12.6 million parameters (50 MB of
+        gradients); or `"mobilenet"`, MobileNetV2 for 64x64 pixels with 2.3 million
+        parameters in 158 tensors.
     """
     import keras
 

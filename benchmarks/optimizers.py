@@ -58,11 +58,11 @@ def run(rounds: int, console: Console | None = None) -> int:
     Cost: 3 GB of memory traffic and some 0.5 s a round on two cores.
 
     Args:
-        rounds: how often each is timed.
-        console: where to print; by default standard output.
+      rounds: How often each is timed.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
     """
     console = console or Console()
     seconds = measure(rounds)

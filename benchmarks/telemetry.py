@@ -55,13 +55,13 @@ def run(rounds: int, steps: int, replicas: int, console: Console | None = None) 
     Cost: two traces of each model, then `2 * rounds * steps` steps: two minutes on two cores.
 
     Args:
-        rounds: how many calls of `fit` each side has.
-        steps: of each call; the first, which makes the iterator, is not timed.
-        replicas: logical CPU devices.
-        console: where to print; by default standard output.
+      rounds: How many calls of `fit` each side has.
+      steps: Of each call; the first, which makes the iterator, is not timed.
+      replicas: Logical CPU devices.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
     """
     console = console or Console()
     split_cpu(replicas)

@@ -63,17 +63,17 @@ def option(
     A `tuple[X, ...]` is given with commas between, or as several words where there is `nargs`.
 
     Args:
-        default: the field's; :data:`REQUIRED` for none. None: the option may be left out.
-        help: its text, with `%(default)s` where the default is to stand.
-        flags: its names; by default `--` and the field's. A name without dashes is of a word that
-            stands by its place.
-        at_least, at_most, above: limits of a number, or of each in a tuple.
-        choices: the strings that are allowed; of a tuple of them `all` means every one.
-        writes: of a path that a file is written to: the suffixes that it may have, or () for any.
-        example: what the errors recommend; by default the default.
-        parse: makes a value of a word, or raises ValueError with the whole message; by default the
-            field's type.
-        settings: other arguments of `ArgumentParser.add_argument`, such as `metavar`.
+      default: The field's; :data:`REQUIRED` for none. None: the option may be left out.
+      help: Its text, with `%(default)s` where the default is to stand.
+      flags: Its names; by default `--` and the field's. A name without dashes is of a word that
+        stands by its place.
+      at_least, at_most, above: Limits of a number, or of each in a tuple.
+      choices: The strings that are allowed; of a tuple of them `all` means every one.
+      writes: Of a path that a file is written to: the suffixes that it may have, or () for any.
+      example: What the errors recommend; by default the default.
+      parse: Makes a value of a word, or raises ValueError with the whole message; by default the
+        field's type.
+      settings: Other arguments of `ArgumentParser.add_argument`, such as `metavar`.
     """
     told = types.SimpleNamespace(**locals())  # all that is above, by its name
     return dataclasses.field(default=default, metadata={"option": told})
@@ -83,7 +83,7 @@ def check(options: Any) -> None:
     """Holds each option against its limits; for a dataclass' `__post_init__`.
 
     Raises:
-        ValueError: one is out of them; says what must hold, what was received and the fix.
+      ValueError: One is out of them; says what must hold, what was received and the fix.
     """
     for field in _fields(type(options)):
         value = getattr(options, field.name)
@@ -116,7 +116,7 @@ def options_of(parsed: argparse.Namespace, kind: Callable[..., Any]) -> Any:
     """The dataclass of what a parser with its options has read.
 
     Raises:
-        ValueError: an option is out of its limits.
+      ValueError: An option is out of its limits.
     """
     given = {field.name: getattr(parsed, field.name) for field in _fields(kind)}
     for name, value in given.items():
@@ -136,12 +136,12 @@ def add_command(
     """Adds a command with the options of a dataclass; what runs it is left in `handler`.
 
     Args:
-        commands: where to add it.
-        name: what it is called.
-        kind: the dataclass.
-        run: called with the options, and the parser for errors of use; returns the exit code. It
-            imports what is heavy.
-        words: other arguments of the parser, such as `help` and `description`.
+      commands: Where to add it.
+      name: What it is called.
+      kind: The dataclass.
+      run: Called with the options, and the parser for errors of use; returns the exit code. It
+        imports what is heavy.
+      words: Other arguments of the parser, such as `help` and `description`.
     """
     parser = commands.add_parser(name, **words)
     add_options(parser, kind)

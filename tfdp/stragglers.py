@@ -28,12 +28,12 @@ class Arrival:
     """When a rank comes to where all meet.
 
     Args:
-        rank: its number.
-        late_seconds: by how much more the median of the other ranks waited, the median over
-            samples; above 0 for a rank that comes late.
-        times_last: in how many samples no rank waited less; a tie counts for the first.
-        samples: how many sampled steps were looked at.
-        straggles: whether the others wait for it, see :func:`arrivals`.
+      rank: Its number.
+      late_seconds: By how much more the median of the other ranks waited, the median over
+        samples; above 0 for a rank that comes late.
+      times_last: In how many samples no rank waited less; a tie counts for the first.
+      samples: How many sampled steps were looked at.
+      straggles: Whether the others wait for it, see :func:`arrivals`.
     """
 
     rank: int
@@ -47,8 +47,8 @@ def stragglers(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[A
     """The ranks that the others wait for, by the rule and with the arguments of :func:`arrivals`.
 
     Returns:
-        Those that straggle, first the one that came last most often, of equals the later one; ()
-        if there are none.
+      Those that straggle, first the one that came last most often, of equals the later one; ()
+      if there are none.
 
     Example:
         >>> punctual, late = [0.050, 0.048, 0.051, 0.050, 0.049], [0.001, 0.004, 0.002, 0.0, 0.003]
@@ -74,15 +74,15 @@ def arrivals(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[Arr
     Cost: a sort of the ranks in each sample, in pure Python; 0.1 s for 1,000 ranks and 50 samples.
 
     Args:
-        waits: of each rank, in seconds from its arrival to the sum, one for each sample, the same
-            samples for all.
-        step_seconds: how long a step takes.
+      waits: Of each rank, in seconds from its arrival to the sum, one for each sample, the same
+        samples for all.
+      step_seconds: How long a step takes.
 
     Returns:
-        One for each rank; () with fewer than two ranks, or without samples.
+      One for each rank; () with fewer than two ranks, or without samples.
 
     Raises:
-        ValueError: ranks have different numbers of samples.
+      ValueError: Ranks have different numbers of samples.
 
     Example:
         >>> arrivals([[0.5] * 5, [0.25] * 5], step_seconds=2.0)[1]

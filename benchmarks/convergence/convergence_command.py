@@ -17,7 +17,7 @@ class ConvergenceOptions:
     """The choices of one sweep; what the task presets is known when they are made.
 
     Raises:
-        ValueError: a value is out of its range, or they do not go together.
+      ValueError: A value is out of its range, or they do not go together.
 
     >>> ConvergenceOptions("mlp", batches=(64, 4096)).run("lamb", 4096, 0.016, seed=0).micro_batch
     1024

@@ -23,7 +23,7 @@ def read(path: pathlib.Path) -> dict[Run, Outcome]:
     and the next `append` removes it.
 
     Raises:
-        LedgerError: another line cannot be read.
+      LedgerError: Another line cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -58,7 +58,7 @@ def locked(path: pathlib.Path) -> Iterator[None]:
     """Keeps other commands from adding to the file meanwhile; the system frees it at our end.
 
     Raises:
-        LedgerError: another command adds to it.
+      LedgerError: Another command adds to it.
     """
     with path.open("ab") as file:
         try:

@@ -15,9 +15,9 @@ def build_model(task: str, input_shape: tuple[int, ...], classes: int) -> keras.
     """The network of a task.
 
     Args:
-        task: one of `TASKS`.
-        input_shape: of one example.
-        classes: how many logits each label has.
+      task: One of `TASKS`.
+      input_shape: Of one example.
+      classes: How many logits each label has.
     """
     return _BUILDERS[task](input_shape, classes)
 

@@ -24,9 +24,9 @@ def draw(options: ConvergenceOptions, cells: Cells, path: pathlib.Path) -> None:
     """Draws test accuracy by batch, and validation accuracy by epoch at the largest batch.
 
     Args:
-        options: the sweep's.
-        cells: some of them with outcomes.
-        path: a PNG; it is replaced.
+      options: The sweep's.
+      cells: Some of them with outcomes.
+      path: A PNG; it is replaced.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -22,10 +22,10 @@ class Recipe:
     """One optimizer's, the same for every task and batch.
 
     Args:
-        description: the constants in words.
-        decay_power: of the polynomial after the warm-up.
-        tuned_at_every_batch: whether its learning rate is swept at every batch; otherwise only at
-            the base batch, and scaled linearly from there.
+      description: The constants in words.
+      decay_power: Of the polynomial after the warm-up.
+      tuned_at_every_batch: Whether its learning rate is swept at every batch; otherwise only at
+        the base batch, and scaled linearly from there.
     """
 
     description: str
@@ -53,10 +53,10 @@ def make_optimizer(
     """The optimizer of a recipe.
 
     Args:
-        name: one of `RECIPES`.
-        learning_rate: the highest, at the end of the warm-up.
-        training_steps: micro-batches of the whole training.
-        gradient_accumulation_steps: micro-batches of one update.
+      name: One of `RECIPES`.
+      learning_rate: The highest, at the end of the warm-up.
+      training_steps: Micro-batches of the whole training.
+      gradient_accumulation_steps: Micro-batches of one update.
     """
     import keras
 

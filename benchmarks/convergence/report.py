@@ -19,10 +19,10 @@ class Cell:
     """One optimizer at one batch.
 
     Args:
-        learning_rate: of the outcomes: the best, or the best as yet; None: nothing is known.
-        outcomes: of its seeds, as far as they are finished.
-        tuned: whether the learning rate is final.
-        at_edge: whether it is the lowest or the highest that was tried.
+      learning_rate: Of the outcomes: the best, or the best as yet; None: nothing is known.
+      outcomes: Of its seeds, as far as they are finished.
+      tuned: Whether the learning rate is final.
+      at_edge: Whether it is the lowest or the highest that was tried.
     """
 
     learning_rate: float | None

@@ -14,16 +14,16 @@ class Run:
     """Everything that decides how a training ends; two equal runs are one.
 
     Args:
-        task: one of `TASKS`.
-        optimizer: one of `RECIPES`.
-        batch: examples of one update.
-        learning_rate: the highest.
-        seed: of the initial weights and of the order of the examples.
-        epochs: how often each example is seen.
-        replicas: logical CPU devices.
-        micro_batch: the most examples of one step over all replicas.
-        examples: of the training split; None: all.
-        recipe_version: of the recipes.
+      task: One of `TASKS`.
+      optimizer: One of `RECIPES`.
+      batch: Examples of one update.
+      learning_rate: The highest.
+      seed: Of the initial weights and of the order of the examples.
+      epochs: How often each example is seen.
+      replicas: Logical CPU devices.
+      micro_batch: The most examples of one step over all replicas.
+      examples: Of the training split; None: all.
+      recipe_version: Of the recipes.
 
     >>> run = Run("mlp", "lamb", 4096, 0.016, 0, 20, 2, 1024)
     >>> run.step_batch, run.gradient_accumulation_steps
@@ -68,15 +68,15 @@ class Outcome:
     """How a run ended.
 
     Args:
-        val_accuracy: in [0, 1]; 0 where it diverged.
-        test_accuracy: likewise.
-        test_loss: mean cross-entropy in nats; None where it diverged.
-        diverged: whether the loss was infinite or not a number, which ended the run.
-        loss_by_epoch: of the training split, while it was seen; finite ones only.
-        val_accuracy_by_epoch: at the end of each epoch.
-        updates: of the weights.
-        seconds: of the training, without the start of the process.
-        versions: of what it was trained with.
+      val_accuracy: In [0, 1]; 0 where it diverged.
+      test_accuracy: Likewise.
+      test_loss: Mean cross-entropy in nats; None where it diverged.
+      diverged: Whether the loss was infinite or not a number, which ended the run.
+      loss_by_epoch: Of the training split, while it was seen; finite ones only.
+      val_accuracy_by_epoch: At the end of each epoch.
+      updates: Of the weights.
+      seconds: Of the training, without the start of the process.
+      versions: Of what it was trained with.
     """
 
     val_accuracy: float
@@ -99,7 +99,7 @@ def from_json(content: Mapping[str, Any]) -> tuple[Run, Outcome]:
     """What `to_json` was given.
 
     Raises:
-        ValueError: a field is missing or unknown, or is of the wrong kind.
+      ValueError: A field is missing or unknown, or is of the wrong kind.
     """
     names = {field.name for kind in (Run, Outcome) for field in dataclasses.fields(kind)}
     if not isinstance(content, Mapping) or content.keys() != names:

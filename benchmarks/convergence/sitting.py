@@ -36,16 +36,16 @@ def run(options: ConvergenceOptions, console: Console | None = None) -> int:
     results, and the same command goes on from there.
 
     Args:
-        options: the sweep's.
-        console: where to print; by default standard output.
+      options: The sweep's.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code: 0, also where the time was up before the end; 1 where a run's process
-        failed; 130 or 143 where Ctrl-C or SIGTERM ended it.
+      The exit code: 0, also where the time was up before the end; 1 where a run's process
+      failed; 130 or 143 where Ctrl-C or SIGTERM ended it.
 
     Raises:
-        LedgerError: the file of results cannot be read, or another command adds to it.
-        DataUnavailableError: the data are not to be had, or not so many examples.
+      LedgerError: The file of results cannot be read, or another command adds to it.
+      DataUnavailableError: The data are not to be had, or not so many examples.
     """
     console = console or Console()
     finished = ledger.read(options.results)
@@ -117,7 +117,7 @@ def _prepare(options: ConvergenceOptions) -> pathlib.Path | None:
     """Downloads what there is to download, and finds out here, not in each run, what is wrong.
 
     Returns:
-        For the transformer where its texts are.
+      For the transformer where its texts are.
     """
     data = None
     if options.task == "transformer":

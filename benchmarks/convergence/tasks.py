@@ -13,14 +13,14 @@ class Task:
     """One network on one data set.
 
     Args:
-        name: what `--task` calls it.
-        title: what the table and the picture call it.
-        base_batch: the small batch that the others are measured against.
-        batches: the default batches, in examples (for text: windows) of one update.
-        epochs: the default number, the same for every batch.
-        micro_batch: the most examples of one step over all replicas. A larger batch is that many,
-            accumulated.
-        learning_rates: for each optimizer where its sweep begins at the base batch.
+      name: What `--task` calls it.
+      title: What the table and the picture call it.
+      base_batch: The small batch that the others are measured against.
+      batches: The default batches, in examples (for text: windows) of one update.
+      epochs: The default number, the same for every batch.
+      micro_batch: The most examples of one step over all replicas. A larger batch is that many,
+        accumulated.
+      learning_rates: For each optimizer where its sweep begins at the base batch.
     """
 
     name: str

@@ -34,9 +34,9 @@ class Workers:
     """The processes that train, for use in a `with`, whose end kills those that still do.
 
     Args:
-        jobs: how many at once; each takes its share of the cores for the threads of an operation.
-        timeout_seconds: after which one is killed.
-        data: where the transformer's texts are.
+      jobs: How many at once; each takes its share of the cores for the threads of an operation.
+      timeout_seconds: After which one is killed.
+      data: Where the transformer's texts are.
     """
 
     def __init__(self, jobs: int, timeout_seconds: float, data: pathlib.Path | None) -> None:

@@ -29,10 +29,10 @@ class Case:
     """What is read, and by whom.
 
     Attributes:
-        what: The examples, and what is done to them.
-        shuffled: Over all examples; or in order.
-        examples: Of an epoch.
-        sides: For each a function that reads an epoch.
+      what: The examples, and what is done to them.
+      shuffled: Over all examples; or in order.
+      examples: Of an epoch.
+      sides: For each a function that reads an epoch.
     """
 
     what: str

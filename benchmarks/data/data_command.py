@@ -17,7 +17,7 @@ class DataOptions:
     """The choices of one benchmark run.
 
     Raises:
-        ValueError: a value is out of its range.
+      ValueError: A value is out of its range.
 
     Example:
         >>> DataOptions(sources=("arrays",)).rounds

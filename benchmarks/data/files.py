@@ -13,10 +13,10 @@ def write_images(folder: str, images: np.ndarray, labels: np.ndarray, size: int)
     """Writes a folder of JPEG files for each class.
 
     Args:
-        folder: Exists and is empty.
-        images: float32 in [0, 1], shape (examples, 28, 28, 1).
-        labels: shape (examples,).
-        size: height and width of the files' images; each pixel is repeated.
+      folder: Exists and is empty.
+      images: Float32 in [0, 1], shape (examples, 28, 28, 1).
+      labels: Shape (examples,).
+      size: Height and width of the files' images; each pixel is repeated.
 
     Cost: 1 ms for a file of 224 x 224.
     """

@@ -26,7 +26,7 @@ def seconds_of(case: Case, batch_size: int, rounds: int) -> dict[str, list[float
     traced once.
 
     Raises:
-        RuntimeError: A side reads another number of batches than the epoch has.
+      RuntimeError: A side reads another number of batches than the epoch has.
     """
     expected = math.ceil(case.examples / batch_size)
     for side, read in case.sides.items():
@@ -65,8 +65,8 @@ def fractions_read(folder: str, workers: int = 2) -> Sequence[float]:
     """What each worker reads in a shuffled epoch of one TFRecord file, as a fraction of the file.
 
     Args:
-        folder: Where the file of 512 records of 64 KiB is written.
-        workers: As many replicas, one each.
+      folder: Where the file of 512 records of 64 KiB is written.
+      workers: As many replicas, one each.
     """
     path = os.path.join(folder, "large.tfrecord")
     write_large_records(path, _RECORDS, _RECORD_BYTES)

@@ -27,14 +27,14 @@ def run(options: DataOptions, console: Console | None = None) -> int:
     cores with the defaults; 250 MB of temporary files.
 
     Args:
-        options: what to measure.
-        console: where to print; by default standard output.
+      options: What to measure.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
 
     Raises:
-        DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded.
+      DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded.
     """
     console = console or Console()
     with temporary_folder() as folder:
@@ -64,8 +64,8 @@ def rates_table(batch_size: int, results: Sequence[dict[str, Any]]) -> Table:
     """A row for each side: thousands of examples per second, and how many times as many tfdp reads.
 
     Args:
-        batch_size: Examples of a batch.
-        results: For each case `what`, `shuffled`, `examples`, and by side `seconds` of each round.
+      batch_size: Examples of a batch.
+      results: For each case `what`, `shuffled`, `examples`, and by side `seconds` of each round.
     """
     table = Table(
         title=f"Thousands of examples per second, batches of {batch_size}",

@@ -29,7 +29,7 @@ def parse_size(text: str) -> int:
     """Bytes, from a number with a unit.
 
     Raises:
-        ValueError: it is none, or less than one float32.
+      ValueError: It is none, or less than one float32.
 
     Example:
         >>> parse_size("1KB"), parse_size("2 MiB"), parse_size("64")
@@ -50,7 +50,7 @@ def parse_rate(text: str) -> float:
     """Bits per second, from a rate as `tc` writes it.
 
     Raises:
-        ValueError: it is none.
+      ValueError: It is none.
 
     Example:
         >>> parse_rate("200mbit"), parse_rate("1.5gbit")
@@ -70,7 +70,7 @@ class BenchOptions:
     """The choices of one benchmark run.
 
     Raises:
-        ValueError: a value is out of its range, or they do not go together.
+      ValueError: A value is out of its range, or they do not go together.
 
     Example:
         >>> BenchOptions(processes=4, hosts=2).host_of_ranks

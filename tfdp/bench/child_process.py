@@ -37,9 +37,9 @@ class Failure:
     """A child that did not deliver.
 
     Args:
-        command: what was run.
-        reason: the exit status, the signal or the deadline.
-        stderr_tail: the last lines that it wrote to standard error.
+      command: What was run.
+      reason: The exit status, the signal or the deadline.
+      stderr_tail: The last lines that it wrote to standard error.
     """
 
     command: str
@@ -56,12 +56,12 @@ def run_module(
     """Runs `python -m module arguments`.
 
     Args:
-        module: what to run.
-        arguments: its command line.
-        timeout_seconds: after this time the child is killed.
+      module: What to run.
+      arguments: Its command line.
+      timeout_seconds: After this time the child is killed.
 
     Returns:
-        What it printed, or a :class:`Failure` where it fails or takes too long.
+      What it printed, or a :class:`Failure` where it fails or takes too long.
     """
     command = [sys.executable, "-m", module, *arguments]
     try:

@@ -29,14 +29,14 @@ def hosts(count: int, rate: str | None) -> Iterator[list[str]]:
     What a killed run has left is taken down first.
 
     Args:
-        count: how many.
-        rate: what each may send, such as `"200mbit"` (a token bucket of 256 KiB); None: no limit.
+      count: How many.
+      rate: What each may send, such as `"200mbit"` (a token bucket of 256 KiB); None: no limit.
 
     Yields:
-        The names of their namespaces; host `i` has the address `address(i)`.
+      The names of their namespaces; host `i` has the address `address(i)`.
 
     Raises:
-        HostsError: this user, or this machine, cannot make them.
+      HostsError: This user, or this machine, cannot make them.
     """
     _check()
     _take_down_what_is_left()

@@ -22,13 +22,13 @@ def measure(
     """Bytes per second from one host to another.
 
     Args:
-        sender: what a command on the sending host begins with, such as `ip netns exec NAME`.
-        receiver: likewise, of the receiving host.
-        address: the receiver's.
-        seconds: how long to send.
+      sender: What a command on the sending host begins with, such as `ip netns exec NAME`.
+      receiver: Likewise, of the receiving host.
+      address: The receiver's.
+      seconds: How long to send.
 
     Raises:
-        RuntimeError: the two could not talk.
+      RuntimeError: The two could not talk.
     """
     module = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
     server = subprocess.Popen(

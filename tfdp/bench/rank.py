@@ -29,13 +29,13 @@ class Plan:
     """What the ranks of one engine measure.
 
     Args:
-        engine: `"tfdp"`, `"stock"` or `"gloo"`.
-        sides: what is measured: topologies, or the engine itself.
-        sizes: bytes of float32.
-        repeats: timed all-reduces for each side and size.
-        folder: where rank `r` writes `r.json`.
-        namespaces: of the hosts; empty for loopback.
-        host_of_ranks: for each rank the index of its host.
+      engine: `"tfdp"`, `"stock"` or `"gloo"`.
+      sides: What is measured: topologies, or the engine itself.
+      sizes: Bytes of float32.
+      repeats: Timed all-reduces for each side and size.
+      folder: Where rank `r` writes `r.json`.
+      namespaces: Of the hosts; empty for loopback.
+      host_of_ranks: For each rank the index of its host.
     """
 
     engine: str
@@ -56,8 +56,8 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
     """Times every side and size, the sides in turn.
 
     Returns:
-        For each side and size `seconds`, a list: from the call until the sum is known here, all
-        ranks beginning within a tiny all-reduce's time of each other; and `right`.
+      For each side and size `seconds`, a list: from the call until the sum is known here, all
+      ranks beginning within a tiny all-reduce's time of each other; and `right`.
     """
     engine = {"tfdp": _tfdp, "stock": _stock, "gloo": _gloo}[plan.engine](plan, rank)
     results = []

@@ -27,14 +27,14 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
     Cost: rounds x engines starts of all processes, some 10 s each, and the all-reduces themselves.
 
     Args:
-        options: what to measure.
-        console: where to print; by default standard output.
+      options: What to measure.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where an engine failed or a sum was wrong.
+      The exit code: 0, or 1 where an engine failed or a sum was wrong.
 
     Raises:
-        HostsError: the hosts cannot be built here; nothing was measured.
+      HostsError: The hosts cannot be built here; nothing was measured.
     """
     console = console or Console()
     engines = options.engines

@@ -16,10 +16,10 @@ class Measured:
     """One side and size in one run.
 
     Args:
-        side: the topology or engine.
-        size_bytes: what was summed.
-        seconds: of each all-reduce, on the slowest of its ranks.
-        right: whether every sum was.
+      side: The topology or engine.
+      size_bytes: What was summed.
+      seconds: Of each all-reduce, on the slowest of its ranks.
+      right: Whether every sum was.
     """
 
     side: str
@@ -33,9 +33,9 @@ class Bound:
     """What no all-reduce can beat: each host must send 2(h-1)/h of the bytes over its link.
 
     Args:
-        bytes_per_second: of one link, measured by one TCP stream.
-        ends: how many links' ends there are: hosts, or ranks where all are on one host.
-        ranks: how many ranks there are.
+      bytes_per_second: Of one link, measured by one TCP stream.
+      ends: How many links' ends there are: hosts, or ranks where all are on one host.
+      ranks: How many ranks there are.
 
     Example:
         >>> bound = Bound(24e6, ends=4, ranks=4)
@@ -103,9 +103,9 @@ def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None
     """Draws time over size for every side, and the bound, on logarithmic axes.
 
     Args:
-        measured: all of it.
-        bound: the line below all others.
-        path: a PNG; it is replaced.
+      measured: All of it.
+      bound: The line below all others.
+      path: A PNG; it is replaced.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -35,16 +35,16 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
     """Trains twice, prints the comparison and draws the curves.
 
     Args:
-        options: what to train, and on how many replicas.
-        console: where to print; by default standard output.
+      options: What to train, and on how many replicas.
+      console: Where to print; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where the weights differ by more than
-        :data:`RELATIVE_BOUND` of the largest weight; the launcher's where a
-        process failed.
+      The exit code: 0, or 1 where the weights differ by more than
+      :data:`RELATIVE_BOUND` of the largest weight; the launcher's where a
+      process failed.
 
     Raises:
-        tfdp.demo.images.DataUnavailableError: the images cannot be had.
+      tfdp.demo.images.DataUnavailableError: The images cannot be had.
     """
     console = console or Console()
     try:

@@ -17,7 +17,7 @@ class DemoOptions:
     """The choices of one demo run.
 
     Raises:
-        ValueError: a value is out of its range.
+      ValueError: A value is out of its range.
 
     Example:
         >>> DemoOptions(replicas=4).epochs

@@ -11,11 +11,11 @@ def prepare_devices(replicas: int) -> list[str]:
     Call it before TensorFlow touches a device.
 
     Returns:
-        Device names such as `["CPU:0", "CPU:1"]`, `replicas` of them. The first is also where an
-        unplaced model runs.
+      Device names such as `["CPU:0", "CPU:1"]`, `replicas` of them. The first is also where an
+      unplaced model runs.
 
     Raises:
-        RuntimeError: TensorFlow has already fixed its devices, and there are too few.
+      RuntimeError: TensorFlow has already fixed its devices, and there are too few.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) >= replicas:

@@ -23,10 +23,10 @@ class ImageData:
     """Labelled grey images.
 
     Args:
-        train_images: float32 in [0, 1], shape (examples, height, width, 1).
-        train_labels: int32 in [0, 10), shape (examples,).
-        test_images: as `train_images`; not used for training.
-        test_labels: as `train_labels`.
+      train_images: Float32 in [0, 1], shape (examples, height, width, 1).
+      train_labels: Int32 in [0, 10), shape (examples,).
+      test_images: As `train_images`; not used for training.
+      test_labels: As `train_labels`.
     """
 
     train_images: np.ndarray
@@ -39,8 +39,8 @@ def load(name: str) -> ImageData:
     """Loads `"digits"` or `"fashion_mnist"`.
 
     Raises:
-        DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded, or
-            scikit-learn, for the digits, is not installed.
+      DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded, or
+        scikit-learn, for the digits, is not installed.
 
     Example:
         >>> load("digits").train_images.shape
@@ -53,10 +53,10 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     """Reads a gzipped IDX file of bytes, the format in which MNIST and its kin are published.
 
     Returns:
-        A uint8 array of the shape that the file states.
+      A uint8 array of the shape that the file states.
 
     Raises:
-        ValueError: the file is not an IDX file of bytes, or is cut short.
+      ValueError: The file is not an IDX file of bytes, or is cut short.
     """
     with gzip.open(path, "rb") as file:
         content = file.read()

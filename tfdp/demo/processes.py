@@ -29,7 +29,7 @@ class RanksFailedError(RuntimeError):
     """A rank of the run did not end well; the launcher has said which one, and its last error.
 
     Args:
-        exit_code: the launcher's, not 0.
+      exit_code: The launcher's, not 0.
     """
 
     def __init__(self, exit_code: int) -> None:
@@ -47,11 +47,11 @@ def train_in_processes(
     3. This process reads both.
 
     Args:
-        options: what to train, and on how many replicas and processes.
-        on_steps: called now and then, in another thread, with the number of steps done.
+      options: What to train, and on how many replicas and processes.
+      on_steps: Called now and then, in another thread, with the number of steps done.
 
     Raises:
-        RanksFailedError: a rank failed, or the run was interrupted.
+      RanksFailedError: A rank failed, or the run was interrupted.
     """
     with temporary_folder() as name:
         folder = pathlib.Path(name)

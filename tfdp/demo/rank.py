@@ -23,7 +23,7 @@ def run(folder: pathlib.Path) -> None:
     """Trains with all other ranks; rank 0 leaves a byte for each step, and the result, in `folder`.
 
     Raises:
-        RankMismatchError: the ranks do not end with the same weights, bit for bit.
+      RankMismatchError: The ranks do not end with the same weights, bit for bit.
     """
     options: DemoOptions = pickle.loads((folder / OPTIONS).read_bytes())
     strategy = tfdp.DataParallelStrategy()

@@ -20,10 +20,10 @@ class TrainingRun:
     """What one training leaves behind.
 
     Args:
-        history: for `loss`, `accuracy`, `val_loss` and `val_accuracy` (the test split), a value
-            per epoch.
-        step_seconds: duration of every step after the first, which includes tracing.
-        weights: the model's weights, float32.
+      history: For `loss`, `accuracy`, `val_loss` and `val_accuracy` (the test split), a value
+        per epoch.
+      step_seconds: Duration of every step after the first, which includes tracing.
+      weights: The model's weights, float32.
     """
 
     history: dict[str, list[float]]
@@ -51,7 +51,7 @@ def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
     gradients by their own size.
 
     Args:
-        image_shape: (height, width, channels).
+      image_shape: (height, width, channels).
     """
     layers = keras.layers
     model = keras.Sequential(
@@ -88,12 +88,12 @@ def train(
     """Trains the network; the same `seed` gives the same initial weights and order of examples.
 
     Args:
-        data: the images.
-        strategy: a strategy, or None for one device.
-        epochs: passes over the training split.
-        batch_size: the global batch size.
-        seed: of weights and order.
-        on_step: called after every step.
+      data: The images.
+      strategy: A strategy, or None for one device.
+      epochs: Passes over the training split.
+      batch_size: The global batch size.
+      seed: Of weights and order.
+      on_step: Called after every step.
     """
     keras.utils.set_random_seed(seed)
     examples = len(data.train_images)

@@ -13,7 +13,7 @@ class DoctorOptions:
     """The choices of one examination.
 
     Raises:
-        ValueError: a value is out of its range.
+      ValueError: A value is out of its range.
 
     Example:
         >>> DoctorOptions(megabytes=4).large_elements

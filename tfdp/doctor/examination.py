@@ -28,7 +28,7 @@ def run(options: DoctorOptions) -> int:
     """Examines this process and its cluster. Rank 0 prints; the others only what fails on them.
 
     Returns:
-        The exit code: 0, also where there are hints; 1 where a check failed.
+      The exit code: 0, also where there are hints; 1 where a check failed.
     """
     environment = facts_.chosen(os.environ)
     try:

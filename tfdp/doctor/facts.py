@@ -27,15 +27,15 @@ class Facts:
     """What one rank knows of itself.
 
     Args:
-        rank: its number.
-        host: the name of its host.
-        pid: its process.
-        versions: of Python and the packages, None for one that is not installed.
-        cores: the numbers of the cores that it may use.
-        devices: of its replicas, such as `CPU:0`.
-        gpus: how many of the host's GPUs NVIDIA's driver shows to it.
-        built_with_cuda: whether its TensorFlow can use GPUs.
-        environment: the variables of :data:`VARIABLES` that are set.
+      rank: Its number.
+      host: The name of its host.
+      pid: Its process.
+      versions: Of Python and the packages, None for one that is not installed.
+      cores: The numbers of the cores that it may use.
+      devices: Of its replicas, such as `CPU:0`.
+      gpus: How many of the host's GPUs NVIDIA's driver shows to it.
+      built_with_cuda: Whether its TensorFlow can use GPUs.
+      environment: The variables of :data:`VARIABLES` that are set.
     """
 
     rank: int = 0
@@ -68,11 +68,11 @@ class Measurement:
     """The medians of what one rank measured.
 
     Args:
-        round_trip_seconds: from a message of this rank to those of all others, by rank 0; None in
-            one process.
-        small_seconds: an all-reduce of 4 bytes; None for one replica.
-        large_seconds: the large all-reduce; None for one replica.
-        right: whether both results were the sums; None for one replica.
+      round_trip_seconds: From a message of this rank to those of all others, by rank 0; None in
+        one process.
+      small_seconds: An all-reduce of 4 bytes; None for one replica.
+      large_seconds: The large all-reduce; None for one replica.
+      right: Whether both results were the sums; None for one replica.
     """
 
     round_trip_seconds: float | None = None
@@ -85,10 +85,10 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
     """Returns the facts of this process.
 
     Args:
-        rank: its number.
-        devices: of its replicas, with their full names or short ones.
-        built_with_cuda: see :class:`Facts`.
-        environment: those of :data:`VARIABLES` that the user has set.
+      rank: Its number.
+      devices: Of its replicas, with their full names or short ones.
+      built_with_cuda: See :class:`Facts`.
+      environment: Those of :data:`VARIABLES` that the user has set.
     """
     return Facts(
         rank=rank,

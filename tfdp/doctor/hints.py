@@ -20,8 +20,8 @@ class Hint:
     """Something to change.
 
     Args:
-        text: what should hold, what was found, and the fix.
-        ranks: whom it is about.
+      text: What should hold, what was found, and the fix.
+      ranks: Whom it is about.
     """
 
     text: str

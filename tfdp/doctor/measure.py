@@ -27,14 +27,14 @@ def measure(strategy: Any, large_elements: int, timeout_seconds: float) -> Measu
     Cost: 20 round trips, 22 small all-reduces and 7 large ones of float32.
 
     Args:
-        strategy: a `tfdp.DataParallelStrategy`.
-        large_elements: numbers in the large all-reduce.
-        timeout_seconds: the limit of all checks together in one process; in a cluster the
-            strategy keeps its own.
+      strategy: A `tfdp.DataParallelStrategy`.
+      large_elements: Numbers in the large all-reduce.
+      timeout_seconds: The limit of all checks together in one process; in a cluster the
+        strategy keeps its own.
 
     Raises:
-        tf.errors.OpError: an all-reduce failed, or did not end in time.
-        RuntimeError: another rank was lost, or is late.
+      tf.errors.OpError: An all-reduce failed, or did not end in time.
+      RuntimeError: Another rank was lost, or is late.
     """
     processes = processes_of(strategy)
     alone = processes.world_size == 1

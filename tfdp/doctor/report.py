@@ -50,9 +50,9 @@ def rank_lines(
     """Returns the table: a head, a line for each rank, and what the numbers mean.
 
     Args:
-        ranks: every rank of the cluster.
-        measured: what each of them measured; None where the checks did not end.
-        megabytes: size of the large all-reduce.
+      ranks: Every rank of the cluster.
+      measured: What each of them measured; None where the checks did not end.
+      megabytes: Size of the large all-reduce.
     """
     replicas = sum(len(facts.devices) for facts in ranks)
     head = ["rank", "host", "pid", "devices", "cores", "trip ms", "4 B ms"]

@@ -15,8 +15,8 @@ class CommandError(ValueError):
     """The command cannot be started.
 
     Args:
-        message: what must hold, what was received and the fix.
-        exit_code: what a shell would exit with: 127 (not found) or 126 (not executable).
+      message: What must hold, what was received and the fix.
+      exit_code: What a shell would exit with: 127 (not found) or 126 (not executable).
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -31,7 +31,7 @@ def resolve(words: Sequence[str]) -> list[str]:
     is not buffered. Every other first word is looked up as a shell does.
 
     Raises:
-        CommandError: there is no such script or program, or it is not executable.
+      CommandError: There is no such script or program, or it is not executable.
 
     Example:
         >>> import pathlib, tempfile

@@ -23,13 +23,13 @@ def run(options: RunOptions) -> int:
     """Starts the ranks, waits for all, and says on standard error what went wrong.
 
     Returns:
-        0 if every rank ended with 0. Else the exit code of the rank that failed first, 128 + the
-        signal if one killed it or the launcher; 124 where the limit ended the run; 1 if a rank
-        ended with 0 and made no strategy: it trained alone, or others waited for it.
+      0 if every rank ended with 0. Else the exit code of the rank that failed first, 128 + the
+      signal if one killed it or the launcher; 124 where the limit ended the run; 1 if a rank
+      ended with 0 and made no strategy: it trained alone, or others waited for it.
 
     Raises:
-        CommandError: there is no such command; nothing was started.
-        OSError: a folder cannot be written, or the system gives no process or port.
+      CommandError: There is no such command; nothing was started.
+      OSError: A folder cannot be written, or the system gives no process or port.
     """
     command = resolve(options.command)
     with ReservedPorts(options.processes) as reserved:

@@ -33,7 +33,7 @@ class LineSplitter:
     1 MiB. What the bytes mean is not looked at.
 
     Args:
-        clock: seconds, for the pace of a progress bar.
+      clock: Seconds, for the pace of a progress bar.
 
     Example:
         >>> lines = LineSplitter(clock=lambda: 0.0)
@@ -86,11 +86,11 @@ class Outlet:
     """A stream or a log, which takes what it can: the job matters more than its log.
 
     Args:
-        file: what is written to, without Python's buffer, which would keep what failed.
-        name: of it, for people.
+      file: What is written to, without Python's buffer, which would keep what failed.
+      name: Of it, for people.
 
     Attributes:
-        failure: the first error, of a full disk as a rule; what comes later is tried again.
+      failure: The first error, of a full disk as a rule; what comes later is tried again.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -105,7 +105,7 @@ class Outlet:
         """Writes everything at one time, and returns whether that was possible.
 
         Raises:
-            BrokenPipeError: nobody reads it any more.
+          BrokenPipeError: Nobody reads it any more.
         """
         try:
             with self._lock:
@@ -132,8 +132,8 @@ class Sink:
     r"""Takes the whole lines of all ranks; no two lines are ever mixed.
 
     Args:
-        stdout, stderr: the launcher's own streams.
-        on_broken: called once when nobody reads one of them any more.
+      stdout, stderr: The launcher's own streams.
+      on_broken: Called once when nobody reads one of them any more.
 
     Example:
         >>> import io
@@ -196,11 +196,11 @@ class RankStream(threading.Thread):
     """Passes on one stream of one rank, until it ends.
 
     Args:
-        rank: the prefix.
-        source: the descriptor to read.
-        sink: where the lines go.
-        target: which of the sink's streams.
-        log: a file for the output as it is, which the rank's streams share, or None.
+      rank: The prefix.
+      source: The descriptor to read.
+      sink: Where the lines go.
+      target: Which of the sink's streams.
+      log: A file for the output as it is, which the rank's streams share, or None.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
     """Prepares the folder as `prepare_log_folder` does, and opens an empty log for each rank.
 
     Raises:
-        OSError: the folder cannot be made or written.
+      OSError: The folder cannot be made or written.
     """
     try:
         prepare_log_folder(folder)

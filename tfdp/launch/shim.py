@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Supervises one command.
 
     Args:
-        arguments: the control pipe's descriptor, the report pipe's, and the command's words.
+      arguments: The control pipe's descriptor, the report pipe's, and the command's words.
     """
     control, report = int(arguments[0]), int(arguments[1])
     for descriptor in (control, report):

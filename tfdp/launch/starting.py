@@ -43,10 +43,10 @@ class ReservedPorts:
     passes by a port whose rank has not opened it yet.
 
     Args:
-        count: how many.
+      count: How many.
 
     Raises:
-        OSError: there are not so many free ports.
+      OSError: There are not so many free ports.
 
     Example:
         >>> with ReservedPorts(3) as reserved:
@@ -142,12 +142,12 @@ def rank_environment(
     and allocator settings yield to those that the user has set.
 
     Args:
-        ports: one per rank.
-        rank: whose environment.
-        devices_per_process: logical CPU devices, or None to leave that alone.
-        status_folder: where the strategy leaves word that it was made.
-        environ: the launcher's environment.
-        secret: what the ranks of this run know, in place of one that the user has set.
+      ports: One per rank.
+      rank: Whose environment.
+      devices_per_process: Logical CPU devices, or None to leave that alone.
+      status_folder: Where the strategy leaves word that it was made.
+      environ: The launcher's environment.
+      secret: What the ranks of this run know, in place of one that the user has set.
 
     Example:
         >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
@@ -181,16 +181,16 @@ class RankProcess:
     Its standard input is empty, since N processes cannot share a terminal's.
 
     Args:
-        rank: its number.
-        command: the program's path and its arguments.
-        environ: the whole environment.
+      rank: Its number.
+      command: The program's path and its arguments.
+      environ: The whole environment.
 
     Attributes:
-        stdout, stderr: descriptors to read its output from.
-        report: a descriptor that becomes readable when there is news for :meth:`read_report`.
-        returncode: the command's, negative for a signal; None while it runs.
-        ended_at: when the command ended, by `time.monotonic()`.
-        finished: nothing of it is left.
+      stdout, stderr: Descriptors to read its output from.
+      report: A descriptor that becomes readable when there is news for :meth:`read_report`.
+      returncode: The command's, negative for a signal; None while it runs.
+      ended_at: When the command ended, by `time.monotonic()`.
+      finished: Nothing of it is left.
     """
 
     def __init__(self, rank: int, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -238,7 +238,7 @@ class RankProcess:
         """Takes note of what the supervisor says, without waiting once `report` is readable.
 
         Args:
-            now: counts as the command's end if the supervisor was killed and says none.
+          now: Counts as the command's end if the supervisor was killed and says none.
         """
         chunk = os.read(self.report, 512)
         self._unread += chunk

@@ -95,11 +95,11 @@ class Supervisor:
     """Watches over the ranks of one run.
 
     Args:
-        ranks: the started ranks.
-        received: the launcher's signals.
-        describe: what is known of a failed rank by now.
-        absent: of the ranks that ended with 0 those for whose strategy others wait.
-        timeout_seconds: the limit of the whole run, or None.
+      ranks: The started ranks.
+      received: The launcher's signals.
+      describe: What is known of a failed rank by now.
+      absent: Of the ranks that ended with 0 those for whose strategy others wait.
+      timeout_seconds: The limit of the whole run, or None.
     """
 
     def __init__(

@@ -36,11 +36,11 @@ class Outcome:
     """The way in which a run ended.
 
     Args:
-        signal: the first signal that the launcher received and passed on, or None.
-        timed_out: whether the limit ended it.
-        failed: the ranks that failed of themselves, before all were ended.
-        unfinished: the ranks that had not ended by then.
-        absent: the ranks that ended with 0 while others waited for them to make their strategy.
+      signal: The first signal that the launcher received and passed on, or None.
+      timed_out: Whether the limit ended it.
+      failed: The ranks that failed of themselves, before all were ended.
+      unfinished: The ranks that had not ended by then.
+      absent: The ranks that ended with 0 while others waited for them to make their strategy.
     """
 
     signal: int | None
@@ -55,10 +55,10 @@ class Failure:
     """A rank that did not end with 0.
 
     Args:
-        rank: its number.
-        returncode: its exit code; for a signal, the number with a minus.
-        ended_at: when, in seconds.
-        said: the last lines that it wrote to standard error.
+      rank: Its number.
+      returncode: Its exit code; for a signal, the number with a minus.
+      ended_at: When, in seconds.
+      said: The last lines that it wrote to standard error.
 
     Example:
         >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
@@ -174,11 +174,11 @@ def verdict(
     """Returns the exit code, and what to say about it.
 
     Args:
-        options: what was asked for.
-        outcome: how the run ended.
-        failures: of every rank that did not end with 0, also of those that were made to end.
-        status_folder: where the ranks' strategies left word.
-        configs: the `TF_CONFIG` of each rank.
+      options: What was asked for.
+      outcome: How the run ended.
+      failures: Of every rank that did not end with 0, also of those that were made to end.
+      status_folder: Where the ranks' strategies left word.
+      configs: The `TF_CONFIG` of each rank.
     """
     if outcome.timed_out:
         return TIMED_OUT, _timeout_message(options, outcome)

@@ -36,7 +36,7 @@ def write_manifest(
 
     Returns:
       What is written; on other ranks what they would write.
-
+      
       - `format`: 1. `created`: the time, ISO 8601, UTC.
       - `command`: the words, interpreter included; `directory`: where it was started. What is given
         names such as `--api-key` and `wandb.api_key=` is `***`, in addresses and JSON, too.
@@ -53,7 +53,7 @@ def write_manifest(
         `dtype_policy`, `steps_per_execution`, `jit_compile`.
       - `hardware`: of this rank's host: its name (`host`), `cpu`, `cores` that the process may use,
         `memory_bytes`, `gpus` (models).
-
+      
       Numbers that JSON does not have are the strings "nan", "inf", "-inf". What an odd model,
       optimizer or data object fails to tell is a text, "cannot be described: ...".
 

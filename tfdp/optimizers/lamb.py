@@ -20,7 +20,7 @@ def bias_correction(decay: float, step: tf.Tensor) -> tf.Tensor:
     Exact to the last bits at step 1 too, where float32's 1 - 0.999 has lost four digits.
 
     Args:
-      decay: β, in [0, 1).
+      decay: Β, in [0, 1).
       step: A floating scalar, 1 at the first step.
 
     >>> round(float(bias_correction(0.999, tf.constant(1.0))), 9)
@@ -57,16 +57,16 @@ def lamb_step(
     4. x ← x - η · φ(‖x‖) / ‖u‖ · u; without the ratio if the variable is not `adapted`.
 
     Args:
-      gradient: g, of the weight's shape and dtype.
+      gradient: G, of the weight's shape and dtype.
       weight: x.
       momentum: m.
       velocity: v.
-      step: t, a floating scalar, 1 at the first step.
-      learning_rate: η, a scalar.
-      beta_1: β₁.
-      beta_2: β₂.
-      epsilon: ε.
-      weight_decay: λ.
+      step: T, a floating scalar, 1 at the first step.
+      learning_rate: Η, a scalar.
+      beta_1: Β₁.
+      beta_2: Β₂.
+      epsilon: Ε.
+      weight_decay: Λ.
       corrected: Whether the averages' bias is corrected.
       adapted: Whether the variable has a trust ratio.
       weight_norm_bounds: Those of φ.
@@ -123,11 +123,11 @@ class LAMB(AbstractLayerwiseOptimizer):
     Deviations from the paper: the ratio is 1 where φ(‖x‖) or ‖u‖ is zero.
 
     Args:
-      learning_rate: η: at least 0, a Keras schedule, or a callable without arguments.
-      beta_1: β₁, in [0, 1).
-      beta_2: β₂, in [0, 1).
-      epsilon: ε, above 0.
-      weight_decay: λ, at least 0, within the ratio; None or 0 for none.
+      learning_rate: Η: at least 0, a Keras schedule, or a callable without arguments.
+      beta_1: Β₁, in [0, 1).
+      beta_2: Β₂, in [0, 1).
+      epsilon: Ε, above 0.
+      weight_decay: Λ, at least 0, within the ratio; None or 0 for none.
       bias_correction: Whether the averages are divided by 1 - βᵗ; t counts updates, not
         micro-batches.
       exclude_from_weight_decay: Regular expressions, searched for in the paths of variables, such

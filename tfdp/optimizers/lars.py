@@ -35,14 +35,14 @@ def lars_step(
     3. w ← w - v; with Nesterov's momentum w ← w - (m·v + γ·λ·(g + β·w)).
 
     Args:
-      gradient: g, of the weight's shape and dtype.
+      gradient: G, of the weight's shape and dtype.
       weight: w.
       velocity: v.
-      learning_rate: γ, a scalar.
+      learning_rate: Γ, a scalar.
       momentum: m.
       nesterov: Whether the step looks ahead.
-      weight_decay: β.
-      trust_coefficient: η.
+      weight_decay: Β.
+      trust_coefficient: Η.
       adapted: Whether the variable has a local rate.
       weight_norm_bounds: Those of φ.
       trust_ratio_bounds: Those of λ.
@@ -94,11 +94,11 @@ class LARS(AbstractLayerwiseOptimizer):
     apply to the gradient that comes in (clipping) or the weights that go out (EMA).
 
     Args:
-      learning_rate: γ: at least 0, a Keras schedule, or a callable without arguments.
-      momentum: m, in [0, 1).
+      learning_rate: Γ: at least 0, a Keras schedule, or a callable without arguments.
+      momentum: M, in [0, 1).
       nesterov: Whether to use Nesterov's momentum.
-      trust_coefficient: η, above 0.
-      weight_decay: β, at least 0, within the local rate; None or 0 for none.
+      trust_coefficient: Η, above 0.
+      weight_decay: Β, at least 0, within the local rate; None or 0 for none.
       exclude_from_weight_decay: Regular expressions, searched for in the paths of variables, such
         as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing. Not by the
         model's name: it leads the paths of some models, and none of a model that was loaded.

@@ -24,7 +24,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
 
     Args:
       learning_rate: See the subclass; so for all others.
-      weight_decay: λ or β of the papers; None or 0 for none.
+      weight_decay: Λ or β of the papers; None or 0 for none.
       exclude_from_weight_decay: Patterns of paths; None for biases and normalization.
       exclude_from_layer_adaptation: As `exclude_from_weight_decay`.
       weight_norm_bounds: Those of φ(‖w‖).

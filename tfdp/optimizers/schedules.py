@@ -25,8 +25,8 @@ class Warmup(LearningRateSchedule):
     Args:
       after: A rate, at least 0, or any Keras schedule, whose steps are counted from the end of the
         warm-up.
-      warmup_steps: w, at least 0.
-      initial_learning_rate: i, at least 0.
+      warmup_steps: W, at least 0.
+      initial_learning_rate: I, at least 0.
 
     Raises:
       ValueError: A number is out of range, or `after` ends before the warm-up that leads to it.
@@ -99,12 +99,12 @@ class PolynomialDecay(LearningRateSchedule):
     `keras.optimizers.schedules.PolynomialDecay`, counted together.
 
     Args:
-      learning_rate: p, the highest rate, at least 0.
+      learning_rate: P, the highest rate, at least 0.
       training_steps: T, at least 1, the warm-up included; with `gradient_accumulation_steps=k`
         k times the updates.
-      warmup_steps: w, at least 0 and below T.
+      warmup_steps: W, at least 0 and below T.
       power: 2 for LARS (arXiv:1708.03888, Algorithm 1), 1 for LAMB (arXiv:1904.00962, section 4.1).
-      end_learning_rate: e, at least 0.
+      end_learning_rate: E, at least 0.
 
     Raises:
       ValueError: A number is out of range, or the warm-up as long as training, or longer.

@@ -72,7 +72,7 @@ def trust_ratio(
     Args:
       weight_norm: ‖w‖, a scalar.
       update_norm: ‖update‖, or what stands for it, a scalar.
-      coefficient: η of LARS.
+      coefficient: Η of LARS.
       weight_norm_bounds: Those of φ; see `clipped`.
       ratio_bounds: Clips the ratio itself.
 

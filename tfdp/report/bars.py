@@ -28,13 +28,13 @@ def bar_chart(
     """Returns bars of parts that lie end to end; None if there is none, or none is above 0.
 
     Args:
-        title: what they show.
-        values: the label of each bar, and its parts, none below 0.
-        names: the parts from left to right, with their names; a part is a colour of the page.
-        unit: of the axis.
-        words: writes a value.
-        of: what each bar stands for.
-        scale: what the axis' numbers are multiplied by, such as 1000 for milliseconds.
+      title: What they show.
+      values: The label of each bar, and its parts, none below 0.
+      names: The parts from left to right, with their names; a part is a colour of the page.
+      unit: Of the axis.
+      words: Writes a value.
+      of: What each bar stands for.
+      scale: What the axis' numbers are multiplied by, such as 1000 for milliseconds.
 
     Example:
         >>> values, names = [("rank 0", {"input": 1.0, "compute": 3.0})], {"compute": "work"}

@@ -27,14 +27,14 @@ class Chart:
     """A chart for the template.
 
     Args:
-        title: what it shows.
-        description: the same in a sentence, with numbers, for those who do not see it.
-        unit: the numbers' unit, and whether their axis is logarithmic.
-        svg: the drawing.
-        legend: (CSS classes, name) of each colour.
-        head: the columns of the table below.
-        rows: its cells.
-        note: what the reader must know of it.
+      title: What it shows.
+      description: The same in a sentence, with numbers, for those who do not see it.
+      unit: The numbers' unit, and whether their axis is logarithmic.
+      svg: The drawing.
+      legend: (CSS classes, name) of each colour.
+      head: The columns of the table below.
+      rows: Its cells.
+      note: What the reader must know of it.
     """
 
     title: str
@@ -52,11 +52,11 @@ class Bin:
     """Neighbouring points as one.
 
     Args:
-        x: the middle of their places.
-        median: of their values.
-        least: the least value.
-        largest: the largest value.
-        of: how many points there are.
+      x: The middle of their places.
+      median: Of their values.
+      least: The least value.
+      largest: The largest value.
+      of: How many points there are.
     """
 
     x: float
@@ -72,9 +72,9 @@ def thinned(
     """Returns at most `most` bins of equal numbers of points; what is not finite is left out.
 
     Args:
-        points: (x, y) by growing x.
-        most: how many bins.
-        band: (least, largest) of each point, if these are not the point itself.
+      points: (x, y) by growing x.
+      most: How many bins.
+      band: (least, largest) of each point, if these are not the point itself.
 
     Example:
         >>> thinned([(1, 5.0), (2, 7.0), (3, 1.0), (4, 1.0)], most=2)
@@ -111,10 +111,10 @@ def by_round_numbers(
     """Gives an axis of matplotlib at most `most` steps between round numbers, and ends it at such.
 
     Args:
-        axis: one of two.
-        ends: the least and the largest value that must be on it.
-        most: how many steps there may be; where `ends` are no round numbers, one more.
-        whole: whether only whole numbers are shown.
+      axis: One of two.
+      ends: The least and the largest value that must be on it.
+      most: How many steps there may be; where `ends` are no round numbers, one more.
+      whole: Whether only whole numbers are shown.
 
     Example:
         >>> from matplotlib.figure import Figure

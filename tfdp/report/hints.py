@@ -26,11 +26,11 @@ class Finding:
     """The finding of one rule.
 
     Args:
-        name: what was looked at.
-        measured: what was found, a sentence.
-        threshold: from when on there is advice.
-        advice: what to do, each a sentence with names of options in backquotes; empty where the
-            threshold is not reached.
+      name: What was looked at.
+      measured: What was found, a sentence.
+      threshold: From when on there is advice.
+      advice: What to do, each a sentence with names of options in backquotes; empty where the
+        threshold is not reached.
     """
 
     name: str
@@ -241,7 +241,7 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
     """Looks for steps that did not change the weights, because a gradient was not finite.
 
     Args:
-        counted: how many, and of how many.
+      counted: How many, and of how many.
 
     Example:
         >>> skipped_steps((3, 300)).advice, len(skipped_steps((30, 300)).advice)

@@ -30,12 +30,12 @@ class Series:
     """What one line is drawn from.
 
     Args:
-        name: for the legend.
-        points: (x, y) by growing x.
-        ink: one of the page's colours.
-        dashed: whether the line is.
-        band: (least, largest) of each point, shown behind the line; None for those of the points
-            that are drawn as one.
+      name: For the legend.
+      points: (x, y) by growing x.
+      ink: One of the page's colours.
+      dashed: Whether the line is.
+      band: (least, largest) of each point, shown behind the line; None for those of the points
+        that are drawn as one.
     """
 
     name: str
@@ -61,15 +61,15 @@ def line_chart(
     Long lines are drawn as medians of neighbours, with a band from the least to the largest.
 
     Args:
-        title: what it shows.
-        series: the lines.
-        x_label: "step" or "epoch".
-        unit: of the values.
-        zero: whether 0 is on the axis, as for times and rates.
-        may_be_logarithmic: whether the axis goes by powers of ten if all values are above 0 and the
-            largest is more than 50 times the smallest.
-        marks: where vertical lines are, which mean restarts.
-        note: what the reader must know of it.
+      title: What it shows.
+      series: The lines.
+      x_label: "step" or "epoch".
+      unit: Of the values.
+      zero: Whether 0 is on the axis, as for times and rates.
+      may_be_logarithmic: Whether the axis goes by powers of ten if all values are above 0 and the
+        largest is more than 50 times the smallest.
+      marks: Where vertical lines are, which mean restarts.
+      note: What the reader must know of it.
 
     Example:
         >>> chart = line_chart("Loss", [Series("loss", [(1, 2.0), (3, 1.0)], "s0")], x_label="step")
@@ -151,13 +151,13 @@ def area_chart(
     """Returns parts of a whole over steps, one on the other; None for fewer than two samples.
 
     Args:
-        title: what it shows.
-        samples: (x, value of each part) by growing x.
-        names: the parts from below to above, with their names; a part is a colour of the page.
-        x_label: "step".
-        unit: of the values.
-        words: writes a value.
-        marks: where vertical lines are, which mean restarts.
+      title: What it shows.
+      samples: (x, value of each part) by growing x.
+      names: The parts from below to above, with their names; a part is a colour of the page.
+      x_label: "step".
+      unit: Of the values.
+      words: Writes a value.
+      marks: Where vertical lines are, which mean restarts.
 
     Example:
         >>> samples = [(1, {"input": 1.0, "compute": 3.0}), (2, {"input": 2.0, "compute": 5.0})]

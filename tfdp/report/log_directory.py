@@ -23,10 +23,10 @@ class Run:
     """The contents of a log directory.
 
     Args:
-        directory: where.
-        ranks: the logs of rank 0, 1, ... of the latest start.
-        manifest: the object in `manifest.json`; None without one.
-        notes: what a reader of the report must know of the files, each a sentence.
+      directory: where.
+      ranks: The logs of rank 0, 1, ... of the latest start.
+      manifest: The object in `manifest.json`; None without one.
+      notes: What a reader of the report must know of the files, each a sentence.
     """
 
     directory: pathlib.Path
@@ -49,9 +49,9 @@ def read_run(directory: pathlib.Path) -> Run:
     """Reads a log directory, also one that is still being written.
 
     Raises:
-        LogError: it does not exist, or a rank's file is missing, damaged, of another run or of a
-            newer format, or there is no step in it.
-        OSError: a file cannot be read.
+      LogError: It does not exist, or a rank's file is missing, damaged, of another run or of a
+        newer format, or there is no step in it.
+      OSError: A file cannot be read.
 
     Example:
         >>> read_run(pathlib.Path("no/logs"))

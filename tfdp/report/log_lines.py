@@ -16,19 +16,19 @@ class Start:
     """A start of training on one rank; a restarted run has several.
 
     Args:
-        time: seconds since 1970.
-        rank: of the process that writes.
-        world_size: how many processes there are.
-        host: where it runs.
-        replicas: of all processes.
-        topology: how gradients are summed; None where it is not known.
-        optimizer: its name.
-        parameters: how many weights are trained.
-        epochs: up to which epoch `fit` was asked to train.
-        steps_per_execution: as it was compiled.
-        jit_compile: whether XLA compiles the step.
-        sample_every: how many steps apart the step is taken apart.
-        gradient_accumulation_steps: as the optimizer was asked for.
+      time: Seconds since 1970.
+      rank: Of the process that writes.
+      world_size: How many processes there are.
+      host: Where it runs.
+      replicas: Of all processes.
+      topology: How gradients are summed; None where it is not known.
+      optimizer: Its name.
+      parameters: How many weights are trained.
+      epochs: Up to which epoch `fit` was asked to train.
+      steps_per_execution: As it was compiled.
+      jit_compile: Whether XLA compiles the step.
+      sample_every: How many steps apart the step is taken apart.
+      gradient_accumulation_steps: As the optimizer was asked for.
     """
 
     time: float
@@ -53,24 +53,24 @@ class Step:
     Times are in seconds and of all these steps together, on this rank. None: not measured.
 
     Args:
-        time: when it ended, seconds since 1970.
-        step: counts from 1 over the whole run.
-        epoch: counts from 0.
-        steps: in this execution.
-        examples: of all replicas in these steps; None under a strategy that is not tfdp's.
-        seconds: that they took, and what came before the first of an epoch.
-        input_seconds: of these spent in waiting for input.
-        compute_seconds: forward and backward passes; on sampled steps only.
-        communication_seconds: from the backward pass's end to the last bucket's sum; sampled.
-        first_bucket_wait_seconds: from the arrival at the first bucket to its sum; sampled.
-        meeting_seconds: waiting for the few numbers of all ranks that the loss itself needs, before
-            the backward pass; sampled.
-        loss: as Keras logs it.
-        bytes_sent: by this rank.
-        loss_scale: after these steps.
-        skipped_steps: of these steps, those that did not change the weights.
-        gradient_norm: of the reduced, unscaled gradient before clipping; sampled.
-        trust_ratios: `min`, `median` and `max` over the layers; sampled, of LARS and LAMB.
+      time: When it ended, seconds since 1970.
+      step: Counts from 1 over the whole run.
+      epoch: Counts from 0.
+      steps: In this execution.
+      examples: Of all replicas in these steps; None under a strategy that is not tfdp's.
+      seconds: That they took, and what came before the first of an epoch.
+      input_seconds: Of these spent in waiting for input.
+      compute_seconds: Forward and backward passes; on sampled steps only.
+      communication_seconds: From the backward pass's end to the last bucket's sum; sampled.
+      first_bucket_wait_seconds: From the arrival at the first bucket to its sum; sampled.
+      meeting_seconds: Waiting for the few numbers of all ranks that the loss itself needs, before
+        the backward pass; sampled.
+      loss: As Keras logs it.
+      bytes_sent: By this rank.
+      loss_scale: After these steps.
+      skipped_steps: Of these steps, those that did not change the weights.
+      gradient_norm: Of the reduced, unscaled gradient before clipping; sampled.
+      trust_ratios: `min`, `median` and `max` over the layers; sampled, of LARS and LAMB.
     """
 
     time: float
@@ -134,11 +134,11 @@ def record(values: Mapping[str, Any], where: str) -> Record | None:
     """Returns what a line says; None for kinds that the report does not use.
 
     Args:
-        values: the line's JSON object.
-        where: its file and number, for errors.
+      values: The line's JSON object.
+      where: Its file and number, for errors.
 
     Raises:
-        LogError: a value is missing or not of its kind, or the format is newer than this tfdp.
+      LogError: A value is missing or not of its kind, or the format is newer than this tfdp.
 
     Example:
         >>> record({"kind": "end", "time": 12.5, "step": 3, "seconds": 9}, "rank0.jsonl, line 9")
@@ -154,7 +154,7 @@ def check_format(format_: int, what: str) -> None:
     """Refuses a format that this tfdp does not know.
 
     Raises:
-        LogError: it is newer.
+      LogError: It is newer.
 
     Example:
         >>> check_format(1, "`logs/manifest.json`")

@@ -22,11 +22,11 @@ class Fields:
     """The values of one line of a log.
 
     Args:
-        values: the JSON object.
-        where: the file and line, for errors.
+      values: The JSON object.
+      where: The file and line, for errors.
 
     Raises:
-        LogError: by all methods, where a value is missing or is not of its kind.
+      LogError: By all methods, where a value is missing or is not of its kind.
 
     Example:
         >>> fields = Fields({"step": 3, "loss": "nan"}, where="rank0.jsonl, line 2")

@@ -30,11 +30,11 @@ def write_page(options: ReportOptions) -> int:
     """Reads the logs, writes the page and says where it is.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
 
     Raises:
-        LogError: a log directory cannot be read; then nothing is written.
-        OSError: a file cannot be read or written.
+      LogError: A log directory cannot be read; then nothing is written.
+      OSError: A file cannot be read or written.
 
     Example:
         >>> import pathlib
@@ -56,9 +56,9 @@ def render(run: Run, compared: Sequence[Run], now: float) -> str:
     All that stands in the logs is escaped.
 
     Args:
-        run: what it is of.
-        compared: runs for the scaling efficiency, usually on other numbers of replicas.
-        now: seconds since 1970.
+      run: What it is of.
+      compared: Runs for the scaling efficiency, usually on other numbers of replicas.
+      now: Seconds since 1970.
 
     Example:
         >>> import pathlib

@@ -17,8 +17,8 @@ class Session:
     """The lines that a rank wrote from one start to the next.
 
     Args:
-        start: its first line.
-        last_time: the time of its last line, seconds since 1970.
+      start: Its first line.
+      last_time: The time of its last line, seconds since 1970.
     """
 
     start: Start
@@ -46,13 +46,13 @@ class RankLog:
     """The lines that one rank wrote, in the order of steps.
 
     Args:
-        sessions: one for each start.
-        steps: of all sessions; where a restart went back and repeated steps, the later ones.
-        epochs: of all sessions, without repeated ones.
-        stragglers: of all sessions, without repeated ones; an epoch may have several.
-        repeated_steps: how many steps were repeated.
-        restarts: the first steps of the second and later starts.
-        cut_lines: the numbers of lines that a kill cut off.
+      sessions: One for each start.
+      steps: Of all sessions; where a restart went back and repeated steps, the later ones.
+      epochs: Of all sessions, without repeated ones.
+      stragglers: Of all sessions, without repeated ones; an epoch may have several.
+      repeated_steps: How many steps were repeated.
+      restarts: The first steps of the second and later starts.
+      cut_lines: The numbers of lines that a kill cut off.
     """
 
     sessions: tuple[Session, ...]
@@ -85,8 +85,8 @@ def read_rank(path: pathlib.Path) -> RankLog | None:
     Cost: the file is read once, some 50 µs a line, and its numbers are kept.
 
     Raises:
-        LogError: a line in the middle is broken, or says what cannot be.
-        OSError: the file cannot be read.
+      LogError: A line in the middle is broken, or says what cannot be.
+      OSError: The file cannot be read.
 
     Example:
         >>> import tempfile

@@ -14,7 +14,7 @@ class ReportOptions:
     """The choices of one report.
 
     Raises:
-        ValueError: the output is no HTML file or has no place, or a directory is given twice.
+      ValueError: The output is no HTML file or has no place, or a directory is given twice.
 
     Example:
         >>> ReportOptions(pathlib.Path("logs")).page.as_posix()

@@ -15,14 +15,14 @@ class Point:
     """One run among others.
 
     Args:
-        directory: its logs.
-        replicas: of all its ranks.
-        ranks: how many processes.
-        examples_per_step: its global batch.
-        examples_per_second: of all replicas.
-        speedup: its rate over that of the run with the fewest replicas.
-        efficiency: its rate for each replica over that run's; 1 is ideal.
-        parameters: of its model, if known.
+      directory: Its logs.
+      replicas: Of all its ranks.
+      ranks: How many processes.
+      examples_per_step: Its global batch.
+      examples_per_second: Of all replicas.
+      speedup: Its rate over that of the run with the fewest replicas.
+      efficiency: Its rate for each replica over that run's; 1 is ideal.
+      parameters: Of its model, if known.
     """
 
     directory: pathlib.Path

@@ -17,14 +17,14 @@ class Wait:
     """The waits of one rank for the others.
 
     Args:
-        rank: its number.
-        host: where it runs.
-        wait_seconds: in a step, at the first bucket and before; the median over samples.
-        late_seconds: by how much more the median of the other ranks waited, the median over
-            samples; above 0 for a rank that comes late.
-        times_last: in how many samples no rank waited less.
-        samples: how many sampled steps all ranks have.
-        straggles: whether the others wait for it, see :func:`tfdp.stragglers.arrivals`.
+      rank: Its number.
+      host: Where it runs.
+      wait_seconds: In a step, at the first bucket and before; the median over samples.
+      late_seconds: By how much more the median of the other ranks waited, the median over
+        samples; above 0 for a rank that comes late.
+      times_last: In how many samples no rank waited less.
+      samples: How many sampled steps all ranks have.
+      straggles: Whether the others wait for it, see :func:`tfdp.stragglers.arrivals`.
     """
 
     rank: int

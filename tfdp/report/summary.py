@@ -18,20 +18,20 @@ class Headline:
     """A run in a few numbers; times are rank 0's.
 
     Args:
-        examples_per_second: examples of all replicas by the steps' time, :func:`steady` ones.
-        step_seconds: the median of one step's.
-        examples_per_step: the median; None, as the rate, where examples are not counted.
-        steps: the number of the last one.
-        epochs: how many are complete.
-        epochs_planned: up to which `fit` was asked to train, if known.
-        replicas: of all ranks.
-        ranks: how many processes.
-        hosts: their names, each once.
-        duration_seconds: from each start to its last line, together.
-        ended: whether training ended by itself.
-        last_time: of the last line, seconds since 1970.
-        only_first: whether there are no other times than those of first steps; see :func:`steady`.
-        logs: of the last epoch.
+      examples_per_second: Examples of all replicas by the steps' time, :func:`steady` ones.
+      step_seconds: The median of one step's.
+      examples_per_step: The median; None, as the rate, where examples are not counted.
+      steps: The number of the last one.
+      epochs: How many are complete.
+      epochs_planned: Up to which `fit` was asked to train, if known.
+      replicas: Of all ranks.
+      ranks: How many processes.
+      hosts: Their names, each once.
+      duration_seconds: From each start to its last line, together.
+      ended: Whether training ended by itself.
+      last_time: Of the last line, seconds since 1970.
+      only_first: Whether there are no other times than those of first steps; see :func:`steady`.
+      logs: Of the last epoch.
     """
 
     examples_per_second: float | None
@@ -93,9 +93,9 @@ class Curve:
     """A quantity by epoch, counted from 1.
 
     Args:
-        name: as Keras logs it, without `val_`.
-        training: (epoch, value) of training.
-        validation: likewise; empty without validation.
+      name: As Keras logs it, without `val_`.
+      training: (epoch, value) of training.
+      validation: Likewise; empty without validation.
     """
 
     name: str

@@ -47,11 +47,11 @@ def drawn(paint: Callable[[Axes, Said], None], height: float) -> markupsafe.Mark
     Cost: some 0.1 s.
 
     Args:
-        paint: is called with the axes and with a function that takes a text and returns the `gid`
-            of the artist which says it: as its own words if the artist is a text, else where the
-            pointer is on it. No text from a log may reach matplotlib by another way: it would
-            measure it, and read `$` as mathematics.
-        height: in pixels where the drawing is :data:`WIDTH` wide.
+      paint: Is called with the axes and with a function that takes a text and returns the `gid`
+        of the artist which says it: as its own words if the artist is a text, else where the
+        pointer is on it. No text from a log may reach matplotlib by another way: it would
+        measure it, and read `$` as mathematics.
+      height: In pixels where the drawing is :data:`WIDTH` wide.
 
     Example:
         >>> svg = drawn(lambda axes, said: axes.axvspan(0, 1, color=ink("s0"), gid=said("a<b")), 99)
