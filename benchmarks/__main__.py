@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all benchmarks; each leaves its function in `handler`."""
+    """Returns the parser of all benchmarks; each leaves its function in `handler`."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Prints the tables of README and docs; benchmarks/README.md says which is "

@@ -51,7 +51,7 @@ def _fit(
 
 @_case("`global_clipnorm`, `clipnorm`, `clipvalue`")
 def clipping() -> np.ndarray:
-    """The gradient is clipped after it is summed."""
+    """Returns the gradient is clipped after it is summed."""
     return np.concatenate(
         [
             _fit(keras.optimizers.SGD(0.1, **{name: bound}))
@@ -68,13 +68,13 @@ def accumulation() -> np.ndarray:
 
 @_case("`use_ema` with `ema_overwrite_frequency`")
 def averaging() -> np.ndarray:
-    """The average overwrites the weights every second step."""
+    """Returns the average overwrites the weights every second step."""
     return _fit(keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2))
 
 
 @_case("`LossScaleOptimizer`, one example overflows")
 def overflow() -> np.ndarray:
-    """An Inf in the last rows of the second batch, which another replica than the first sees."""
+    """Returns an Inf in the last rows of the second batch, which another replica than the first sees."""
     x = X[:32].copy()
     x[15] = np.inf
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), 8.0)
@@ -104,7 +104,7 @@ def random_layers() -> np.ndarray:
 
 @_case("a masked loss")
 def masking() -> np.ndarray:
-    """The replicas' sequences have different numbers of valid steps."""
+    """Returns the replicas' sequences have different numbers of valid steps."""
     model = keras.Sequential(
         [keras.Input([7], dtype="int32"), layers.Embedding(5, 4, mask_zero=True), layers.Dense(1)]
     )
@@ -135,7 +135,7 @@ def generator() -> np.ndarray:
 
 @_case("`BatchNormalization(synchronized=True)`, mean 1e4: its moving variance")
 def synchronized_moments() -> np.ndarray:
-    """One device gives the global batch's moments without synchronization."""
+    """Returns one device gives the global batch's moments without synchronization."""
     many = tf.distribute.has_strategy()
     model = keras.Sequential(
         [keras.Input([6]), layers.BatchNormalization(synchronized=many, momentum=0.0)]
@@ -162,7 +162,7 @@ def batch_logs() -> np.ndarray:
 
 @_case("string inputs")
 def strings() -> np.ndarray:
-    """A vocabulary inside the model."""
+    """Returns a vocabulary inside the model."""
     model = keras.Sequential(
         [
             keras.Input([1], dtype="string"),

@@ -119,6 +119,6 @@ def run(options: AllOptions) -> int:
 
 
 def _words(command: str) -> list[str]:
-    """The command's words, for this Python and its `tfdp`, also after `--`."""
+    """Returns the command's words, for this Python and its `tfdp`, also after `--`."""
     python = {"python": [sys.executable], "tfdp": [sys.executable, "-m", "tfdp"]}
     return [part for word in shlex.split(command) for part in python.get(word, [word])]

@@ -158,7 +158,7 @@ def run(options: FitOptions, console: Console | None = None) -> int:
 
 
 def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
-    """A row for each side and kind of time: median, range, and tfdp's time divided by the side's.
+    """Returns a row for each side and kind of time: median, range, and tfdp's time divided by the side's.
 
     Args:
       title: Names the model and the number of replicas.

@@ -115,7 +115,7 @@ def _optimizers() -> dict[str, Callable[[], Any]]:
 
 
 def _update(optimizer: Any) -> Callable[[], None]:
-    """A compiled update with given gradients; it returns when it is done."""
+    """Returns a compiled update with given gradients; it returns when it is done."""
     import keras
     import tensorflow as tf
 

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands; each leaves its function in `handler`."""
+    """Returns the parser of all subcommands; each leaves its function in `handler`."""
     parser = argparse.ArgumentParser(
         prog="tfdp",
         description="Data-parallel training for Keras 3: N replicas train like one device.",

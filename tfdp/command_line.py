@@ -113,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
 
 def options_of(parsed: argparse.Namespace, kind: Callable[..., Any]) -> Any:
-    """The dataclass of what a parser with its options has read.
+    """Returns the dataclass of what a parser with its options has read.
 
     Raises:
       ValueError: An option is out of its limits.
@@ -196,7 +196,7 @@ def _metavar(field: dataclasses.Field[Any]) -> str:
 
 
 def _element(hint: Any) -> tuple[Any, bool]:
-    """The type of one value, and whether there are several: `tuple[int, ...] | None` has ints."""
+    """Returns the type of one value, and whether there are several: `tuple[int, ...] | None` has ints."""
     inner = [part for part in typing.get_args(hint) if part not in (type(None), ...)]
     if typing.get_origin(hint) is tuple:
         return inner[0], True

@@ -109,7 +109,7 @@ def temporary_folder(parent: str | None = None) -> Iterator[str]:
 
 
 def _made(parent: str) -> tuple[str, int]:
-    """A folder and the descriptor whose lock says that it is in use."""
+    """Returns a folder and the descriptor whose lock says that it is in use."""
     while True:
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{_system()}-", dir=parent)
         # Before it is locked, another process may take it for a leftover and remove it.

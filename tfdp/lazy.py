@@ -12,7 +12,7 @@ from tfdp.hooks import versions
 def lazy_names(
     package: dict[str, Any], names: Mapping[str, tuple[str, str | None]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package.
+    """Returns the `__getattr__` and `__dir__` of a package.
 
     Args:
       package: Its `globals()`, with `__all__`; a name that was used is kept there.

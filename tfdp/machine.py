@@ -37,14 +37,14 @@ def versions() -> dict[str, str | None]:
 
 
 def cores() -> list[int]:
-    """The numbers of the cores that this process may use."""
+    """Returns the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def cpu_model() -> str | None:
-    """The processor's name, where the system tells it."""
+    """Returns the processor's name, where the system tells it."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(), re.MULTILINE)
     except OSError:
@@ -53,7 +53,7 @@ def cpu_model() -> str | None:
 
 
 def memory_bytes() -> int | None:
-    """The host's memory, where the system tells it."""
+    """Returns the host's memory, where the system tells it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -61,7 +61,7 @@ def memory_bytes() -> int | None:
 
 
 def gpus() -> list[str]:
-    """The models of the host's GPUs that NVIDIA's driver shows, whether they are used or not."""
+    """Returns the models of the host's GPUs that NVIDIA's driver shows, whether they are used or not."""
     try:
         folders = sorted(_NVIDIA_GPUS.iterdir())
     except OSError:
@@ -70,7 +70,7 @@ def gpus() -> list[str]:
 
 
 def short_device_name(device: str) -> str:
-    """A device's name without its process.
+    """Returns a device's name without its process.
 
     Example:
         >>> short_device_name("/job:worker/replica:0/task:1/device:CPU:0")

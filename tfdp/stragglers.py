@@ -44,7 +44,7 @@ class Arrival:
 
 
 def stragglers(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[Arrival, ...]:
-    """The ranks that the others wait for, by the rule and with the arguments of :func:`arrivals`.
+    """Returns the ranks that the others wait for, by the rule and with the arguments of :func:`arrivals`.
 
     Returns:
       Those that straggle, first the one that came last most often, of equals the later one; ()

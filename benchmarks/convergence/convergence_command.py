@@ -157,7 +157,7 @@ class ConvergenceOptions:
         )
 
     def run(self, optimizer: str, batch: int, learning_rate: float, seed: int) -> Run:
-        """The run of these choices."""
+        """Returns the run of these choices."""
         return Run(
             task=self.task,
             optimizer=optimizer,

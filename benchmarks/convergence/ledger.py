@@ -17,7 +17,7 @@ class LedgerError(ValueError):
 
 
 def read(path: pathlib.Path) -> dict[Run, Outcome]:
-    """All finished runs of the file, in its order; none where there is no file.
+    """Returns all finished runs of the file, in its order; none where there is no file.
 
     A last line without its end was being written when its writer was killed: it is passed over,
     and the next `append` removes it.

@@ -12,7 +12,7 @@ _HEADS = 2
 
 
 def build_model(task: str, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-    """The network of a task.
+    """Returns the network of a task.
 
     Args:
       task: One of `TASKS`.

@@ -96,7 +96,7 @@ def _draw_by_batch(axes: Any, options: ConvergenceOptions, cells: Cells) -> None
 
 
 def _floor(means: list[float]) -> float:
-    """The lower edge: below all means but those that lie under a gap."""
+    """Returns the lower edge: below all means but those that lie under a gap."""
     best = lowest = max(means, default=0.0)
     for mean in sorted(means, reverse=True):
         if lowest - mean > _GAP:

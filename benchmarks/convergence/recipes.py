@@ -50,7 +50,7 @@ assert RECIPES.keys() == set(OPTIMIZERS)
 def make_optimizer(
     name: str, learning_rate: float, training_steps: int, gradient_accumulation_steps: int
 ) -> Any:
-    """The optimizer of a recipe.
+    """Returns the optimizer of a recipe.
 
     Args:
       name: One of `RECIPES`.

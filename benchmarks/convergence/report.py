@@ -56,7 +56,7 @@ Cells = Mapping[tuple[str, int], Cell]
 
 
 def summarize(options: ConvergenceOptions, finished: Mapping[Run, Outcome]) -> Cells:
-    """All cells of the sweep, from any set of finished runs."""
+    """Returns all cells of the sweep, from any set of finished runs."""
     cells = {}
     for optimizer, batch in options.cells:
         rate, outcomes = cell_outcomes(options, finished, optimizer, batch)
@@ -67,7 +67,7 @@ def summarize(options: ConvergenceOptions, finished: Mapping[Run, Outcome]) -> C
 
 
 def rows(options: ConvergenceOptions, cells: Cells) -> list[list[str]]:
-    """The table's: a header, then a row for each optimizer with a column for each batch."""
+    """Returns the table's: a header, then a row for each optimizer with a column for each batch."""
     batches = sorted({batch for _, batch in cells})
     base = cells["sgd", options.base_batch].mean
     header = ["optimizer", *(f"{batch:,}" for batch in batches)]
@@ -89,7 +89,7 @@ def rows(options: ConvergenceOptions, cells: Cells) -> list[list[str]]:
 
 
 def rich_table(options: ConvergenceOptions, cells: Cells) -> Table:
-    """The table for a terminal."""
+    """Returns the table for a terminal."""
     header, *body = rows(options, cells)
     table = Table(title=_title(options), caption=_legend(options), show_lines=True)
     for name in header:
@@ -100,7 +100,7 @@ def rich_table(options: ConvergenceOptions, cells: Cells) -> Table:
 
 
 def markdown(options: ConvergenceOptions, cells: Cells) -> str:
-    """The table in Markdown, with what it was measured by."""
+    """Returns the table in Markdown, with what it was measured by."""
     header, *body = rows(options, cells)
     lines = [
         f"### {_title(options)}",

@@ -37,7 +37,7 @@ class Splits:
 
 
 def load(task: str, examples: int | None = None, data: pathlib.Path | None = None) -> Splits:
-    """The splits of a task.
+    """Returns the splits of a task.
 
     Args:
       task: One of `TASKS`.

@@ -24,7 +24,7 @@ Finished = Mapping[Run, Outcome]
 
 
 def needed(options: ConvergenceOptions, finished: Finished) -> list[Run]:
-    """The runs that can be started now, the most wanted first; none: the sweep is complete.
+    """Returns the runs that can be started now, the most wanted first; none: the sweep is complete.
 
     Args:
       options: The sweep's.
@@ -41,7 +41,7 @@ def needed(options: ConvergenceOptions, finished: Finished) -> list[Run]:
 def chosen_rate(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int
 ) -> float | None:
-    """The learning rate that the seeds of a cell run at; None: not known yet."""
+    """Returns the learning rate that the seeds of a cell run at; None: not known yet."""
     if not RECIPES[optimizer].tuned_at_every_batch and batch != options.base_batch:
         base = chosen_rate(options, finished, optimizer, options.base_batch)
         return None if base is None else base * batch / options.base_batch
@@ -54,7 +54,7 @@ def chosen_rate(
 def is_at_edge(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int, rate: float
 ) -> bool:
-    """Whether a swept rate is the lowest or the highest that was tried: a better may lie beyond."""
+    """Returns whether a swept rate is the lowest or the highest that was tried: a better may lie beyond."""
     if not RECIPES[optimizer].tuned_at_every_batch and batch != options.base_batch:
         return False
     rates = _rates_to_try(options, finished, optimizer, batch)
@@ -64,7 +64,7 @@ def is_at_edge(
 def cell_outcomes(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int
 ) -> tuple[float | None, list[Outcome]]:
-    """The learning rate of a cell and its finished seeds.
+    """Returns the learning rate of a cell and its finished seeds.
 
     Where the sweep of the cell is not complete: the best rate as yet, and seed 0.
     """
@@ -116,7 +116,7 @@ def _needed_by_cell(
 def _rates_to_try(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int
 ) -> list[float]:
-    """The first three, and one beyond while the best of them is at an edge; in order of wish."""
+    """Returns the first three, and one beyond while the best of them is at an edge; in order of wish."""
     start = starting_rate(options.described_task, optimizer, batch)
     rates = [start, start * 2, start / 2]
     while len(rates) < MOST_RATES and all(

@@ -79,7 +79,7 @@ def train(run: Run, splits: Splits) -> Outcome:
 
 
 def epoch_orders(run: Run, examples: int) -> np.ndarray:
-    """The indices of the examples of every step, shape (steps, step_batch)."""
+    """Returns the indices of the examples of every step, shape (steps, step_batch)."""
     generator = np.random.default_rng(run.seed)
     steps = examples // run.step_batch
     return np.concatenate(
@@ -91,7 +91,7 @@ def epoch_orders(run: Run, examples: int) -> np.ndarray:
 
 
 def _batches(run: Run, inputs: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
-    """The batches of all epochs, one after the other."""
+    """Returns the batches of all epochs, one after the other."""
     all_inputs, all_labels = tf.constant(inputs), tf.constant(labels)
     return (
         tf.data.Dataset.from_tensor_slices(epoch_orders(run, len(inputs)))

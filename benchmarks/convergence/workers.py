@@ -91,7 +91,7 @@ class Workers:
             process.stdin.flush()
 
     def wait(self) -> tuple[Run, Outcome | Failure]:
-        """The next that ends, or has taken too long."""
+        """Returns the next that ends, or has taken too long."""
         while True:
             for started in self._started:
                 late = time.monotonic() > started.deadline

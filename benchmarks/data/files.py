@@ -51,7 +51,7 @@ def write_large_records(path: str, number: int, record_bytes: int) -> None:
 
 
 def image_paths(folder: str) -> Iterator[tuple[str, int]]:
-    """The path and the label of each JPEG file, in the order of the names."""
+    """Yields the path and the label of each JPEG file, in the order of the names."""
     for label in sorted(os.listdir(folder)):
         for name in sorted(os.listdir(os.path.join(folder, label))):
             yield os.path.join(folder, label, name), int(label)

@@ -20,7 +20,7 @@ _RECORDS, _RECORD_BYTES = 512, 1 << 16
 
 
 def seconds_of(case: Case, batch_size: int, rounds: int) -> dict[str, list[float]]:
-    """The seconds of an epoch, from the call to its last batch, a value for each round, by side.
+    """Returns the seconds of an epoch, from the call to its last batch, a value for each round, by side.
 
     The sides take turns. Each reads one epoch before the first round, as what is traced then is
     traced once.

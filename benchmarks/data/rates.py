@@ -61,7 +61,7 @@ def run(options: DataOptions, console: Console | None = None) -> int:
 
 
 def rates_table(batch_size: int, results: Sequence[dict[str, Any]]) -> Table:
-    """A row for each side: thousands of examples per second, and how many times as many tfdp reads.
+    """Returns a row for each side: thousands of examples per second, and how many times as many tfdp reads.
 
     Args:
       batch_size: Examples of a batch.

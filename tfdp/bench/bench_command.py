@@ -26,7 +26,7 @@ _RATE_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def parse_size(text: str) -> int:
-    """Bytes, from a number with a unit.
+    """Returns bytes, from a number with a unit.
 
     Raises:
       ValueError: It is none, or less than one float32.

@@ -58,7 +58,7 @@ def hosts(count: int, rate: str | None) -> Iterator[list[str]]:
 
 
 def address(index: int) -> str:
-    """The address of host `index`.
+    """Returns the address of host `index`.
 
     Example:
         >>> address(1)

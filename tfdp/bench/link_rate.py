@@ -19,7 +19,7 @@ _DEADLINE_SECONDS = 30.0
 def measure(
     sender: Sequence[str], receiver: Sequence[str], address: str, seconds: float = 2.0
 ) -> float:
-    """Bytes per second from one host to another.
+    """Returns bytes per second from one host to another.
 
     Args:
       sender: What a command on the sending host begins with, such as `ip netns exec NAME`.

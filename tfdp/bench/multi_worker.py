@@ -11,7 +11,7 @@ from keras.src.backend.tensorflow import trainer
 
 
 def strategy() -> tf.distribute.Strategy:
-    """The stock strategy over the cluster in `TF_CONFIG`, with which `fit` starts.
+    """Returns the stock strategy over the cluster in `TF_CONFIG`, with which `fit` starts.
 
     Two patches: no symbolic build, which reduces a nested first batch (ValueError); and Keras is
     not told that the strategy is of many workers, or it reduces scalars over an axis.

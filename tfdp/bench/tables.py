@@ -48,15 +48,15 @@ class Bound:
     ranks: int
 
     def seconds(self, size_bytes: int) -> float:
-        """The least time for an all-reduce."""
+        """Returns the least time for an all-reduce."""
         return 2 * (self.ends - 1) / self.ends * size_bytes / self.bytes_per_second
 
     def bus_rate(self, size_bytes: int, seconds: float) -> float:
-        """Bytes per second that a ring over all ranks would have to send in that time."""
+        """Returns bytes per second that a ring over all ranks would have to send in that time."""
         return 2 * (self.ranks - 1) / self.ranks * size_bytes / seconds
 
     def describe(self, rate: str | None) -> str:
-        """The links in words, for a limit of `rate`."""
+        """Returns the links in words, for a limit of `rate`."""
         megabits = f"{self.bytes_per_second * 8 / 1e6:.0f} Mbit/s"
         if self.ends == self.ranks and rate is None:
             return f"{self.ranks} ranks. One TCP stream carries {megabits}."
@@ -65,7 +65,7 @@ class Bound:
 
 
 def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -> Table:
-    """A row for each side: median, range, bandwidths, ratio to the bound; the fastest first."""
+    """Returns a row for each side: median, range, bandwidths, ratio to the bound; the fastest first."""
     table = Table(
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
@@ -133,7 +133,7 @@ def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None
 
 
 def show_size(size_bytes: int) -> str:
-    """A size in the unit that suits it.
+    """Returns a size in the unit that suits it.
 
     Example:
         >>> show_size(1000), show_size(25_000_000)

@@ -155,7 +155,7 @@ def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
 
 
 def is_beside(door: socket.socket) -> bool:
-    """Whether all that this process listens with at the port is in the doorkeeper's group."""
+    """Returns whether all that this process listens with at the port is in the doorkeeper's group."""
     # With a default timeout Python would make the sockets non-blocking for whoever has them.
     usual = socket.getdefaulttimeout()
     socket.setdefaulttimeout(None)
@@ -184,7 +184,7 @@ def _is_beside(door: socket.socket) -> bool:
 
 
 def _has_both_families() -> bool:
-    """Whether gRPC listens by IPv6, with IPv4 mapped into it: where it may bind the loopback."""
+    """Returns whether gRPC listens by IPv6, with IPv4 mapped into it: where it may bind the loopback."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -154,7 +154,7 @@ class Board:
             return {rank: posts[rank] for rank in sorted(wanted)}
 
     def all_gather(self, subject: str, value: Any = None, payload: bytes = b"") -> list[Post]:
-        """Every rank's post on `subject`, in the order of ranks. All ranks must call it.
+        """Returns every rank's post on `subject`, in the order of ranks. All ranks must call it.
 
         The n-th call on a subject meets the n-th call of the others. Sends world_size * (world_size
         - 1) messages through rank 0.
@@ -169,7 +169,7 @@ class Board:
         self.all_gather(subject)
 
     def from_first(self, subject: str, value: Any = None, payload: bytes = b"") -> Post:
-        """Rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
+        """Returns Rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
         key = self._round(subject)
         if self.rank == 0:
             self._raise_failure()
@@ -178,7 +178,7 @@ class Board:
         return self.wait(key, [0], subject)[0]
 
     def number(self, text: str, count: int = 1) -> int:
-        """A number for `text`: the same on all ranks, whoever asks first, and no other text's.
+        """Returns a number for `text`: the same on all ranks, whoever asks first, and no other text's.
 
         Args:
           text: All ranks' name for what is numbered.
@@ -206,7 +206,7 @@ class Board:
     # ---- signs of life, and the end
 
     def sign(self, value: Any) -> None:
-        """A sign of life; `value` says where this rank is."""
+        """Returns a sign of life; `value` says where this rank is."""
         self._send({"type": "sign", "from": self.rank, "value": value})
 
     def signs(self) -> dict[int, tuple[float, Any]]:
@@ -216,7 +216,7 @@ class Board:
             return {rank: (now - at, value) for rank, (at, value) in self._signs.items()}
 
     def ended(self) -> dict[int, str | None]:
-        """The ranks whose script has ended, and with which error."""
+        """Returns the ranks whose script has ended, and with which error."""
         with self._changed:
             return dict(self._ended)
 

@@ -17,7 +17,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def host_of_peer(writer: asyncio.StreamWriter) -> str:
-    """The IP address of the other side."""
+    """Returns the IP address of the other side."""
     host: str = writer.get_extra_info("peername")[0]
     return host.removeprefix("::ffff:")
 

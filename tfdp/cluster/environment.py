@@ -12,7 +12,7 @@ from tfdp.cluster.spec import Cluster
 
 
 def detect(environ: Mapping[str, str] | None = None, resolver: Any = None) -> Cluster:
-    """The cluster that this process belongs to; one process where nothing describes a cluster.
+    """Returns the cluster that this process belongs to; one process where nothing describes a cluster.
 
     The first of these that there is decides: `resolver`, `TF_CONFIG`, MPI, Slurm. A source that is
     there but malformed is an error, the next one is not asked.
@@ -42,7 +42,7 @@ def detect(environ: Mapping[str, str] | None = None, resolver: Any = None) -> Cl
 
 
 def rank_in_environment(environ: Mapping[str, str] | None = None) -> int:
-    """The rank alone, as `detect` finds it, but without asking mpi4py: any one rank may call it.
+    """Returns the rank alone, as `detect` finds it, but without asking mpi4py: any one rank may call it.
 
     Args:
       environ: Environment variables; None for the process' own.

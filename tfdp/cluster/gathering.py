@@ -72,7 +72,7 @@ class Gathering:
                 stranger.transport.abort()
 
     def missing(self) -> list[int]:
-        """The ranks that are not there."""
+        """Returns the ranks that are not there."""
         return [r for r in range(self._cluster.world_size) if r not in self.introductions]
 
     def turned_away(self, ranks: Iterable[int]) -> str:

@@ -34,7 +34,7 @@ class SecretError(Exception):
 
 
 async def greet(stream: Stream, secret: str | None) -> dict[str, Any]:
-    """Rank 0's side; gives what the other says of itself.
+    """Returns Rank 0's side; gives what the other says of itself.
 
     Raises:
       SecretError: It has no secret, or another, or one where rank 0 has none.
@@ -57,7 +57,7 @@ async def greet(stream: Stream, secret: str | None) -> dict[str, Any]:
 
 
 async def introduce(stream: Stream, introduction: dict[str, Any], secret: str | None) -> None:
-    """The other side: says `introduction`, and returns once rank 0 has shown that it is rank 0.
+    """Returns the other side: says `introduction`, and returns once rank 0 has shown that it is rank 0.
 
     Raises:
       SecretError: Rank 0 has no secret, or another, or one where this process has none.

@@ -17,7 +17,7 @@ _MAX_DIGITS = 9  # of an index
 def from_jobs(
     jobs: Mapping[str, Any], task_type: object, task_index: object, source: str
 ) -> Cluster:
-    """The cluster of a job-to-addresses mapping, as its task `task_type`, `task_index` sees it.
+    """Returns the cluster of a job-to-addresses mapping, as its task `task_type`, `task_index` sees it.
 
     Args:
       jobs: Addresses of each job: a list, or a mapping from the task's index. Not empty.
@@ -54,7 +54,7 @@ def _refuse_other_task(task_type: object, source: str) -> None:
 
 
 def _tasks(jobs: Mapping[str, Any], source: str) -> dict[str, tuple[str, ...]]:
-    """The jobs that have tasks, by their canonical names, each with its addresses."""
+    """Returns the jobs that have tasks, by their canonical names, each with its addresses."""
     tasks: dict[str, tuple[str, ...]] = {}
     for name, entries in jobs.items():
         job = _ALIASES.get(name, name)

@@ -43,7 +43,7 @@ _SET_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS")
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
-    """The cluster that MPI's launcher started, or None if this process is not one of its ranks.
+    """Returns the cluster that MPI's launcher started, or None if this process is not one of its ranks.
 
     Known are Open MPI (`OMPI_COMM_WORLD_*`), MPICH and Intel MPI (`PMI_*`), and PMIx (`PMIX_RANK`).
     None of them lists addresses. The coordinator's is the first of these that there is:
@@ -141,7 +141,7 @@ def _local_size(environ: Mapping[str, str], names: _Variables) -> int | None:
 
 
 def _world(names: _Variables) -> tuple[tuple[int, int] | None, str]:
-    """Rank and size as mpi4py has them, and what to say if they are not the launcher's."""
+    """Returns Rank and size as mpi4py has them, and what to say if they are not the launcher's."""
     world, why_not = mpi4py_world.connect(names.open_mpi)
     if world is None:
         return None, why_not

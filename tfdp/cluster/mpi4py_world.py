@@ -13,7 +13,7 @@ from tfdp.cluster.spec import join_address
 
 @functools.cache
 def connect(open_mpi: bool | None) -> tuple[Any, str]:
-    """mpi4py's world, or None and the reason why there is none.
+    """Returns mpi4py's world, or None and the reason why there is none.
 
     Another MPI than the launcher's would abort every rank when it is initialised, or make a world
     of one rank. So its vendor is asked first.
@@ -38,7 +38,7 @@ def connect(open_mpi: bool | None) -> tuple[Any, str]:
 
 @functools.cache
 def broadcast_address(open_mpi: bool | None, all_local: bool) -> str:
-    """Rank 0's host and a port that is free there, on every rank. A collective, run once.
+    """Returns Rank 0's host and a port that is free there, on every rank. A collective, run once.
 
     Args:
       open_mpi: As for `connect`, which must have returned a world.

@@ -18,7 +18,7 @@ _ENTRY = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def expand_nodelist(nodelist: str) -> tuple[str, ...]:
-    """The nodes of a list as Slurm compresses it, in its order.
+    """Returns the nodes of a list as Slurm compresses it, in its order.
 
     Numbers keep their leading zeros. Of several brackets the last varies fastest.
 

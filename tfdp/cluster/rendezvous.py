@@ -192,7 +192,7 @@ async def _connect(
     timeout_seconds: float,
     secret: str | None,
 ) -> Stream:
-    """The stream to rank 0, to which this process has introduced itself."""
+    """Returns the stream to rank 0, to which this process has introduced itself."""
     assert cluster.coordinator is not None
     host, port = host_of(cluster.coordinator), port_of(cluster.coordinator)
     while True:

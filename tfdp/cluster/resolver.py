@@ -11,7 +11,7 @@ SOURCE = "cluster_resolver"
 
 
 def from_resolver(resolver: Any) -> Cluster:
-    """The cluster that a resolver describes; one process if it describes none.
+    """Returns the cluster that a resolver describes; one process if it describes none.
 
     Args:
       resolver: Has `cluster_spec()`, `task_type` and `task_id`, as TensorFlow's resolvers do. It

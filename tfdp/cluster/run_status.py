@@ -40,12 +40,12 @@ def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def ranks_without_strategy(folder: str, world_size: int) -> list[int]:
-    """The ranks that made no strategy."""
+    """Returns the ranks that made no strategy."""
     return [rank for rank in range(world_size) if not _mark(folder, rank, _MADE).exists()]
 
 
 def ranks_that_wait(folder: str, world_size: int) -> list[int]:
-    """The ranks that are making their first strategy: no such one is done before all have come."""
+    """Returns the ranks that are making their first strategy: no such one is done before all have come."""
     without = ranks_without_strategy(folder, world_size)
     return [rank for rank in without if _mark(folder, rank, _BEGUN).exists()]
 

@@ -30,7 +30,7 @@ HOW_TO_GIVE_ONE = (
 
 
 def made() -> str:
-    """A new secret, of 256 random bits.
+    """Returns a new secret, of 256 random bits.
 
     >>> len(made())
     64
@@ -39,7 +39,7 @@ def made() -> str:
 
 
 def in_environment(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The secret of this process, without white space around it; None where there is none.
+    """Returns the secret of this process, without white space around it; None where there is none.
 
     `TFDP_SECRET` goes before `TFDP_SECRET_FILE`.
 
@@ -88,7 +88,7 @@ def proof(secret: str, role: str, nonces: str, says: Mapping[str, Any] | None = 
 def proves(
     shown: object, secret: str, role: str, nonces: str, says: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether `shown`, which came from the network, is `role`'s proof; in constant time.
+    """Returns whether `shown`, which came from the network, is `role`'s proof; in constant time.
 
     >>> proves("nothing", "correct horse battery staple", "rank 0", "of one" + "of the other")
     False

@@ -27,7 +27,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
-    """The cluster of the `srun` step that this process is a task of, or None outside a step.
+    """Returns the cluster of the `srun` step that this process is a task of, or None outside a step.
 
     A batch script, and what it runs without `srun`, is one process whatever `SLURM_NTASKS` is.
     Rank 0 is on the first node of the step's list; that holds for the block, cyclic and plane
@@ -60,7 +60,7 @@ def rank(environ: Mapping[str, str]) -> int | None:
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Whether this process is a task of an `srun` step.
+    """Returns whether this process is a task of an `srun` step.
 
     >>> in_step({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"})  # the batch script
     False
@@ -70,7 +70,7 @@ def in_step(environ: Mapping[str, str]) -> bool:
 
 
 def size_variable(environ: Mapping[str, str]) -> str:
-    """The name of the variable that holds the step's number of tasks.
+    """Returns the name of the variable that holds the step's number of tasks.
 
     >>> size_variable({"SLURM_NTASKS": "4"})
     'SLURM_NTASKS'

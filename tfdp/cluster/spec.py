@@ -84,7 +84,7 @@ class Cluster:
 
     @classmethod
     def single(cls, source: str = NO_CLUSTER, job: str = "worker") -> Cluster:
-        """The cluster of one process.
+        """Returns the cluster of one process.
 
         >>> Cluster.single().world_size
         1
@@ -96,7 +96,7 @@ class Cluster:
 
 
 def split_address(address: str, where: str = "An address") -> tuple[str, int]:
-    """Host (an IPv6 one without its brackets) and port of "host:port".
+    """Returns host (an IPv6 one without its brackets) and port of "host:port".
 
     Args:
       address: A host's name, an IPv4 address or an IPv6 address in brackets, a colon and a port.
@@ -131,7 +131,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def host_of(address: str) -> str:
-    """The host of "host:port", an IPv6 one without its brackets.
+    """Returns the host of "host:port", an IPv6 one without its brackets.
 
     >>> host_of("[::1]:2222")
     '::1'
@@ -140,7 +140,7 @@ def host_of(address: str) -> str:
 
 
 def port_of(address: str) -> int:
-    """The port of "host:port".
+    """Returns the port of "host:port".
 
     >>> port_of("node-1:2222")
     2222
@@ -162,7 +162,7 @@ def cannot_listen(rank: int, port: int, error: Exception, why_there: str = "") -
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this one, by its loopback interface.
+    """Returns whether a host is this one, by its loopback interface.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "node-1", "10.0.0.1")]
     [True, True, True, False, False]

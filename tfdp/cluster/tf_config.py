@@ -13,7 +13,7 @@ VARIABLE = "TF_CONFIG"
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
-    """The cluster in `TF_CONFIG`, or None if the variable is not set or describes none.
+    """Returns the cluster in `TF_CONFIG`, or None if the variable is not set or describes none.
 
     Raises:
       ClusterError: The variable is not JSON, or not of TensorFlow's form, or this process is no

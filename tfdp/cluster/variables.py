@@ -15,7 +15,7 @@ _PORTS = range(20000, 60000)
 
 
 def integer(environ: Mapping[str, str], name: str, at_least: int = 0) -> int:
-    """The value of variable `name`, a whole number of at least `at_least`.
+    """Returns the value of variable `name`, a whole number of at least `at_least`.
 
     Raises:
       ClusterError: It is missing or something else.
@@ -38,7 +38,7 @@ def integer(environ: Mapping[str, str], name: str, at_least: int = 0) -> int:
 
 
 def rank_and_size(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
-    """Rank and world size from two variables.
+    """Returns Rank and world size from two variables.
 
     Raises:
       ClusterError: One is missing or no number, or the rank is outside the world.
@@ -57,7 +57,7 @@ def rank_and_size(environ: Mapping[str, str], rank_name: str, size_name: str) ->
 
 
 def chosen_coordinator(environ: Mapping[str, str], rank: int) -> str | None:
-    """Rank 0's address if the user has set `TFDP_COORDINATOR`, else None.
+    """Returns Rank 0's address if the user has set `TFDP_COORDINATOR`, else None.
 
     Raises:
       ClusterError: It is not host:port.
@@ -72,7 +72,7 @@ def chosen_coordinator(environ: Mapping[str, str], rank: int) -> str | None:
 
 
 def derived_port(*shared: object) -> int:
-    """A port from 20000 to 59999 that follows from values which all ranks share.
+    """Returns a port from 20000 to 59999 that follows from values which all ranks share.
 
     Nothing holds the port: another program may have it. `TFDP_COORDINATOR` is the way out.
 

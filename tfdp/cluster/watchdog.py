@@ -46,7 +46,7 @@ class Progress:
 
 
 def _where(sign: dict[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """The step, and what is waited for; collectives begun at once may end in any order."""
+    """Returns the step, and what is waited for; collectives begun at once may end in any order."""
     inside = sign["begun"] > sign["done"]
     return sign["steps"], ("a collective",) if inside else tuple(sign["waits"])
 

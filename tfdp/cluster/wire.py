@@ -25,7 +25,7 @@ class NoMessageError(ConnectionError):
 
 
 def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """The bytes of one message.
+    """Returns the bytes of one message.
 
     >>> frame({"type": "bye"})
     b'\\x00\\x00\\x00\\x0f\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00{"type": "bye"}'
@@ -37,7 +37,7 @@ def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
 async def read(
     reader: asyncio.StreamReader, most_bytes: float = math.inf
 ) -> tuple[dict[str, Any], bytes]:
-    """The next message of a stream.
+    """Returns the next message of a stream.
 
     Args:
       reader: The stream.

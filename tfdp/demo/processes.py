@@ -71,7 +71,7 @@ def train_in_processes(
 
 
 def rank_command(folder: pathlib.Path) -> tuple[str, ...]:
-    """The words that start a rank."""
+    """Returns the words that start a rank."""
     return (sys.executable, "-m", "tfdp.demo.rank", str(folder))
 
 

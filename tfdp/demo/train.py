@@ -42,7 +42,7 @@ class TrainingRun:
 
 
 def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
-    """A small convolutional network for images of 10 classes, compiled.
+    """Returns a small convolutional network for images of 10 classes, compiled.
 
     Everything in it is a function of the global batch and the seed, Dropout too, and is smooth, so
     that rounding errors stay rounding errors: BatchNormalization is synchronized; GELU instead of

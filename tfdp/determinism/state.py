@@ -32,12 +32,12 @@ def note_strategy_made() -> None:
 
 
 def strategy_was_made() -> bool:
-    """Whether this process has made a strategy of tfdp."""
+    """Returns whether this process has made a strategy of tfdp."""
     return _STATE.strategy_made
 
 
 def seeds() -> dict[str, Any]:
-    """The random state of the process, as far as it can be known; JSON.
+    """Returns the random state of the process, as far as it can be known; JSON.
 
     Returns:
       `seed`: the number; None where none was set. `set_by`: the function that it was given to;

@@ -25,7 +25,7 @@ class CommandError(ValueError):
 
 
 def resolve(words: Sequence[str]) -> list[str]:
-    """The command with its program's full name.
+    """Returns the command with its program's full name.
 
     A first word that ends in `.py` is a script for the Python that runs the launcher, whose output
     is not buffered. Every other first word is looked up as a shell does.

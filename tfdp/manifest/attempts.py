@@ -22,7 +22,7 @@ def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def trouble(error: Exception) -> str:
-    """A short text that stands in place of a description.
+    """Returns a short text that stands in place of a description.
 
     Example:
         >>> trouble(NotImplementedError())

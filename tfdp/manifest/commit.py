@@ -15,7 +15,7 @@ _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
 
 
 def commit(script: str | None, directory: str, timeout_seconds: float = 5.0) -> Any:
-    """The commit of the repository in which the program lies, or else of the working directory's.
+    """Returns the commit of the repository in which the program lies, or else of the working directory's.
 
     Args:
       script: The program's file; None where there is none.

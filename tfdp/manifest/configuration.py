@@ -49,7 +49,7 @@ def _configuration(thing: Any, depth: int) -> dict[str, Any]:
 
 
 def _arguments(thing: Any) -> Iterator[tuple[str, Any]]:
-    """The constructor's arguments that were kept, those of the class it inherits from first."""
+    """Yields the constructor's arguments that were kept, those of the class it inherits from first."""
     names: dict[str, None] = {}
     for kind in reversed(type(thing).__mro__):
         names |= dict.fromkeys(_parameters(kind))

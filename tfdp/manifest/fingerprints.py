@@ -47,7 +47,7 @@ def fingerprint(data: Any) -> dict[str, Any] | None:
 
 
 def fingerprint_arrays(arrays: Mapping[str, Any], whole_bytes: int = WHOLE_BYTES) -> dict[str, Any]:
-    """A checksum of arrays.
+    """Returns a checksum of arrays.
 
     Args:
       arrays: By their names; with `shape` and `dtype`.

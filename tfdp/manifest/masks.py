@@ -40,7 +40,7 @@ _USER_IN_ADDRESS = re.compile(r"""(?<=://)[^/\s"']+@""")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a part of the name says that its value is secret: of an option, a variable, a header.
+    """Returns whether a part of the name says that its value is secret: of an option, a variable, a header.
 
     Parts end at `.`, `_`, `-` and the like, at digits, and where camel case begins a new word.
 

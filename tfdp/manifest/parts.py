@@ -13,7 +13,7 @@ from tfdp.manifest.configuration import configuration
 
 
 def strategy_of(model: Any = None) -> Any:
-    """The model's strategy, or else the one whose scope is open; None: there is none.
+    """Returns the model's strategy, or else the one whose scope is open; None: there is none.
 
     Loads no TensorFlow.
     """

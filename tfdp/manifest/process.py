@@ -51,7 +51,7 @@ _HEADER = re.compile(r"([A-Za-z][\w-]*):\s")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change what TensorFlow, Keras, tfdp or their threads and memory do.
+    """Returns the variables that change what TensorFlow, Keras, tfdp or their threads and memory do.
 
     None whose name speaks of a secret is among them, and the texts are as `masked` leaves them.
 
@@ -68,7 +68,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """The words of a command line without what is given to names that speak of a secret.
+    """Returns the words of a command line without what is given to names that speak of a secret.
 
     Names are those of options, assignments and headers, and what `masked` finds within a word.
 

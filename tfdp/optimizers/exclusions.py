@@ -45,7 +45,7 @@ def checked(name: str, patterns: Sequence[str] | None) -> tuple[str, ...] | None
 def excluded(
     name: str, patterns: tuple[str, ...] | None, variables: Sequence[Any], lenient: bool = False
 ) -> tuple[bool, ...]:
-    """Whether each variable is left out: whether a pattern is found in its path.
+    """Returns whether each variable is left out: whether a pattern is found in its path.
 
     Args:
       name: The option that `patterns` were given to.

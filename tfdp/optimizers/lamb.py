@@ -49,7 +49,7 @@ def lamb_step(
     trust_ratio_bounds: Bounds = None,
     observe: Callable[[tf.Tensor], None] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """One step of one variable. Algorithm 2 of arXiv:1904.00962, with its symbols:
+    """Returns one step of one variable. Algorithm 2 of arXiv:1904.00962, with its symbols:
 
     1. m ← β₁·m + (1 - β₁)·g and v ← β₂·v + (1 - β₂)·g².
     2. m̂ = m / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ), if `corrected`.
@@ -221,7 +221,7 @@ class LAMB(AbstractLayerwiseOptimizer):
         self.assign_sub(variable, update)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, as JSON can hold them."""
         return {
             **super().get_config(),
             "beta_1": self.beta_1,

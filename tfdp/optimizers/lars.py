@@ -28,7 +28,7 @@ def lars_step(
     trust_ratio_bounds: Bounds = None,
     observe: Callable[[tf.Tensor], None] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """One step of one variable. Algorithm 1 of arXiv:1708.03888, with its symbols:
+    """Returns one step of one variable. Algorithm 1 of arXiv:1708.03888, with its symbols:
 
     1. λ = η · φ(‖w‖) / (‖g‖ + β‖w‖), the local rate; 1 if the variable is not `adapted`.
     2. v ← m·v + γ·λ·(g + β·w).
@@ -183,7 +183,7 @@ class LARS(AbstractLayerwiseOptimizer):
         self.assign_sub(variable, update)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, as JSON can hold them."""
         return {
             **super().get_config(),
             "momentum": self.momentum,

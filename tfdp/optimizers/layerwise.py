@@ -73,7 +73,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer that `get_config` describes; a pattern found in no path is warned of."""
+        """Returns the optimizer that `get_config` describes; a pattern found in no path is warned of."""
         self = super().from_config(config, custom_objects)
         self._is_loaded = True
         return self
@@ -126,7 +126,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         }
 
     def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:
-        """A slot of each name for each variable, zeros, float32 where the variable is half.
+        """Returns a slot of each name for each variable, zeros, float32 where the variable is half.
 
         >>> from tfdp.optimizers import LARS
         >>> optimizer, kernel = LARS(), keras.Variable([1.0, 2.0], dtype="float16", name="kernel")
@@ -147,7 +147,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         return super().add_variable(shape, initializer, dtype, *args, **kwargs)
 
     def in_float32(self, tensor: Any) -> tf.Tensor:
-        """A gradient or weight as a dense tensor in which sums are made: float32 of half precision.
+        """Returns a gradient or weight as a dense tensor in which sums are made: float32 of half precision.
 
         Rows of `tf.IndexedSlices`, whose `dense_shape` must be known, are added up where they occur
         more than once.
@@ -162,7 +162,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, as JSON can hold them."""
         patterns = {
             name: None if patterns is None else list(patterns)
             for name, patterns in self.exclusions.items()

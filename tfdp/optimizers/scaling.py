@@ -37,7 +37,7 @@ def scale_learning_rate(
     batch: int,
     rule: Literal["linear", "sqrt"] = "linear",
 ) -> float:
-    """The learning rate for a batch, from one that was tuned with another.
+    """Returns the learning rate for a batch, from one that was tuned with another.
 
     - `"linear"`: base · batch / base_batch. For SGD: one large step stands for several small ones
       that are averaged (Goyal et al., 2017, arXiv:1706.02677, section 2.1, with a warm-up).

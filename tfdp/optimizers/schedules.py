@@ -66,11 +66,11 @@ class Warmup(LearningRateSchedule):
             )
 
     def __call__(self, step: Any) -> Any:
-        """The rate at a step: a float32 scalar."""
+        """Returns the rate at a step: a float32 scalar."""
         return _after_warmup(self.after, step, self.warmup_steps, self.initial_learning_rate)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, as JSON can hold them."""
         after = self.after
         return {
             "after": float(after)
@@ -83,7 +83,7 @@ class Warmup(LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Warmup:
-        """The schedule that `get_config` describes."""
+        """Returns the schedule that `get_config` describes."""
         after = config["after"]
         if isinstance(after, dict):
             after = keras.optimizers.schedules.deserialize(after)
@@ -150,11 +150,11 @@ class PolynomialDecay(LearningRateSchedule):
         )
 
     def __call__(self, step: Any) -> Any:
-        """The rate at a step: a float32 scalar."""
+        """Returns the rate at a step: a float32 scalar."""
         return _after_warmup(self._decay, step, self.warmup_steps, 0.0)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, as JSON can hold them."""
         return {
             "learning_rate": float(self.learning_rate),
             "training_steps": self.training_steps,
@@ -166,7 +166,7 @@ class PolynomialDecay(LearningRateSchedule):
 
 
 def _after_warmup(after: Any, step: Any, warmup_steps: int, initial: float) -> Any:
-    """The rate at a step, where `after` follows a linear warm-up: a float32 scalar."""
+    """Returns the rate at a step, where `after` follows a linear warm-up: a float32 scalar."""
 
     def rate_after(step: Any) -> Any:
         rate = after(step) if isinstance(after, LearningRateSchedule) else float(after)
@@ -181,7 +181,7 @@ def _after_warmup(after: Any, step: Any, warmup_steps: int, initial: float) -> A
 
 
 def _length(schedule: Any) -> int | None:
-    """The number of steps after which a schedule is at its end; None if it has none."""
+    """Returns the number of steps after which a schedule is at its end; None if it has none."""
     module = keras.optimizers.schedules
     if isinstance(schedule, PolynomialDecay):
         return schedule.training_steps

@@ -13,7 +13,7 @@ Bounds = tuple[float, float] | None
 
 
 def square_norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The sum of squares.
+    """Returns the sum of squares.
 
     Half precision is summed in float32: squares of float16 overflow at 256.
 
@@ -33,7 +33,7 @@ def square_norm(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm, in the dtype of `square_norm`.
+    """Returns the Euclidean norm, in the dtype of `square_norm`.
 
     >>> float(norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
     600.0

@@ -88,7 +88,7 @@ class Auto(Topology):
         return self.topology_for(size_bytes).schedule(world_size, hosts, size_bytes)
 
     def describe(self) -> str:
-        """The decision in words.
+        """Returns the decision in words.
 
         >>> from tfdp.topology.ring import Ring
         >>> Auto((Rule(2048, Ring()), Rule(None, Ring()))).describe()

@@ -30,7 +30,7 @@ class AllReduce:
             )
 
     def group_of(self, rank: int) -> tuple[int, ...] | None:
-        """The group that `rank` takes part in, or None."""
+        """Returns the group that `rank` takes part in, or None."""
         return next((group for group in self.groups if rank in group), None)
 
 
@@ -145,7 +145,7 @@ class Schedule:
             )
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The phases made of transfers."""
+        """Returns the phases made of transfers."""
         return tuple(phase for phase in self.phases if isinstance(phase, Exchange))
 
     def slice_of(self, chunks: range, size: int) -> slice:
@@ -174,7 +174,7 @@ class Topology(abc.ABC):
 
     @abc.abstractmethod
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """The schedule for one buffer.
+        """Returns the schedule for one buffer.
 
         Args:
           world_size: Number of ranks, at least 1.

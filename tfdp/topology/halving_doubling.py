@@ -55,7 +55,7 @@ class HalvingDoubling(Topology):
 
 
 def _fold(groups: list[list[int]]) -> dict[int, int]:
-    """The partner of each extra rank: on its host while there is one, hosts of odd size first."""
+    """Returns the partner of each extra rank: on its host while there is one, hosts of odd size first."""
     left = {host: list(ranks) for host, ranks in enumerate(groups)}
     world_size = sum(map(len, groups))
     extras = world_size - (1 << (world_size.bit_length() - 1))
@@ -105,7 +105,7 @@ def _halve(order: list[int]) -> Steps:
 
 
 def _double(order: list[int]) -> Steps:
-    """The halving backwards: what a rank was given then, it now returns as part of the sum."""
+    """Returns the halving backwards: what a rank was given then, it now returns as part of the sum."""
     return [
         [Transfer(t.target, t.source, t.chunks, reduce=False) for t in step]
         for step in reversed(_halve(order))

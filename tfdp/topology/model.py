@@ -131,7 +131,7 @@ def choose(
     links: Links,
     topologies: Sequence[Topology] | None = None,
 ) -> Choice:
-    """The topology that is predicted to take the least time, the same on every rank that asks.
+    """Returns the topology that is predicted to take the least time, the same on every rank that asks.
 
     Args:
       world_size: Number of ranks.

@@ -11,7 +11,7 @@ from tfdp.topology.steps import Steps, as_phases, side_by_side
 
 
 def nest(groups: Sequence[Sequence[int]], inner: Sequence[Schedule], outer: Schedule) -> Schedule:
-    """The sum over all groups, of which the schedules of single groups are the first part.
+    """Returns the sum over all groups, of which the schedules of single groups are the first part.
 
     1. Each group runs the reducing phases of its `inner` schedule. Then each of its chunks of the
        group's sum is complete at one rank, its owner.
@@ -56,7 +56,7 @@ def nest(groups: Sequence[Sequence[int]], inner: Sequence[Schedule], outer: Sche
 
 
 def split(schedule: Schedule, world_size: int) -> tuple[Steps, list[int], Steps]:
-    """The reducing steps, the owner of each chunk after them, the copying steps.
+    """Returns the reducing steps, the owner of each chunk after them, the copying steps.
 
     Raises:
       ValueError: It is not made of exchanges that first reduce each chunk to one rank, then copy.
@@ -108,7 +108,7 @@ def _steps(schedule: Schedule) -> Steps:
 
 
 def _placed(steps: Steps, ranks: Sequence[int], first: int, scale: int) -> Steps:
-    """The steps run by `ranks`, each chunk as `scale` chunks from `first` on."""
+    """Returns the steps run by `ranks`, each chunk as `scale` chunks from `first` on."""
     return [
         [
             Transfer(

@@ -25,7 +25,7 @@ _TOPOLOGIES: dict[str, type[Topology]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The names that `topology=` takes.
+    """Returns the names that `topology=` takes.
 
     >>> names()
     ('auto', 'direct', 'halving_doubling', 'hierarchical', 'native', 'ring', 'torus', 'tree')
@@ -34,7 +34,7 @@ def names() -> tuple[str, ...]:
 
 
 def from_name(topology: str | Topology) -> Topology:
-    """The topology object for a name; an object is returned as it is.
+    """Returns the topology object for a name; an object is returned as it is.
 
     Raises:
       ValueError: The name is unknown.
@@ -61,7 +61,7 @@ def from_name(topology: str | Topology) -> Topology:
 
 
 def name_of(topology: Topology) -> str:
-    """The name of a topology's kind.
+    """Returns the name of a topology's kind.
 
     Raises:
       ValueError: It has none, as it is not one of tfdp's.

@@ -44,17 +44,17 @@ class Ring(Topology):
 
 
 def _reduce_scatter(ring: list[int]) -> Steps:
-    """The rank at position i ends with chunk i of the sum."""
+    """Returns the rank at position i ends with chunk i of the sum."""
     return [_pass_on(ring, step + 1, reduce=True) for step in range(len(ring) - 1)]
 
 
 def _all_gather(ring: list[int]) -> Steps:
-    """The rank at position i begins with chunk i."""
+    """Returns the rank at position i begins with chunk i."""
     return [_pass_on(ring, step, reduce=False) for step in range(len(ring) - 1)]
 
 
 def _pass_on(ring: list[int], behind: int, reduce: bool) -> list[Transfer]:
-    """Each rank gives the next one the chunk of the rank that is `behind` it."""
+    """Returns each rank gives the next one the chunk of the rank that is `behind` it."""
     transfers = []
     for position, rank in enumerate(ring):
         chunk = (position - behind) % len(ring)

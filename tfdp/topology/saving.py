@@ -16,7 +16,7 @@ _VERSION = 1
 
 
 def to_json(topology: Topology) -> dict[str, Any]:
-    """A topology as JSON's types.
+    """Returns a topology as JSON's types.
 
     >>> from tfdp.topology.torus import Torus
     >>> to_json(Torus(rows=2, columns=4))
@@ -43,7 +43,7 @@ def from_json(content: dict[str, Any]) -> Topology:
 
 
 def described(topology: Topology) -> dict[str, Any]:
-    """A topology for a reader: also one of a user's own, or what "auto" has decided; JSON.
+    """Returns a topology for a reader: also one of a user's own, or what "auto" has decided; JSON.
 
     >>> from tfdp.topology.ring import Ring
     >>> described(Auto((Rule(2048, Ring()), Rule(None, Ring())), 2**20))["rules"][0]
@@ -66,7 +66,7 @@ def described(topology: Topology) -> dict[str, Any]:
 
 
 def dumps(auto: Auto, hosts: Sequence[int]) -> str:
-    """A decision as text, with the hosts that it was made for."""
+    """Returns a decision as text, with the hosts that it was made for."""
     assert auto.links is not None
     content = {
         "version": _VERSION,
@@ -82,7 +82,7 @@ def dumps(auto: Auto, hosts: Sequence[int]) -> str:
 
 
 def loads(text: str, hosts: Sequence[int], name: str) -> Auto:
-    """The decision in `text`.
+    """Returns the decision in `text`.
 
     Args:
       text: As `dumps` gives it.

@@ -12,7 +12,7 @@ Steps = list[list[Transfer]]
 
 
 def ranks_of_hosts(world_size: int, hosts: Sequence[int]) -> list[list[int]]:
-    """The ranks of each host, ascending, in the order of the hosts' indices.
+    """Returns the ranks of each host, ascending, in the order of the hosts' indices.
 
     Neighbours here share a host, whatever order the ranks were listed in.
 
@@ -33,7 +33,7 @@ def ranks_of_hosts(world_size: int, hosts: Sequence[int]) -> list[list[int]]:
 
 
 def host_order(world_size: int, hosts: Sequence[int]) -> list[int]:
-    """All ranks, host by host.
+    """Returns all ranks, host by host.
 
     >>> host_order(4, [0, 1, 0, 1])
     [0, 2, 1, 3]
@@ -55,7 +55,7 @@ def side_by_side(programs: Iterable[Steps]) -> Steps:
 
 
 def as_phases(steps: Steps) -> tuple[Exchange, ...]:
-    """One phase per step that sends anything.
+    """Returns one phase per step that sends anything.
 
     >>> as_phases([[]])
     ()

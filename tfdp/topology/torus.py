@@ -72,7 +72,7 @@ class Torus(Topology):
         return nest(grid, [row_ring] * rows, column_ring)
 
     def grid(self, world_size: int, hosts: Sequence[int]) -> tuple[int, int]:
-        """The rows and columns for these ranks."""
+        """Returns the rows and columns for these ranks."""
         best = _most_square(world_size, [len(group) for group in ranks_of_hosts(world_size, hosts)])
         if self.rows is None or self.columns is None:
             return best

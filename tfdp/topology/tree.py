@@ -57,13 +57,13 @@ class _Node:
 
 
 def _grow(groups: list[list[int]], host: int = 0) -> _Node:
-    """A heap of hosts, each with its ranks."""
+    """Returns a heap of hosts, each with its ranks."""
     below = [_grow(groups, h) for h in (2 * host + 1, 2 * host + 2) if h < len(groups)]
     return _attach(groups[host], below)
 
 
 def _attach(ranks: list[int], below: list[_Node]) -> _Node:
-    """A tree of `ranks` and the subtrees `below`, these as near to the root as two fit per node."""
+    """Returns a tree of `ranks` and the subtrees `below`, these as near to the root as two fit per node."""
     if not below:
         return _heap(ranks)
     if len(ranks) == 1:
@@ -77,7 +77,7 @@ def _heap(ranks: list[int], at: int = 0) -> _Node:
 
 
 def _levels(root: _Node) -> list[list[tuple[int, int]]]:
-    """The edges (parent, child), level by level from the root."""
+    """Returns the edges (parent, child), level by level from the root."""
     levels, nodes = [], [root]
     while edges := [(node, child) for node in nodes for child in node.children]:
         levels.append([(node.rank, child.rank) for node, child in edges])
