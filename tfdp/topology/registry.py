@@ -1,4 +1,4 @@
-"""Topologies by name."""
+"""The topologies by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_name(topology: str | Topology) -> Topology:
 
     Raises:
       ValueError: The name is unknown.
-      TypeError: Neither a name nor a `Topology`.
+      TypeError: `topology` is neither a name nor a `Topology`.
 
     >>> from_name("native")
     Native()
@@ -64,7 +64,7 @@ def name_of(topology: Topology) -> str:
     """Returns the name of a topology's kind.
 
     Raises:
-      ValueError: It has none, as it is not one of tfdp's.
+      ValueError: The topology is not one of tfdp's, and has no name.
 
     >>> name_of(Torus(rows=2, columns=4))
     'torus'
