@@ -1,4 +1,4 @@
-"""How the process was started: its command and what of its environment matters."""
+"""The start of the process: its command, and the part of its environment that matters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NAMES = (
     "SLURM_STEP_NUM_TASKS",
 )
 
-# Those of Terraform, which may be secret, and what TensorFlow sets for itself.
+# Terraform's variables, which may be secret, and those that TensorFlow sets for itself.
 _NOT_OURS = ("TF_CLI_", "TF_VAR_", "TPU_ML_")
 
 # Hydra's names begin with a sign, and have dots, slashes, `@` and indices.
@@ -51,9 +51,10 @@ _HEADER = re.compile(r"([A-Za-z][\w-]*):\s")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that change what TensorFlow, Keras, tfdp or their threads and memory do.
+    """Returns the variables that change what TensorFlow, Keras, tfdp, threads and memory do.
 
-    None whose name speaks of a secret is among them, and the texts are as `masked` leaves them.
+    Variables whose name speaks of a secret are left out, and the texts are as `masked` returns
+    them.
 
     Example:
         >>> environment({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root", "KERAS_API_KEY": "x"})
@@ -68,7 +69,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """Returns the words of a command line without what is given to names that speak of a secret.
+    """Returns the words of a command line, with the values masked whose names speak of a secret.
 
     Names are those of options, assignments and headers, and what `masked` finds within a word.
 
@@ -79,7 +80,8 @@ def command(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     mask_next = False
     for word in words:
-        # A secret may begin with one `-`; two begin an option: this one was given nothing.
+        # A secret may begin with one `-`, but two begin an option: the option before was given
+        # nothing.
         if mask_next and not word.startswith("--"):
             shown.append(MASK)
             mask_next = False

@@ -107,7 +107,7 @@ class Exchange:
         return tuple(sorted(sent, key=lambda t: (t.target, t.chunks.start)))
 
     def received_by(self, rank: int) -> tuple[Transfer, ...]:
-        """Returns the transfers that `rank` receives, in the order of addition: by source and chunk."""
+        """Returns the transfers that `rank` receives, in order of addition: by source and chunk."""
         received = (transfer for transfer in self.transfers if transfer.target == rank)
         return tuple(sorted(received, key=lambda t: (t.source, t.chunks.start)))
 

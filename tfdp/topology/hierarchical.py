@@ -1,4 +1,4 @@
-"""The all-reduce in two levels: reduce-scatter in hosts, all-reduce between, all-gather in hosts."""
+"""The all-reduce in two levels: reduce-scatter in hosts, all-reduce between, all-gather in."""
 
 from __future__ import annotations
 

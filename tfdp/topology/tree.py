@@ -65,7 +65,7 @@ def _grow(groups: list[list[int]], host: int = 0) -> _Node:
 
 
 def _attach(ranks: list[int], below: list[_Node]) -> _Node:
-    """Builds a tree of `ranks`; the subtrees `below` are as near to the root as two per node fit."""
+    """Builds a tree of `ranks`; the subtrees `below` are near the root, at most two per node."""
     if not below:
         return _heap(ranks)
     if len(ranks) == 1:
