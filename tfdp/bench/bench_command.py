@@ -29,7 +29,7 @@ def parse_size(text: str) -> int:
     """Returns bytes, from a number with a unit.
 
     Raises:
-      ValueError: It is none, or less than one float32.
+      ValueError: The text is no such number, or less than one float32.
 
     Example:
         >>> parse_size("1KB"), parse_size("2 MiB"), parse_size("64")
@@ -47,10 +47,10 @@ def parse_size(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bits per second, from a rate as `tc` writes it.
+    """Returns bits per second, from a rate as `tc` writes it.
 
     Raises:
-      ValueError: It is none.
+      ValueError: The text is no rate above 0.
 
     Example:
         >>> parse_rate("200mbit"), parse_rate("1.5gbit")
@@ -70,7 +70,7 @@ class BenchOptions:
     """The choices of one benchmark run.
 
     Raises:
-      ValueError: A value is out of its range, or they do not go together.
+      ValueError: A value is out of its range, or the values do not go together.
 
     Example:
         >>> BenchOptions(processes=4, hosts=2).host_of_ranks
@@ -145,14 +145,14 @@ class BenchOptions:
 
     @property
     def host_of_ranks(self) -> tuple[int, ...]:
-        """For each rank the index of its host."""
+        """The index of each rank's host."""
         if self.order is not None:
             return self.order
         return tuple(rank * (self.hosts or 1) // self.processes for rank in range(self.processes))
 
     @property
     def engines(self) -> dict[str, tuple[str, ...]]:
-        """What runs in processes of its own, and the sides that it measures."""
+        """The sides that each engine measures; each engine runs in processes of its own."""
         own = tuple(side for side in self.sides if side in TOPOLOGIES)
         others = {side: (side,) for side in self.sides if side in OTHERS}
         return ({"tfdp": own} if own else {}) | others

@@ -1,4 +1,4 @@
-"""What was measured, as tables and a picture: times, bandwidths, and how near the bound is."""
+"""The tables and the picture of what was measured: times, bandwidths, distances to the bound."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.table import Table
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One side and size in one run.
+    """The times of one side for one size in one run.
 
     Args:
       side: The topology or engine.
-      size_bytes: What was summed.
-      seconds: Of each all-reduce, on the slowest of its ranks.
-      right: Whether every sum was.
+      size_bytes: The size of the buffers that were summed.
+      seconds: The time of each all-reduce, on the slowest of its ranks.
+      right: Whether every sum was right.
     """
 
     side: str
@@ -30,12 +30,12 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """What no all-reduce can beat: each host must send 2(h-1)/h of the bytes over its link.
+    """The bound that no all-reduce can beat: a host must send 2(h-1)/h of the bytes over its link.
 
     Args:
-      bytes_per_second: Of one link, measured by one TCP stream.
-      ends: How many links' ends there are: hosts, or ranks where all are on one host.
-      ranks: How many ranks there are.
+      bytes_per_second: The rate of one link, measured by one TCP stream.
+      ends: The number of the links' ends: hosts, or ranks where all are on one host.
+      ranks: The number of ranks.
 
     Example:
         >>> bound = Bound(24e6, ends=4, ranks=4)
@@ -52,7 +52,7 @@ class Bound:
         return 2 * (self.ends - 1) / self.ends * size_bytes / self.bytes_per_second
 
     def bus_rate(self, size_bytes: int, seconds: float) -> float:
-        """Returns bytes per second that a ring over all ranks would have to send in that time."""
+        """Returns the bytes per second that each rank of a ring would have to send in that time."""
         return 2 * (self.ranks - 1) / self.ranks * size_bytes / seconds
 
     def describe(self, rate: str | None) -> str:
@@ -65,7 +65,7 @@ class Bound:
 
 
 def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -> Table:
-    """Returns a row for each side: median, range, bandwidths, ratio to the bound; the fastest first."""
+    """Returns a table of the sides, the fastest first: times, bandwidths, ratio to the bound."""
     table = Table(
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
@@ -91,7 +91,7 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
 
 
 def times(measured: Sequence[Measured], size_bytes: int) -> dict[str, list[float]]:
-    """For each side all its times for a size, the median first, then the rest as they came."""
+    """Returns for each side its times for a size: the median first, then all as they came."""
     found: dict[str, list[float]] = {}
     for each in measured:
         if each.size_bytes == size_bytes:
@@ -103,9 +103,9 @@ def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None
     """Draws time over size for every side, and the bound, on logarithmic axes.
 
     Args:
-      measured: All of it.
-      bound: The line below all others.
-      path: A PNG; it is replaced.
+      measured: All times.
+      bound: The bound, drawn as a line.
+      path: The path of the PNG, which is replaced.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

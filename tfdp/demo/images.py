@@ -8,25 +8,25 @@ import pathlib
 
 import numpy as np
 
-# Where Debian's and Ubuntu's package `dataset-fashion-mnist` puts its files.
+# The folder where Debian's and Ubuntu's package `dataset-fashion-mnist` puts its files.
 DEBIAN_FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 _IDX_UINT8 = 0x08
 
 
 class DataUnavailableError(RuntimeError):
-    """The images are neither on this machine nor to be had over the network."""
+    """An error where the images are neither on this machine nor available over the network."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
-    """Labelled grey images.
+    """A data set of labelled grey images.
 
     Args:
       train_images: Float32 in [0, 1], shape (examples, height, width, 1).
       train_labels: Int32 in [0, 10), shape (examples,).
-      test_images: As `train_images`; not used for training.
-      test_labels: As `train_labels`.
+      test_images: Images like `train_images`, not used for training.
+      test_labels: Labels like `train_labels`.
     """
 
     train_images: np.ndarray
@@ -130,5 +130,5 @@ def _download_fashion_mnist():
 
 
 def _scale(images: np.ndarray) -> np.ndarray:
-    # In float32 from the start: float64 would take twice the memory of what is kept.
+    # The images are float32 from the start: float64 would take twice the memory.
     return images[..., np.newaxis].astype(np.float32) / np.float32(255)

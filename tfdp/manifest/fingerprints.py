@@ -1,4 +1,4 @@
-"""The fingerprints of data: what distinguishes them from other data, and which part was looked at."""
+"""The fingerprints of data: what distinguishes them from others, and which part was read."""
 
 from __future__ import annotations
 

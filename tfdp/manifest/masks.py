@@ -20,7 +20,7 @@ _SECRET_PART = re.compile(
 
 # A value in quotes, escaped or not, which may lack its end; a list or dict, to the end of the text.
 _GROUPED = r"""(?P<open>\\*["'])(?:(?!(?P=open))(?:\\.|[^\\]|\\$))*(?P<close>(?P=open)|$)|[\[{].*"""
-_NAME = r"(?<![\w.-])[\w.-]+"  # matches from the name's beginning, or a long word takes quadratic time
+_NAME = r"(?<![\w.-])[\w.-]+"  # from its beginning: a long word would take quadratic time
 
 _PAIRS = tuple(
     re.compile(pattern, re.DOTALL)
