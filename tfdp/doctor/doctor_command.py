@@ -35,7 +35,7 @@ class DoctorOptions:
 
     @property
     def large_elements(self) -> int:
-        """Numbers (float32) in the large all-reduce."""
+        """The count of numbers (float32) in the large all-reduce."""
         return self.megabytes * 10**6 // 4
 
 

@@ -1,4 +1,4 @@
-"""The facts that a rank knows of itself and what it measured, which it sends as JSON."""
+"""The facts that a rank knows of itself and its measurements, which it sends as JSON."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ VARIABLES = (
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What one rank knows of itself.
+    """The facts that one rank knows of itself.
 
     Args:
-      rank: Its number.
+      rank: The rank.
       host: The name of its host.
-      pid: Its process.
-      versions: Of Python and the packages, None for one that is not installed.
+      pid: The id of its process.
+      versions: The versions of Python and the packages, None for one that is not installed.
       cores: The numbers of the cores that it may use.
-      devices: Of its replicas, such as `CPU:0`.
-      gpus: How many of the host's GPUs NVIDIA's driver shows to it.
+      devices: The devices of its replicas, such as `CPU:0`.
+      gpus: The number of the host's GPUs that NVIDIA's driver shows to it.
       built_with_cuda: Whether its TensorFlow can use GPUs.
       environment: The variables of :data:`VARIABLES` that are set.
     """
@@ -54,7 +54,7 @@ class Facts:
         return any(device.startswith("GPU") for device in self.devices)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what :meth:`from_json` takes."""
+        """Returns the object that :meth:`from_json` takes."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -65,13 +65,13 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The medians of what one rank measured.
+    """The medians of the times that one rank measured.
 
     Args:
-      round_trip_seconds: From a message of this rank to those of all others, by rank 0; None in
-        one process.
-      small_seconds: An all-reduce of 4 bytes; None for one replica.
-      large_seconds: The large all-reduce; None for one replica.
+      round_trip_seconds: The time from a message of this rank to the arrival of all others'
+        messages, by way of rank 0; None in one process.
+      small_seconds: The time of an all-reduce of 4 bytes; None for one replica.
+      large_seconds: The time of the large all-reduce; None for one replica.
       right: Whether both results were the sums; None for one replica.
     """
 
@@ -85,10 +85,10 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
     """Returns the facts of this process.
 
     Args:
-      rank: Its number.
-      devices: Of its replicas, with their full names or short ones.
-      built_with_cuda: See :class:`Facts`.
-      environment: Those of :data:`VARIABLES` that the user has set.
+      rank: The rank of this process.
+      devices: The devices of its replicas, with their full names or short ones.
+      built_with_cuda: Whether TensorFlow can use GPUs.
+      environment: The variables of :data:`VARIABLES` that the user has set.
     """
     return Facts(
         rank=rank,

@@ -28,9 +28,9 @@ def measure(strategy: Any, large_elements: int, timeout_seconds: float) -> Measu
 
     Args:
       strategy: A `tfdp.DataParallelStrategy`.
-      large_elements: Numbers in the large all-reduce.
-      timeout_seconds: The limit of all checks together in one process; in a cluster the
-        strategy keeps its own.
+      large_elements: The count of numbers in the large all-reduce.
+      timeout_seconds: The limit of all checks together in one process; in a cluster the strategy's
+        own limit holds.
 
     Raises:
       tf.errors.OpError: An all-reduce failed, or did not end in time.
@@ -62,8 +62,8 @@ def _round_trip(processes: ProcessGroup) -> float:
 def _all_reduce(strategy: Any, elements: int, runs: int) -> tuple[float, bool]:
     """Returns the seconds of one all-reduce over all replicas, and whether the sums are right.
 
-    Each replica has other numbers, and neighbouring ones differ: pieces that arrive at a wrong
-    place show.
+    Each replica has other numbers, and neighbouring numbers differ, so that pieces which arrive at
+    a wrong place show.
     """
     replicas = strategy.num_replicas_in_sync
     ramp = np.arange(elements) % _PERIOD
@@ -81,7 +81,7 @@ def _all_reduce(strategy: Any, elements: int, runs: int) -> tuple[float, bool]:
     def run() -> Any:
         results = strategy.experimental_local_results(summed(own))
         for result in results:
-            result[:1].numpy()  # a GPU's work has ended only when something of it is read
+            result[:1].numpy()  # a GPU's work has ended only when a part of the result is read
         return results
 
     results = run()

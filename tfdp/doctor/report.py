@@ -1,4 +1,4 @@
-"""The lines that the doctor prints: plain ones, which a launcher's prefix does not tear apart."""
+"""The lines that the doctor prints: plain ones, which a launcher's prefix does not break."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def rank_lines(
 
     Args:
       ranks: Every rank of the cluster.
-      measured: What each of them measured; None where the checks did not end.
-      megabytes: Size of the large all-reduce.
+      measured: The measurements of each rank; None where the checks did not end.
+      megabytes: The size of the large all-reduce.
     """
     replicas = sum(len(facts.devices) for facts in ranks)
     head = ["rank", "host", "pid", "devices", "cores", "trip ms", "4 B ms"]

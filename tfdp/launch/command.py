@@ -1,4 +1,4 @@
-"""From the user's words to the command that each rank runs."""
+"""The way from the user's words to the command that each rank runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NOT_EXECUTABLE = 126
 
 
 class CommandError(ValueError):
-    """The command cannot be started.
+    """An error where the command cannot be started.
 
     Args:
       message: What must hold, what was received and the fix.
-      exit_code: What a shell would exit with: 127 (not found) or 126 (not executable).
+      exit_code: The code that a shell would exit with: 127 (not found) or 126 (not executable).
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -27,8 +27,8 @@ class CommandError(ValueError):
 def resolve(words: Sequence[str]) -> list[str]:
     """Returns the command with its program's full name.
 
-    A first word that ends in `.py` is a script for the Python that runs the launcher, whose output
-    is not buffered. Every other first word is looked up as a shell does.
+    If the first word ends in `.py`, it is a script for the Python that runs the launcher, and the
+    script's output is not buffered. Every other first word is looked up as by a shell.
 
     Raises:
       CommandError: There is no such script or program, or it is not executable.

@@ -28,12 +28,12 @@ _END = re.compile(rb"\r+\n?|\n")
 class LineSplitter:
     r"""Cuts one stream into the lines to show.
 
-    A carriage return begins the line anew, as on a terminal: of a bar that is redrawn many times a
-    second, the state is shown once a second and when it is final. A line without end is cut at
-    1 MiB. What the bytes mean is not looked at.
+    A carriage return begins the line anew, as on a terminal. The state of a bar that is redrawn
+    many times a second is shown once a second, and when it is final. A line without end is cut at
+    1 MiB. The bytes are not decoded.
 
     Args:
-      clock: Seconds, for the pace of a progress bar.
+      clock: Returns seconds, for the pace of a progress bar.
 
     Example:
         >>> lines = LineSplitter(clock=lambda: 0.0)
@@ -83,14 +83,14 @@ class LineSplitter:
 
 
 class Outlet:
-    """A stream or a log, which takes what it can: the job matters more than its log.
+    """A stream or a log that takes what it can: the job matters more than its log.
 
     Args:
-      file: What is written to, without Python's buffer, which would keep what failed.
-      name: Of it, for people.
+      file: The file to write to; Python's buffer is bypassed, as it would keep what failed.
+      name: The file's name, for people.
 
     Attributes:
-      failure: The first error, of a full disk as a rule; what comes later is tried again.
+      failure: The first error, usually of a full disk. Later writes are tried again.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -105,7 +105,7 @@ class Outlet:
         """Writes everything at one time, and returns whether that was possible.
 
         Raises:
-          BrokenPipeError: Nobody reads it any more.
+          BrokenPipeError: Nobody reads the stream any more.
         """
         try:
             with self._lock:
@@ -133,7 +133,7 @@ class Sink:
 
     Args:
       stdout, stderr: The launcher's own streams.
-      on_broken: Called once when nobody reads one of them any more.
+      on_broken: Called once when nobody reads one of the streams any more.
 
     Example:
         >>> import io
@@ -187,7 +187,7 @@ class Sink:
             self._tell()
 
     def _tell(self) -> None:
-        """Says what is still to be said; if standard error is on the full disk too, later again."""
+        """Writes the messages that are still unsaid; on a full disk, they are tried again later."""
         if self._to_tell and self._write(self.stderr, self._to_tell):
             self._to_tell = b""
 
@@ -196,11 +196,11 @@ class RankStream(threading.Thread):
     """Passes on one stream of one rank, until it ends.
 
     Args:
-      rank: The prefix.
+      rank: The rank, which is the prefix of each line.
       source: The descriptor to read.
-      sink: Where the lines go.
-      target: Which of the sink's streams.
-      log: A file for the output as it is, which the rank's streams share, or None.
+      sink: The sink that takes the lines.
+      target: The stream of the sink that the lines go to.
+      log: A file for the unchanged output, which the rank's streams share, or None.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class RankStream(threading.Thread):
         self._rank_is_gone = threading.Event()
 
     def run(self) -> None:
-        """Reads until the stream ends, or until there is nothing more of a rank that is gone."""
+        """Reads until the stream ends, or until nothing more comes from a rank that is gone."""
         lines = LineSplitter()
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
@@ -242,7 +242,7 @@ class RankStream(threading.Thread):
         return [line.decode(errors="backslashreplace") for line in self.last_lines.copy()]
 
     def finish(self) -> None:
-        """Waits until all is passed on, of a rank that is gone."""
+        """Waits until all output of a rank that is gone is passed on."""
         self._rank_is_gone.set()
         self.join()
 
@@ -262,7 +262,7 @@ class RankStream(threading.Thread):
 
 
 def log_path(folder: pathlib.Path, rank: int) -> pathlib.Path:
-    """Returns where the output of a rank goes."""
+    """Returns the path of the log of a rank."""
     return folder / f"rank-{rank}.log"
 
 
@@ -286,8 +286,8 @@ def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
 def prepare_log_folder(folder: pathlib.Path) -> None:
     """Makes the folder; logs of an earlier run move to a new folder `earlier-1`, `earlier-2`, ...
 
-    All of them move, also those of more ranks than the new run has: what is left in the folder
-    itself is of one run.
+    The logs of all ranks move, also of ranks beyond the new run's, so that the logs in the folder
+    itself are of one run.
 
     Example:
         >>> import tempfile

@@ -1,4 +1,4 @@
-"""The end of a run: which rank failed first and of what, the exit code and the last lines."""
+"""The end of a run: which rank failed first and why, the exit code and the last lines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.output import log_path
 from tfdp.launch.run_command import RunOptions
 
-TIMED_OUT = 124  # as `timeout` of the GNU tools
+TIMED_OUT = 124  # as of GNU's `timeout`
 
-# When one rank dies, others can fail of that within a fraction of a second, and the kernel may
-# take longer to end the culprit.
+# When one rank dies, others can fail because of it within a fraction of a second, and the kernel
+# may take longer to end the culprit.
 SAME_TIME_SECONDS = 1.0
 
 _MAX_LINES, _SHOWN_FIRST, _SHOWN_LAST = 9, 5, 3  # of one error
@@ -27,7 +27,7 @@ _FALLBACK_LINES = 5
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s+File "')
-# What TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
+# Lines that TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
 _NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log messages before")
 
 
@@ -37,7 +37,7 @@ class Outcome:
 
     Args:
       signal: The first signal that the launcher received and passed on, or None.
-      timed_out: Whether the limit ended it.
+      timed_out: Whether the time limit ended the run.
       failed: The ranks that failed of themselves, before all were ended.
       unfinished: The ranks that had not ended by then.
       absent: The ranks that ended with 0 while others waited for them to make their strategy.
@@ -55,10 +55,10 @@ class Failure:
     """A rank that did not end with 0.
 
     Args:
-      rank: Its number.
-      returncode: Its exit code; for a signal, the number with a minus.
-      ended_at: When, in seconds.
-      said: The last lines that it wrote to standard error.
+      rank: The rank.
+      returncode: The exit code; for a signal, its negative number.
+      ended_at: When the rank ended, in seconds.
+      said: The last lines that the rank wrote to standard error.
 
     Example:
         >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
@@ -79,22 +79,22 @@ class Failure:
 
     @property
     def exit_code(self) -> int:
-        """The code that a shell would exit with: the rank's, or 128 + the signal."""
+        """The code that a shell would exit with: the rank's exit code, or 128 + the signal."""
         return self.returncode if self.returncode > 0 else 128 - self.returncode
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended the rank, other than the one that it sends itself."""
+        """Whether a signal ended the rank, other than the signal that a process sends itself."""
         return self.returncode < 0 and self.returncode != -signal.SIGABRT
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the rank says itself that another one was lost."""
+        """Whether the rank itself says that another rank was lost."""
         return any(LOST_RANK_MARK in line for line in self.said)
 
     @property
     def lost_rank(self) -> int | None:
-        """The rank that this one says it lost last, if any.
+        """The rank that this one last said it lost, if any.
 
         Example:
             >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
@@ -118,12 +118,12 @@ def signal_name(number: int) -> str:
 
 
 def first_failure(failures: Sequence[Failure]) -> Failure:
-    """Returns the failure that the others followed from.
+    """Returns the failure that caused the others.
 
-    A rank that says itself that it lost another is passed by. The first of the rest in time is
-    it, but a rank that a signal killed within the next second goes before: the others see its
-    connections close before its parent sees it end. SIGABRT has no such right, as libraries
-    abort a process that has lost another.
+    A rank that says that it lost another is no cause. Of the rest the first in time is, except that
+    a rank which a signal killed within the next second has precedence: the others see its
+    connections close before its parent sees it end. SIGABRT has no precedence, as libraries abort a
+    process that has lost another.
 
     Example:
         >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
@@ -140,7 +140,7 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
 def last_error(lines: Sequence[str]) -> str:
     r"""Returns the exception of the last traceback, with its message; of a long one both ends.
 
-    Where there is no traceback, the last lines that say anything.
+    Without a traceback, returns the last lines that are not blank.
 
     Example:
         >>> print(last_error('''Traceback (most recent call last):
@@ -171,13 +171,13 @@ def verdict(
     status_folder: str,
     configs: Sequence[str],
 ) -> tuple[int, str]:
-    """Returns the exit code, and what to say about it.
+    """Returns the exit code, and the message about it.
 
     Args:
-      options: What was asked for.
-      outcome: How the run ended.
-      failures: Of every rank that did not end with 0, also of those that were made to end.
-      status_folder: Where the ranks' strategies left word.
+      options: The options of the run.
+      outcome: The way in which the run ended.
+      failures: The failures of all ranks that did not end with 0, also of those that were ended.
+      status_folder: The folder where the ranks' strategies left marks.
       configs: The `TF_CONFIG` of each rank.
     """
     if outcome.timed_out:
@@ -247,7 +247,7 @@ def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
 def _trained_alone(
     options: RunOptions, status_folder: str, configs: Sequence[str]
 ) -> tuple[int, str]:
-    """Judges a run in which every rank ended with 0: right, unless one trained alone."""
+    """Judges a run in which every rank ended with 0: right, unless a rank trained alone."""
     alone = ranks_without_strategy(status_folder, options.processes)
     if options.processes == 1 or not alone:
         return 0, ""
