@@ -11,19 +11,19 @@ from tfdp.report.log_directory import Run
 from tfdp.report.log_lines import Step
 from tfdp.report.rank_log import steady
 
-# In the order of a step. `rest` stands for all but the first where a step is not taken apart.
+# The parts in the order of a step. `rest` stands for all but `input` where a step was not sampled.
 PARTS = ("input", "compute", "meeting", "communication", "other", "rest")
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The seconds of a step by part; what was not measured is not there."""
+    """The seconds of a step by part, without the parts that were not measured."""
 
     parts: Mapping[str, float]
 
     @property
     def total(self) -> float:
-        """All parts together, seconds."""
+        """The sum of all parts, in seconds."""
         return sum(self.parts.values())
 
     def share(self, part: str) -> float | None:
@@ -52,8 +52,8 @@ class RankSplit:
 def split_of(step: Step) -> Split | None:
     """Takes one step of an execution apart; None if it was not sampled.
 
-    `other` is what is left of the step: Keras, callbacks, the launch of the function. Meetings may
-    overlap; their sum is cut to what the parts that do not overlap leave.
+    `other` is the remaining time of the step: Keras, callbacks, the launch of the function.
+    Meetings may overlap; their sum is cut to what the parts that do not overlap leave.
 
     Example:
         >>> step = Step(0, 2, 0, 2, 8, seconds=2.0, input_seconds=0.5, compute_seconds=1.0,
@@ -77,7 +77,7 @@ def split_of(step: Step) -> Split | None:
 
 
 def rank_splits(run: Run) -> tuple[RankSplit, ...]:
-    """Returns each rank's median step; without sampled steps only into `input` and `rest`.
+    """Returns each rank's median step; without sampled steps only its `input` and `rest`.
 
     Ranks without any measured part are left out, and so are the steps that
     :func:`tfdp.report.rank_log.steady` leaves out.

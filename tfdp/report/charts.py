@@ -1,4 +1,4 @@
-"""What a chart is made of: a drawing, the same as a table, and the same in a sentence."""
+"""The contents of a chart: a drawing, the same as a table, and the same in a sentence."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Chart:
     """A chart for the template.
 
     Args:
-      title: What it shows.
-      description: The same in a sentence, with numbers, for those who do not see it.
+      title: The title.
+      description: The drawing in a sentence, with numbers, for those who do not see it.
       unit: The numbers' unit, and whether their axis is logarithmic.
       svg: The drawing.
-      legend: (CSS classes, name) of each colour.
-      head: The columns of the table below.
-      rows: Its cells.
-      note: What the reader must know of it.
+      legend: Each colour as (CSS classes, name).
+      head: The columns of the table below the drawing.
+      rows: The cells of the table.
+      note: What the reader must know of the chart.
     """
 
     title: str
@@ -49,14 +49,14 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Bin:
-    """Neighbouring points as one.
+    """Neighbouring points, joined to one.
 
     Args:
       x: The middle of their places.
-      median: Of their values.
+      median: The median of their values.
       least: The least value.
       largest: The largest value.
-      of: How many points there are.
+      of: The number of points.
     """
 
     x: float
@@ -69,11 +69,11 @@ class Bin:
 def thinned(
     points: Points, most: int = MOST_POINTS, band: Sequence[tuple[float, float]] | None = None
 ) -> list[Bin]:
-    """Returns at most `most` bins of equal numbers of points; what is not finite is left out.
+    """Returns at most `most` bins of equal numbers of points, without points that are not finite.
 
     Args:
       points: (x, y) by growing x.
-      most: How many bins.
+      most: The number of bins.
       band: (least, largest) of each point, if these are not the point itself.
 
     Example:
@@ -96,7 +96,7 @@ def thinned(
 
 
 def drawable(value: float) -> float:
-    """Returns a number as it is drawn: beyond 1e100 at that edge, so that differences stay finite.
+    """Returns the number to draw: at most 1e100 from 0, so that differences stay finite.
 
     Example:
         >>> drawable(-1e300), drawable(2.0)
@@ -108,12 +108,12 @@ def drawable(value: float) -> float:
 def by_round_numbers(
     axis: XAxis | YAxis, ends: tuple[float, float], most: int, whole: bool = False
 ) -> None:
-    """Gives an axis of matplotlib at most `most` steps between round numbers, and ends it at such.
+    """Gives an axis at most `most` steps between round numbers, and lets it end at round numbers.
 
     Args:
-      axis: One of two.
-      ends: The least and the largest value that must be on it.
-      most: How many steps there may be; where `ends` are no round numbers, one more.
+      axis: An axis of matplotlib.
+      ends: The least and the largest value that must be on the axis.
+      most: The most steps; where `ends` are no round numbers, there may be one more.
       whole: Whether only whole numbers are shown.
 
     Example:

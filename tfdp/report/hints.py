@@ -1,4 +1,4 @@
-"""Rules for what to try next: each is a pure function with its threshold, which the page shows."""
+"""The rules for what to try next, each a pure function with its threshold, which the page shows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Finding:
     """The finding of one rule.
 
     Args:
-      name: What was looked at.
-      measured: What was found, a sentence.
-      threshold: From when on there is advice.
-      advice: What to do, each a sentence with names of options in backquotes; empty where the
-        threshold is not reached.
+      name: The subject of the rule.
+      measured: The measurement, in a sentence.
+      threshold: The value from which on there is advice.
+      advice: What to do, each a sentence with names of options in backquotes; empty below the
+        threshold.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Finding:
 
 
 def findings(run: Run) -> tuple[Finding, ...]:
-    """Returns the finding of each rule for which the run has numbers; those with advice first.
+    """Returns the finding of each rule for which the run has numbers, those with advice first.
 
     Example:
         >>> import pathlib
@@ -97,8 +97,8 @@ def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
 def communication(splits: Sequence[RankSplit], start: Start) -> Finding | None:
     """Looks for steps in which communication is not hidden behind the backward pass.
 
-    The rank with the least is judged: the others wait in it for the late ones too, which is
-    :func:`straggling`'s.
+    The rank with the least share is judged: in the communication of the others is also their wait
+    for late ranks, which :func:`straggling` judges.
 
     Example:
         >>> from tfdp.report.breakdown import Split
@@ -169,9 +169,9 @@ def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
 def straggling(
     found: tuple[Wait, ...], splits: Sequence[RankSplit], step_seconds: float
 ) -> Finding | None:
-    """Looks for ranks that the others wait for; without any, names the one that is last most often.
+    """Looks for ranks that the others wait for, or else names the rank that is last most often.
 
-    What to do is said of the first.
+    The advice is about the first of these ranks.
 
     Example:
         >>> last = Wait(3, "b", 0.0, late_seconds=0.05, times_last=9, samples=10)
@@ -225,7 +225,7 @@ def _for_straggler(last: Wait, splits: Sequence[RankSplit]) -> Iterator[str]:
 
 
 def _excess(rank: int, splits: Sequence[RankSplit]) -> tuple[str, float] | None:
-    """Returns by which part, and how much, a rank's step is longer than the others', if it is."""
+    """Returns the part that lengthens a rank's step the most beside the others', and its seconds."""
     own = next((one.split.parts for one in splits if one.rank == rank), {})
     others = [one.split.parts for one in splits if one.rank != rank]
     longer = {}
@@ -241,7 +241,7 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
     """Looks for steps that did not change the weights, because a gradient was not finite.
 
     Args:
-      counted: How many, and of how many.
+      counted: The number of skipped steps, and the number of all steps.
 
     Example:
         >>> skipped_steps((3, 300)).advice, len(skipped_steps((30, 300)).advice)

@@ -1,4 +1,4 @@
-"""The kinds of lines that stand in a rank's log."""
+"""The kinds of lines in a rank's log."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ class Start:
     """A start of training on one rank; a restarted run has several.
 
     Args:
-      time: Seconds since 1970.
-      rank: Of the process that writes.
-      world_size: How many processes there are.
-      host: Where it runs.
-      replicas: Of all processes.
-      topology: How gradients are summed; None where it is not known.
-      optimizer: Its name.
-      parameters: How many weights are trained.
-      epochs: Up to which epoch `fit` was asked to train.
-      steps_per_execution: As it was compiled.
+      time: When training started, in seconds since 1970.
+      rank: The rank of the process that writes.
+      world_size: The number of processes.
+      host: The name of the host.
+      replicas: The number of replicas of all processes.
+      topology: The topology by which gradients are summed; None if it is not known.
+      optimizer: The optimizer's name.
+      parameters: The number of weights that are trained.
+      epochs: The epoch up to which `fit` was asked to train.
+      steps_per_execution: The model's `steps_per_execution`, as it was compiled.
       jit_compile: Whether XLA compiles the step.
-      sample_every: How many steps apart the step is taken apart.
-      gradient_accumulation_steps: As the optimizer was asked for.
+      sample_every: The number of steps from one sampled step, whose parts are measured, to the
+        next.
+      gradient_accumulation_steps: The optimizer's `gradient_accumulation_steps`.
     """
 
     time: float
@@ -50,26 +51,27 @@ class Start:
 class Step:
     """One execution of the train function: `steps` steps, of which `step` is the last.
 
-    Times are in seconds and of all these steps together, on this rank. None: not measured.
+    Times are in seconds, and of all these steps together, on this rank. None means not measured.
 
     Args:
-      time: When it ended, seconds since 1970.
-      step: Counts from 1 over the whole run.
-      epoch: Counts from 0.
-      steps: In this execution.
-      examples: Of all replicas in these steps; None under a strategy that is not tfdp's.
-      seconds: That they took, and what came before the first of an epoch.
-      input_seconds: Of these spent in waiting for input.
-      compute_seconds: Forward and backward passes; on sampled steps only.
+      time: When the execution ended, in seconds since 1970.
+      step: The number of the last step, from 1 over the whole run.
+      epoch: The number of the epoch, from 0.
+      steps: The number of steps in this execution.
+      examples: The examples of all replicas in these steps; None under a strategy that is not
+        tfdp's.
+      seconds: The time of these steps, and of what came before the first of an epoch.
+      input_seconds: The part of `seconds` spent in waiting for input.
+      compute_seconds: The time of forward and backward passes; on sampled steps only.
       communication_seconds: From the backward pass's end to the last bucket's sum; sampled.
       first_bucket_wait_seconds: From the arrival at the first bucket to its sum; sampled.
-      meeting_seconds: Waiting for the few numbers of all ranks that the loss itself needs, before
+      meeting_seconds: The wait for the few numbers of all ranks that the loss itself needs, before
         the backward pass; sampled.
-      loss: As Keras logs it.
-      bytes_sent: By this rank.
-      loss_scale: After these steps.
-      skipped_steps: Of these steps, those that did not change the weights.
-      gradient_norm: Of the reduced, unscaled gradient before clipping; sampled.
+      loss: The loss as Keras logs it.
+      bytes_sent: The bytes that this rank sent.
+      loss_scale: The loss scale after these steps.
+      skipped_steps: The number of these steps that did not change the weights.
+      gradient_norm: The norm of the reduced, unscaled gradient before clipping; sampled.
       trust_ratios: `min`, `median` and `max` over the layers; sampled, of LARS and LAMB.
     """
 
@@ -131,11 +133,11 @@ Record = Start | Step | Epoch | Straggler | End
 
 
 def record(values: Mapping[str, Any], where: str) -> Record | None:
-    """Returns what a line says; None for kinds that the report does not use.
+    """Returns the record of a line; None for kinds that the report does not use.
 
     Args:
       values: The line's JSON object.
-      where: Its file and number, for errors.
+      where: The line's file and number, for errors.
 
     Raises:
       LogError: A value is missing or not of its kind, or the format is newer than this tfdp.
@@ -154,7 +156,7 @@ def check_format(format_: int, what: str) -> None:
     """Refuses a format that this tfdp does not know.
 
     Raises:
-      LogError: It is newer.
+      LogError: The format is newer.
 
     Example:
         >>> check_format(1, "`logs/manifest.json`")

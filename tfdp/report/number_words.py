@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""The words for numbers, as people read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 def number(value: float | None) -> str:
-    """Writes three or four digits that count, and whole numbers in full.
+    """Writes four digits that count, and whole numbers in full up to 1e10.
 
     Example:
         >>> [number(x) for x in (1234567, 1834.2, 0.93127, 2.5e-5, float("nan"), None, 12.0)]

@@ -27,13 +27,13 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def write_page(options: ReportOptions) -> int:
-    """Reads the logs, writes the page and says where it is.
+    """Reads the logs, writes the page and prints its path.
 
     Returns:
       The exit code, 0.
 
     Raises:
-      LogError: A log directory cannot be read; then nothing is written.
+      LogError: A log directory cannot be read; nothing is written then.
       OSError: A file cannot be read or written.
 
     Example:
@@ -51,14 +51,14 @@ def write_page(options: ReportOptions) -> int:
 
 
 def render(run: Run, compared: Sequence[Run], now: float) -> str:
-    """Returns the report as one HTML page, which asks for nothing from anywhere.
+    """Returns the report as one HTML page, which loads nothing from anywhere.
 
-    All that stands in the logs is escaped.
+    All text from the logs is escaped.
 
     Args:
-      run: What it is of.
-      compared: Runs for the scaling efficiency, usually on other numbers of replicas.
-      now: Seconds since 1970.
+      run: The run that the report is about.
+      compared: The runs for the scaling efficiency, usually on other numbers of replicas.
+      now: The time of the report, in seconds since 1970.
 
     Example:
         >>> import pathlib
@@ -129,5 +129,5 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
 
 
 def _code(text: str) -> markupsafe.Markup:
-    """Returns a sentence with what stands in backquotes set as code."""
+    """Returns a sentence in which the words in backquotes are set as code."""
     return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))

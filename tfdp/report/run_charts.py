@@ -1,4 +1,4 @@
-"""The report's charts, each from a run."""
+"""The report's charts, each made from a run."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def optimizer(run: Run) -> list[Chart]:
 
 
 def rank_label(rank: int, host: str) -> str:
-    """Returns how a rank is called.
+    """Returns the name of a rank.
 
     Example:
         >>> rank_label(3, "node-1")

@@ -1,4 +1,4 @@
-"""Compares the rates of runs on several numbers of replicas."""
+"""The comparison of the rates of runs on several numbers of replicas."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfdp.report.summary import Headline
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run among others.
+    """The rate of one run among others.
 
     Args:
-      directory: Its logs.
-      replicas: Of all its ranks.
-      ranks: How many processes.
-      examples_per_step: Its global batch.
-      examples_per_second: Of all replicas.
-      speedup: Its rate over that of the run with the fewest replicas.
-      efficiency: Its rate for each replica over that run's; 1 is ideal.
-      parameters: Of its model, if known.
+      directory: The directory of the run's logs.
+      replicas: The number of replicas of all its ranks.
+      ranks: The number of processes.
+      examples_per_step: The global batch.
+      examples_per_second: The rate of all replicas.
+      speedup: The rate over that of the run with the fewest replicas.
+      efficiency: The rate for each replica over that of the run with the fewest; 1 is ideal.
+      parameters: The number of weights of its model, if known.
     """
 
     directory: pathlib.Path
@@ -36,9 +36,9 @@ class Point:
 
 
 def scaling(runs: Sequence[tuple[Run, Headline]]) -> tuple[Point, ...]:
-    """Returns the runs by their numbers of replicas; those without a rate are left out.
+    """Returns the runs by their numbers of replicas, without those that have no rate.
 
-    Of several with the fewest replicas the first is what the others are compared with.
+    The others are compared with the first run of those with the fewest replicas.
 
     Example:
         >>> from types import SimpleNamespace as Fake

@@ -1,4 +1,4 @@
-"""Ranks that come last, and by how much: the rule of `tfdp.stragglers`, over a whole run."""
+"""The ranks that come last, and by how much: the rule of `tfdp.stragglers`, over a whole run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Wait:
     """The waits of one rank for the others.
 
     Args:
-      rank: Its number.
-      host: Where it runs.
-      wait_seconds: In a step, at the first bucket and before; the median over samples.
-      late_seconds: By how much more the median of the other ranks waited, the median over
+      rank: The rank.
+      host: The name of its host.
+      wait_seconds: The wait in a step, at the first bucket and before; the median over samples.
+      late_seconds: How much longer the median of the other ranks waited, as the median over
         samples; above 0 for a rank that comes late.
-      times_last: In how many samples no rank waited less.
-      samples: How many sampled steps all ranks have.
-      straggles: Whether the others wait for it, see :func:`tfdp.stragglers.arrivals`.
+      times_last: The number of samples in which no rank waited less.
+      samples: The number of sampled steps that all ranks have.
+      straggles: Whether the others wait for the rank, see :func:`tfdp.stragglers.arrivals`.
     """
 
     rank: int
@@ -37,7 +37,7 @@ class Wait:
 
 
 def waits(run: Run) -> tuple[Wait, ...]:
-    """Returns every rank's waits, over the sampled steps that all ranks have; () if there are none.
+    """Returns every rank's waits over the sampled steps that all ranks have; () without any.
 
     Example:
         >>> import pathlib
@@ -70,7 +70,7 @@ def waits(run: Run) -> tuple[Wait, ...]:
 
 
 def straggler(found: tuple[Wait, ...]) -> Wait | None:
-    """Returns the first of the ranks that straggle, or else of all; None without waits.
+    """Returns the first of the ranks that straggle, or else of all ranks; None without waits.
 
     Example:
         >>> straggler(()) is None
@@ -82,7 +82,7 @@ def straggler(found: tuple[Wait, ...]) -> Wait | None:
 def stragglers(found: tuple[Wait, ...]) -> tuple[Wait, ...]:
     """Returns the ranks that straggle, the one that came last most often first.
 
-    Of two that came last equally often the later one is first.
+    Of two ranks that came last equally often the later one is first.
 
     Example:
         >>> waits = Wait(0, "a", 0.1, -0.1, 0, 9), Wait(1, "b", 0.0, 0.1, 9, 9, straggles=True)

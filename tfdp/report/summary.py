@@ -1,4 +1,4 @@
-"""The numbers at the top of the report, and the curves: pure functions of what was read."""
+"""The numbers at the top of the report, and the curves: pure functions of the logs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ _VALIDATION = "val_"
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-    """A run in a few numbers; times are rank 0's.
+    """The main numbers of a run; times are rank 0's.
 
     Args:
-      examples_per_second: Examples of all replicas by the steps' time, :func:`steady` ones.
-      step_seconds: The median of one step's.
-      examples_per_step: The median; None, as the rate, where examples are not counted.
-      steps: The number of the last one.
-      epochs: How many are complete.
-      epochs_planned: Up to which `fit` was asked to train, if known.
-      replicas: Of all ranks.
-      ranks: How many processes.
-      hosts: Their names, each once.
-      duration_seconds: From each start to its last line, together.
+      examples_per_second: The examples of all replicas over the time of their :func:`steady` steps;
+        None where examples are not counted.
+      step_seconds: The median time of a step.
+      examples_per_step: The median number of examples; None where examples are not counted.
+      steps: The number of the last step.
+      epochs: The number of complete epochs.
+      epochs_planned: The epoch up to which `fit` was asked to train, if known.
+      replicas: The number of replicas of all ranks.
+      ranks: The number of processes.
+      hosts: The names of the hosts, each once.
+      duration_seconds: The time from each start to its last line, summed.
       ended: Whether training ended by itself.
-      last_time: Of the last line, seconds since 1970.
+      last_time: The time of the last line, in seconds since 1970.
       only_first: Whether there are no other times than those of first steps; see :func:`steady`.
-      logs: Of the last epoch.
+      logs: The logs of the last epoch.
     """
 
     examples_per_second: float | None
@@ -93,9 +94,9 @@ class Curve:
     """A quantity by epoch, counted from 1.
 
     Args:
-      name: As Keras logs it, without `val_`.
+      name: The name by which Keras logs it, without `val_`.
       training: (epoch, value) of training.
-      validation: Likewise; empty without validation.
+      validation: (epoch, value) of validation; empty without validation.
     """
 
     name: str
@@ -104,7 +105,7 @@ class Curve:
 
 
 def curves(log: RankLog) -> tuple[Curve, ...]:
-    """Returns what the epochs' logs hold: losses first, then the others by name.
+    """Returns the curves of the epochs' logs: losses first, then the others by name.
 
     Example:
         >>> from tfdp.report.log_lines import Epoch
@@ -126,7 +127,7 @@ def curves(log: RankLog) -> tuple[Curve, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a rank sent: in a step, the median, and in all steps together."""
+    """The bytes that a rank sent: the median of a step, and the sum of all steps."""
 
     rank: int
     host: str
@@ -135,7 +136,7 @@ class Traffic:
 
 
 def traffic(run: Run) -> tuple[Traffic, ...]:
-    """Returns what each rank sent, for the ranks that measured it.
+    """Returns the bytes that each rank sent, for the ranks that measured them.
 
     Example:
         >>> import pathlib
@@ -157,7 +158,7 @@ def traffic(run: Run) -> tuple[Traffic, ...]:
 
 
 def skipped(steps: Sequence[Step]) -> tuple[int, int] | None:
-    """Counts the steps that did not change the weights, and all; None if nobody counted.
+    """Counts the steps that did not change the weights, and all steps; None if nobody counted.
 
     Example:
         >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])

@@ -12,8 +12,8 @@ def status(line: Headline, now: float) -> tuple[str, str]:
     """Says how the run ended: a word, and a sentence.
 
     Args:
-      line: Its numbers.
-      now: Seconds since 1970.
+      line: The main numbers of the run.
+      now: The time of the page, in seconds since 1970.
 
     Example:
         >>> from types import SimpleNamespace as Fake
