@@ -1,4 +1,4 @@
-"""From the times of two sides to medians, ranges and ratios."""
+"""The medians, ranges and ratios of the times of two sides."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """Two sides compared; below 1, the first is faster.
+    """The comparison of two sides; below 1, the first is faster.
 
     Args:
-      of_medians: Median of the first divided by median of the second.
-      median_of_pairs: Median over the rounds of first / second. Both sides of a round ran one
+      of_medians: The median of the first divided by the median of the second.
+      median_of_pairs: The median over the rounds of first / second. Both sides of a round ran one
         after the other, so that a slow phase of the machine cancels.
-      pairs: Number of rounds in which both sides delivered.
+      pairs: The number of rounds in which both sides delivered.
     """
 
     of_medians: float
@@ -46,7 +46,7 @@ def ratio(first: Sequence[float | None], second: Sequence[float | None]) -> Rati
     """Compares two sides, one value a round; None marks a round in which the side failed.
 
     Returns:
-      The comparison over the rounds in which both delivered, or None if there is none.
+      The comparison over the rounds in which both sides delivered, or None without such a round.
 
     Example:
         >>> ratio([1.0, 3.0, None], [2.0, 2.0, 2.0])

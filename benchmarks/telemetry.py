@@ -1,4 +1,4 @@
-"""`benchmarks telemetry`: what recording costs a step."""
+"""The benchmark of telemetry: what recording costs a step."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def run(rounds: int, steps: int, replicas: int, console: Console | None = None) 
 
     Args:
       rounds: How many calls of `fit` each side has.
-      steps: Of each call; the first, which makes the iterator, is not timed.
-      replicas: Logical CPU devices.
-      console: Where to print; by default standard output.
+      steps: The steps of each call; the first, which makes the iterator, is not timed.
+      replicas: The number of logical CPU devices.
+      console: The console to print to; by default standard output.
 
     Returns:
       The exit code, 0.
@@ -79,7 +79,7 @@ def run(rounds: int, steps: int, replicas: int, console: Console | None = None) 
 
 
 def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list[float]]:
-    """Seconds of a step, the mean of each round, with telemetry and without."""
+    """Returns the seconds of a step, as the mean of each round, with telemetry and without."""
     import keras
 
     import tfdp

@@ -34,9 +34,10 @@ class Workers:
     """The processes that train, for use in a `with`, whose end kills those that still do.
 
     Args:
-      jobs: How many at once; each takes its share of the cores for the threads of an operation.
-      timeout_seconds: After which one is killed.
-      data: Where the transformer's texts are.
+      jobs: The number of processes at once; each takes its share of the cores for an operation's
+        threads.
+      timeout_seconds: The time after which a process is killed.
+      data: The path of the transformer's texts.
     """
 
     def __init__(self, jobs: int, timeout_seconds: float, data: pathlib.Path | None) -> None:
@@ -55,16 +56,16 @@ class Workers:
 
     @property
     def running(self) -> list[Run]:
-        """What is being trained."""
+        """The runs that are being trained."""
         return [started.run for started in self._started]
 
     @property
     def free(self) -> bool:
-        """Whether one more can be started."""
+        """Whether another run can be started."""
         return len(self._started) < self._jobs
 
     def start(self, run: Run) -> None:
-        """Starts a run; it ends too if this process is killed."""
+        """Starts a run, which also ends if this process is killed."""
         cores = len(os.sched_getaffinity(0))
         threads = str(max(1, cores // self._jobs))
         stdout = tempfile.TemporaryFile()  # noqa: SIM115
@@ -80,7 +81,7 @@ class Workers:
                 "TF_NUM_INTRAOP_THREADS": threads,
                 "OMP_NUM_THREADS": threads,
             },
-            # A Ctrl-C is for us: we end the workers.
+            # A Ctrl-C is for this process, which ends the workers.
             start_new_session=True,
         )
         deadline = time.monotonic() + self._timeout_seconds
@@ -91,7 +92,7 @@ class Workers:
             process.stdin.flush()
 
     def wait(self) -> tuple[Run, Outcome | Failure]:
-        """Returns the next that ends, or has taken too long."""
+        """Waits for the next run that ends or takes too long, and returns it with its result."""
         while True:
             for started in self._started:
                 late = time.monotonic() > started.deadline

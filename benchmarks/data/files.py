@@ -13,10 +13,10 @@ def write_images(folder: str, images: np.ndarray, labels: np.ndarray, size: int)
     """Writes a folder of JPEG files for each class.
 
     Args:
-      folder: Exists and is empty.
+      folder: A folder that exists and is empty.
       images: Float32 in [0, 1], shape (examples, 28, 28, 1).
-      labels: Shape (examples,).
-      size: Height and width of the files' images; each pixel is repeated.
+      labels: The labels, shape (examples,).
+      size: The height and width of the files' images; each pixel is repeated.
 
     Cost: 1 ms for a file of 224 x 224.
     """
@@ -32,7 +32,7 @@ def write_images(folder: str, images: np.ndarray, labels: np.ndarray, size: int)
 def write_records(path: str, images: np.ndarray, labels: np.ndarray) -> None:
     """Writes a TFRecord file of `tf.train.Example`s that `FEATURES` describes.
 
-    Cost: 3.2 KB and 0.1 ms for each.
+    Cost: 3.2 KB and 0.1 ms for each example.
     """
     with tf.io.TFRecordWriter(path) as writer:
         for image, label in zip(images, labels, strict=True):

@@ -225,7 +225,7 @@ def _for_straggler(last: Wait, splits: Sequence[RankSplit]) -> Iterator[str]:
 
 
 def _excess(rank: int, splits: Sequence[RankSplit]) -> tuple[str, float] | None:
-    """Returns the part that lengthens a rank's step the most beside the others', and its seconds."""
+    """Returns the part that makes a rank's step longest beside the others', and its seconds."""
     own = next((one.split.parts for one in splits if one.rank == rank), {})
     others = [one.split.parts for one in splits if one.rank != rank]
     longer = {}
