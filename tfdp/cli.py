@@ -1,4 +1,4 @@
-"""The command `tfdp`.
+"""The command `tfdp`, with its subcommands.
 
 Nothing heavy is imported until a subcommand runs: `tfdp --help` answers without TensorFlow.
 """
@@ -25,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: The words after `tfdp`; by default those of this process.
 
     Returns:
-      The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed or a
-      check of `doctor` did; 2 where what the user asked for cannot be done, with a message and
-      no traceback; of `run`, and of a demo whose rank failed, see :func:`tfdp.launch.run`.
+      The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed or a check
+      of `doctor` did; 2 where the user's request cannot be carried out, with a message and no
+      traceback; of `run`, and of a demo whose rank failed, see :func:`tfdp.launch.run`.
 
     Raises:
       SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).

@@ -1,4 +1,4 @@
-"""A package's public names, each imported when it is first used (PEP 562)."""
+"""The import of a package's public names when each is first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def lazy_names(
     """Returns the `__getattr__` and `__dir__` of a package.
 
     Args:
-      package: Its `globals()`, with `__all__`; a name that was used is kept there.
-      names: For each name its module and the attribute there; None: the module itself.
+      package: The package's `globals()`, with `__all__`; a name that was used is kept there.
+      names: For each name its module and the attribute there; None means the module itself.
 
     >>> get, _ = lazy_names({"__name__": "p", "__all__": ["tau"]}, {"tau": ("math", "tau")})
     >>> get("tau")

@@ -1,4 +1,4 @@
-"""What this process runs on: versions, cores, memory, GPUs. Imports nothing that it asks about."""
+"""The machine and software of this process: versions, cores, memory, GPUs. Imports none of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 _NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
-# Where one module comes as several distributions.
+# The distributions of a module that comes as several.
 _DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
     "keras": ("keras", "keras-nightly"),
@@ -21,7 +21,7 @@ _DISTRIBUTIONS = {
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python, tfdp, TensorFlow, Keras and NumPy; None for one that is not installed.
+    """Returns the versions of Python, tfdp, TensorFlow, Keras and NumPy; None if not installed.
 
     Example:
         >>> sorted(versions())
@@ -44,7 +44,7 @@ def cores() -> list[int]:
 
 
 def cpu_model() -> str | None:
-    """Returns the processor's name, where the system tells it."""
+    """Returns the processor's name; None if the system does not tell it."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(), re.MULTILINE)
     except OSError:
@@ -53,7 +53,7 @@ def cpu_model() -> str | None:
 
 
 def memory_bytes() -> int | None:
-    """Returns the host's memory, where the system tells it."""
+    """Returns the host's memory; None if the system does not tell it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -61,7 +61,7 @@ def memory_bytes() -> int | None:
 
 
 def gpus() -> list[str]:
-    """Returns the models of the host's GPUs that NVIDIA's driver shows, whether they are used or not."""
+    """Returns the models of the host's GPUs that NVIDIA's driver shows, used or not."""
     try:
         folders = sorted(_NVIDIA_GPUS.iterdir())
     except OSError:
