@@ -34,11 +34,10 @@ class FitOptions:
     Raises:
       ValueError: A value is out of its range, or the values do not go together.
 
-    Example:
-        >>> FitOptions(one_device=True).sides
-        ('tfdp', 'stock', 'one_device')
-        >>> FitOptions().replicas, FitOptions(processes=3).replicas
-        ((2, 4), (3,))
+    >>> FitOptions(one_device=True).sides
+    ('tfdp', 'stock', 'one_device')
+    >>> FitOptions().replicas, FitOptions(processes=3).replicas
+    ((2, 4), (3,))
     """
 
     model: str = option("all", "what to train (%(default)s)", choices=(*MODELS, "all"))

@@ -35,9 +35,8 @@ class Ratio:
 def spread(values: Sequence[float]) -> Spread:
     """Summarises at least one value.
 
-    Example:
-        >>> spread([3.0, 1.0, 2.0])
-        Spread(median=2.0, minimum=1.0, maximum=3.0)
+    >>> spread([3.0, 1.0, 2.0])
+    Spread(median=2.0, minimum=1.0, maximum=3.0)
     """
     return Spread(statistics.median(values), min(values), max(values))
 
@@ -48,9 +47,8 @@ def ratio(first: Sequence[float | None], second: Sequence[float | None]) -> Rati
     Returns:
       The comparison over the rounds in which both sides delivered, or None without such a round.
 
-    Example:
-        >>> ratio([1.0, 3.0, None], [2.0, 2.0, 2.0])
-        Ratio(of_medians=1.0, median_of_pairs=1.0, pairs=2)
+    >>> ratio([1.0, 3.0, None], [2.0, 2.0, 2.0])
+    Ratio(of_medians=1.0, median_of_pairs=1.0, pairs=2)
     """
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     if not pairs:

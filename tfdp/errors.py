@@ -63,7 +63,7 @@ class ScopeError(RuntimeError):
     DataParallelStrategy is. Leave it first, or build the model in one of them.
     """
 
-    # See `CollectiveMismatchError`.
+    # AutoGraph needs it, see `CollectiveMismatchError`.
     __init__ = Exception.__init__
 
 

@@ -23,9 +23,8 @@ _DISTRIBUTIONS = {
 def versions() -> dict[str, str | None]:
     """Returns the versions of Python, tfdp, TensorFlow, Keras and NumPy; None if not installed.
 
-    Example:
-        >>> sorted(versions())
-        ['keras', 'numpy', 'python', 'tensorflow', 'tfdp']
+    >>> sorted(versions())
+    ['keras', 'numpy', 'python', 'tensorflow', 'tfdp']
     """
     found: dict[str, str | None] = {
         "python": platform.python_version(),
@@ -72,9 +71,8 @@ def gpus() -> list[str]:
 def short_device_name(device: str) -> str:
     """Returns a device's name without its process.
 
-    Example:
-        >>> short_device_name("/job:worker/replica:0/task:1/device:CPU:0")
-        'CPU:0'
+    >>> short_device_name("/job:worker/replica:0/task:1/device:CPU:0")
+    'CPU:0'
     """
     return re.sub(r".*device:", "", device)
 

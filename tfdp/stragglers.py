@@ -17,10 +17,10 @@ from collections.abc import Sequence
 LATE_SHARE = 0.05
 LATE_SECONDS = 1e-3
 LEAST_SAMPLES = 5
-# It must be late by this many median absolute deviations over the root of the number of samples.
+# A late rank is beyond this many median absolute deviations over the root of the number of samples.
 # Normal noise of a fifth of a step on 2 to 8 ranks then names a rank in 1 to 5 % of runs with 5
-# samples, in at most 2 % with 10, and in none of 500 with 40. Without this condition it is 36 to
-# 97, 36 to 88 and 4 to 37 %.
+# samples, in at most 2 % with 10, and in none of 500 with 40. Without this condition it names one
+# in 36 to 97 %, 36 to 88 % and 4 to 37 % of them.
 BEYOND_NOISE = 8.0
 
 
@@ -53,12 +53,11 @@ def stragglers(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[A
       The ranks that straggle, first the one that came last most often, of equals the later one; ()
       if there are none.
 
-    Example:
-        >>> punctual, late = [0.050, 0.048, 0.051, 0.050, 0.049], [0.001, 0.004, 0.002, 0.0, 0.003]
-        >>> [one.rank for one in stragglers([punctual] * 6 + [late, late[::-1]], step_seconds=0.1)]
-        [6, 7]
-        >>> stragglers([punctual] * 8, step_seconds=0.1)
-        ()
+    >>> punctual, late = [0.050, 0.048, 0.051, 0.050, 0.049], [0.001, 0.004, 0.002, 0.0, 0.003]
+    >>> [one.rank for one in stragglers([punctual] * 6 + [late, late[::-1]], step_seconds=0.1)]
+    [6, 7]
+    >>> stragglers([punctual] * 8, step_seconds=0.1)
+    ()
     """
     late = [one for one in arrivals(waits, step_seconds) if one.straggles]
     return tuple(sorted(late, key=lambda one: (-one.times_last, -one.late_seconds)))
@@ -88,9 +87,8 @@ def arrivals(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[Arr
     Raises:
       ValueError: The ranks have different numbers of samples.
 
-    Example:
-        >>> arrivals([[0.5] * 5, [0.25] * 5], step_seconds=2.0)[1]
-        Arrival(rank=1, late_seconds=0.25, times_last=5, samples=5, straggles=True)
+    >>> arrivals([[0.5] * 5, [0.25] * 5], step_seconds=2.0)[1]
+    Arrival(rank=1, late_seconds=0.25, times_last=5, samples=5, straggles=True)
     """
     lengths = {len(row) for row in waits}
     if len(lengths) > 1:
@@ -126,9 +124,8 @@ def last_share(ranks: int) -> float:
 
     The share is two thirds at most, which one of two ranks must reach.
 
-    Example:
-        >>> last_share(2), last_share(6)
-        (0.6666666666666666, 0.25)
+    >>> last_share(2), last_share(6)
+    (0.6666666666666666, 0.25)
     """
     return min(2 / 3, 1.5 / ranks)
 

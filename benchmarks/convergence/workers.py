@@ -87,7 +87,7 @@ class Workers:
         deadline = time.monotonic() + self._timeout_seconds
         self._started.append(_Started(run, process, deadline, stdout, stderr))
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # It has ended already; `wait` says how.
+        with contextlib.suppress(BrokenPipeError):  # the worker has ended; `wait` says how
             process.stdin.write(request(run, self._data).encode())
             process.stdin.flush()
 

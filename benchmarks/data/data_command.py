@@ -19,9 +19,8 @@ class DataOptions:
     Raises:
       ValueError: A value is out of its range.
 
-    Example:
-        >>> DataOptions(sources=("arrays",)).rounds
-        5
+    >>> DataOptions(sources=("arrays",)).rounds
+    5
     """
 
     sources: tuple[str, ...] = option(

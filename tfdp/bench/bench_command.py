@@ -31,9 +31,8 @@ def parse_size(text: str) -> int:
     Raises:
       ValueError: The text is no such number, or less than one float32.
 
-    Example:
-        >>> parse_size("1KB"), parse_size("2 MiB"), parse_size("64")
-        (1000, 2097152, 64)
+    >>> parse_size("1KB"), parse_size("2 MiB"), parse_size("64")
+    (1000, 2097152, 64)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].upper() or "B") if match else None
@@ -52,9 +51,8 @@ def parse_rate(text: str) -> float:
     Raises:
       ValueError: The text is no rate above 0.
 
-    Example:
-        >>> parse_rate("200mbit"), parse_rate("1.5gbit")
-        (200000000.0, 1500000000.0)
+    >>> parse_rate("200mbit"), parse_rate("1.5gbit")
+    (200000000.0, 1500000000.0)
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text)
     if not match or not float(match[1]):
@@ -72,9 +70,8 @@ class BenchOptions:
     Raises:
       ValueError: A value is out of its range, or the values do not go together.
 
-    Example:
-        >>> BenchOptions(processes=4, hosts=2).host_of_ranks
-        (0, 0, 1, 1)
+    >>> BenchOptions(processes=4, hosts=2).host_of_ranks
+    (0, 0, 1, 1)
     """
 
     processes: int = option(2, "ranks, one CPU device each (%(default)s)", at_least=2, metavar="N")

@@ -61,9 +61,8 @@ def hosts(count: int, rate: str | None) -> Iterator[list[str]]:
 def address(index: int) -> str:
     """Returns the address of host `index`.
 
-    Example:
-        >>> address(1)
-        '10.77.0.2'
+    >>> address(1)
+    '10.77.0.2'
     """
     return f"10.77.{(index + 1) // 256}.{(index + 1) % 256}"
 
@@ -71,9 +70,8 @@ def address(index: int) -> str:
 def inside(name: str, command: Sequence[str]) -> list[str]:
     """Returns `command` as a command that runs on the host.
 
-    Example:
-        >>> inside("h0", ["hostname", "-I"])
-        ['ip', 'netns', 'exec', 'h0', 'hostname', '-I']
+    >>> inside("h0", ["hostname", "-I"])
+    ['ip', 'netns', 'exec', 'h0', 'hostname', '-I']
     """
     return ["ip", "netns", "exec", name, *command]
 

@@ -37,10 +37,9 @@ class Bound:
       ends: The number of the links' ends: hosts, or ranks where all are on one host.
       ranks: The number of ranks.
 
-    Example:
-        >>> bound = Bound(24e6, ends=4, ranks=4)
-        >>> round(bound.seconds(25_000_000), 3), round(bound.bus_rate(25_000_000, 1.5625) / 1e6)
-        (1.562, 24)
+    >>> bound = Bound(24e6, ends=4, ranks=4)
+    >>> round(bound.seconds(25_000_000), 3), round(bound.bus_rate(25_000_000, 1.5625) / 1e6)
+    (1.562, 24)
     """
 
     bytes_per_second: float
@@ -135,9 +134,8 @@ def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None
 def show_size(size_bytes: int) -> str:
     """Returns a size in the unit that suits it.
 
-    Example:
-        >>> show_size(1000), show_size(25_000_000)
-        ('1 KB', '25 MB')
+    >>> show_size(1000), show_size(25_000_000)
+    ('1 KB', '25 MB')
     """
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size_bytes >= scale:

@@ -48,7 +48,7 @@ _INSTRUCTION = struct.Struct("=HBBI")
 _MOST_INSTRUCTIONS = 4096  # of a program (BPF_MAXINSNS)
 _IP_HEADER = 0x100000000 - 0x100000  # begin of the IP header (SKF_NET_OFF)
 
-# What programs return: how much of a packet is kept, and which socket of a group gets it.
+# The values that programs return: how much of a packet is kept, and which socket gets it.
 _NOTHING = 0
 _FIRST, _SECOND = 0, 1
 
@@ -147,7 +147,7 @@ def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _attach(door, _SO_ATTACH_FILTER, _program((), _NOTHING, _NOTHING))
         door.bind(("", port))
-        # Not before: the socket of another run could bind the port together with ours.
+        # Only now: before, the socket of another run could bind the port together with ours.
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         _attach(door, _SO_ATTACH_REUSEPORT_CBPF, program)
         door.listen(1)

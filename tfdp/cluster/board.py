@@ -31,7 +31,7 @@ from tfdp.errors import (
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.
 _FIRST_NUMBER = 1 << 28
 
-# How long a rank that ends waits for the others to read its goodbye.
+# The time that a rank which ends waits for the others to read its goodbye.
 _GOODBYE_SECONDS = 2.0
 
 _KINDS: dict[str, type[Exception]] = {

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-# How many bytes a stream holds that nobody has asked for, before the sender must wait.
+# The number of unread bytes that a stream holds before the sender must wait.
 BUFFER_BYTES = 1 << 22
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def host_of_peer(writer: asyncio.StreamWriter) -> str:
 
 
 class Connections:
-    """Streams to other processes, and the event loop that they belong to.
+    """The streams to other processes, and the event loop that they belong to.
 
     Attributes:
       streams: By rank: on rank 0 the streams to all others, elsewhere the stream to rank 0.

@@ -17,12 +17,12 @@ from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, host_of, join_address, split_address
 from tfdp.errors import ClusterError
 
-# How long a process has to say who it is, and how many may do so besides the ranks.
+# The time that a process has to say who it is, and the number that may do so besides the ranks.
 STRANGER_SECONDS = 10.0
 _MOST_STRANGERS = 64
 
-# How many connections the kernel keeps until they are taken. Without room in this queue a process
-# waits for seconds.
+# The number of connections that the kernel keeps until they are taken. Without room in this queue
+# a process waits for seconds.
 _BACKLOG = 1024
 
 
@@ -30,8 +30,8 @@ class Gathering:
     """The processes that have come to rank 0.
 
     Attributes:
-      introductions: By rank what the process says of itself; rank 0's is there from the beginning.
-      streams: By rank the connections to the other processes.
+      introductions: Each rank's words about itself; rank 0's are there from the beginning.
+      streams: The connections to the other processes, by rank.
 
     Args:
       cluster: The cluster as rank 0 sees it.

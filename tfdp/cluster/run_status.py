@@ -30,13 +30,12 @@ def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
 
     Does nothing outside `tfdp run`, like `mark_strategy_begun`.
 
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> task = '{"task": {"type": "worker", "index": 1}}'
-        >>> mark_strategy_made({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
-        >>> ranks_without_strategy(folder.name, world_size=3)
-        [0, 2]
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 1}}'
+    >>> mark_strategy_made({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> ranks_without_strategy(folder.name, world_size=3)
+    [0, 2]
     """
     _leave_word(environ, _MADE)
 

@@ -13,7 +13,7 @@ from tfdp.cluster.board import Board
 from tfdp.cluster.ranks import ranks_in_words
 from tfdp.errors import CollectiveTimeoutError, RankMismatchError
 
-# For how many periods a state must last before it is judged: the last sign may be out of date.
+# The number of periods that a state must last before it is judged, as signs may be out of date.
 _PERIODS = 3
 
 
@@ -52,7 +52,7 @@ def _where(sign: dict[str, Any]) -> tuple[int, tuple[str, ...]]:
 
 
 class Watchdog:
-    """Calls `board.fail` or `board.lose` where further waiting would be vain.
+    """The thread that calls `board.fail` or `board.lose` where further waiting would be vain.
 
     - A rank that gives no sign of life for `silence_seconds` is lost: stopped, or unreachable, or
       in a C function that lets no other Python thread run for so long. Rank 0 watches all ranks;

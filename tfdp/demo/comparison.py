@@ -95,9 +95,8 @@ def _train_both(options: DemoOptions, console: Console) -> dict[str, TrainingRun
 def _name(options: DemoOptions) -> str:
     """Returns the name of the second run.
 
-    Example:
-        >>> _name(DemoOptions(replicas=4, processes=2))
-        '4 replicas, 2 processes'
+    >>> _name(DemoOptions(replicas=4, processes=2))
+    '4 replicas, 2 processes'
     """
     if options.processes == 1:
         return f"{options.replicas} replicas"

@@ -19,9 +19,8 @@ class DemoOptions:
     Raises:
       ValueError: A value is out of its range.
 
-    Example:
-        >>> DemoOptions(replicas=4).epochs
-        8
+    >>> DemoOptions(replicas=4).epochs
+    8
     """
 
     dataset: str = option("digits", "real images (%(default)s)", choices=tuple(_EPOCHS))

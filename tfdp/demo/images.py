@@ -42,9 +42,8 @@ def load(name: str) -> ImageData:
       DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded, or
         scikit-learn, for the digits, is not installed.
 
-    Example:
-        >>> load("digits").train_images.shape
-        (1437, 8, 8, 1)
+    >>> load("digits").train_images.shape
+    (1437, 8, 8, 1)
     """
     return {"digits": _load_digits, "fashion_mnist": _load_fashion_mnist}[name]()
 

@@ -126,7 +126,7 @@ def steps_per_epoch(data: ImageData, batch_size: int) -> int:
 
 
 class _StepClock(keras.callbacks.Callback):
-    """Times each step until its loss is known on the host."""
+    """A callback that times each step until its loss is known on the host."""
 
     def __init__(self, on_step: Callable[[], object]):
         super().__init__()

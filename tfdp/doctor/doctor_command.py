@@ -15,9 +15,8 @@ class DoctorOptions:
     Raises:
       ValueError: A value is out of its range.
 
-    Example:
-        >>> DoctorOptions(megabytes=4).large_elements
-        1000000
+    >>> DoctorOptions(megabytes=4).large_elements
+    1000000
     """
 
     megabytes: int = option(

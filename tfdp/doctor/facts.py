@@ -106,8 +106,7 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
 def chosen(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables of :data:`VARIABLES` that are set.
 
-    Example:
-        >>> chosen({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root"})
-        {'TF_NUM_INTEROP_THREADS': '8'}
+    >>> chosen({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root"})
+    {'TF_NUM_INTEROP_THREADS': '8'}
     """
     return {name: environ[name] for name in VARIABLES if name in environ}

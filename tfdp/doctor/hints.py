@@ -31,10 +31,9 @@ class Hint:
 def hints(ranks: Sequence[Facts]) -> list[Hint]:
     """Returns all hints about these ranks, which are the whole cluster; equal hints are joined.
 
-    Example:
-        >>> [hint] = hints([Facts(environment={"TF_NUM_INTEROP_THREADS": "2"})])
-        >>> hint.text
-        'TF_NUM_INTEROP_THREADS should be at least 8 on CPU devices, but is 2: ...'
+    >>> [hint] = hints([Facts(environment={"TF_NUM_INTEROP_THREADS": "2"})])
+    >>> hint.text
+    'TF_NUM_INTEROP_THREADS should be at least 8 on CPU devices, but is 2: ...'
     """
     found: dict[str, list[int]] = {}
     for facts in ranks:
@@ -162,9 +161,8 @@ def _threads(facts: Facts, variable: str) -> int:
 def described(hint: Hint, world_size: int) -> str:
     """Returns a hint as it is printed.
 
-    Example:
-        >>> described(Hint("Do this.", (0, 2)), world_size=3)
-        'hint (ranks 0, 2): Do this.'
+    >>> described(Hint("Do this.", (0, 2)), world_size=3)
+    'hint (ranks 0, 2): Do this.'
     """
     if world_size == 1:
         return f"hint: {hint.text}"

@@ -33,18 +33,17 @@ def resolve(words: Sequence[str]) -> list[str]:
     Raises:
       CommandError: There is no such script or program, or it is not executable.
 
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     script = pathlib.Path(folder, "train.py")
-        ...     script.touch()
-        ...     python, *rest = resolve([str(script), "--epochs", "3"])
-        >>> python == sys.executable, rest[0], rest[-2:]
-        (True, '-u', ['--epochs', '3'])
-        >>> resolve(["no-such-program"])
-        Traceback (most recent call last):
-            ...
-        tfdp.launch.command.CommandError: `COMMAND` must be a program on the PATH or a ...
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     script = pathlib.Path(folder, "train.py")
+    ...     script.touch()
+    ...     python, *rest = resolve([str(script), "--epochs", "3"])
+    >>> python == sys.executable, rest[0], rest[-2:]
+    (True, '-u', ['--epochs', '3'])
+    >>> resolve(["no-such-program"])
+    Traceback (most recent call last):
+        ...
+    tfdp.launch.command.CommandError: `COMMAND` must be a program on the PATH or a ...
     """
     program, *arguments = words
     if program.endswith(".py"):

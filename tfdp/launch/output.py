@@ -26,7 +26,7 @@ _END = re.compile(rb"\r+\n?|\n")
 
 
 class LineSplitter:
-    r"""Cuts one stream into the lines to show.
+    r"""A cutter of one stream into the lines to show.
 
     A carriage return begins the line anew, as on a terminal. The state of a bar that is redrawn
     many times a second is shown once a second, and when it is final. A line without end is cut at
@@ -35,12 +35,11 @@ class LineSplitter:
     Args:
       clock: Returns seconds, for the pace of a progress bar.
 
-    Example:
-        >>> lines = LineSplitter(clock=lambda: 0.0)
-        >>> list(lines.feed(b"one\ntw")), list(lines.feed(b"o\r\n 10%\r 20%\r100%\n."))
-        ([b'one'], [b'two', b'100%'])
-        >>> list(lines.end())
-        [b'.']
+    >>> lines = LineSplitter(clock=lambda: 0.0)
+    >>> list(lines.feed(b"one\ntw")), list(lines.feed(b"o\r\n 10%\r 20%\r100%\n."))
+    ([b'one'], [b'two', b'100%'])
+    >>> list(lines.end())
+    [b'.']
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -129,19 +128,18 @@ class Outlet:
 
 
 class Sink:
-    r"""Takes the whole lines of all ranks; no two lines are ever mixed.
+    r"""The taker of the whole lines of all ranks, which never mixes two lines.
 
     Args:
       stdout, stderr: The launcher's own streams.
       on_broken: Called once when nobody reads one of the streams any more.
 
-    Example:
-        >>> import io
-        >>> out = io.BytesIO()
-        >>> sink = Sink(out, io.BytesIO(), on_broken=lambda: None)
-        >>> sink.write(sink.stdout, [b"[0] one\n", b"[0] two\n"])
-        >>> out.getvalue()
-        b'[0] one\n[0] two\n'
+    >>> import io
+    >>> out = io.BytesIO()
+    >>> sink = Sink(out, io.BytesIO(), on_broken=lambda: None)
+    >>> sink.write(sink.stdout, [b"[0] one\n", b"[0] two\n"])
+    >>> out.getvalue()
+    b'[0] one\n[0] two\n'
     """
 
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO, on_broken: Callable[[], None]) -> None:
@@ -193,7 +191,7 @@ class Sink:
 
 
 class RankStream(threading.Thread):
-    """Passes on one stream of one rank, until it ends.
+    """A thread that passes on one stream of one rank, until the stream ends.
 
     Args:
       rank: The rank, which is the prefix of each line.
@@ -289,14 +287,13 @@ def prepare_log_folder(folder: pathlib.Path) -> None:
     The logs of all ranks move, also of ranks beyond the new run's, so that the logs in the folder
     itself are of one run.
 
-    Example:
-        >>> import tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp(), "logs")
-        >>> prepare_log_folder(folder)
-        >>> written = log_path(folder, rank=0).write_text("the first run")
-        >>> prepare_log_folder(folder)
-        >>> [path.relative_to(folder).as_posix() for path in folder.rglob("*.log")]
-        ['earlier-1/rank-0.log']
+    >>> import tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp(), "logs")
+    >>> prepare_log_folder(folder)
+    >>> written = log_path(folder, rank=0).write_text("the first run")
+    >>> prepare_log_folder(folder)
+    >>> [path.relative_to(folder).as_posix() for path in folder.rglob("*.log")]
+    ['earlier-1/rank-0.log']
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = sorted(folder.glob("rank-*.log"))

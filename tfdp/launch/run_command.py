@@ -27,9 +27,8 @@ class RunOptions:
     Raises:
       ValueError: A value is out of its range.
 
-    Example:
-        >>> RunOptions(processes=2, command=("train.py", "--epochs", "3")).timeout_seconds is None
-        True
+    >>> RunOptions(processes=2, command=("train.py", "--epochs", "3")).timeout_seconds is None
+    True
     """
 
     processes: int = option(

@@ -36,7 +36,7 @@ _MALLOC_KEEPS_BYTES = 2**30
 
 
 class ReservedPorts:
-    """Ports of the loopback interface that nobody else listens on.
+    """The reserved ports of the loopback interface, which nobody else listens on.
 
     A port stays bound until :meth:`release`, just before the ranks start. Its UDP counterpart,
     which no rank uses, stays bound until the run ends. A second launcher, which reserves both,
@@ -48,11 +48,10 @@ class ReservedPorts:
     Raises:
       OSError: There are not so many free ports.
 
-    Example:
-        >>> with ReservedPorts(3) as reserved:
-        ...     reserved.release()
-        ...     len(set(reserved.ports))
-        3
+    >>> with ReservedPorts(3) as reserved:
+    ...     reserved.release()
+    ...     len(set(reserved.ports))
+    3
     """
 
     def __init__(self, count: int) -> None:
@@ -119,10 +118,9 @@ class ReservedPorts:
 def tf_config(ports: Sequence[int], rank: int) -> str:
     """Returns the `TF_CONFIG` of one rank of a cluster on this host.
 
-    Example:
-        >>> tf_config([20000, 20001], rank=1)
-        '{"cluster": {"worker": ["127.0.0.1:20000", "127.0.0.1:20001"]},
-          "task": {"type": "worker", "index": 1}}'
+    >>> tf_config([20000, 20001], rank=1)
+    '{"cluster": {"worker": ["127.0.0.1:20000", "127.0.0.1:20001"]},
+      "task": {"type": "worker", "index": 1}}'
     """
     workers = [f"{LOOPBACK}:{port}" for port in ports]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
@@ -149,10 +147,9 @@ def rank_environment(
       environ: The launcher's environment.
       secret: The secret of the ranks of this run, in place of one that the user has set.
 
-    Example:
-        >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
-        >>> added["TF_NUM_INTEROP_THREADS"], "OMP_NUM_THREADS" in added
-        ('8', False)
+    >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
+    >>> added["TF_NUM_INTEROP_THREADS"], "OMP_NUM_THREADS" in added
+    ('8', False)
     """
     share = str(max(1, len(machine.cores()) // len(ports)))
     interop = max(_MIN_INTEROP_THREADS, _INTEROP_THREADS_PER_DEVICE * (devices_per_process or 1))

@@ -20,7 +20,7 @@ PAUSING = (signal.SIGTSTP, signal.SIGCONT)
 GRACE_SECONDS = 5.0
 _AFTER_FAILURE = ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL))
 
-# How often the supervisor checks whether others wait for a rank that has ended with 0.
+# The time between two checks whether others wait for a rank that has ended with 0.
 _LOOK_SECONDS = 1.0
 
 # A rank may fail because another rank is dying, before the other has ended.
@@ -36,16 +36,15 @@ _SECOND_CTRL_C_SECONDS = 1.0
 
 
 class ReceivedSignals:
-    """Collects signals while it is open, instead of letting them act.
+    """A collector of signals, which do not act while it is open.
 
     A signal that was ignored stays ignored, as `nohup` needs. Outside the main thread, where Python
     receives no signals, only :meth:`broken` adds one.
 
-    Example:
-        >>> with ReceivedSignals() as received:
-        ...     received.broken()
-        ...     received.take()
-        [13]
+    >>> with ReceivedSignals() as received:
+    ...     received.broken()
+    ...     received.take()
+    [13]
     """
 
     def __init__(self) -> None:

@@ -60,9 +60,8 @@ class Failure:
       ended_at: When the rank ended, in seconds.
       said: The last lines that the rank wrote to standard error.
 
-    Example:
-        >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
-        'signal SIGKILL'
+    >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
+    'signal SIGKILL'
     """
 
     rank: int
@@ -96,9 +95,8 @@ class Failure:
     def lost_rank(self) -> int | None:
         """The rank that this one last said it lost, if any.
 
-        Example:
-            >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
-            3
+        >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
+        3
         """
         named = re.findall(rf"{LOST_RANK_MARK} (\d+)", "\n".join(self.said))
         return int(named[-1]) if named else None
@@ -107,9 +105,8 @@ class Failure:
 def signal_name(number: int) -> str:
     """Returns a signal's name.
 
-    Example:
-        >>> signal_name(15)
-        'SIGTERM'
+    >>> signal_name(15)
+    'SIGTERM'
     """
     try:
         return signal.Signals(number).name
@@ -125,11 +122,10 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
     connections close before its parent sees it end. SIGABRT has no precedence, as libraries abort a
     process that has lost another.
 
-    Example:
-        >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
-        >>> killed = Failure(1, -9, ended_at=5.1, said=[])
-        >>> first_failure([lost, killed]).rank
-        1
+    >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
+    >>> killed = Failure(1, -9, ended_at=5.1, said=[])
+    >>> first_failure([lost, killed]).rank
+    1
     """
     causes = [failure for failure in failures if not failure.is_consequence] or failures
     earliest = min(failure.ended_at for failure in causes)
@@ -142,13 +138,12 @@ def last_error(lines: Sequence[str]) -> str:
 
     Without a traceback, returns the last lines that are not blank.
 
-    Example:
-        >>> print(last_error('''Traceback (most recent call last):
-        ...   File "train.py", line 1, in <module>
-        ... ValueError: `x` must be positive;
-        ... received -1.'''.splitlines()))
-        ValueError: `x` must be positive;
-        received -1.
+    >>> print(last_error('''Traceback (most recent call last):
+    ...   File "train.py", line 1, in <module>
+    ... ValueError: `x` must be positive;
+    ... received -1.'''.splitlines()))
+    ValueError: `x` must be positive;
+    received -1.
     """
     said = [line.rstrip() for line in lines if line.strip() and not _NO_ERROR.match(line)]
     headers = [i for i, line in enumerate(said) if _TRACEBACK in line]

@@ -11,9 +11,8 @@ _MOST_CHARACTERS = 120
 def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
     """Returns what `describe` returns, or else the text of what it raised.
 
-    Example:
-        >>> attempted(len, "abc"), attempted(len, 3)
-        (3, "cannot be described: TypeError: object of type 'int' has no len()")
+    >>> attempted(len, "abc"), attempted(len, 3)
+    (3, "cannot be described: TypeError: object of type 'int' has no len()")
     """
     try:
         return describe(*arguments)
@@ -24,9 +23,8 @@ def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
 def trouble(error: Exception) -> str:
     """Returns a short text that stands in place of a description.
 
-    Example:
-        >>> trouble(NotImplementedError())
-        'cannot be described: NotImplementedError'
+    >>> trouble(NotImplementedError())
+    'cannot be described: NotImplementedError'
     """
     name = type(error).__name__
     try:

@@ -45,9 +45,8 @@ def is_secret(name: str) -> bool:
 
     A part ends at `.`, `_`, `-` and the like, at a digit, and where camel case begins a new word.
 
-    Example:
-        >>> [is_secret(name) for name in ("wandb.api_key", "hfToken", "tokenizer", "max-tokens")]
-        [True, True, False, False]
+    >>> [is_secret(name) for name in ("wandb.api_key", "hfToken", "tokenizer", "max-tokens")]
+    [True, True, False, False]
     """
     return any(_SECRET_PART.fullmatch(part) for part in _PARTS.findall(name))
 
@@ -58,11 +57,10 @@ def masked(text: str) -> str:
     Names are recognized in queries, JSON, YAML in braces, assignments, options and headers. Where
     the end of a value is not certain, more is masked rather than less.
 
-    Example:
-        >>> masked('https://me:x@host/x?token=abc&epochs=3')
-        'https://host/x?token=***&epochs=3'
-        >>> masked('{"api_key": "x", "epochs": 3}')
-        '{"api_key": "***", "epochs": 3}'
+    >>> masked('https://me:x@host/x?token=abc&epochs=3')
+    'https://host/x?token=***&epochs=3'
+    >>> masked('{"api_key": "x", "epochs": 3}')
+    '{"api_key": "***", "epochs": 3}'
     """
     text = _USER_IN_ADDRESS.sub("", text)
     for pair in _PAIRS:

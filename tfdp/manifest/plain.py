@@ -23,9 +23,8 @@ def plain(value: Any) -> Any:
 
     A value that raises, holds itself or is more than 50 deep becomes a text that says so.
 
-    Example:
-        >>> plain({"rate": float("nan"), 1: (2, {3}), "f": len})
-        {'rate': 'nan', '1': [2, [3]], 'f': '<built-in function len>'}
+    >>> plain({"rate": float("nan"), 1: (2, {3}), "f": len})
+    {'rate': 'nan', '1': [2, [3]], 'f': '<built-in function len>'}
     """
     return _plain(value, ())
 
@@ -71,10 +70,9 @@ def _written(text: str) -> str:
 def text_of(value: Any) -> str:
     """Returns `value` as it stands in the file.
 
-    Example:
-        >>> print(text_of({"b": 1}))
-        {
-         "b": 1
-        }
+    >>> print(text_of({"b": 1}))
+    {
+     "b": 1
+    }
     """
     return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)

@@ -56,9 +56,8 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     Variables whose name speaks of a secret are left out, and the texts are as `masked` returns
     them.
 
-    Example:
-        >>> environment({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root", "KERAS_API_KEY": "x"})
-        {'TF_NUM_INTEROP_THREADS': '8'}
+    >>> environment({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root", "KERAS_API_KEY": "x"})
+    {'TF_NUM_INTEROP_THREADS': '8'}
     """
     return {
         name: masked(environ[name])
@@ -73,9 +72,8 @@ def command(words: Sequence[str]) -> list[str]:
 
     Names are those of options, assignments and headers, and what `masked` finds within a word.
 
-    Example:
-        >>> command(["train.py", "--api-key", "x", "--token=x", "--epochs", "3"])
-        ['train.py', '--api-key', '***', '--token=***', '--epochs', '3']
+    >>> command(["train.py", "--api-key", "x", "--token=x", "--epochs", "3"])
+    ['train.py', '--api-key', '***', '--token=***', '--epochs', '3']
     """
     shown: list[str] = []
     mask_next = False

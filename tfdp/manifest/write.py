@@ -37,7 +37,7 @@ def write_manifest(
       data: The data it is trained on: a `tfdp.data.Pipeline`, arrays, a `tf.data.Dataset`.
 
     Returns:
-      What is written; on other ranks what they would write.
+      The manifest that is written; on other ranks the one that they would write.
 
       - `format`: 1. `created`: the time, ISO 8601, UTC.
       - `command`: the words, interpreter included; `directory`: where it was started. What is given

@@ -36,10 +36,9 @@ def bar_chart(
       of: What each bar stands for.
       scale: The factor of the axis' numbers, such as 1000 for milliseconds.
 
-    Example:
-        >>> values, names = [("rank 0", {"input": 1.0, "compute": 3.0})], {"compute": "work"}
-        >>> bar_chart("Step", values, names, unit="s", words=str).rows
-        (('rank 0', '3.0'),)
+    >>> values, names = [("rank 0", {"input": 1.0, "compute": 3.0})], {"compute": "work"}
+    >>> bar_chart("Step", values, names, unit="s", words=str).rows
+    (('rank 0', '3.0'),)
     """
     used = {part: name for part, name in names.items() if any(part in v for _, v in values)}
     bars = [(label, {part: v[part] for part in used if part in v}) for label, v in values]

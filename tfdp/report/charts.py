@@ -76,9 +76,8 @@ def thinned(
       most: The number of bins.
       band: (least, largest) of each point, if these are not the point itself.
 
-    Example:
-        >>> thinned([(1, 5.0), (2, 7.0), (3, 1.0), (4, 1.0)], most=2)
-        [Bin(x=1.5, median=6.0, least=5.0, largest=7.0, of=2), Bin(x=3.5, ..., of=2)]
+    >>> thinned([(1, 5.0), (2, 7.0), (3, 1.0), (4, 1.0)], most=2)
+    [Bin(x=1.5, median=6.0, least=5.0, largest=7.0, of=2), Bin(x=3.5, ..., of=2)]
     """
     ends = band or [(y, y) for _, y in points]
     kept = [
@@ -98,9 +97,8 @@ def thinned(
 def drawable(value: float) -> float:
     """Returns the number to draw: at most 1e100 from 0, so that differences stay finite.
 
-    Example:
-        >>> drawable(-1e300), drawable(2.0)
-        (-1e+100, 2.0)
+    >>> drawable(-1e300), drawable(2.0)
+    (-1e+100, 2.0)
     """
     return max(-_LARGEST, min(_LARGEST, value))
 
@@ -116,12 +114,11 @@ def by_round_numbers(
       most: The most steps; where `ends` are no round numbers, there may be one more.
       whole: Whether only whole numbers are shown.
 
-    Example:
-        >>> from matplotlib.figure import Figure
-        >>> axes = Figure().add_subplot()
-        >>> by_round_numbers(axes.yaxis, (3.0, 57.0), most=6)
-        >>> [float(end) for end in axes.get_ylim()], len(axes.get_yticks())
-        ([0.0, 60.0], 7)
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().add_subplot()
+    >>> by_round_numbers(axes.yaxis, (3.0, 57.0), most=6)
+    >>> [float(end) for end in axes.get_ylim()], len(axes.get_yticks())
+    ([0.0, 60.0], 7)
     """
     low, high = ends
     if low == high:

@@ -42,14 +42,13 @@ class Finding:
 def findings(run: Run) -> tuple[Finding, ...]:
     """Returns the finding of each rule for which the run has numbers, those with advice first.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> steps = tuple(Step(0, n, 0, 1, 8, 1.0, input_seconds=0.75, loss=1.0) for n in (1, 2))
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, [*steps]),), steps, (), ())
-        >>> [(found.name, bool(found.advice))
-        ...  for found in findings(Run(pathlib.Path(), (log,), None, ()))]
-        [('Input', True), ('Losses and gradients that are not finite', False)]
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> steps = tuple(Step(0, n, 0, 1, 8, 1.0, input_seconds=0.75, loss=1.0) for n in (1, 2))
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, [*steps]),), steps, (), ())
+    >>> [(found.name, bool(found.advice))
+    ...  for found in findings(Run(pathlib.Path(), (log,), None, ()))]
+    [('Input', True), ('Losses and gradients that are not finite', False)]
     """
     splits, steps = rank_splits(run), run.first.steps
     found = [
@@ -67,10 +66,9 @@ def findings(run: Run) -> tuple[Finding, ...]:
 def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
     """Looks for steps that wait for input on some rank.
 
-    Example:
-        >>> from tfdp.report.breakdown import Split
-        >>> input_wait([RankSplit(0, "a", Split({"input": 1.0, "rest": 3.0}), 9)]).measured
-        'Rank 0 on a waits for input for 25% of a step.'
+    >>> from tfdp.report.breakdown import Split
+    >>> input_wait([RankSplit(0, "a", Split({"input": 1.0, "rest": 3.0}), 9)]).measured
+    'Rank 0 on a waits for input for 25% of a step.'
     """
     worst = _worst(splits, "input")
     if worst is None:
@@ -100,11 +98,10 @@ def communication(splits: Sequence[RankSplit], start: Start) -> Finding | None:
     The rank with the least share is judged: in the communication of the others is also their wait
     for late ranks, which :func:`straggling` judges.
 
-    Example:
-        >>> from tfdp.report.breakdown import Split
-        >>> split = Split({"compute": 3.0, "communication": 1.0})
-        >>> communication([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).measured
-        'Exposed communication takes 25% of a step on the rank that has the least.'
+    >>> from tfdp.report.breakdown import Split
+    >>> split = Split({"compute": 3.0, "communication": 1.0})
+    >>> communication([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).measured
+    'Exposed communication takes 25% of a step on the rank that has the least.'
     """
     shares = _shares(splits, "communication")
     if not shares:
@@ -141,11 +138,10 @@ def _less_communication(start: Start) -> Iterator[str]:
 def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
     """Looks for steps whose time goes to Keras, callbacks and launches.
 
-    Example:
-        >>> from tfdp.report.breakdown import Split
-        >>> split = Split({"compute": 3.0, "other": 1.0})
-        >>> len(other([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).advice)
-        3
+    >>> from tfdp.report.breakdown import Split
+    >>> split = Split({"compute": 3.0, "other": 1.0})
+    >>> len(other([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).advice)
+    3
     """
     shares = _shares(splits, "other")
     if not shares:
@@ -173,10 +169,9 @@ def straggling(
 
     The advice is about the first of these ranks.
 
-    Example:
-        >>> last = Wait(3, "b", 0.0, late_seconds=0.05, times_last=9, samples=10)
-        >>> straggling((last,), (), step_seconds=0.5).measured
-        'Rank 3 on b comes last in 9 of 10 samples, 50 ms (10% of a step) after the others.'
+    >>> last = Wait(3, "b", 0.0, late_seconds=0.05, times_last=9, samples=10)
+    >>> straggling((last,), (), step_seconds=0.5).measured
+    'Rank 3 on b comes last in 9 of 10 samples, 50 ms (10% of a step) after the others.'
     """
     last = straggler(found)
     if last is None or step_seconds <= 0:
@@ -243,9 +238,8 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
     Args:
       counted: The number of skipped steps, and the number of all steps.
 
-    Example:
-        >>> skipped_steps((3, 300)).advice, len(skipped_steps((30, 300)).advice)
-        ((), 3)
+    >>> skipped_steps((3, 300)).advice, len(skipped_steps((30, 300)).advice)
+    ((), 3)
     """
     if counted is None or counted[1] == 0:
         return None
@@ -269,9 +263,8 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
 def not_finite(steps: Sequence[Step]) -> Finding | None:
     """Looks for a loss or gradient norm that is not finite in a step that was not skipped.
 
-    Example:
-        >>> not_finite([Step(0, 7, 0, 1, 8, 1.0, loss=math.nan)]).measured
-        'From step 7 on, 1 of 1 logged losses and norms is not finite.'
+    >>> not_finite([Step(0, 7, 0, 1, 8, 1.0, loss=math.nan)]).measured
+    'From step 7 on, 1 of 1 logged losses and norms is not finite.'
     """
     values = [
         (step.step, value)

@@ -71,10 +71,9 @@ def line_chart(
       marks: The places of vertical lines, which mean restarts.
       note: What the reader must know of the chart.
 
-    Example:
-        >>> chart = line_chart("Loss", [Series("loss", [(1, 2.0), (3, 1.0)], "s0")], x_label="step")
-        >>> chart.description, chart.rows
-        ('Loss by step: 2 points, loss from 2 to 1.', (('1', '2'), ('3', '1')))
+    >>> chart = line_chart("Loss", [Series("loss", [(1, 2.0), (3, 1.0)], "s0")], x_label="step")
+    >>> chart.description, chart.rows
+    ('Loss by step: 2 points, loss from 2 to 1.', (('1', '2'), ('3', '1')))
     """
     lines = [(one, thinned(one.points, band=one.band)) for one in series]
     lines = [(one, bins) for one, bins in lines if bins]
@@ -159,11 +158,10 @@ def area_chart(
       words: Writes a value.
       marks: The places of vertical lines, which mean restarts.
 
-    Example:
-        >>> samples = [(1, {"input": 1.0, "compute": 3.0}), (2, {"input": 2.0, "compute": 5.0})]
-        >>> names = {"input": "wait", "compute": "work"}
-        >>> area_chart("Step", samples, names, x_label="step", unit="s", words=str).description
-        'Step by step; at the end wait 2.0, work 5.0.'
+    >>> samples = [(1, {"input": 1.0, "compute": 3.0}), (2, {"input": 2.0, "compute": 5.0})]
+    >>> names = {"input": "wait", "compute": "work"}
+    >>> area_chart("Step", samples, names, x_label="step", unit="s", words=str).description
+    'Step by step; at the end wait 2.0, work 5.0.'
     """
     if len(samples) < 2:
         return None

@@ -53,10 +53,9 @@ def read_run(directory: pathlib.Path) -> Run:
         or of a newer format, or there is no step in rank 0's.
       OSError: A file cannot be read.
 
-    Example:
-        >>> read_run(pathlib.Path("no/logs"))
-        Traceback (most recent call last):
-        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    >>> read_run(pathlib.Path("no/logs"))
+    Traceback (most recent call last):
+    tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     logs = _rank_logs(directory)
     size = max(logs.values(), key=lambda log: log.start.time).start.world_size

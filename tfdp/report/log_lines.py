@@ -142,9 +142,8 @@ def record(values: Mapping[str, Any], where: str) -> Record | None:
     Raises:
       LogError: A value is missing or not of its kind, or the format is newer than this tfdp.
 
-    Example:
-        >>> record({"kind": "end", "time": 12.5, "step": 3, "seconds": 9}, "rank0.jsonl, line 9")
-        End(time=12.5)
+    >>> record({"kind": "end", "time": 12.5, "step": 3, "seconds": 9}, "rank0.jsonl, line 9")
+    End(time=12.5)
     """
     fields = Fields(values, where)
     kind = fields.text("kind")
@@ -158,8 +157,7 @@ def check_format(format_: int, what: str) -> None:
     Raises:
       LogError: The format is newer.
 
-    Example:
-        >>> check_format(1, "`logs/manifest.json`")
+    >>> check_format(1, "`logs/manifest.json`")
     """
     if format_ > FORMAT:
         raise LogError(

@@ -28,13 +28,12 @@ class Fields:
     Raises:
       LogError: A value is missing or is not of its kind; raised by all methods.
 
-    Example:
-        >>> fields = Fields({"step": 3, "loss": "nan"}, where="rank0.jsonl, line 2")
-        >>> fields.whole("step"), fields.number_or_none("loss"), fields.number_or_none("seconds")
-        (3, nan, None)
-        >>> fields.number("step", least=4)
-        Traceback (most recent call last):
-        tfdp.report.log_values.LogError: rank0.jsonl, line 2: `step` must be a number of at ...
+    >>> fields = Fields({"step": 3, "loss": "nan"}, where="rank0.jsonl, line 2")
+    >>> fields.whole("step"), fields.number_or_none("loss"), fields.number_or_none("seconds")
+    (3, nan, None)
+    >>> fields.number("step", least=4)
+    Traceback (most recent call last):
+    tfdp.report.log_values.LogError: rank0.jsonl, line 2: `step` must be a number of at ...
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -110,9 +109,8 @@ class Fields:
 def as_number(value: Any) -> float | None:
     """Reads a number of a log, in which NaN and infinity are texts; None for anything else.
 
-    Example:
-        >>> as_number("-inf"), as_number(2), as_number(True), as_number("many")
-        (-inf, 2.0, None, None)
+    >>> as_number("-inf"), as_number(2), as_number(True), as_number("many")
+    (-inf, 2.0, None, None)
     """
     if type(value) is float:  # nearly all numbers are
         return value

@@ -26,11 +26,10 @@ def manifest_groups(manifest: Mapping[str, Any]) -> list[tuple[str, list[tuple[s
 
     Parts that only a newer manifest of the same format has come last.
 
-    Example:
-        >>> manifest_groups({"format": 1, "model": {"name": "cnn", "optimizer": {"rate": 0.1}},
-        ...                  "command": ["python", "my train.py"], "data": None})
-        [('Run', [('Command', "python 'my train.py'")]),
-         ('Model', [('name', 'cnn'), ('optimizer.rate', '0.1')])]
+    >>> manifest_groups({"format": 1, "model": {"name": "cnn", "optimizer": {"rate": 0.1}},
+    ...                  "command": ["python", "my train.py"], "data": None})
+    [('Run', [('Command', "python 'my train.py'")]),
+     ('Model', [('name', 'cnn'), ('optimizer.rate', '0.1')])]
     """
     known = [key for key in _TITLES if key in manifest]
     beyond = [key for key in manifest if key not in _TITLES and key != "format"]

@@ -36,11 +36,10 @@ def write_page(options: ReportOptions) -> int:
       LogError: A log directory cannot be read; nothing is written then.
       OSError: A file cannot be read or written.
 
-    Example:
-        >>> import pathlib
-        >>> write_page(ReportOptions(pathlib.Path("no/logs")))
-        Traceback (most recent call last):
-        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    >>> import pathlib
+    >>> write_page(ReportOptions(pathlib.Path("no/logs")))
+    Traceback (most recent call last):
+    tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
@@ -60,15 +59,14 @@ def render(run: Run, compared: Sequence[Run], now: float) -> str:
       compared: The runs for the scaling efficiency, usually on other numbers of replicas.
       now: The time of the report, in seconds since 1970.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> from tfdp.report.log_lines import Start, Step
-        >>> start, step = Start(0, 0, 1, "<x>", 1), Step(0, 1, 0, 1, 8, 1.0)
-        >>> log = RankLog((Session(start, 1, [step]),), (step,), (), ())
-        >>> page = render(Run(pathlib.Path("logs"), (log,), None, ()), [], now=2)
-        >>> page.startswith("<!doctype html>"), "<x>" in page
-        (True, False)
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> from tfdp.report.log_lines import Start, Step
+    >>> start, step = Start(0, 0, 1, "<x>", 1), Step(0, 1, 0, 1, 8, 1.0)
+    >>> log = RankLog((Session(start, 1, [step]),), (step,), (), ())
+    >>> page = render(Run(pathlib.Path("logs"), (log,), None, ()), [], now=2)
+    >>> page.startswith("<!doctype html>"), "<x>" in page
+    (True, False)
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tfdp.report"),

@@ -89,14 +89,13 @@ def read_rank(path: pathlib.Path) -> RankLog | None:
       LogError: A line in the middle is broken, or its values are impossible.
       OSError: The file cannot be read.
 
-    Example:
-        >>> import tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "rank0.jsonl"
-        >>> _ = path.write_text('{"kind": "start", "time": 1, "format": 1, "rank": 0, "host": "a", '
-        ...                     '"world_size": 1, "replicas": 2}' + chr(10) + '{"kind": "ste')
-        >>> log = read_rank(path)
-        >>> log.start.host, len(log.steps), log.cut_lines
-        ('a', 0, (2,))
+    >>> import tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rank0.jsonl"
+    >>> _ = path.write_text('{"kind": "start", "time": 1, "format": 1, "rank": 0, "host": "a", '
+    ...                     '"world_size": 1, "replicas": 2}' + chr(10) + '{"kind": "ste')
+    >>> log = read_rank(path)
+    >>> log.start.host, len(log.steps), log.cut_lines
+    ('a', 0, (2,))
     """
     sessions: list[Session] = []
     cut: list[int] = []
@@ -204,11 +203,10 @@ def steady(log: RankLog) -> tuple[Step, ...]:
     is compiled, too. If that leaves nothing, because each epoch is one execution, only the first
     after each start is left out; if that still leaves nothing, no execution is.
 
-    Example:
-        >>> steps = [Step(time=0, step=n, epoch=0, steps=1, examples=8, seconds=1) for n in (1, 2)]
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, steps),), tuple(steps), (), ())
-        >>> [step.step for step in steady(log)]
-        [2]
+    >>> steps = [Step(time=0, step=n, epoch=0, steps=1, examples=8, seconds=1) for n in (1, 2)]
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, steps),), tuple(steps), (), ())
+    >>> [step.step for step in steady(log)]
+    [2]
     """
     starts = {id(step) for session in log.sessions for step in session.steps[:1]}
     later = tuple(step for step in log.steps if id(step) not in starts)
@@ -218,10 +216,9 @@ def steady(log: RankLog) -> tuple[Step, ...]:
 def only_first(log: RankLog) -> bool:
     """Returns whether all executions are such as :func:`steady` leaves out.
 
-    Example:
-        >>> step = Step(time=0, step=1, epoch=0, steps=1, examples=8, seconds=9)
-        >>> only_first(RankLog((Session(Start(0, 0, 1, "a", 1), 0, [step]),), (step,), (), ()))
-        True
+    >>> step = Step(time=0, step=1, epoch=0, steps=1, examples=8, seconds=9)
+    >>> only_first(RankLog((Session(Start(0, 0, 1, "a", 1), 0, [step]),), (step,), (), ()))
+    True
     """
     return not _not_first(log)
 

@@ -16,9 +16,8 @@ class ReportOptions:
     Raises:
       ValueError: The output is no HTML file or has no folder, or a directory is given twice.
 
-    Example:
-        >>> ReportOptions(pathlib.Path("logs")).page.as_posix()
-        'logs/report.html'
+    >>> ReportOptions(pathlib.Path("logs")).page.as_posix()
+    'logs/report.html'
     """
 
     log_dir: pathlib.Path = option(REQUIRED, "what to report on", flags=("LOG_DIR",))

@@ -40,14 +40,13 @@ def scaling(runs: Sequence[tuple[Run, Headline]]) -> tuple[Point, ...]:
 
     The others are compared with the first run of those with the fewest replicas.
 
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> run = Fake(directory=pathlib.Path("logs"), start=Fake(parameters=7))
-        >>> rates = {2: 100.0, 8: 300.0}
-        >>> lines = [Fake(replicas=n, ranks=1, examples_per_step=64.0, examples_per_second=rate)
-        ...          for n, rate in rates.items()]
-        >>> [(point.speedup, point.efficiency) for point in scaling([(run, li) for li in lines])]
-        [(1.0, 1.0), (3.0, 0.75)]
+    >>> from types import SimpleNamespace as Fake
+    >>> run = Fake(directory=pathlib.Path("logs"), start=Fake(parameters=7))
+    >>> rates = {2: 100.0, 8: 300.0}
+    >>> lines = [Fake(replicas=n, ranks=1, examples_per_step=64.0, examples_per_second=rate)
+    ...          for n, rate in rates.items()]
+    >>> [(point.speedup, point.efficiency) for point in scaling([(run, li) for li in lines])]
+    [(1.0, 1.0), (3.0, 0.75)]
     """
     rated = [(run, line, rate) for run, line in runs if (rate := line.examples_per_second)]
     rated.sort(key=lambda item: item[1].replicas)
@@ -73,11 +72,10 @@ def scaling(runs: Sequence[tuple[Run, Headline]]) -> tuple[Point, ...]:
 def caveats(points: Sequence[Point]) -> list[str]:
     """Returns sentences to know before believing the efficiencies.
 
-    Example:
-        >>> import pathlib
-        >>> points = [Point(pathlib.Path("a"), n, 1, 64.0 * n, 9.0, 1.0, 1.0, 7) for n in (1, 2)]
-        >>> caveats(points)
-        ['The global batch grows with the replicas (weak scaling): each replica has the same work.']
+    >>> import pathlib
+    >>> points = [Point(pathlib.Path("a"), n, 1, 64.0 * n, 9.0, 1.0, 1.0, 7) for n in (1, 2)]
+    >>> caveats(points)
+    ['The global batch grows with the replicas (weak scaling): each replica has the same work.']
     """
     sentences = []
     if len({point.replicas for point in points}) == 1:

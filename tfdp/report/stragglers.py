@@ -39,18 +39,17 @@ class Wait:
 def waits(run: Run) -> tuple[Wait, ...]:
     """Returns every rank's waits over the sampled steps that all ranks have; () without any.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> from tfdp.report.log_lines import Start, Step
-        >>> def log(rank, *waits):
-        ...     steps = tuple(Step(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
-        ...                   for n, wait in enumerate(waits, 1))
-        ...     return RankLog((Session(Start(0, rank, 2, "ab"[rank], 2), 0),), steps, (), ())
-        >>> run = Run(pathlib.Path(), (log(0, 5.0, 6.0, 1.0), log(1, 1.0, 1.5, 1.5)), None, ())
-        >>> last = straggler(waits(run))
-        >>> last.host, last.times_last, last.samples, last.late_seconds
-        ('b', 2, 3, 4.0)
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> from tfdp.report.log_lines import Start, Step
+    >>> def log(rank, *waits):
+    ...     steps = tuple(Step(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
+    ...                   for n, wait in enumerate(waits, 1))
+    ...     return RankLog((Session(Start(0, rank, 2, "ab"[rank], 2), 0),), steps, (), ())
+    >>> run = Run(pathlib.Path(), (log(0, 5.0, 6.0, 1.0), log(1, 1.0, 1.5, 1.5)), None, ())
+    >>> last = straggler(waits(run))
+    >>> last.host, last.times_last, last.samples, last.late_seconds
+    ('b', 2, 3, 4.0)
     """
     measured = [_by_step(run, rank) for rank in range(len(run.ranks))]
     common = sorted(set(measured[0]).intersection(*measured[1:]))
@@ -72,9 +71,8 @@ def waits(run: Run) -> tuple[Wait, ...]:
 def straggler(found: tuple[Wait, ...]) -> Wait | None:
     """Returns the first of the ranks that straggle, or else of all ranks; None without waits.
 
-    Example:
-        >>> straggler(()) is None
-        True
+    >>> straggler(()) is None
+    True
     """
     return next(iter(stragglers(found) or _last_first(found)), None)
 
@@ -84,10 +82,9 @@ def stragglers(found: tuple[Wait, ...]) -> tuple[Wait, ...]:
 
     Of two ranks that came last equally often the later one is first.
 
-    Example:
-        >>> waits = Wait(0, "a", 0.1, -0.1, 0, 9), Wait(1, "b", 0.0, 0.1, 9, 9, straggles=True)
-        >>> [wait.host for wait in stragglers(waits)]
-        ['b']
+    >>> waits = Wait(0, "a", 0.1, -0.1, 0, 9), Wait(1, "b", 0.0, 0.1, 9, 9, straggles=True)
+    >>> [wait.host for wait in stragglers(waits)]
+    ['b']
     """
     return _last_first(tuple(wait for wait in found if wait.straggles))
 

@@ -54,16 +54,15 @@ class Headline:
 def headline(run: Run) -> Headline:
     """Returns the run's headline numbers.
 
-    Example:
-        >>> from tfdp.report.rank_log import Session
-        >>> from tfdp.report.log_lines import Start
-        >>> import pathlib
-        >>> start = Start(time=0, rank=0, world_size=1, host="a", replicas=4)
-        >>> steps = tuple(Step(n, n, 0, 1, 64, seconds) for n, seconds in ((1, 9), (2, 1), (3, 3)))
-        >>> log = RankLog((Session(start, 14, [*steps]),), steps, (), ())
-        >>> line = headline(Run(pathlib.Path(), (log,), None, ()))
-        >>> line.examples_per_second, line.step_seconds, line.duration_seconds, line.ended
-        (32.0, 2.0, 14, False)
+    >>> from tfdp.report.rank_log import Session
+    >>> from tfdp.report.log_lines import Start
+    >>> import pathlib
+    >>> start = Start(time=0, rank=0, world_size=1, host="a", replicas=4)
+    >>> steps = tuple(Step(n, n, 0, 1, 64, seconds) for n, seconds in ((1, 9), (2, 1), (3, 3)))
+    >>> log = RankLog((Session(start, 14, [*steps]),), steps, (), ())
+    >>> line = headline(Run(pathlib.Path(), (log,), None, ()))
+    >>> line.examples_per_second, line.step_seconds, line.duration_seconds, line.ended
+    (32.0, 2.0, 14, False)
     """
     log, steps = run.first, steady(run.first)
     counted = [(s.examples, s.steps, s.seconds) for s in steps if s.examples is not None]
@@ -107,11 +106,10 @@ class Curve:
 def curves(log: RankLog) -> tuple[Curve, ...]:
     """Returns the curves of the epochs' logs: losses first, then the others by name.
 
-    Example:
-        >>> from tfdp.report.log_lines import Epoch
-        >>> epochs = (Epoch(0, 0, 9, 1.0, {"accuracy": 0.5, "loss": 2.0, "val_loss": 3.0}),)
-        >>> [(curve.name, curve.validation) for curve in curves(RankLog((), (), epochs, ()))]
-        [('loss', ((1, 3.0),)), ('accuracy', ())]
+    >>> from tfdp.report.log_lines import Epoch
+    >>> epochs = (Epoch(0, 0, 9, 1.0, {"accuracy": 0.5, "loss": 2.0, "val_loss": 3.0}),)
+    >>> [(curve.name, curve.validation) for curve in curves(RankLog((), (), epochs, ()))]
+    [('loss', ((1, 3.0),)), ('accuracy', ())]
     """
     names = {name.removeprefix(_VALIDATION) for epoch in log.epochs for name in epoch.logs}
 
@@ -138,14 +136,13 @@ class Traffic:
 def traffic(run: Run) -> tuple[Traffic, ...]:
     """Returns the bytes that each rank sent, for the ranks that measured them.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import Session
-        >>> from tfdp.report.log_lines import Start
-        >>> step = Step(0, 2, 0, 2, 8, 1.0, bytes_sent=600.0)
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 0),), (step,), (), ())
-        >>> traffic(Run(pathlib.Path(), (log,), None, ()))
-        (Traffic(rank=0, host='a', step_bytes=300.0, total_bytes=600.0),)
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import Session
+    >>> from tfdp.report.log_lines import Start
+    >>> step = Step(0, 2, 0, 2, 8, 1.0, bytes_sent=600.0)
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 0),), (step,), (), ())
+    >>> traffic(Run(pathlib.Path(), (log,), None, ()))
+    (Traffic(rank=0, host='a', step_bytes=300.0, total_bytes=600.0),)
     """
     found = []
     for rank, log in enumerate(run.ranks):
@@ -160,9 +157,8 @@ def traffic(run: Run) -> tuple[Traffic, ...]:
 def skipped(steps: Sequence[Step]) -> tuple[int, int] | None:
     """Counts the steps that did not change the weights, and all steps; None if nobody counted.
 
-    Example:
-        >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])
-        (1, 1)
+    >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])
+    (1, 1)
     """
     counted = [step for step in steps if step.skipped_steps is not None]
     if not counted:

@@ -34,9 +34,8 @@ _PIXELS_PER_INCH = 72  # of matplotlib's SVG, whatever the figure says
 def ink(name: str) -> str:
     """Returns the colour given to matplotlib for one of the page's colours, a variable of its CSS.
 
-    Example:
-        >>> ink("soft")
-        '#000002'
+    >>> ink("soft")
+    '#000002'
     """
     return f"#0000{_INKS.index(name) + 1:02x}"
 
@@ -53,10 +52,9 @@ def drawn(paint: Callable[[Axes, Said], None], height: float) -> markupsafe.Mark
         read `$` as mathematics.
       height: The height in pixels if the drawing is :data:`WIDTH` wide.
 
-    Example:
-        >>> svg = drawn(lambda axes, said: axes.axvspan(0, 1, color=ink("s0"), gid=said("a<b")), 99)
-        >>> "fill: var(--s0)" in svg, "<title>a&lt;b</title>" in svg
-        (True, True)
+    >>> svg = drawn(lambda axes, said: axes.axvspan(0, 1, color=ink("s0"), gid=said("a<b")), 99)
+    >>> "fill: var(--s0)" in svg, "<title>a&lt;b</title>" in svg
+    (True, True)
     """
     texts: list[str] = []
 

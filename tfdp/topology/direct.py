@@ -11,7 +11,7 @@ from tfdp.topology.steps import Steps, as_phases, host_order
 
 @dataclasses.dataclass(frozen=True)
 class Direct(Topology):
-    """Every rank sums one chunk for all ranks: the fewest bytes and steps, but many messages.
+    """A topology where each rank sums one chunk for all: the fewest bytes and steps, many messages.
 
     The buffer is cut into n chunks, one per rank.
 

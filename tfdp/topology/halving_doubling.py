@@ -11,7 +11,7 @@ from tfdp.topology.steps import Steps, as_phases, ranks_of_hosts
 
 @dataclasses.dataclass(frozen=True)
 class HalvingDoubling(Topology):
-    """Pairs exchange half, then quarters, and so on: the fewest bytes, in 2·log2 n steps.
+    """A topology where pairs exchange halves, then quarters, ...: the fewest bytes, 2·log2 n steps.
 
     Let p be the largest power of two with p <= n. The buffer is cut into p chunks.
 

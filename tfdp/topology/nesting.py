@@ -71,8 +71,7 @@ def split(schedule: Schedule, world_size: int) -> tuple[Steps, list[int], Steps]
     copies = [not any(transfer.reduce for transfer in step) for step in steps]
     cut = copies.index(True) if True in copies else len(steps)
     reducing, copying = steps[:cut], steps[cut:]
-    # For each rank and chunk, the ranks whose values are in the sum that the rank holds: a bit for
-    # each.
+    # For each rank and chunk: the ranks, a bit for each, whose values are in the sum it holds.
     held = [[1 << rank] * schedule.chunks for rank in range(world_size)]
     everyone = (1 << world_size) - 1
     _follow(reducing, held)
