@@ -88,9 +88,9 @@ def of_images(images: datasets.ImageData, flat: bool) -> Splits:
 def of_text(text: str) -> Splits:
     """Returns windows of characters, each character labelled with the one that follows it.
 
-    The last twentieth of the text is the test split, the one before it the validation split. A
-    fixed random choice of the windows before both is trained on; so is the validation split a
-    choice of its windows.
+    The last twentieth of the text is the test split, the one before it the validation split. The
+    training split is a fixed random choice of the windows before both, and the validation split is
+    such a choice of its windows.
     """
     characters, codes = np.unique(
         np.frombuffer(text.encode("utf-32-le"), "<u4"), return_inverse=True

@@ -18,7 +18,7 @@ from tfdp.replicas import ProcessGroup, processes_of
 _ROUND_TRIPS = 20
 _SMALL_RUNS = 20
 _LARGE_RUNS = 5
-_PERIOD = 251  # of the numbers that are summed: their sums are exact in float32
+_PERIOD = 251  # of the summed numbers; their sums are exact in float32
 
 
 def measure(strategy: Any, large_elements: int, timeout_seconds: float) -> Measurement:

@@ -64,7 +64,7 @@ class _Command:
         _succeeds(os.setpgid, self.pid, self.pid)
 
     def reap(self) -> bool:
-        """Collects the processes that have ended, orphans too, and returns if the command has."""
+        """Collects ended processes, orphans too, and returns whether the command has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

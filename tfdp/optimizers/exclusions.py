@@ -20,7 +20,7 @@ BIAS_AND_NORMALIZATION = (
 
 
 def checked(name: str, patterns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Returns patterns that can be searched for; None stays None: `BIAS_AND_NORMALIZATION`.
+    """Returns patterns that can be searched for; None, for the default ones, stays None.
 
     Raises:
       ValueError: `patterns` is not a sequence of regular expressions.

@@ -220,7 +220,7 @@ def _for_straggler(last: Wait, splits: Sequence[RankSplit]) -> Iterator[str]:
 
 
 def _excess(rank: int, splits: Sequence[RankSplit]) -> tuple[str, float] | None:
-    """Returns the part that makes a rank's step longest beside the others', and its seconds."""
+    """Returns the part, and the seconds, that exceed the others' median the most; or None."""
     own = next((one.split.parts for one in splits if one.rank == rank), {})
     others = [one.split.parts for one in splits if one.rank != rank]
     longer = {}

@@ -47,7 +47,8 @@ class Hierarchical(Topology):
 
     Raises:
       TypeError: `inner` or `outer` is not a `Topology`.
-      ValueError: One of them is `Native`, or, when scheduled, does not reduce and then copy.
+      ValueError: One of them is `Native`. When scheduled: one has an all-reduce of the engine, or
+        `inner` does not reduce each chunk to an owner and then copy it.
 
     >>> schedule = Hierarchical().schedule(4, [0, 1, 0, 1], 1024)
     >>> [sorted((t.source, t.target) for t in phase.transfers) for phase in schedule.phases[:2]]
