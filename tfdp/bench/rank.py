@@ -136,7 +136,7 @@ def _gloo(plan: Plan, rank: int) -> Engine:
         "gloo", init_method=f"tcp://{first}:{port}", rank=rank, world_size=world_size
     )
 
-    # A rank that ended while another still talks to it would make that one abort.
+    # Without these a rank that ends while another still talks to it aborts.
     atexit.register(distributed.destroy_process_group)
     atexit.register(distributed.barrier)
 
