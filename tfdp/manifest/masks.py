@@ -52,7 +52,7 @@ def is_secret(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Returns `text` with `***` for the values of secret names, and no user in addresses.
+    """Returns `text` with `***` for secret values, and addresses without user and password.
 
     Names are recognized in queries, JSON, YAML in braces, assignments, options and headers. Where
     the end of a value is not certain, more is masked rather than less.
