@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`, from the root of a clone."""
+"""The command line `python -m benchmarks NAME`, for the root of a clone."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Args:
-        arguments: the words after `python -m benchmarks`; by default those of this process.
+      arguments: The words after `python -m benchmarks`; by default those of this process.
 
     Returns:
-        The exit code: 0; 1 where a process failed or what must be equal is not; 2 where what was
-        asked for cannot be done.
+      The exit code: 0; 1 where a process failed or results that must be equal differ; 2 where the
+      request cannot be carried out.
     """
     parsed = build_parser().parse_args(arguments)
     return parsed.handler(parsed)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all benchmarks; each leaves its function in `handler`."""
+    """Returns the parser of all benchmarks; each leaves its function in `handler`."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Prints the tables of README and docs; benchmarks/README.md says which is "

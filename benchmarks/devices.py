@@ -1,10 +1,10 @@
-"""Logical CPU devices for the measured replicas."""
+"""The logical CPU devices of the measured replicas."""
 
 from __future__ import annotations
 
 
 def split_cpu(replicas: int) -> None:
-    """Makes the CPU as many logical devices; before TensorFlow uses it."""
+    """Splits the CPU into logical devices; call it before TensorFlow uses the CPU."""
     import tensorflow as tf
 
     tf.config.set_logical_device_configuration(

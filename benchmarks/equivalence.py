@@ -1,4 +1,4 @@
-"""`benchmarks equivalence`: what N replicas change, under the stock strategy and under tfdp."""
+"""The benchmark of equivalence: what N replicas change, under the stock strategy and under tfdp."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.json_worker import run_for_json
 from tfdp.bench.child_process import Failure
 from tfdp.command_line import add_command, check, option, require, set_environment
 
-# Of the largest value of one device.
+# The largest difference that counts as equal, over the largest value of one device.
 BOUND = 1e-5
 
 _TIMEOUT_SECONDS = 300.0
@@ -55,12 +55,12 @@ def run(replicas: int, console: Console | None = None) -> int:
     Cost: 13 processes, each about 10 s on two cores.
 
     Args:
-        replicas: logical CPU devices.
-        console: where to print; by default standard output.
+      replicas: The number of logical CPU devices.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where tfdp differs from one device by more than :data:`BOUND`, or
-        a process failed.
+      The exit code: 0, or 1 where tfdp differs from one device by more than :data:`BOUND`, or a
+      process failed.
     """
     from benchmarks.equivalence_cases import CASES
 

@@ -51,7 +51,7 @@ def _fit(
 
 @_case("`global_clipnorm`, `clipnorm`, `clipvalue`")
 def clipping() -> np.ndarray:
-    """The gradient is clipped after it is summed."""
+    """Clips the gradient, which must happen after the replicas' sum."""
     return np.concatenate(
         [
             _fit(keras.optimizers.SGD(0.1, **{name: bound}))
@@ -62,19 +62,19 @@ def clipping() -> np.ndarray:
 
 @_case("`gradient_accumulation_steps`")
 def accumulation() -> np.ndarray:
-    """Windows of three micro-batches."""
+    """Accumulates windows of three micro-batches."""
     return _fit(keras.optimizers.Adam(0.01, gradient_accumulation_steps=3))
 
 
 @_case("`use_ema` with `ema_overwrite_frequency`")
 def averaging() -> np.ndarray:
-    """The average overwrites the weights every second step."""
+    """Lets the average overwrite the weights every second step."""
     return _fit(keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2))
 
 
 @_case("`LossScaleOptimizer`, one example overflows")
 def overflow() -> np.ndarray:
-    """An Inf in the last rows of the second batch, which another replica than the first sees."""
+    """Trains on an Inf in the last row of the second batch, which is not the first replica's."""
     x = X[:32].copy()
     x[15] = np.inf
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), 8.0)
@@ -83,19 +83,19 @@ def overflow() -> np.ndarray:
 
 @_case("a short last batch")
 def short_batch() -> np.ndarray:
-    """37 examples in batches of 16."""
+    """Trains on 37 examples in batches of 16."""
     return _fit(keras.optimizers.SGD(0.1), X, batch_size=16)
 
 
 @_case("a last batch smaller than the replicas")
 def empty_share() -> np.ndarray:
-    """37 examples in batches of 12: the last holds one."""
+    """Trains on 37 examples in batches of 12: the last holds one."""
     return _fit(keras.optimizers.SGD(0.1), X, batch_size=12)
 
 
 @_case("`Dropout` and `GaussianNoise`")
 def random_layers() -> np.ndarray:
-    """What is dropped from an example, and added to it, does not depend on its replica."""
+    """Trains with noise and dropout of an example, which must not depend on its replica."""
     model = _mlp(layers.GaussianNoise(0.5), layers.Dense(8, activation="tanh"), layers.Dropout(0.5))
     model.compile(keras.optimizers.SGD(0.1), "mse")
     model.fit(X[:32], Y[:32], batch_size=8, epochs=3, shuffle=False, verbose=0)
@@ -104,7 +104,7 @@ def random_layers() -> np.ndarray:
 
 @_case("a masked loss")
 def masking() -> np.ndarray:
-    """The replicas' sequences have different numbers of valid steps."""
+    """Trains on sequences of which the replicas have different numbers of valid steps."""
     model = keras.Sequential(
         [keras.Input([7], dtype="int32"), layers.Embedding(5, 4, mask_zero=True), layers.Dense(1)]
     )
@@ -116,7 +116,7 @@ def masking() -> np.ndarray:
 
 @_case("a finite generator: batches seen")
 def generator() -> np.ndarray:
-    """Four batches of eight, drawn once."""
+    """Counts the batches of a generator of four batches of eight, drawn once."""
     drawn: list[int] = []
 
     class Count(keras.callbacks.Callback):
@@ -135,7 +135,7 @@ def generator() -> np.ndarray:
 
 @_case("`BatchNormalization(synchronized=True)`, mean 1e4: its moving variance")
 def synchronized_moments() -> np.ndarray:
-    """One device gives the global batch's moments without synchronization."""
+    """Returns the moving variance; one device has the global batch's without synchronization."""
     many = tf.distribute.has_strategy()
     model = keras.Sequential(
         [keras.Input([6]), layers.BatchNormalization(synchronized=many, momentum=0.0)]
@@ -147,7 +147,7 @@ def synchronized_moments() -> np.ndarray:
 
 @_case("AUC in a batch's logs")
 def batch_logs() -> np.ndarray:
-    """What a callback sees after each batch."""
+    """Returns the AUC that a callback sees after each batch."""
     seen: list[float] = []
 
     class Keep(keras.callbacks.Callback):
@@ -162,7 +162,7 @@ def batch_logs() -> np.ndarray:
 
 @_case("string inputs")
 def strings() -> np.ndarray:
-    """A vocabulary inside the model."""
+    """Trains with a vocabulary inside the model."""
     model = keras.Sequential(
         [
             keras.Input([1], dtype="string"),
@@ -179,11 +179,11 @@ def strings() -> np.ndarray:
 
 @_case("`jit_compile=True` on CPU")
 def compiled() -> np.ndarray:
-    """Forward and backward pass through XLA."""
+    """Trains with forward and backward pass through XLA."""
     return _fit(keras.optimizers.Adam(0.01), jit_compile=True)
 
 
 @_case("`steps_per_execution` that does not divide the epoch")
 def several_steps() -> np.ndarray:
-    """Four batches, three at a time."""
+    """Trains on four batches, three at a time."""
     return _fit(keras.optimizers.Adam(0.01), steps_per_execution=3)

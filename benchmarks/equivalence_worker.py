@@ -28,18 +28,18 @@ def measure(case: str, replicas: int, sides: Sequence[str] = ("tfdp", "stock")) 
     The process must have `replicas` logical CPU devices.
 
     Args:
-        case: a title in :data:`benchmarks.equivalence_cases.CASES`.
-        replicas: number of replicas.
-        sides: what to compare with one device.
+      case: A title in :data:`benchmarks.equivalence_cases.CASES`.
+      replicas: The number of replicas.
+      sides: The sides to compare with one device.
 
     Returns:
-        For `"tfdp"` and `"stock"` (`tf.distribute.MirroredStrategy`): `relative`, the largest
-        difference over the largest value of one device, NaN where the outcome is; or `error`, its
-        type, where there is no outcome to compare.
+      For each side, `"tfdp"` or `"stock"` (`tf.distribute.MirroredStrategy`): `relative`, the
+      largest difference over the largest value of one device, NaN if the outcome is NaN; or
+      `error`, the type of the error, if there is no outcome to compare.
     """
     devices = [f"CPU:{index}" for index in range(replicas)]
     expected = _run(CASES[case], None)
-    # The stock strategy last: nothing runs after its failure.
+    # The stock strategy comes last: nothing runs after its failure.
     makers: dict[str, Callable[[list[str]], tf.distribute.Strategy]] = {
         "tfdp": tfdp.DataParallelStrategy,
         "stock": tf.distribute.MirroredStrategy,
@@ -48,7 +48,7 @@ def measure(case: str, replicas: int, sides: Sequence[str] = ("tfdp", "stock")) 
     for side in sides:
         try:
             found[side] = _difference(expected, _run(CASES[case], makers[side](devices)))
-        except Exception as error:  # What a user would see is what is shown.
+        except Exception as error:  # The table shows what a user would see.
             found[side] = {"error": type(error).__name__}
     return found
 

@@ -1,4 +1,4 @@
-"""`benchmarks all`: every table and picture of README and docs, one after the other."""
+"""The benchmark of all: every table and picture of README and docs, one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --round
 _HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock"
 _SWEEP = "python -m benchmarks convergence --jobs 2"
 
-# By the name of what a command prints; {folder} is where all of it goes. The quick ones first.
+# The commands by the name of what they print, the quick ones first; {folder} receives all of it.
 COMMANDS: Mapping[str, str] = {
     "demo": "tfdp demo --output {folder}/demo.png",
     "doctor": "tfdp run -n 2 -- tfdp doctor",
@@ -52,7 +52,7 @@ COMMANDS: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class AllOptions:
-    """Which tables, and where they go."""
+    """The tables to make, and the folder for them."""
 
     output: pathlib.Path = option(
         REQUIRED, "where the tables go, and the pictures; is made if need be", metavar="FOLDER"
@@ -84,10 +84,10 @@ def add_all(commands: argparse._SubParsersAction) -> None:
 
 
 def run(options: AllOptions) -> int:
-    """Runs what is not there yet, and goes on past what fails.
+    """Runs the commands whose output is not there yet, and goes on after a failure.
 
     Returns:
-        The exit code: 0, or 1 where a command failed.
+      The exit code: 0, or 1 where a command failed.
     """
     options.output.mkdir(parents=True, exist_ok=True)
     failed = {}
@@ -104,7 +104,7 @@ def run(options: AllOptions) -> int:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Wide enough for every table.
+            # This is wide enough for every table.
             env={**os.environ, "COLUMNS": "110"},
             check=False,
         )
@@ -119,6 +119,6 @@ def run(options: AllOptions) -> int:
 
 
 def _words(command: str) -> list[str]:
-    """The command's words, for this Python and its `tfdp`, also after `--`."""
+    """Returns the command's words, for this Python and its `tfdp`, also after `--`."""
     python = {"python": [sys.executable], "tfdp": [sys.executable, "-m", "tfdp"]}
     return [part for word in shlex.split(command) for part in python.get(word, [word])]

@@ -1,4 +1,4 @@
-"""`benchmarks fit`: rounds of fresh processes, in turn, and a table of what they took."""
+"""The benchmark of `fit`: rounds of fresh processes, in turn, and a table of their times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIDES = ("tfdp", "stock", "stock_tuned", "one_device")
 
 _TIMES = {"median_step_seconds": "step", "first_step_seconds": "first step"}
 
-# For each side, the rounds' results; None where the process failed.
+# The results of the rounds by side; None where the process failed.
 Rounds = Mapping[str, Sequence[dict | None]]
 
 
@@ -32,13 +32,12 @@ class FitOptions:
     """The choices of one benchmark run.
 
     Raises:
-        ValueError: a value is out of its range, or they do not go together.
+      ValueError: A value is out of its range, or the values do not go together.
 
-    Example:
-        >>> FitOptions(one_device=True).sides
-        ('tfdp', 'stock', 'one_device')
-        >>> FitOptions().replicas, FitOptions(processes=3).replicas
-        ((2, 4), (3,))
+    >>> FitOptions(one_device=True).sides
+    ('tfdp', 'stock', 'one_device')
+    >>> FitOptions().replicas, FitOptions(processes=3).replicas
+    ((2, 4), (3,))
     """
 
     model: str = option("all", "what to train (%(default)s)", choices=(*MODELS, "all"))
@@ -76,12 +75,12 @@ class FitOptions:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What is trained."""
+        """The models to train."""
         return MODELS if self.model == "all" else (self.model,)
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """What is measured in each round, in this order.
+        """The sides to measure in each round, in this order.
 
         In several processes the stock strategy is measured twice: as its users start it, and with
         the threads and memory settings of `tfdp run`.
@@ -115,11 +114,11 @@ def run(options: FitOptions, console: Console | None = None) -> int:
     x rounds, each 10 to 60 s on two cores.
 
     Args:
-        options: what to measure.
-        console: where to print; by default standard output.
+      options: The options that say what to measure.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where a process failed.
+      The exit code: 0, or 1 where a process failed.
     """
     console = console or Console()
     results: list[dict] = []
@@ -158,13 +157,12 @@ def run(options: FitOptions, console: Console | None = None) -> int:
 
 
 def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
-    """A row for each side and kind of time: median, range, and tfdp's time divided by the side's.
+    """Returns a table of sides and kinds of time: median, range, and tfdp's time over the side's.
 
     Args:
-        title: names the model and the number of replicas.
-        rounds: for each side, one result of :func:`benchmarks.fit_worker.measure` a round, or
-            None.
-        batch: examples per replica.
+      title: The name of the model and the number of replicas.
+      rounds: For each side, one result of :func:`benchmarks.fit_worker.measure` a round, or None.
+      batch: The number of examples per replica.
     """
     parameters = {r["parameters"] for results in rounds.values() for r in results if r is not None}
     counts = ", ".join(f"{count / 1e6:.2f} M parameters" for count in sorted(parameters))

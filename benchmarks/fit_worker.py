@@ -2,8 +2,8 @@
 
     python -m benchmarks.fit_worker --side tfdp --model mlp --replicas 2 --batch 16 --steps 20
 
-`benchmarks fit` starts a fresh process for each measurement, for a process can fix its devices
-only once, and so that no side profits from what another has warmed up.
+`benchmarks fit` starts a fresh process for each measurement, because a process can fix its devices
+only once, and so that no side profits from what another side has warmed up.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     """Times `model.fit` on logical CPU devices of this process, or of the cluster that it is in.
 
     Args:
-        side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`; in a cluster
-            `MultiWorkerMirroredStrategy`) or `"one_device"`, which
-            gets the same global batch and no strategy.
-        model: a name in :data:`benchmarks.models.MODELS`.
-        replicas: number of replicas.
-        batch: examples per replica.
-        steps: steps to time after the first.
+      side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`; in a cluster
+        `MultiWorkerMirroredStrategy`) or `"one_device"`, which gets the same global batch and no
+        strategy.
+      model: A name in :data:`benchmarks.models.MODELS`.
+      replicas: The number of replicas.
+      batch: The number of examples per replica.
+      steps: The number of steps to time after the first.
 
     Returns:
-        The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end
-        of its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
+      The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end of
+      its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
     """
     strategy = _strategy(side, 1 if side == "one_device" else replicas)
     keras.utils.set_random_seed(0)

@@ -1,4 +1,4 @@
-"""A worker process that prints what it measured as JSON."""
+"""The run of a worker process that prints its measurements as JSON."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tfdp.bench.child_process import Failure, failure, run_module
 def run_for_json(
     module: str, arguments: Sequence[str], timeout_seconds: float, prefix: str = ""
 ) -> dict | Failure:
-    """As `run_module`, and parses the last line that is printed.
+    """Runs a module like `run_module`, and parses the last line that it prints.
 
     Args:
-        module: a module that prints a JSON object as its last line.
-        arguments: its command line.
-        timeout_seconds: after this time the child is killed.
-        prefix: what the line begins with, before the JSON; others are passed by.
+      module: A module that prints a JSON object as its last line.
+      arguments: Its command line.
+      timeout_seconds: The time after which the child is killed.
+      prefix: The beginning of the line before the JSON; lines without it are skipped.
 
     Returns:
-        The object, or a :class:`Failure` where the child fails, says nothing or takes too long.
+      The object, or a :class:`Failure` if the child fails, prints no JSON or takes too long.
     """
     child = run_module(module, arguments, timeout_seconds)
     if isinstance(child, Failure):

@@ -19,9 +19,8 @@ def build_model(name: str) -> keras.Model:
     """Builds and compiles a model that is mostly communication, or mostly computation.
 
     Args:
-        name: `"mlp"`, three layers of 2048 units with 12.6 million parameters (50 MB of
-            gradients); or `"mobilenet"`, MobileNetV2 for 64x64 pixels with 2.3 million
-            parameters in 158 tensors.
+      name: `"mlp"`, three layers of 2048 units with 12.6 million parameters (50 MB of gradients);
+        or `"mobilenet"`, MobileNetV2 for 64x64 pixels with 2.3 million parameters in 158 tensors.
     """
     import keras
 
@@ -41,7 +40,7 @@ def build_model(name: str) -> keras.Model:
 
 
 def random_batch(name: str, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Normally distributed inputs (float32) and uniform labels (int32) for the model `name`."""
+    """Draws normal inputs (float32) and uniform labels (int32) for the model `name`."""
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((examples, *_INPUT_SHAPES[name]), dtype=np.float32)
     return inputs, generator.integers(_CLASSES, size=examples, dtype=np.int32)

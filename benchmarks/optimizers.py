@@ -1,4 +1,4 @@
-"""`benchmarks optimizers`: what an update costs, for tfdp's optimizers beside Keras'."""
+"""The benchmark of optimizers: the cost of an update, for tfdp's optimizers beside Keras'."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def _run(options: OptimizersOptions, parser: argparse.ArgumentParser) -> int:
 def run(rounds: int, console: Console | None = None) -> int:
     """Times the update alone, without a model's passes, and prints the table.
 
-    The variables are those of the MLP of `benchmarks fit`: 12.6 million numbers in 8
-    variables of float32. The optimizers take turns in one process.
+    The variables are those of the MLP of `benchmarks fit`: 12.6 million numbers in 8 variables of
+    float32. The optimizers take turns in one process.
 
     Cost: 3 GB of memory traffic and some 0.5 s a round on two cores.
 
     Args:
-        rounds: how often each is timed.
-        console: where to print; by default standard output.
+      rounds: How often each optimizer is timed.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
     """
     console = console or Console()
     seconds = measure(rounds)
@@ -84,7 +84,7 @@ def run(rounds: int, console: Console | None = None) -> int:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Seconds of an update, a value for each round, by the optimizer's name."""
+    """Returns the seconds of an update in each round, by the optimizer's name."""
     updates = {name: _update(make()) for name, make in _optimizers().items()}
     for update in updates.values():
         for _ in range(_WARM_UP):
@@ -115,7 +115,7 @@ def _optimizers() -> dict[str, Callable[[], Any]]:
 
 
 def _update(optimizer: Any) -> Callable[[], None]:
-    """A compiled update with given gradients; it returns when it is done."""
+    """Returns a compiled update with given gradients, which returns when it is done."""
     import keras
     import tensorflow as tf
 

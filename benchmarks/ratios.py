@@ -1,4 +1,4 @@
-"""From the times of two sides to medians, ranges and ratios."""
+"""The medians, ranges and ratios of the times of two sides."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """Two sides compared; below 1, the first is faster.
+    """The comparison of two sides; below 1, the first is faster.
 
     Args:
-        of_medians: median of the first divided by median of the second.
-        median_of_pairs: median over the rounds of first / second. Both sides of a round ran one
-            after the other, so that a slow phase of the machine cancels.
-        pairs: number of rounds in which both sides delivered.
+      of_medians: The median of the first divided by the median of the second.
+      median_of_pairs: The median over the rounds of first / second. Both sides of a round ran one
+        after the other, so that a slow phase of the machine cancels.
+      pairs: The number of rounds in which both sides delivered.
     """
 
     of_medians: float
@@ -35,9 +35,8 @@ class Ratio:
 def spread(values: Sequence[float]) -> Spread:
     """Summarises at least one value.
 
-    Example:
-        >>> spread([3.0, 1.0, 2.0])
-        Spread(median=2.0, minimum=1.0, maximum=3.0)
+    >>> spread([3.0, 1.0, 2.0])
+    Spread(median=2.0, minimum=1.0, maximum=3.0)
     """
     return Spread(statistics.median(values), min(values), max(values))
 
@@ -46,11 +45,10 @@ def ratio(first: Sequence[float | None], second: Sequence[float | None]) -> Rati
     """Compares two sides, one value a round; None marks a round in which the side failed.
 
     Returns:
-        The comparison over the rounds in which both delivered, or None if there is none.
+      The comparison over the rounds in which both sides delivered, or None without such a round.
 
-    Example:
-        >>> ratio([1.0, 3.0, None], [2.0, 2.0, 2.0])
-        Ratio(of_medians=1.0, median_of_pairs=1.0, pairs=2)
+    >>> ratio([1.0, 3.0, None], [2.0, 2.0, 2.0])
+    Ratio(of_medians=1.0, median_of_pairs=1.0, pairs=2)
     """
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     if not pairs:

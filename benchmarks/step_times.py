@@ -1,4 +1,4 @@
-"""When the steps of a training began and ended."""
+"""The times at which the steps of a training begin and end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import keras
 
 
 class StepTimes(keras.callbacks.Callback):
-    """Notes when each step begins, and when its loss is known on the host."""
+    """A callback that notes when each step begins, and when its loss is known on the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,9 +17,9 @@ class StepTimes(keras.callbacks.Callback):
         self._began = 0.0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Notes the time."""
+        """Notes the time at which the step begins."""
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes both."""
+        """Notes the times at which the step began and ended."""
         self.steps.append((self._began, time.perf_counter()))

@@ -1,4 +1,4 @@
-"""`benchmarks telemetry`: what recording costs a step."""
+"""The benchmark of telemetry: what recording costs a step."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def run(rounds: int, steps: int, replicas: int, console: Console | None = None) 
     Cost: two traces of each model, then `2 * rounds * steps` steps: two minutes on two cores.
 
     Args:
-        rounds: how many calls of `fit` each side has.
-        steps: of each call; the first, which makes the iterator, is not timed.
-        replicas: logical CPU devices.
-        console: where to print; by default standard output.
+      rounds: How many calls of `fit` each side has.
+      steps: The steps of each call; the first, which makes the iterator, is not timed.
+      replicas: The number of logical CPU devices.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
     """
     console = console or Console()
     split_cpu(replicas)
@@ -79,7 +79,7 @@ def run(rounds: int, steps: int, replicas: int, console: Console | None = None) 
 
 
 def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list[float]]:
-    """Seconds of a step, the mean of each round, with telemetry and without."""
+    """Returns the seconds of a step, as the mean of each round, with telemetry and without."""
     import keras
 
     import tfdp

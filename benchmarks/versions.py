@@ -1,7 +1,7 @@
-"""`benchmarks versions`: with which versions of Python, TensorFlow and Keras tfdp is right.
+"""The benchmark of versions: with which Python, TensorFlow and Keras tfdp trains like one device.
 
-Each has an environment of its own, in which the cases of `benchmarks equivalence` train on two
-replicas as on one device, and the tests run that fail where TensorFlow or Keras has moved.
+Each combination has an environment of its own. There the cases of `benchmarks equivalence` train on
+two replicas and on one device, and the tests run that fail if TensorFlow or Keras has changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERSIONS = (
     ("3.13", "2.21", "3.15"),
 )
 
-# What fails where a function or a private name of TensorFlow or Keras is not what it was, and
+# The tests that fail if a function or a private name of TensorFlow or Keras is not what it was, and
 # TensorFlow's and Keras' own tests of strategies.
 TESTS = (
     "tests/keras_adapter/test_hooks.py",
@@ -49,7 +49,7 @@ _TIMEOUT_SECONDS = 3600.0
 
 @dataclasses.dataclass(frozen=True)
 class VersionsOptions:
-    """Where the environments are, and of what they are made."""
+    """The folder of the environments, and the interpreters that they are made of."""
 
     environments: pathlib.Path = option(
         REQUIRED,

@@ -17,7 +17,7 @@ _REPLICAS = 2
 
 
 def main() -> None:
-    """Measures and prints: the versions, the number of cases, and what those that differ give."""
+    """Measures and prints the versions, the number of cases, and the outcomes of unequal cases."""
     split_cpu(_REPLICAS)
     found = {case: measure(case, _REPLICAS, ["tfdp"])["tfdp"] for case in CASES}
     unequal = {

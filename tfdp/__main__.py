@@ -1,4 +1,4 @@
-"""`python -m tfdp`, the same as the command `tfdp`."""
+"""The program `python -m tfdp`, the same as the command `tfdp`."""
 
 import sys
 

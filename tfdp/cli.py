@@ -1,4 +1,4 @@
-"""The command `tfdp`.
+"""The command `tfdp`, with its subcommands.
 
 Nothing heavy is imported until a subcommand runs: `tfdp --help` answers without TensorFlow.
 """
@@ -22,22 +22,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line.
 
     Args:
-        arguments: the words after `tfdp`; by default those of this process.
+      arguments: The words after `tfdp`; by default those of this process.
 
     Returns:
-        The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed or a
-        check of `doctor` did; 2 where what the user asked for cannot be done, with a message and
-        no traceback; of `run`, and of a demo whose rank failed, see :func:`tfdp.launch.run`.
+      The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed or a check
+      of `doctor` did; 2 where the user's request cannot be carried out, with a message and no
+      traceback; of `run`, and of a demo whose rank failed, see :func:`tfdp.launch.run`.
 
     Raises:
-        SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).
+      SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).
     """
     parsed = build_parser().parse_args(arguments)
     return parsed.handler(parsed)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands; each leaves its function in `handler`."""
+    """Returns the parser of all subcommands; each leaves its function in `handler`."""
     parser = argparse.ArgumentParser(
         prog="tfdp",
         description="Data-parallel training for Keras 3: N replicas train like one device.",

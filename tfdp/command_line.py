@@ -1,4 +1,4 @@
-"""From a frozen dataclass of options to the words of a command, and back.
+"""The options of commands: from a frozen dataclass to the words of a command line, and back.
 
 An option is written once, as a field: its type, default, help and limits. Its name on the command
 line is the field's, with dashes and without the unit `_seconds`.
@@ -29,7 +29,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# For each module a subcommand may need, what to install.
+# The command that installs each module that a subcommand may need.
 _INSTALL = {
     "tensorflow": "pip install 'tfdp[cpu]' (or 'tfdp[gpu]', or 'tfdp[tensorflow]')",
     "sklearn": "pip install 'tfdp[demo]'",
@@ -58,32 +58,32 @@ def option(
     parse: Callable[[str], Any] | None = None,
     **settings: Any,
 ) -> Any:
-    """Declares a field that is an option; a field without is none, and is set by programs alone.
+    """Declares a field that is an option; a field without this is only set by programs.
 
     A `tuple[X, ...]` is given with commas between, or as several words where there is `nargs`.
 
     Args:
-        default: the field's; :data:`REQUIRED` for none. None: the option may be left out.
-        help: its text, with `%(default)s` where the default is to stand.
-        flags: its names; by default `--` and the field's. A name without dashes is of a word that
-            stands by its place.
-        at_least, at_most, above: limits of a number, or of each in a tuple.
-        choices: the strings that are allowed; of a tuple of them `all` means every one.
-        writes: of a path that a file is written to: the suffixes that it may have, or () for any.
-        example: what the errors recommend; by default the default.
-        parse: makes a value of a word, or raises ValueError with the whole message; by default the
-            field's type.
-        settings: other arguments of `ArgumentParser.add_argument`, such as `metavar`.
+      default: The field's default; :data:`REQUIRED` for none. With None the option may be left out.
+      help: The text for `--help`, with `%(default)s` where the default is to stand.
+      flags: The option's names; by default `--` and the field's name. A name without dashes is that
+        of a word that is known by its place.
+      at_least, at_most, above: The limits of a number, or of each number in a tuple.
+      choices: The strings that are allowed; for a tuple of them `all` means every one.
+      writes: The suffixes that the path of a file to write may have, or () for any.
+      example: The value that the errors recommend; by default the default.
+      parse: Makes a value of a word, or raises ValueError with the whole message; by default the
+        field's type.
+      settings: Other arguments of `ArgumentParser.add_argument`, such as `metavar`.
     """
-    told = types.SimpleNamespace(**locals())  # all that is above, by its name
+    told = types.SimpleNamespace(**locals())  # all arguments, by their names
     return dataclasses.field(default=default, metadata={"option": told})
 
 
 def check(options: Any) -> None:
-    """Holds each option against its limits; for a dataclass' `__post_init__`.
+    """Checks each option against its limits; for a dataclass' `__post_init__`.
 
     Raises:
-        ValueError: one is out of them; says what must hold, what was received and the fix.
+      ValueError: An option is out of its limits; the error says what must hold and the fix.
     """
     for field in _fields(type(options)):
         value = getattr(options, field.name)
@@ -97,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     for field in _fields(kind):
         told, flags = field.metadata["option"], _flags(field)
         element, several = _element(hints[field.name])
-        # What is not given is the dataclass' default; argparse shows it, and extends no tuple.
+        # The default is the dataclass' own: argparse shows it, and extends no tuple.
         default = None if field.default in (REQUIRED, ()) else field.default
         settings = {"help": told.help, "default": default}
         if element is bool:
@@ -113,10 +113,10 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
 
 def options_of(parsed: argparse.Namespace, kind: Callable[..., Any]) -> Any:
-    """The dataclass of what a parser with its options has read.
+    """Returns the dataclass of the options that a parser with them has read.
 
     Raises:
-        ValueError: an option is out of its limits.
+      ValueError: An option is out of its limits.
     """
     given = {field.name: getattr(parsed, field.name) for field in _fields(kind)}
     for name, value in given.items():
@@ -133,15 +133,15 @@ def add_command(
     run: Callable[[Any, argparse.ArgumentParser], int],
     **words: Any,
 ) -> None:
-    """Adds a command with the options of a dataclass; what runs it is left in `handler`.
+    """Adds a command with the options of a dataclass; its function is left in `handler`.
 
     Args:
-        commands: where to add it.
-        name: what it is called.
-        kind: the dataclass.
-        run: called with the options, and the parser for errors of use; returns the exit code. It
-            imports what is heavy.
-        words: other arguments of the parser, such as `help` and `description`.
+      commands: The subparsers to add it to.
+      name: The name of the command.
+      kind: The dataclass of its options.
+      run: Called with the options, and the parser for errors of use; returns the exit code. It
+        imports the modules that are slow to import.
+      words: Other arguments of the parser, such as `help` and `description`.
     """
     parser = commands.add_parser(name, **words)
     add_options(parser, kind)
@@ -157,7 +157,7 @@ def add_command(
 
 
 def require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    """Ends the command with an error, by the parser, if a module cannot be imported."""
+    """Ends the command with the parser's error if a module cannot be imported."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             parser.error(
@@ -167,7 +167,7 @@ def require(modules: Sequence[str], parser: argparse.ArgumentParser) -> None:
 
 
 def set_environment() -> None:
-    """Sets what TensorFlow and Keras read when they are imported."""
+    """Sets the variables that TensorFlow and Keras read when they are imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # The default number of inter-op threads can starve the iterators of several devices on two
     # cores.
@@ -185,7 +185,7 @@ def _flags(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 
 def _name(field: dataclasses.Field[Any]) -> str:
-    """What errors call it: `timeout`, `-n`."""
+    """Returns the option's name in errors: `timeout`, `-n`."""
     return _flags(field)[0].removeprefix("--")
 
 
@@ -196,7 +196,7 @@ def _metavar(field: dataclasses.Field[Any]) -> str:
 
 
 def _element(hint: Any) -> tuple[Any, bool]:
-    """The type of one value, and whether there are several: `tuple[int, ...] | None` has ints."""
+    """Returns the type of one value, int of `tuple[int, ...] | None`, and if it is a tuple's."""
     inner = [part for part in typing.get_args(hint) if part not in (type(None), ...)]
     if typing.get_origin(hint) is tuple:
         return inner[0], True
@@ -232,7 +232,7 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
         must_be = f"from {told.at_least} to {told.at_most}"
     else:
         must_be = f"above {told.above}" if told.at_least is None else f"at least {told.at_least}"
-    # Written so that NaN is refused too.
+    # The condition is written so that NaN is refused, too.
     if not all(
         (told.at_least is None or number >= told.at_least)
         and (told.at_most is None or number <= told.at_most)

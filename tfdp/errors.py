@@ -19,7 +19,7 @@ __all__ = [
     "VerificationError",
 ]
 
-# In every error that only says that another rank is gone: the launcher looks for the first cause.
+# Part of every error that only says that another rank is gone: the launcher looks for the cause.
 LOST_RANK_MARK = "lost rank"
 
 
@@ -51,7 +51,7 @@ class CollectiveMismatchError(RuntimeError):
 
 
 class ScopeError(RuntimeError):
-    """Something was made in another scope than the one that it is used in.
+    """An object was made in another scope than the one that it is used in.
 
     >>> import tfdp
     >>> one = tfdp.DataParallelStrategy(devices=["CPU:0"])
@@ -63,15 +63,16 @@ class ScopeError(RuntimeError):
     DataParallelStrategy is. Leave it first, or build the model in one of them.
     """
 
-    # See `CollectiveMismatchError`.
+    # AutoGraph needs it, see `CollectiveMismatchError`.
     __init__ = Exception.__init__
 
 
 class GradientError(ValueError):
-    """A gradient in a step of one's own cannot be made that of the whole batch.
+    """A gradient in the user's own step cannot be turned into that of the whole batch.
 
-    It is not known how what is differentiated depends on the examples, or what the step does with
-    gradients would make replicas part. The message names what was found and what to write instead.
+    It is not known how the differentiated value depends on the examples, or the step's use of the
+    gradients would let the replicas' weights differ. The message names what was found and what to
+    write instead.
 
     >>> import keras, numpy, tensorflow as tf, tfdp
     >>> class RootOfMean(keras.Sequential):
@@ -98,7 +99,7 @@ class GradientError(ValueError):
 class HookError(RuntimeError):
     """A hook into Keras or TensorFlow cannot be put in place, or cannot be taken back.
 
-    Either what it wraps is gone in the version that is installed, or it is still needed.
+    Either the wrapped function is gone in the installed version, or the hook is still needed.
 
     >>> import tfdp
     >>> from tfdp import hooks
@@ -116,8 +117,8 @@ class HookError(RuntimeError):
 class ClusterError(ValueError):
     """The description of the cluster lacks something or contradicts itself.
 
-    It comes from `TF_CONFIG`, MPI, Slurm or a cluster resolver. The message names the variable,
-    what it held and, where it is known, the rank.
+    The description comes from `TF_CONFIG`, MPI, Slurm or a cluster resolver. The message names the
+    variable, its value and, where it is known, the rank.
 
     >>> import os
     >>> from unittest import mock
@@ -153,7 +154,7 @@ class RankLostError(RuntimeError):
 
 
 class CollectiveTimeoutError(RuntimeError):
-    """A rank did not take part in a collective, or did not say what was asked, in time.
+    """A rank did not take part in a collective, or did not send what was asked, in time.
 
     Here one process plays the first of two ranks, and the other says nothing:
 
@@ -175,9 +176,9 @@ class CollectiveTimeoutError(RuntimeError):
 
 
 class RankMismatchError(RuntimeError):
-    """Something that must be alike on all ranks is not: a variable, an option, a version.
+    """A variable, an option, a version or the like differs between ranks that must have it alike.
 
-    Here one process plays two ranks; what one of them finds ends the waits of both:
+    Here one process plays two ranks; the error of one of them ends the waits of both:
 
     >>> import asyncio, socket
     >>> from tfdp.cluster.board import Board

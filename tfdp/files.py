@@ -1,12 +1,14 @@
-"""Files and folders that are there whole or not at all.
+"""The writing of files and folders that are there whole or not at all.
 
-What is written goes into a folder beside its target, is brought to the disk (`fsync`) and renamed.
-The folder's name begins with `.tfdp-` and says which running system wrote it. Its writer keeps a
-file in it locked (`flock`), and the kernel frees the lock when the writer ends, however that comes.
-So a folder of this system whose lock is free was left by a killed process, and the next who writes
-beside it removes it. All others stay, for many file systems do not tell of another host's locks:
-those of another host, of before a restart, of file systems without locks. They can be deleted by
-hand when nobody writes.
+A file is written into a folder beside its target, brought to the disk (`fsync`) and renamed. The
+folder's name begins with `.tfdp-` and says which running system wrote it. Its writer keeps a file
+in it locked (`flock`), and the kernel frees the lock when the writer ends, in whatever way. So a
+folder of this system whose lock is free was left by a killed process, and the next process that
+writes beside it removes it.
+
+Folders of another host, of the time before a restart, and of file systems without locks stay, since
+many file systems do not report the locks of another host. They can be deleted by hand when no
+process writes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def replace_text(path: pathlib.Path, text: str) -> None:
     """Replaces the file at once: a reader sees the old one or the new one.
 
     Raises:
-      OSError: It cannot be written; then nothing has changed.
+      OSError: The file cannot be written; then nothing has changed.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     replace_text(pathlib.Path(folder, "a.json"), "{}")
@@ -42,20 +44,20 @@ def replace_text(path: pathlib.Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields a path to write to, and puts the file or folder written there in the place of `path`.
+    """Yields a path to write to, then puts the file or folder written there in the place of `path`.
 
-    A single file, and a folder where none stands, takes its place at once. What else is written
-    beside the yielded path goes beside `path`, as shards do. Of several files that replace others,
+    A single file, and a folder where none stands, takes its place at once. Files that are written
+    beside the yielded path go beside `path`, as shards do. Of several files that replace others,
     those that are not `.h5` are removed first and come last: a kill in that instant leaves a set
-    that does not load instead of one that is mixed. What a folder holds besides stays there.
+    that does not load, not a mixed one. Other files in a folder stay there.
 
-    A link is followed, the permissions of a replaced file are kept, and so is its owner as far as
-    this process may (not its hard links and access lists). What is neither file nor folder
-    (`/dev/stdout`) is written as it is.
+    A link is followed, the permissions of a replaced file are kept, and its owner is kept as far as
+    this process may (hard links and access lists are not). A path that is neither file nor folder
+    (`/dev/stdout`) is written to directly.
 
     Raises:
-      OSError: It cannot be written; then nothing has changed. The folder of `path` must be there,
-        and files may be made in it.
+      OSError: The path cannot be written; then nothing has changed. The folder of `path` must
+        exist, and files may be made in it.
 
     Cost: an `fsync` of each file and of each folder.
 
@@ -83,13 +85,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
 def temporary_folder(parent: str | None = None) -> Iterator[str]:
     """Yields a new folder in `parent` that nobody else may read; it is removed at the end.
 
-    Removes those that killed processes of the same user and system left in `parent`.
+    Folders that killed processes of the same user and system left in `parent` are removed.
 
     Args:
-      parent: A folder; None means the system's for temporary files.
+      parent: A folder; None means the system's folder for temporary files.
 
     Raises:
-      OSError: It cannot be made.
+      OSError: The folder cannot be made.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     with temporary_folder(parent) as folder:
@@ -109,7 +111,7 @@ def temporary_folder(parent: str | None = None) -> Iterator[str]:
 
 
 def _made(parent: str) -> tuple[str, int]:
-    """A folder and the descriptor whose lock says that it is in use."""
+    """Makes a folder; returns its path and the descriptor whose lock says that it is in use."""
     while True:
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{_system()}-", dir=parent)
         # Before it is locked, another process may take it for a leftover and remove it.
@@ -128,7 +130,7 @@ def _open_lock(folder: str) -> int:
 
 @functools.cache
 def _system() -> str:
-    """What no other system is called, nor this one after a restart."""
+    """Returns a name that no other system has, nor this one after a restart."""
     try:
         name = pathlib.Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
@@ -143,7 +145,8 @@ def _remove_leftovers(parent: str) -> None:
     with os.scandir(parent) as entries:
         found = [entry for entry in entries if entry.name.startswith(f"{_PREFIX}{system}-")]
     for entry in found:
-        # Not removed by somebody else meanwhile, not another user's, not in use.
+        # Skips a folder that another process has removed, that is another user's, or that is in
+        # use.
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
             if not entry.is_dir(follow_symlinks=False) or status.st_uid != os.geteuid():
@@ -175,7 +178,7 @@ def _put_in_place(written: str, parent: str) -> None:
 
 
 def _moves(written: str, parent: str) -> Iterator[tuple[str, str]]:
-    """What is renamed to what: what the others are found through comes last."""
+    """Yields (new, old) paths to rename; files through which others are found come last."""
     with os.scandir(written) as entries:
         ordered = sorted(entries, key=lambda e: (e.is_file(), not e.name.endswith(".h5"), e.name))
     for entry in ordered:
@@ -202,6 +205,6 @@ def _sync(path: str) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    # Some file systems have no such thing for folders; their files are on the disk by now.
+    # Some file systems cannot sync folders; their files are on the disk by now.
     with contextlib.suppress(OSError):
         _sync(path)

@@ -1,4 +1,4 @@
-"""A package's public names, each imported when it is first used (PEP 562)."""
+"""The import of a package's public names when each is first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfdp.hooks import versions
 def lazy_names(
     package: dict[str, Any], names: Mapping[str, tuple[str, str | None]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package.
+    """Returns the `__getattr__` and `__dir__` of a package.
 
     Args:
-      package: Its `globals()`, with `__all__`; a name that was used is kept there.
-      names: For each name its module and the attribute there; None: the module itself.
+      package: The package's `globals()`, with `__all__`; a name that was used is kept there.
+      names: For each name its module and the attribute there; None means the module itself.
 
     >>> get, _ = lazy_names({"__name__": "p", "__all__": ["tau"]}, {"tau": ("math", "tau")})
     >>> get("tau")

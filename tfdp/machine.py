@@ -1,4 +1,4 @@
-"""What this process runs on: versions, cores, memory, GPUs. Imports nothing that it asks about."""
+"""The machine and software of this process: versions, cores, memory, GPUs. Imports none of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 _NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
-# Where one module comes as several distributions.
+# The distributions of a module that comes as several.
 _DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
     "keras": ("keras", "keras-nightly"),
@@ -21,11 +21,10 @@ _DISTRIBUTIONS = {
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python, tfdp, TensorFlow, Keras and NumPy; None for one that is not installed.
+    """Returns the versions of Python, tfdp, TensorFlow, Keras and NumPy; None if not installed.
 
-    Example:
-        >>> sorted(versions())
-        ['keras', 'numpy', 'python', 'tensorflow', 'tfdp']
+    >>> sorted(versions())
+    ['keras', 'numpy', 'python', 'tensorflow', 'tfdp']
     """
     found: dict[str, str | None] = {
         "python": platform.python_version(),
@@ -37,14 +36,14 @@ def versions() -> dict[str, str | None]:
 
 
 def cores() -> list[int]:
-    """The numbers of the cores that this process may use."""
+    """Returns the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def cpu_model() -> str | None:
-    """The processor's name, where the system tells it."""
+    """Returns the processor's name; None if the system does not tell it."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(), re.MULTILINE)
     except OSError:
@@ -53,7 +52,7 @@ def cpu_model() -> str | None:
 
 
 def memory_bytes() -> int | None:
-    """The host's memory, where the system tells it."""
+    """Returns the host's memory; None if the system does not tell it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -61,7 +60,7 @@ def memory_bytes() -> int | None:
 
 
 def gpus() -> list[str]:
-    """The models of the host's GPUs that NVIDIA's driver shows, whether they are used or not."""
+    """Returns the models of the host's GPUs that NVIDIA's driver shows, used or not."""
     try:
         folders = sorted(_NVIDIA_GPUS.iterdir())
     except OSError:
@@ -70,11 +69,10 @@ def gpus() -> list[str]:
 
 
 def short_device_name(device: str) -> str:
-    """A device's name without its process.
+    """Returns a device's name without its process.
 
-    Example:
-        >>> short_device_name("/job:worker/replica:0/task:1/device:CPU:0")
-        'CPU:0'
+    >>> short_device_name("/job:worker/replica:0/task:1/device:CPU:0")
+    'CPU:0'
     """
     return re.sub(r".*device:", "", device)
 

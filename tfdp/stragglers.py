@@ -1,8 +1,8 @@
-"""Which ranks the others wait for: the one rule, for the log of a training and for its report.
+"""The rule for which ranks the others wait for, used by the log of a training and by its report.
 
-Ranks wait for each other at the first bucket, and before it where the loss needs numbers of all of
-them. All leave a sum together, so that the one that waits least arrived last, and by how much less
-it waits is how much later it came. The differences need no clock that the hosts share.
+Ranks wait for each other at the first bucket, and before it where the loss needs numbers of all
+ranks. All leave a sum together, so the rank that waits least arrived last, and it came later by as
+much as it waits less. The differences need no clock that the hosts share.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ import math
 import statistics
 from collections.abc import Sequence
 
-# A rank straggles that is late by this fraction of a step, by so many seconds, and in so many
-# samples at least; and how often it is last, see `last_share`.
+# A rank straggles if it is late by this fraction of a step, by this many seconds, and in at least
+# this many samples; it must also be last often enough, see `last_share`.
 LATE_SHARE = 0.05
 LATE_SECONDS = 1e-3
 LEAST_SAMPLES = 5
-# It is late by so many median absolute deviations over the root of the number of samples. Normal
-# noise of a fifth of a step on 2 to 8 ranks then names somebody in 1 to 5 % of runs with 5 samples,
-# in at most 2 % with 10, and in none of 500 with 40; without this in 36 to 97, 36 to 88, 4 to 37 %.
+# A late rank is beyond this many median absolute deviations over the root of the number of samples.
+# Normal noise of a fifth of a step on 2 to 8 ranks then names a rank in 1 to 5 % of runs with 5
+# samples, in at most 2 % with 10, and in none of 500 with 40. Without this condition it names one
+# in 36 to 97 %, 36 to 88 % and 4 to 37 % of them.
 BEYOND_NOISE = 8.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """When a rank comes to where all meet.
+    """The lateness of a rank at the point where all ranks meet.
 
     Args:
-        rank: its number.
-        late_seconds: by how much more the median of the other ranks waited, the median over
-            samples; above 0 for a rank that comes late.
-        times_last: in how many samples no rank waited less; a tie counts for the first.
-        samples: how many sampled steps were looked at.
-        straggles: whether the others wait for it, see :func:`arrivals`.
+      rank: The rank.
+      late_seconds: How much longer the median of the other ranks waited, as the median over
+        samples; above 0 for a rank that comes late.
+      times_last: The number of samples in which no rank waited less; a tie counts for the first.
+      samples: The number of sampled steps.
+      straggles: Whether the others wait for the rank, see :func:`arrivals`.
     """
 
     rank: int
@@ -44,49 +45,50 @@ class Arrival:
 
 
 def stragglers(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[Arrival, ...]:
-    """The ranks that the others wait for, by the rule and with the arguments of :func:`arrivals`.
+    """Returns the ranks that the others wait for, by the rule of :func:`arrivals`.
+
+    The arguments are those of :func:`arrivals`.
 
     Returns:
-        Those that straggle, first the one that came last most often, of equals the later one; ()
-        if there are none.
+      The ranks that straggle, first the one that came last most often, of equals the later one; ()
+      if there are none.
 
-    Example:
-        >>> punctual, late = [0.050, 0.048, 0.051, 0.050, 0.049], [0.001, 0.004, 0.002, 0.0, 0.003]
-        >>> [one.rank for one in stragglers([punctual] * 6 + [late, late[::-1]], step_seconds=0.1)]
-        [6, 7]
-        >>> stragglers([punctual] * 8, step_seconds=0.1)
-        ()
+    >>> punctual, late = [0.050, 0.048, 0.051, 0.050, 0.049], [0.001, 0.004, 0.002, 0.0, 0.003]
+    >>> [one.rank for one in stragglers([punctual] * 6 + [late, late[::-1]], step_seconds=0.1)]
+    [6, 7]
+    >>> stragglers([punctual] * 8, step_seconds=0.1)
+    ()
     """
     late = [one for one in arrivals(waits, step_seconds) if one.straggles]
     return tuple(sorted(late, key=lambda one: (-one.times_last, -one.late_seconds)))
 
 
 def arrivals(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[Arrival, ...]:
-    """How late each rank comes, and whether it straggles.
+    """Returns how late each rank comes, and whether it straggles.
 
-    A rank is late that waits less than the median of the others, in the median over samples, by
+    A rank is late if it waits less than the median of the others, in the median over samples, by
     `LATE_SHARE` of a step, by `LATE_SECONDS`, and by more than noise makes of so few samples
-    (`BEYOND_NOISE`). A late rank straggles if no punctual one arrived after it in
-    :func:`last_share` of at least `LEAST_SAMPLES` samples. Several may: two slow ranks of a host
-    need not come last as often as one alone would, whether they take turns or one of them is always
-    before the other. More than half of the ranks hardly can, since the median is theirs.
+    (`BEYOND_NOISE`). A late rank straggles if no punctual rank arrived after it in
+    :func:`last_share` of at least `LEAST_SAMPLES` samples. Several ranks may straggle: two slow
+    ranks of a host need not come last as often as one alone, whether they take turns or one is
+    always before the other. More than half of the ranks hardly can, since the median is then
+    theirs.
 
     Cost: a sort of the ranks in each sample, in pure Python; 0.1 s for 1,000 ranks and 50 samples.
 
     Args:
-        waits: of each rank, in seconds from its arrival to the sum, one for each sample, the same
-            samples for all.
-        step_seconds: how long a step takes.
+      waits: The waits of each rank, in seconds from its arrival to the sum, one for each sample,
+        the same samples for all.
+      step_seconds: How long a step takes.
 
     Returns:
-        One for each rank; () with fewer than two ranks, or without samples.
+      An arrival for each rank; () with fewer than two ranks, or without samples.
 
     Raises:
-        ValueError: ranks have different numbers of samples.
+      ValueError: The ranks have different numbers of samples.
 
-    Example:
-        >>> arrivals([[0.5] * 5, [0.25] * 5], step_seconds=2.0)[1]
-        Arrival(rank=1, late_seconds=0.25, times_last=5, samples=5, straggles=True)
+    >>> arrivals([[0.5] * 5, [0.25] * 5], step_seconds=2.0)[1]
+    Arrival(rank=1, late_seconds=0.25, times_last=5, samples=5, straggles=True)
     """
     lengths = {len(row) for row in waits}
     if len(lengths) > 1:
@@ -118,19 +120,18 @@ def arrivals(waits: Sequence[Sequence[float]], step_seconds: float) -> tuple[Arr
 
 
 def last_share(ranks: int) -> float:
-    """In which part of the samples a straggler is last: half as often again as by chance.
+    """Returns the share of samples in which a straggler is last: half as often again as by chance.
 
-    Two thirds at most, which one of two ranks must be.
+    The share is two thirds at most, which one of two ranks must reach.
 
-    Example:
-        >>> last_share(2), last_share(6)
-        (0.6666666666666666, 0.25)
+    >>> last_share(2), last_share(6)
+    (0.6666666666666666, 0.25)
     """
     return min(2 / 3, 1.5 / ranks)
 
 
 def _lateness(waits: Sequence[float]) -> list[float]:
-    """By how much more the median of the others waits than each rank, in one sample."""
+    """Returns how much longer the median of the others waits than each rank, in one sample."""
     order = sorted(range(len(waits)), key=waits.__getitem__)
     below, above = (len(waits) - 2) // 2, (len(waits) - 1) // 2  # the middle of the others
     late = [0.0] * len(waits)
@@ -142,7 +143,7 @@ def _lateness(waits: Sequence[float]) -> list[float]:
 
 
 def _noise(lateness: Sequence[Sequence[float]], medians: Sequence[float]) -> float:
-    """How far the median of noise would be from 0: the scale of it, from all ranks' deviations."""
+    """Returns how far noise moves the median from 0, by the scale of all ranks' deviations."""
     deviations = [
         abs(value - median) for row, median in zip(lateness, medians, strict=True) for value in row
     ]
@@ -150,7 +151,7 @@ def _noise(lateness: Sequence[Sequence[float]], medians: Sequence[float]) -> flo
 
 
 def _times_after_punctual(by_sample: Sequence[Sequence[float]], late: Sequence[bool]) -> list[int]:
-    """In how many samples each late rank arrived after all that are not; 0 where all are late."""
+    """Counts the samples in which a late rank came after all punctual ones; 0 if all are late."""
     times = [0] * len(late)
     if all(late):
         return times

@@ -1,4 +1,4 @@
-"""`benchmarks convergence`: what becomes of the accuracy as the batch grows, by optimizer.
+"""The benchmark of convergence: how the accuracy changes as the batch grows, by optimizer.
 
-Resumable sweeps of learning rates, each training in a process of its own, kept in one file.
+It runs resumable sweeps of learning rates, each training in a process of its own, kept in one file.
 """

@@ -14,10 +14,10 @@ from tfdp.command_line import REQUIRED, add_command, check, option, require
 
 @dataclasses.dataclass(frozen=True)
 class ConvergenceOptions:
-    """The choices of one sweep; what the task presets is known when they are made.
+    """The choices of one sweep; the task's presets replace those that are left out.
 
     Raises:
-        ValueError: a value is out of its range, or they do not go together.
+      ValueError: A value is out of its range, or the values do not go together.
 
     >>> ConvergenceOptions("mlp", batches=(64, 4096)).run("lamb", 4096, 0.016, seed=0).micro_batch
     1024
@@ -133,12 +133,12 @@ class ConvergenceOptions:
 
     @property
     def described_task(self) -> Task:
-        """The task's description."""
+        """The description of the task."""
         return TASKS[self.task]
 
     @property
     def base_batch(self) -> int:
-        """The small batch that the others are measured against."""
+        """The small batch that the others are compared with."""
         return self.described_task.base_batch
 
     @property
@@ -157,7 +157,7 @@ class ConvergenceOptions:
         )
 
     def run(self, optimizer: str, batch: int, learning_rate: float, seed: int) -> Run:
-        """The run of these choices."""
+        """Returns the run of these choices."""
         return Run(
             task=self.task,
             optimizer=optimizer,
@@ -189,7 +189,7 @@ def add_convergence(commands: argparse._SubParsersAction) -> None:
 def _convergence(options: ConvergenceOptions, parser: argparse.ArgumentParser) -> int:
     require(["tensorflow", "matplotlib"], parser)
 
-    # For Fashion-MNIST's download by Keras; the runs are in processes of their own.
+    # Keras needs these for its download of Fashion-MNIST; the runs are in processes of their own.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

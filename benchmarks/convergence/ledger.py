@@ -13,17 +13,17 @@ from benchmarks.convergence.runs import Outcome, Run, from_json, to_json
 
 
 class LedgerError(ValueError):
-    """The file is not one of finished runs, or is in use."""
+    """An error where the file is not one of finished runs, or is in use."""
 
 
 def read(path: pathlib.Path) -> dict[Run, Outcome]:
-    """All finished runs of the file, in its order; none where there is no file.
+    """Returns all finished runs of the file, in its order; none without a file.
 
-    A last line without its end was being written when its writer was killed: it is passed over,
-    and the next `append` removes it.
+    A last line without its end was cut off when its writer was killed: it is skipped, and the next
+    `append` removes it.
 
     Raises:
-        LedgerError: another line cannot be read.
+      LedgerError: Another line cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -44,7 +44,7 @@ def read(path: pathlib.Path) -> dict[Run, Outcome]:
 
 
 def append(path: pathlib.Path, run: Run, outcome: Outcome) -> None:
-    """Adds a finished run; when this returns it is on the disk."""
+    """Adds a finished run, which is on the disk when this function returns."""
     line = json.dumps(to_json(run, outcome), separators=(",", ":"), allow_nan=False) + "\n"
     with path.open("a+b") as file:
         file.truncate(_end_of_last_whole_line(path))
@@ -55,10 +55,10 @@ def append(path: pathlib.Path, run: Run, outcome: Outcome) -> None:
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
-    """Keeps other commands from adding to the file meanwhile; the system frees it at our end.
+    """Keeps other commands from adding to the file meanwhile; the system frees the lock at our end.
 
     Raises:
-        LedgerError: another command adds to it.
+      LedgerError: Another command adds to the file.
     """
     with path.open("ab") as file:
         try:

@@ -1,4 +1,4 @@
-"""The three networks, not compiled; they put out logits."""
+"""The three networks, not compiled; their outputs are logits."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ _HEADS = 2
 
 
 def build_model(task: str, input_shape: tuple[int, ...], classes: int) -> keras.Model:
-    """The network of a task.
+    """Returns the network of a task.
 
     Args:
-        task: one of `TASKS`.
-        input_shape: of one example.
-        classes: how many logits each label has.
+      task: One of `TASKS`.
+      input_shape: The shape of one example.
+      classes: The number of logits for each label.
     """
     return _BUILDERS[task](input_shape, classes)
 
 
 def _mlp(input_shape: tuple[int, ...], classes: int) -> keras.Model:
-    """Six ReLU layers of 256 without normalization: 532 thousand parameters."""
+    """Builds six ReLU layers of 256 without normalization: 532 thousand parameters."""
     hidden = [layers.Dense(256, "relu", kernel_initializer="he_normal") for _ in range(6)]
     return keras.Sequential([keras.Input(input_shape), *hidden, layers.Dense(classes)])
 
 
 def _cnn(input_shape: tuple[int, ...], classes: int) -> keras.Model:
-    """Three convolutions with batch normalization of what one replica sees of one step.
+    """Builds three convolutions with batch normalization over one replica's share of one step.
 
-    For images of 28 x 28: 0.5 million multiply-adds an example, 34 thousand parameters.
+    For images of 28 x 28 they take 0.5 million multiply-adds an example, and 34 thousand
+    parameters.
     """
     network = keras.Sequential([keras.Input(input_shape)])
     for filters in (16, 32, 64):
@@ -53,7 +54,7 @@ def _cnn(input_shape: tuple[int, ...], classes: int) -> keras.Model:
 
 
 def _transformer(input_shape: tuple[int, ...], classes: int) -> keras.Model:
-    """Decoder-only, one block, normalization before each part: 19 thousand parameters."""
+    """Builds a decoder of one block with normalization before each part: 19 thousand weights."""
     inputs = keras.Input(input_shape, dtype="int32")
     x = Positions()(layers.Embedding(classes, _WIDTH)(inputs))
     y = layers.LayerNormalization()(x)
@@ -64,7 +65,7 @@ def _transformer(input_shape: tuple[int, ...], classes: int) -> keras.Model:
 
 
 class Positions(layers.Layer):
-    """Adds a learned vector for each place in the window."""
+    """A layer that adds a learned vector for each place in the window."""
 
     def build(self, input_shape):
         """Makes the vectors."""
@@ -75,7 +76,7 @@ class Positions(layers.Layer):
         )
 
     def call(self, inputs):
-        """`inputs` and the vectors."""
+        """Returns the sum of `inputs` and the vectors."""
         return inputs + self.vectors
 
 

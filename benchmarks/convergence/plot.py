@@ -1,4 +1,4 @@
-"""The picture: where the curves part, over batches and over epochs."""
+"""The picture: the accuracies over batches and over epochs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.convergence.tasks import OPTIMIZERS
 
 _COLOURS = dict(zip(OPTIMIZERS, ("C3", "C1", "C2", "C4", "C0"), strict=True))
 
-# What lies further than this below the next better, in points of accuracy, has failed; it is marked
-# at the lower edge, and does not press the others together.
+# An accuracy that lies further than this below the next better one, in points, has failed. It is
+# marked at the lower edge, so that it does not press the others together.
 _GAP = 15.0
 
-# Points of accuracy below the best that are shown of the curves over epochs.
+# The points of accuracy below the best that the curves over epochs show.
 _POINTS_BY_EPOCH = 30.0
 
 
@@ -24,9 +24,9 @@ def draw(options: ConvergenceOptions, cells: Cells, path: pathlib.Path) -> None:
     """Draws test accuracy by batch, and validation accuracy by epoch at the largest batch.
 
     Args:
-        options: the sweep's.
-        cells: some of them with outcomes.
-        path: a PNG; it is replaced.
+      options: The options of the sweep.
+      cells: The cells, some of them with outcomes.
+      path: The path of the PNG, which is replaced.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def _draw_by_batch(axes: Any, options: ConvergenceOptions, cells: Cells) -> None
     floor = _floor([100 * mean for mean in means])
     lost: dict[int, list[str]] = {}
     for optimizer, of_optimizer in _by_optimizer(cells).items():
-        # All start from the reference where they were not trained at the base batch themselves.
+        # Optimizers that were not trained at the base batch themselves start from the reference.
         points = ({options.base_batch: reference} if reference.outcomes else {}) | of_optimizer
         shown = []
         for batch, cell in sorted(points.items()):
@@ -96,7 +96,7 @@ def _draw_by_batch(axes: Any, options: ConvergenceOptions, cells: Cells) -> None
 
 
 def _floor(means: list[float]) -> float:
-    """The lower edge: below all means but those that lie under a gap."""
+    """Returns the lower edge: below all means but those that lie under a gap."""
     best = lowest = max(means, default=0.0)
     for mean in sorted(means, reverse=True):
         if lowest - mean > _GAP:
@@ -143,7 +143,7 @@ def _by_optimizer(cells: Cells) -> dict[str, dict[int, Cell]]:
 
 
 def _mean_curve(cell: Cell) -> list[float]:
-    """Over the seeds that did not diverge; of those that did, where all of them did."""
+    """Returns the mean over the seeds that did not diverge, or over all if all of them did."""
     whole = [each for each in cell.outcomes if not each.diverged] or list(cell.outcomes)
     curves = [each.val_accuracy_by_epoch for each in whole]
     return [statistics.mean(values) for values in zip(*curves, strict=False)]

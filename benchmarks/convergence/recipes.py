@@ -1,7 +1,7 @@
-"""How each optimizer is used: its learning rate's course, its constants, what is tuned.
+"""The recipe of each optimizer: its learning rate's course, its constants, and what is tuned.
 
 Every recipe warms up linearly over the first tenth of the training and then decays polynomially to
-0. Keras calls a schedule with the number of micro-batches, so its steps are counted in those.
+0. Keras calls a schedule with the number of micro-batches, so its steps are micro-batches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.convergence.tasks import OPTIMIZERS
 
-# Part of what a run is known by: raise it where the same options would train otherwise.
+# A part of a run's identity: raise it where the same options would train otherwise.
 RECIPE_VERSION = 1
 
 WARMUP_SHARE = 0.1
@@ -19,13 +19,13 @@ WARMUP_SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """One optimizer's, the same for every task and batch.
+    """The recipe of one optimizer, the same for every task and batch.
 
     Args:
-        description: the constants in words.
-        decay_power: of the polynomial after the warm-up.
-        tuned_at_every_batch: whether its learning rate is swept at every batch; otherwise only at
-            the base batch, and scaled linearly from there.
+      description: The constants in words.
+      decay_power: The power of the polynomial after the warm-up.
+      tuned_at_every_batch: Whether the learning rate is swept at every batch; otherwise only at the
+        base batch, and scaled linearly from there.
     """
 
     description: str
@@ -50,13 +50,13 @@ assert RECIPES.keys() == set(OPTIMIZERS)
 def make_optimizer(
     name: str, learning_rate: float, training_steps: int, gradient_accumulation_steps: int
 ) -> Any:
-    """The optimizer of a recipe.
+    """Returns the optimizer of a recipe.
 
     Args:
-        name: one of `RECIPES`.
-        learning_rate: the highest, at the end of the warm-up.
-        training_steps: micro-batches of the whole training.
-        gradient_accumulation_steps: micro-batches of one update.
+      name: One of `RECIPES`.
+      learning_rate: The highest rate, at the end of the warm-up.
+      training_steps: The micro-batches of the whole training.
+      gradient_accumulation_steps: The micro-batches of one update.
     """
     import keras
 
@@ -68,7 +68,7 @@ def make_optimizer(
         warmup_steps=round(training_steps * WARMUP_SHARE),
         power=RECIPES[name].decay_power,
     )
-    # Keras takes no 1.
+    # Keras does not accept 1.
     steps = gradient_accumulation_steps if gradient_accumulation_steps > 1 else None
     accumulate: dict[str, Any] = {"gradient_accumulation_steps": steps}
     match name:
@@ -79,8 +79,8 @@ def make_optimizer(
         case "adam":
             return keras.optimizers.Adam(schedule, **accumulate)
         case "lars":
-            # Biases, which are not adapted, take the rate as it is: so it must be one that SGD
-            # bears, and the coefficient makes it large enough for the kernels.
+            # Biases, which are not adapted, take the rate as it is. So the rate must be one that
+            # SGD bears, and the coefficient makes it large enough for the kernels.
             return optimizers.LARS(
                 schedule, trust_coefficient=0.02, weight_decay=1e-4, **accumulate
             )

@@ -1,4 +1,4 @@
-"""What finished runs come to: a cell for each optimizer and batch, as a table and as Markdown."""
+"""The results of the finished runs: a table, also in Markdown, of optimizers and batches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from benchmarks.convergence.sweep import cell_outcomes, chosen_rate, is_at_edge
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One optimizer at one batch.
+    """The result of one optimizer at one batch.
 
     Args:
-        learning_rate: of the outcomes: the best, or the best as yet; None: nothing is known.
-        outcomes: of its seeds, as far as they are finished.
-        tuned: whether the learning rate is final.
-        at_edge: whether it is the lowest or the highest that was tried.
+      learning_rate: The rate of the outcomes: the best, or the best so far; None: nothing is known.
+      outcomes: The outcomes of its seeds, as far as they are finished.
+      tuned: Whether the learning rate is final.
+      at_edge: Whether the rate is the lowest or the highest that was tried.
     """
 
     learning_rate: float | None
@@ -32,7 +32,7 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """Mean test accuracy of the seeds that did not diverge; None: there is none."""
+        """The mean test accuracy of the seeds that did not diverge; None without such a seed."""
         found = self._accuracies
         return statistics.mean(found) if found else None
 
@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def diverged(self) -> int:
-        """How many seeds did."""
+        """The number of seeds that diverged."""
         return sum(outcome.diverged for outcome in self.outcomes)
 
     @property
@@ -56,7 +56,7 @@ Cells = Mapping[tuple[str, int], Cell]
 
 
 def summarize(options: ConvergenceOptions, finished: Mapping[Run, Outcome]) -> Cells:
-    """All cells of the sweep, from any set of finished runs."""
+    """Returns all cells of the sweep, from any set of finished runs."""
     cells = {}
     for optimizer, batch in options.cells:
         rate, outcomes = cell_outcomes(options, finished, optimizer, batch)
@@ -67,7 +67,7 @@ def summarize(options: ConvergenceOptions, finished: Mapping[Run, Outcome]) -> C
 
 
 def rows(options: ConvergenceOptions, cells: Cells) -> list[list[str]]:
-    """The table's: a header, then a row for each optimizer with a column for each batch."""
+    """Returns the table's rows: a header, then each optimizer with a column for each batch."""
     batches = sorted({batch for _, batch in cells})
     base = cells["sgd", options.base_batch].mean
     header = ["optimizer", *(f"{batch:,}" for batch in batches)]
@@ -89,7 +89,7 @@ def rows(options: ConvergenceOptions, cells: Cells) -> list[list[str]]:
 
 
 def rich_table(options: ConvergenceOptions, cells: Cells) -> Table:
-    """The table for a terminal."""
+    """Returns the table for a terminal."""
     header, *body = rows(options, cells)
     table = Table(title=_title(options), caption=_legend(options), show_lines=True)
     for name in header:
@@ -100,7 +100,7 @@ def rich_table(options: ConvergenceOptions, cells: Cells) -> Table:
 
 
 def markdown(options: ConvergenceOptions, cells: Cells) -> str:
-    """The table in Markdown, with what it was measured by."""
+    """Returns the table in Markdown, with the conditions of the measurement."""
     header, *body = rows(options, cells)
     lines = [
         f"### {_title(options)}",
@@ -119,7 +119,7 @@ def markdown(options: ConvergenceOptions, cells: Cells) -> str:
 
 
 def mix(options: ConvergenceOptions) -> str:
-    """How the batches are made of replicas and accumulation."""
+    """Describes how the batches are composed of replicas and accumulation."""
     parts = []
     for batch in sorted({batch for _, batch in options.cells}):
         run = options.run("sgd", batch, 1.0, 0)
@@ -132,7 +132,7 @@ def mix(options: ConvergenceOptions) -> str:
 
 
 def _versions(cells: Cells) -> str:
-    """Of every library that a run was trained with."""
+    """Returns the versions of every library that a run was trained with."""
     found: dict[str, set[str]] = {}
     for outcome in (outcome for cell in cells.values() for outcome in cell.outcomes):
         for name, version in outcome.versions.items():

@@ -1,4 +1,4 @@
-"""One training: what decides its outcome, and the outcome."""
+"""One training: everything that decides its outcome, and the outcome."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Run:
     """Everything that decides how a training ends; two equal runs are one.
 
     Args:
-        task: one of `TASKS`.
-        optimizer: one of `RECIPES`.
-        batch: examples of one update.
-        learning_rate: the highest.
-        seed: of the initial weights and of the order of the examples.
-        epochs: how often each example is seen.
-        replicas: logical CPU devices.
-        micro_batch: the most examples of one step over all replicas.
-        examples: of the training split; None: all.
-        recipe_version: of the recipes.
+      task: One of `TASKS`.
+      optimizer: One of `RECIPES`.
+      batch: The number of examples of one update.
+      learning_rate: The highest rate.
+      seed: The seed of the initial weights and of the order of the examples.
+      epochs: How often each example is seen.
+      replicas: The number of logical CPU devices.
+      micro_batch: The most examples of one step over all replicas.
+      examples: The number of examples of the training split; None: all.
+      recipe_version: The version of the recipes.
 
     >>> run = Run("mlp", "lamb", 4096, 0.016, 0, 20, 2, 1024)
     >>> run.step_batch, run.gradient_accumulation_steps
@@ -43,20 +43,20 @@ class Run:
 
     @property
     def step_batch(self) -> int:
-        """Examples of one step over all replicas."""
+        """The number of examples of one step over all replicas."""
         return min(self.batch, self.micro_batch)
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """Steps of one update."""
+        """The number of steps of one update."""
         return self.batch // self.step_batch
 
     def steps(self, examples: int) -> int:
-        """Steps of the whole training on so many examples; those that fill no step are left out."""
+        """Returns the number of steps of the training, without examples that fill no step."""
         return examples // self.step_batch * self.epochs
 
     def updates(self, examples: int) -> int:
-        """Updates of the whole training: windows of accumulation run over the ends of epochs."""
+        """Returns the number of updates; windows of accumulation run over the ends of epochs."""
         return self.steps(examples) // self.gradient_accumulation_steps
 
     def __str__(self) -> str:
@@ -65,18 +65,18 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Args:
-        val_accuracy: in [0, 1]; 0 where it diverged.
-        test_accuracy: likewise.
-        test_loss: mean cross-entropy in nats; None where it diverged.
-        diverged: whether the loss was infinite or not a number, which ended the run.
-        loss_by_epoch: of the training split, while it was seen; finite ones only.
-        val_accuracy_by_epoch: at the end of each epoch.
-        updates: of the weights.
-        seconds: of the training, without the start of the process.
-        versions: of what it was trained with.
+      val_accuracy: The accuracy on the validation split, in [0, 1]; 0 if the run diverged.
+      test_accuracy: The accuracy on the test split, in [0, 1]; 0 if the run diverged.
+      test_loss: The mean cross-entropy in nats; None if the run diverged.
+      diverged: Whether the loss was infinite or not a number, which ended the run.
+      loss_by_epoch: The loss of the training split while it was seen; finite values only.
+      val_accuracy_by_epoch: The validation accuracy at the end of each epoch.
+      updates: The number of updates of the weights.
+      seconds: The time of the training, without the start of the process.
+      versions: The versions of the libraries that it was trained with.
     """
 
     val_accuracy: float
@@ -91,15 +91,15 @@ class Outcome:
 
 
 def to_json(run: Run, outcome: Outcome) -> dict[str, Any]:
-    """Both as one flat object."""
+    """Returns a run and its outcome as one flat object."""
     return dataclasses.asdict(run) | dataclasses.asdict(outcome)
 
 
 def from_json(content: Mapping[str, Any]) -> tuple[Run, Outcome]:
-    """What `to_json` was given.
+    """Returns the run and the outcome that `to_json` was given.
 
     Raises:
-        ValueError: a field is missing or unknown, or is of the wrong kind.
+      ValueError: A field is missing or unknown, or is of the wrong kind.
     """
     names = {field.name for kind in (Run, Outcome) for field in dataclasses.fields(kind)}
     if not isinstance(content, Mapping) or content.keys() != names:

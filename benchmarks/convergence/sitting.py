@@ -1,4 +1,4 @@
-"""One sitting of `benchmarks convergence`: starts what is needed, keeps what finishes, reports."""
+"""One sitting of the benchmark: it starts the needed runs, keeps what finishes, and reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tutorials import datasets
 
 
 class _Stopped(BaseException):
-    """By a signal, whose exit code this carries."""
+    """An exception by which a signal stops the sitting; it carries the exit code."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
@@ -30,22 +30,22 @@ class _Stopped(BaseException):
 
 
 def run(options: ConvergenceOptions, console: Console | None = None) -> int:
-    """Runs what the sweep still needs, and reports what there is.
+    """Runs what the sweep still needs, and reports what is finished.
 
-    Cost: a sweep is some hundred trainings of a minute or more. What is finished is in the file of
+    Cost: a sweep is some hundred trainings of a minute or more. Finished runs are in the file of
     results, and the same command goes on from there.
 
     Args:
-        options: the sweep's.
-        console: where to print; by default standard output.
+      options: The options of the sweep.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code: 0, also where the time was up before the end; 1 where a run's process
-        failed; 130 or 143 where Ctrl-C or SIGTERM ended it.
+      The exit code: 0, also where the time was up before the end; 1 where a run's process failed;
+      130 or 143 where Ctrl-C or SIGTERM ended the sitting.
 
     Raises:
-        LedgerError: the file of results cannot be read, or another command adds to it.
-        DataUnavailableError: the data are not to be had, or not so many examples.
+      LedgerError: The file of results cannot be read, or another command adds to it.
+      DataUnavailableError: The data are not available, or have fewer examples than asked for.
     """
     console = console or Console()
     finished = ledger.read(options.results)
@@ -114,10 +114,10 @@ def _work(
 
 
 def _prepare(options: ConvergenceOptions) -> pathlib.Path | None:
-    """Downloads what there is to download, and finds out here, not in each run, what is wrong.
+    """Downloads the data, and finds out here, not in each run, what is wrong with them.
 
     Returns:
-        For the transformer where its texts are.
+      The path of the transformer's texts; None for the other tasks.
     """
     data = None
     if options.task == "transformer":
@@ -148,7 +148,7 @@ def _in_words(outcome: Outcome) -> str:
 
 @contextlib.contextmanager
 def _stopping_by_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise `_Stopped`."""
+    """Lets Ctrl-C and SIGTERM raise `_Stopped`."""
 
     def stop(number: int, frame: object) -> None:
         raise _Stopped(128 + number)

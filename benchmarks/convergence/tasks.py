@@ -1,4 +1,4 @@
-"""What is trained: three small tasks, described without TensorFlow."""
+"""The three small tasks that are trained, described without TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Task:
     """One network on one data set.
 
     Args:
-        name: what `--task` calls it.
-        title: what the table and the picture call it.
-        base_batch: the small batch that the others are measured against.
-        batches: the default batches, in examples (for text: windows) of one update.
-        epochs: the default number, the same for every batch.
-        micro_batch: the most examples of one step over all replicas. A larger batch is that many,
-            accumulated.
-        learning_rates: for each optimizer where its sweep begins at the base batch.
+      name: The name of the task for `--task`.
+      title: The name of the task in the table and the picture.
+      base_batch: The small batch that the others are compared with.
+      batches: The default batches, in examples (for text: windows) of one update.
+      epochs: The default number of epochs, the same for every batch.
+      micro_batch: The most examples of one step over all replicas. A larger batch is accumulated
+        from micro-batches of this size.
+      learning_rates: For each optimizer the rate at which its sweep begins at the base batch.
     """
 
     name: str
@@ -85,10 +85,10 @@ TASKS = {
 
 
 def starting_rate(task: Task, optimizer: str, batch: int) -> float:
-    """Where the sweep of an optimizer begins at a batch.
+    """Returns the rate at which the sweep of an optimizer begins at a batch.
 
-    The base batch's, times the power of two nearest to the square root of the growth: so that the
-    rates of all batches are on one grid, of factor 2.
+    This is the base batch's rate, times the power of two nearest to the square root of the growth,
+    so that the rates of all batches are on one grid of factor 2.
 
     >>> starting_rate(TASKS["mlp"], "lamb", 4096)
     0.016

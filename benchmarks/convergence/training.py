@@ -1,4 +1,4 @@
-"""One run: a network fitted under `tfdp.DataParallelStrategy` on logical CPU devices."""
+"""One run: a network trained under `tfdp.DataParallelStrategy` on logical CPU devices."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def train(run: Run, splits: Splits) -> Outcome:
     """Trains, and evaluates on the validation split after each epoch and on the test split.
 
     A step takes `run.step_batch` examples, an equal share on each replica, and the weights change
-    after `run.gradient_accumulation_steps` of them. Each epoch has another order, and leaves out
-    the examples that fill no step. A run whose loss is infinite or not a number ends with that
-    epoch.
+    after `run.gradient_accumulation_steps` steps. Each epoch has another order, and leaves out the
+    examples that fill no step. A run whose loss is infinite or not a number ends with that epoch.
     """
     inputs, labels = splits.training
     keras.utils.set_random_seed(run.seed)
@@ -50,7 +49,7 @@ def train(run: Run, splits: Splits) -> Outcome:
         validation_data=splits.validation,
         validation_batch_size=_EVALUATION_BATCH,
         callbacks=[curve],
-        shuffle=False,  # `_batches` has done it
+        shuffle=False,  # `_batches` has shuffled
         verbose=0,
     )
     seconds = time.perf_counter() - began
@@ -79,7 +78,7 @@ def train(run: Run, splits: Splits) -> Outcome:
 
 
 def epoch_orders(run: Run, examples: int) -> np.ndarray:
-    """The indices of the examples of every step, shape (steps, step_batch)."""
+    """Returns the indices of the examples of every step, shape (steps, step_batch)."""
     generator = np.random.default_rng(run.seed)
     steps = examples // run.step_batch
     return np.concatenate(
@@ -91,7 +90,7 @@ def epoch_orders(run: Run, examples: int) -> np.ndarray:
 
 
 def _batches(run: Run, inputs: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
-    """The batches of all epochs, one after the other."""
+    """Returns the batches of all epochs, one after the other."""
     all_inputs, all_labels = tf.constant(inputs), tf.constant(labels)
     return (
         tf.data.Dataset.from_tensor_slices(epoch_orders(run, len(inputs)))
@@ -101,7 +100,7 @@ def _batches(run: Run, inputs: np.ndarray, labels: np.ndarray) -> tf.data.Datase
 
 
 class _Curve(keras.callbacks.Callback):
-    """Keeps what the epochs end with, and stops a training that has diverged."""
+    """A callback that keeps the epochs' last values, and stops a training that has diverged."""
 
     def __init__(self) -> None:
         super().__init__()

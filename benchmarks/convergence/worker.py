@@ -2,8 +2,8 @@
 
     python -m benchmarks.convergence.worker
 
-Reads a line of JSON from standard input, trains, and prints the outcome as the last line. It ends
-when its standard input does: with whoever started it.
+The worker reads a line of JSON from standard input, trains, and prints the outcome as the last
+line. It ends when its standard input does, that is with the process that started it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.devices import split_cpu
 
 
 def request(run: Run, data: pathlib.Path | None) -> str:
-    """What a worker reads: a run, and where the transformer's texts are."""
+    """Returns the request that a worker reads: a run, and the path of the transformer's texts."""
     return json.dumps({"run": dataclasses.asdict(run), "data": data and str(data)}) + "\n"
 
 
@@ -43,7 +43,7 @@ def _train(run: Run, data: pathlib.Path | None) -> Outcome:
 
 
 def _end_with_standard_input() -> None:
-    # Not through sys.stdin: a thread that waits in it would stop the interpreter's own end.
+    # The thread does not read sys.stdin: waiting in it, it would stop the interpreter's own end.
     while os.read(sys.stdin.fileno(), 1024):
         pass
     os._exit(1)

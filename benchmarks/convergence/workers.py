@@ -34,9 +34,10 @@ class Workers:
     """The processes that train, for use in a `with`, whose end kills those that still do.
 
     Args:
-        jobs: how many at once; each takes its share of the cores for the threads of an operation.
-        timeout_seconds: after which one is killed.
-        data: where the transformer's texts are.
+      jobs: The number of processes at once; each takes its share of the cores for an operation's
+        threads.
+      timeout_seconds: The time after which a process is killed.
+      data: The path of the transformer's texts.
     """
 
     def __init__(self, jobs: int, timeout_seconds: float, data: pathlib.Path | None) -> None:
@@ -55,16 +56,16 @@ class Workers:
 
     @property
     def running(self) -> list[Run]:
-        """What is being trained."""
+        """The runs that are being trained."""
         return [started.run for started in self._started]
 
     @property
     def free(self) -> bool:
-        """Whether one more can be started."""
+        """Whether another run can be started."""
         return len(self._started) < self._jobs
 
     def start(self, run: Run) -> None:
-        """Starts a run; it ends too if this process is killed."""
+        """Starts a run, which also ends if this process is killed."""
         cores = len(os.sched_getaffinity(0))
         threads = str(max(1, cores // self._jobs))
         stdout = tempfile.TemporaryFile()  # noqa: SIM115
@@ -80,18 +81,18 @@ class Workers:
                 "TF_NUM_INTRAOP_THREADS": threads,
                 "OMP_NUM_THREADS": threads,
             },
-            # A Ctrl-C is for us: we end the workers.
+            # A Ctrl-C is for this process, which ends the workers.
             start_new_session=True,
         )
         deadline = time.monotonic() + self._timeout_seconds
         self._started.append(_Started(run, process, deadline, stdout, stderr))
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # It has ended already; `wait` says how.
+        with contextlib.suppress(BrokenPipeError):  # the worker has ended; `wait` says how
             process.stdin.write(request(run, self._data).encode())
             process.stdin.flush()
 
     def wait(self) -> tuple[Run, Outcome | Failure]:
-        """The next that ends, or has taken too long."""
+        """Waits for the next run that ends or takes too long, and returns it with its result."""
         while True:
             for started in self._started:
                 late = time.monotonic() > started.deadline

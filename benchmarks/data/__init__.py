@@ -1,1 +1,1 @@
-"""`benchmarks data`: how fast input is, beside hand-written tf.data and Keras' own arrays."""
+"""The benchmark of input: how fast it is, beside hand-written tf.data and Keras' own arrays."""

@@ -1,4 +1,4 @@
-"""The same examples, read by `tfdp.data.pipeline` and by what one would write by hand."""
+"""The same examples, read by `tfdp.data.pipeline` and by code that one would write by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tfdp
 from benchmarks.data.files import FEATURES, image_paths
 from tfdp import keras_adapter
 
-# Reads an epoch and returns the number of its batches.
+# A function that reads an epoch and returns the number of its batches.
 Read = Callable[[], int]
 
 TFDP = "tfdp"
@@ -26,13 +26,13 @@ _MEAN, _DEVIATION = 0.286, 0.353
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is read, and by whom.
+    """The examples to read, and the sides that read them.
 
     Attributes:
-        what: The examples, and what is done to them.
-        shuffled: Over all examples; or in order.
-        examples: Of an epoch.
-        sides: For each a function that reads an epoch.
+      what: The examples, and the operations on them.
+      shuffled: Whether they are shuffled over all examples, or read in order.
+      examples: The number of examples of an epoch.
+      sides: For each side a function that reads an epoch.
     """
 
     what: str
@@ -42,10 +42,10 @@ class Case:
 
 
 def array_cases(images: np.ndarray, labels: np.ndarray, batch_size: int) -> Iterator[Case]:
-    """As they are, normalized one by one, and through `fit`, which Keras' arrays need.
+    """Yields cases of arrays: unchanged, normalized one by one, and through `fit`.
 
-    `fit` is timed with a model whose step does nothing, for Keras' reader of arrays has no public
-    name.
+    Keras' own reader of arrays has no public name, so it is timed through `fit`, with a model whose
+    step does nothing.
     """
     arrays, count = (images, labels), len(images)
     for what, map_fn in (("arrays", None), ("arrays, mapped", _normalized)):
@@ -69,7 +69,7 @@ def array_cases(images: np.ndarray, labels: np.ndarray, batch_size: int) -> Iter
 
 
 def image_cases(folder: str, batch_size: int) -> Iterator[Case]:
-    """JPEG files, decoded; by hand the paths are shuffled."""
+    """Yields cases of JPEG files, decoded; the code by hand shuffles the paths."""
     paths, labels = map(list, zip(*image_paths(folder), strict=True))
     source = tfdp.data.sources.ImageDirectorySource(folder, color_mode="grayscale")
     for shuffled in (False, True):
@@ -84,9 +84,9 @@ def image_cases(folder: str, batch_size: int) -> Iterator[Case]:
 
 
 def record_cases(path: str, batch_size: int) -> Iterator[Case]:
-    """Records parsed a batch at a time, and one by one where each is normalized.
+    """Yields cases of records: parsed a batch at a time, or one by one to be normalized.
 
-    By hand the serialized records are shuffled.
+    The code by hand shuffles the serialized records.
     """
     source = tfdp.data.sources.TFRecordSource(path, FEATURES)
     count = len(source)
@@ -123,7 +123,7 @@ def _iterate(dataset: tf.data.Dataset) -> Read:
 
 
 def _fit(*data: Any, **options: Any) -> Read:
-    keras_adapter.install()  # there is no strategy
+    keras_adapter.install()  # no strategy has done so
     model = _Nothing()
     model.compile()
     counter = _Counter()

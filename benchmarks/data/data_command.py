@@ -17,11 +17,10 @@ class DataOptions:
     """The choices of one benchmark run.
 
     Raises:
-        ValueError: a value is out of its range.
+      ValueError: A value is out of its range.
 
-    Example:
-        >>> DataOptions(sources=("arrays",)).rounds
-        5
+    >>> DataOptions(sources=("arrays",)).rounds
+    5
     """
 
     sources: tuple[str, ...] = option(

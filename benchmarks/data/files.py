@@ -13,10 +13,10 @@ def write_images(folder: str, images: np.ndarray, labels: np.ndarray, size: int)
     """Writes a folder of JPEG files for each class.
 
     Args:
-        folder: Exists and is empty.
-        images: float32 in [0, 1], shape (examples, 28, 28, 1).
-        labels: shape (examples,).
-        size: height and width of the files' images; each pixel is repeated.
+      folder: A folder that exists and is empty.
+      images: Float32 in [0, 1], shape (examples, 28, 28, 1).
+      labels: The labels, shape (examples,).
+      size: The height and width of the files' images; each pixel is repeated.
 
     Cost: 1 ms for a file of 224 x 224.
     """
@@ -32,7 +32,7 @@ def write_images(folder: str, images: np.ndarray, labels: np.ndarray, size: int)
 def write_records(path: str, images: np.ndarray, labels: np.ndarray) -> None:
     """Writes a TFRecord file of `tf.train.Example`s that `FEATURES` describes.
 
-    Cost: 3.2 KB and 0.1 ms for each.
+    Cost: 3.2 KB and 0.1 ms for each example.
     """
     with tf.io.TFRecordWriter(path) as writer:
         for image, label in zip(images, labels, strict=True):
@@ -51,7 +51,7 @@ def write_large_records(path: str, number: int, record_bytes: int) -> None:
 
 
 def image_paths(folder: str) -> Iterator[tuple[str, int]]:
-    """The path and the label of each JPEG file, in the order of the names."""
+    """Yields the path and the label of each JPEG file, in the order of the names."""
     for label in sorted(os.listdir(folder)):
         for name in sorted(os.listdir(os.path.join(folder, label))):
             yield os.path.join(folder, label, name), int(label)

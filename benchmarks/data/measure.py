@@ -1,4 +1,4 @@
-"""The clock: epochs of every side in turn, a restart, and what two workers read."""
+"""The measurements: epochs of every side in turn, a restart, and what two workers read."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _RECORDS, _RECORD_BYTES = 512, 1 << 16
 
 
 def seconds_of(case: Case, batch_size: int, rounds: int) -> dict[str, list[float]]:
-    """The seconds of an epoch, from the call to its last batch, a value for each round, by side.
+    """Returns by side the seconds of an epoch in each round, from the call to its last batch.
 
-    The sides take turns. Each reads one epoch before the first round, as what is traced then is
-    traced once.
+    The sides take turns. Each reads one epoch before the first round, which traces what is traced
+    only once.
 
     Raises:
-        RuntimeError: A side reads another number of batches than the epoch has.
+      RuntimeError: A side reads another number of batches than the epoch has.
     """
     expected = math.ceil(case.examples / batch_size)
     for side, read in case.sides.items():
@@ -45,9 +45,9 @@ def seconds_of(case: Case, batch_size: int, rounds: int) -> dict[str, list[float
 
 
 def restore_seconds(batch_size: int, rounds: int) -> float:
-    """From `restore` at step 10,000 of a shuffled epoch to its first batch, the median.
+    """Returns the median seconds from `restore` at step 10,000 of a shuffled epoch to a batch.
 
-    Each in a pipeline that has not read before: the tracing is part of it.
+    Each time is of a pipeline that has not read before, and includes the tracing.
     """
     source = tfdp.data.sources.ArraySource(np.arange(batch_size * (RESTORED_STEP + 1)))
     seconds = []
@@ -62,11 +62,11 @@ def restore_seconds(batch_size: int, rounds: int) -> float:
 
 
 def fractions_read(folder: str, workers: int = 2) -> Sequence[float]:
-    """What each worker reads in a shuffled epoch of one TFRecord file, as a fraction of the file.
+    """Returns the fraction of one TFRecord file that each worker reads in a shuffled epoch.
 
     Args:
-        folder: Where the file of 512 records of 64 KiB is written.
-        workers: As many replicas, one each.
+      folder: The folder where the file of 512 records of 64 KiB is written.
+      workers: The number of workers, with one replica each.
     """
     path = os.path.join(folder, "large.tfrecord")
     write_large_records(path, _RECORDS, _RECORD_BYTES)

@@ -1,4 +1,4 @@
-"""The benchmark: writes the files, reads them, and prints two tables."""
+"""The benchmark of input: it writes the files, reads them, and prints two tables."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tfdp.files import temporary_folder
 
 
 def run(options: DataOptions, console: Console | None = None) -> int:
-    """Measures every case, prints a row for each of its sides, then what else is asked for.
+    """Measures every case, prints a row for each of its sides, then the other figures.
 
     Cost: an epoch of each side of each case in every round, and one more: some 4 minutes of two
     cores with the defaults; 250 MB of temporary files.
 
     Args:
-        options: what to measure.
-        console: where to print; by default standard output.
+      options: The options that say what to measure.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
 
     Raises:
-        DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded.
+      DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded.
     """
     console = console or Console()
     with temporary_folder() as folder:
@@ -61,11 +61,12 @@ def run(options: DataOptions, console: Console | None = None) -> int:
 
 
 def rates_table(batch_size: int, results: Sequence[dict[str, Any]]) -> Table:
-    """A row for each side: thousands of examples per second, and how many times as many tfdp reads.
+    """Returns a table of sides: thousands of examples per second, and tfdp's rate over the side's.
 
     Args:
-        batch_size: Examples of a batch.
-        results: For each case `what`, `shuffled`, `examples`, and by side `seconds` of each round.
+      batch_size: The number of examples of a batch.
+      results: For each case `what`, `shuffled`, `examples`, and by side the `seconds` of each
+        round.
     """
     table = Table(
         title=f"Thousands of examples per second, batches of {batch_size}",
@@ -78,7 +79,7 @@ def rates_table(batch_size: int, results: Sequence[dict[str, Any]]) -> Table:
         ours = result["seconds"][TFDP]
         for side, seconds in result["seconds"].items():
             rates = spread([result["examples"] / value / 1e3 for value in seconds])
-            # Of seconds, so that above 1 tfdp is the faster.
+            # The ratio is of seconds: above 1 tfdp is the faster.
             against = None if side == TFDP else ratio(seconds, ours)
             table.add_row(
                 result["what"],
@@ -112,7 +113,7 @@ def _cases(options: DataOptions, folder: str) -> Iterator[Case]:
 def _figures(
     options: DataOptions, results: Sequence[dict[str, Any]], folder: str
 ) -> dict[str, Any]:
-    """What no side is compared in, by name."""
+    """Returns by name the figures in which no sides are compared."""
     figures: dict[str, Any] = {}
     if "arrays" in options.sources:
         in_order, shuffled = (

@@ -26,14 +26,13 @@ _RATE_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def parse_size(text: str) -> int:
-    """Bytes, from a number with a unit.
+    """Returns bytes, from a number with a unit.
 
     Raises:
-        ValueError: it is none, or less than one float32.
+      ValueError: The text is no such number, or less than one float32.
 
-    Example:
-        >>> parse_size("1KB"), parse_size("2 MiB"), parse_size("64")
-        (1000, 2097152, 64)
+    >>> parse_size("1KB"), parse_size("2 MiB"), parse_size("64")
+    (1000, 2097152, 64)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = _UNITS.get(match[2].upper() or "B") if match else None
@@ -47,14 +46,13 @@ def parse_size(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Bits per second, from a rate as `tc` writes it.
+    """Returns bits per second, from a rate as `tc` writes it.
 
     Raises:
-        ValueError: it is none.
+      ValueError: The text is no rate above 0.
 
-    Example:
-        >>> parse_rate("200mbit"), parse_rate("1.5gbit")
-        (200000000.0, 1500000000.0)
+    >>> parse_rate("200mbit"), parse_rate("1.5gbit")
+    (200000000.0, 1500000000.0)
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text)
     if not match or not float(match[1]):
@@ -70,11 +68,10 @@ class BenchOptions:
     """The choices of one benchmark run.
 
     Raises:
-        ValueError: a value is out of its range, or they do not go together.
+      ValueError: A value is out of its range, or the values do not go together.
 
-    Example:
-        >>> BenchOptions(processes=4, hosts=2).host_of_ranks
-        (0, 0, 1, 1)
+    >>> BenchOptions(processes=4, hosts=2).host_of_ranks
+    (0, 0, 1, 1)
     """
 
     processes: int = option(2, "ranks, one CPU device each (%(default)s)", at_least=2, metavar="N")
@@ -145,14 +142,14 @@ class BenchOptions:
 
     @property
     def host_of_ranks(self) -> tuple[int, ...]:
-        """For each rank the index of its host."""
+        """The index of each rank's host."""
         if self.order is not None:
             return self.order
         return tuple(rank * (self.hosts or 1) // self.processes for rank in range(self.processes))
 
     @property
     def engines(self) -> dict[str, tuple[str, ...]]:
-        """What runs in processes of its own, and the sides that it measures."""
+        """The sides that each engine measures; each engine runs in processes of its own."""
         own = tuple(side for side in self.sides if side in TOPOLOGIES)
         others = {side: (side,) for side in self.sides if side in OTHERS}
         return ({"tfdp": own} if own else {}) | others

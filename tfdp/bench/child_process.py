@@ -1,4 +1,4 @@
-"""A measurement in a child process that has a deadline."""
+"""The run of a measurement in a child process that has a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ENVIRONMENT = {
     "TF_NUM_INTEROP_THREADS": "8",
 }
 
-# What `tfdp run` sets to make processes on one host fast: the stock strategy's users do not.
+# The variables by which `tfdp run` makes processes on one host fast, and which users of the stock
+# strategy do not set.
 _LAUNCHER_SETTINGS = (
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
@@ -28,7 +29,7 @@ _LAUNCHER_SETTINGS = (
 
 
 def unset_launcher_settings() -> list[str]:
-    """What goes before a rank's command for it to run as without `tfdp run`."""
+    """Returns words before a rank's command by which it runs as without `tfdp run`."""
     return ["env", *(part for name in _LAUNCHER_SETTINGS for part in ("-u", name))]
 
 
@@ -37,9 +38,9 @@ class Failure:
     """A child that did not deliver.
 
     Args:
-        command: what was run.
-        reason: the exit status, the signal or the deadline.
-        stderr_tail: the last lines that it wrote to standard error.
+      command: The command that was run.
+      reason: The exit status, the signal or the deadline.
+      stderr_tail: The last lines that the child wrote to standard error.
     """
 
     command: str
@@ -56,12 +57,12 @@ def run_module(
     """Runs `python -m module arguments`.
 
     Args:
-        module: what to run.
-        arguments: its command line.
-        timeout_seconds: after this time the child is killed.
+      module: The module to run.
+      arguments: Its command line.
+      timeout_seconds: The time after which the child is killed.
 
     Returns:
-        What it printed, or a :class:`Failure` where it fails or takes too long.
+      The finished child with its output, or a :class:`Failure` if it fails or takes too long.
     """
     command = [sys.executable, "-m", module, *arguments]
     try:
@@ -74,7 +75,7 @@ def run_module(
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
-        # TimeoutExpired holds bytes even where text was asked for.
+        # TimeoutExpired holds bytes even where text was requested.
         stderr = (expired.stderr or b"").decode(errors="replace")
         return failure(module, arguments, f"was killed after {timeout_seconds:g} s", stderr)
     if child.returncode != 0:
@@ -84,7 +85,7 @@ def run_module(
 
 
 def failure(module: str, arguments: Sequence[str], reason: str, stderr: str) -> Failure:
-    """What is said of a child that was started as `python -m module arguments`."""
+    """Returns the failure of a child that was started as `python -m module arguments`."""
     return Failure(" ".join(["python", "-m", module, *arguments]), reason, _tail(stderr))
 
 

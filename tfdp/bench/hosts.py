@@ -1,7 +1,7 @@
 """Hosts on one machine: network namespaces that a bridge joins, each with a limited rate (Linux).
 
-Everything is made inside namespaces, the bridge too: nothing of the machine's own network changes,
-and deleting the namespaces deletes it all.
+Everything, the bridge included, is made inside namespaces. Nothing of the machine's own network
+changes, and deleting the namespaces deletes all of it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ _INTERFACE = "eth0"
 
 
 class HostsError(RuntimeError):
-    """The hosts cannot be built here."""
+    """An error where the hosts cannot be built."""
 
 
 @contextlib.contextmanager
 def hosts(count: int, rate: str | None) -> Iterator[list[str]]:
     """Builds `count` hosts, and takes them down again whatever happens, SIGTERM included.
 
-    What a killed run has left is taken down first.
+    The hosts that a killed run has left are taken down first.
 
     Args:
-        count: how many.
-        rate: what each may send, such as `"200mbit"` (a token bucket of 256 KiB); None: no limit.
+      count: The number of hosts.
+      rate: The rate at which each may send, such as `"200mbit"` (a token bucket of 256 KiB); None
+        for no limit.
 
     Yields:
-        The names of their namespaces; host `i` has the address `address(i)`.
+      The names of their namespaces; host `i` has the address `address(i)`.
 
     Raises:
-        HostsError: this user, or this machine, cannot make them.
+      HostsError: This user, or this machine, cannot make them.
     """
     _check()
     _take_down_what_is_left()
@@ -58,21 +59,19 @@ def hosts(count: int, rate: str | None) -> Iterator[list[str]]:
 
 
 def address(index: int) -> str:
-    """The address of host `index`.
+    """Returns the address of host `index`.
 
-    Example:
-        >>> address(1)
-        '10.77.0.2'
+    >>> address(1)
+    '10.77.0.2'
     """
     return f"10.77.{(index + 1) // 256}.{(index + 1) % 256}"
 
 
 def inside(name: str, command: Sequence[str]) -> list[str]:
-    """`command` as a command that runs on the host.
+    """Returns `command` as a command that runs on the host.
 
-    Example:
-        >>> inside("h0", ["hostname", "-I"])
-        ['ip', 'netns', 'exec', 'h0', 'hostname', '-I']
+    >>> inside("h0", ["hostname", "-I"])
+    ['ip', 'netns', 'exec', 'h0', 'hostname', '-I']
     """
     return ["ip", "netns", "exec", name, *command]
 

@@ -1,4 +1,4 @@
-"""What a link carries: one TCP stream for some seconds, as iperf3 measures it.
+"""The rate of a link: one TCP stream for some seconds, as iperf3 measures it.
 
 python -m tfdp.bench.link_rate serve ADDRESS
 python -m tfdp.bench.link_rate send ADDRESS PORT SECONDS
@@ -19,16 +19,17 @@ _DEADLINE_SECONDS = 30.0
 def measure(
     sender: Sequence[str], receiver: Sequence[str], address: str, seconds: float = 2.0
 ) -> float:
-    """Bytes per second from one host to another.
+    """Returns the bytes per second from one host to another.
 
     Args:
-        sender: what a command on the sending host begins with, such as `ip netns exec NAME`.
-        receiver: likewise, of the receiving host.
-        address: the receiver's.
-        seconds: how long to send.
+      sender: The words before a command that runs it on the sending host, such as
+        `ip netns exec NAME`.
+      receiver: The words before a command that runs it on the receiving host.
+      address: The receiver's address.
+      seconds: How long to send.
 
     Raises:
-        RuntimeError: the two could not talk.
+      RuntimeError: The two hosts could not talk.
     """
     module = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
     server = subprocess.Popen(
@@ -59,7 +60,7 @@ def _serve(address: str) -> None:
     buffer = bytearray(2**20)
     connection.settimeout(_DEADLINE_SECONDS)
     while count := connection.recv_into(buffer):
-        if began is None:  # what filled the buffers at once does not count
+        if began is None:  # the bytes that filled the buffers at once do not count
             began = time.perf_counter()
         else:
             received += count

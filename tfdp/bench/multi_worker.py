@@ -11,10 +11,11 @@ from keras.src.backend.tensorflow import trainer
 
 
 def strategy() -> tf.distribute.Strategy:
-    """The stock strategy over the cluster in `TF_CONFIG`, with which `fit` starts.
+    """Returns the stock strategy over the cluster in `TF_CONFIG`, with which `fit` starts.
 
-    Two patches: no symbolic build, which reduces a nested first batch (ValueError); and Keras is
-    not told that the strategy is of many workers, or it reduces scalars over an axis.
+    Two patches are needed. The symbolic build is left out, as it reduces a nested first batch
+    (ValueError). And Keras is not told that the strategy has many workers, or it reduces scalars
+    over an axis.
     """
     trainer.TensorFlowTrainer._maybe_symbolic_build = lambda self, *args, **kwargs: None
     trainer._collective_all_reduce_multi_worker = lambda strategy: False

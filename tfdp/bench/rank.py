@@ -1,9 +1,9 @@
-"""One rank of one engine: times all-reduces and writes what they took.
+"""One rank of one engine, which times all-reduces and writes the times.
 
     tfdp run -n 2 -- python -m tfdp.bench.rank PLAN.json
 
 `tfdp bench` starts fresh processes for each engine and round. Where the plan has hosts,
-the rank goes into its host's namespace first.
+the rank enters its host's namespace first.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _PORT = 20870
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What the ranks of one engine measure.
+    """The measurements of the ranks of one engine.
 
     Args:
-        engine: `"tfdp"`, `"stock"` or `"gloo"`.
-        sides: what is measured: topologies, or the engine itself.
-        sizes: bytes of float32.
-        repeats: timed all-reduces for each side and size.
-        folder: where rank `r` writes `r.json`.
-        namespaces: of the hosts; empty for loopback.
-        host_of_ranks: for each rank the index of its host.
+      engine: The engine: `"tfdp"`, `"stock"` or `"gloo"`.
+      sides: The sides to measure: topologies, or the engine itself.
+      sizes: The sizes of the float32 buffers, in bytes.
+      repeats: The number of timed all-reduces for each side and size.
+      folder: The folder where rank `r` writes `r.json`.
+      namespaces: The namespaces of the hosts; empty for loopback.
+      host_of_ranks: For each rank the index of its host.
     """
 
     engine: str
@@ -48,7 +48,7 @@ class Plan:
 
 
 def addresses(plan: Plan) -> list[str]:
-    """For each rank its host and port, in a plan with namespaces."""
+    """Returns for each rank its host and port, in a plan with namespaces."""
     return [f"{hosts.address(host)}:{_PORT + r}" for r, host in enumerate(plan.host_of_ranks)]
 
 
@@ -56,8 +56,9 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
     """Times every side and size, the sides in turn.
 
     Returns:
-        For each side and size `seconds`, a list: from the call until the sum is known here, all
-        ranks beginning within a tiny all-reduce's time of each other; and `right`.
+      For each side and size `seconds`, a list of the times from the call until the sum is known
+      here, where the ranks begin within a tiny all-reduce's time of each other; and `right`,
+      whether all sums were.
     """
     engine = {"tfdp": _tfdp, "stock": _stock, "gloo": _gloo}[plan.engine](plan, rank)
     results = []
@@ -79,7 +80,7 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
     return results
 
 
-# Makes a function that sums so many numbers over the ranks, and says whether the sum is right.
+# Makes a function that sums a count of numbers over the ranks and says whether the sum is right.
 Engine = Callable[[str, int], Callable[[], bool]]
 
 
@@ -135,7 +136,7 @@ def _gloo(plan: Plan, rank: int) -> Engine:
         "gloo", init_method=f"tcp://{first}:{port}", rank=rank, world_size=world_size
     )
 
-    # Else a rank that ends while another still talks to it aborts.
+    # Without these a rank that ends while another still talks to it aborts.
     atexit.register(distributed.destroy_process_group)
     atexit.register(distributed.barrier)
 
@@ -153,7 +154,7 @@ def _gloo(plan: Plan, rank: int) -> Engine:
 
 
 def main() -> None:
-    """Reads the plan, goes to the rank's host, measures, and writes the results."""
+    """Reads the plan, enters the rank's host, measures, and writes the results."""
     (path,) = sys.argv[1:]
     content = json.loads(pathlib.Path(path).read_text())
     lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}

@@ -1,4 +1,4 @@
-"""Raw results in a file, with the machine that they were measured on."""
+"""The raw results in a file, with the machine that they were measured on."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def write_results(
     results: Sequence[Mapping[str, Any]],
     failures: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes everything that was measured so far, and on what, as JSON.
+    """Writes everything that was measured so far, and the machine, as JSON.
 
-    The file is replaced at once: a reader sees the old one or the new one, never half of one.
+    The file is replaced at once: a reader sees the old one or the new one, never a part.
     """
     content = {
         "machine": {

@@ -27,14 +27,14 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
     Cost: rounds x engines starts of all processes, some 10 s each, and the all-reduces themselves.
 
     Args:
-        options: what to measure.
-        console: where to print; by default standard output.
+      options: The options that say what to measure.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where an engine failed or a sum was wrong.
+      The exit code: 0, or 1 where an engine failed or a sum was wrong.
 
     Raises:
-        HostsError: the hosts cannot be built here; nothing was measured.
+      HostsError: The hosts cannot be built here; nothing was measured.
     """
     console = console or Console()
     engines = options.engines
@@ -122,7 +122,7 @@ def _measure(
         Measured(
             side=cases[0]["side"],
             size_bytes=cases[0]["size_bytes"],
-            # An all-reduce has taken as long as on the last of its ranks.
+            # An all-reduce takes as long as on the last of its ranks.
             seconds=tuple(map(max, zip(*(case["seconds"] for case in cases), strict=True))),
             right=all(case["right"] for case in cases),
         )

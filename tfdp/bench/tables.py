@@ -1,4 +1,4 @@
-"""What was measured, as tables and a picture: times, bandwidths, and how near the bound is."""
+"""The tables and the picture of what was measured: times, bandwidths, distances to the bound."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.table import Table
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One side and size in one run.
+    """The times of one side for one size in one run.
 
     Args:
-        side: the topology or engine.
-        size_bytes: what was summed.
-        seconds: of each all-reduce, on the slowest of its ranks.
-        right: whether every sum was.
+      side: The topology or engine.
+      size_bytes: The size of the buffers that were summed.
+      seconds: The time of each all-reduce, on the slowest of its ranks.
+      right: Whether every sum was right.
     """
 
     side: str
@@ -30,17 +30,16 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """What no all-reduce can beat: each host must send 2(h-1)/h of the bytes over its link.
+    """The bound that no all-reduce can beat: a host must send 2(h-1)/h of the bytes over its link.
 
     Args:
-        bytes_per_second: of one link, measured by one TCP stream.
-        ends: how many links' ends there are: hosts, or ranks where all are on one host.
-        ranks: how many ranks there are.
+      bytes_per_second: The rate of one link, measured by one TCP stream.
+      ends: The number of the links' ends: hosts, or ranks where all are on one host.
+      ranks: The number of ranks.
 
-    Example:
-        >>> bound = Bound(24e6, ends=4, ranks=4)
-        >>> round(bound.seconds(25_000_000), 3), round(bound.bus_rate(25_000_000, 1.5625) / 1e6)
-        (1.562, 24)
+    >>> bound = Bound(24e6, ends=4, ranks=4)
+    >>> round(bound.seconds(25_000_000), 3), round(bound.bus_rate(25_000_000, 1.5625) / 1e6)
+    (1.562, 24)
     """
 
     bytes_per_second: float
@@ -48,15 +47,15 @@ class Bound:
     ranks: int
 
     def seconds(self, size_bytes: int) -> float:
-        """The least time for an all-reduce."""
+        """Returns the least time for an all-reduce."""
         return 2 * (self.ends - 1) / self.ends * size_bytes / self.bytes_per_second
 
     def bus_rate(self, size_bytes: int, seconds: float) -> float:
-        """Bytes per second that a ring over all ranks would have to send in that time."""
+        """Returns the bytes per second that each rank of a ring would have to send in that time."""
         return 2 * (self.ranks - 1) / self.ranks * size_bytes / seconds
 
     def describe(self, rate: str | None) -> str:
-        """The links in words, for a limit of `rate`."""
+        """Returns the links in words, for a limit of `rate`."""
         megabits = f"{self.bytes_per_second * 8 / 1e6:.0f} Mbit/s"
         if self.ends == self.ranks and rate is None:
             return f"{self.ranks} ranks. One TCP stream carries {megabits}."
@@ -65,7 +64,7 @@ class Bound:
 
 
 def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -> Table:
-    """A row for each side: median, range, bandwidths, ratio to the bound; the fastest first."""
+    """Returns a table of the sides, the fastest first: times, bandwidths, ratio to the bound."""
     table = Table(
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
@@ -91,7 +90,7 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
 
 
 def times(measured: Sequence[Measured], size_bytes: int) -> dict[str, list[float]]:
-    """For each side all its times for a size, the median first, then the rest as they came."""
+    """Returns for each side its times for a size: the median first, then all as they came."""
     found: dict[str, list[float]] = {}
     for each in measured:
         if each.size_bytes == size_bytes:
@@ -103,9 +102,9 @@ def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None
     """Draws time over size for every side, and the bound, on logarithmic axes.
 
     Args:
-        measured: all of it.
-        bound: the line below all others.
-        path: a PNG; it is replaced.
+      measured: All times.
+      bound: The bound, drawn as a line.
+      path: The path of the PNG, which is replaced.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -133,11 +132,10 @@ def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None
 
 
 def show_size(size_bytes: int) -> str:
-    """A size in the unit that suits it.
+    """Returns a size in the unit that suits it.
 
-    Example:
-        >>> show_size(1000), show_size(25_000_000)
-        ('1 KB', '25 MB')
+    >>> show_size(1000), show_size(25_000_000)
+    ('1 KB', '25 MB')
     """
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size_bytes >= scale:

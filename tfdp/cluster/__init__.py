@@ -1,7 +1,7 @@
 """The cluster: which of how many processes this is, and where rank 0 listens.
 
-Found in what launchers leave in the environment. Nothing here imports TensorFlow or opens a
-connection (but MPI's, through mpi4py); the launcher uses it too.
+The cluster is found in what launchers leave in the environment. Nothing here imports TensorFlow,
+and no connection is opened but MPI's, through mpi4py. The launcher uses this package, too.
 """
 
 from tfdp.cluster.environment import detect, rank_in_environment

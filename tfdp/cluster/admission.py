@@ -1,7 +1,7 @@
-"""Who may connect to a port that another library opens: a program in Linux' kernel decides.
+"""A program in Linux' kernel that decides who may connect to a port of another library.
 
-TensorFlow's server listens on all interfaces, whatever its address is, and serves whoever connects.
-No privilege is needed for what is done here about it.
+TensorFlow's server listens on all interfaces, whatever its address is, and serves whoever
+connects. The restriction needs no privilege.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _LOAD_BYTE, _LOAD_WORD, _AND, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = (
 )
 _INSTRUCTION = struct.Struct("=HBBI")
 _MOST_INSTRUCTIONS = 4096  # of a program (BPF_MAXINSNS)
-_IP_HEADER = 0x100000000 - 0x100000  # where it begins, whatever is before it (SKF_NET_OFF)
+_IP_HEADER = 0x100000000 - 0x100000  # begin of the IP header (SKF_NET_OFF)
 
-# What programs return: how much of a packet is kept, and which socket of a group gets it.
+# The values that programs return: how much of a packet is kept, and which socket gets it.
 _NOTHING = 0
 _FIRST, _SECOND = 0, 1
 
@@ -56,17 +56,20 @@ _FIRST, _SECOND = 0, 1
 def admitted(
     addresses: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> tuple[Network, ...] | None:
-    """Who may connect to the ranks: this host alone if all are on it, or what `TFDP_PEERS` lists.
+    """Returns the networks whose hosts may connect to the ranks.
+
+    These are this host alone if all ranks are on it, else the networks that `TFDP_PEERS` lists.
 
     Args:
       addresses: "host:port" of every rank.
       environ: Where `TFDP_PEERS` may be: addresses and networks, with commas or spaces between.
 
     Returns:
-      Networks, those of the loopback interface always among them; None for everybody.
+      The networks, among them always those of the loopback interface; None if everybody may
+      connect.
 
     Raises:
-      ClusterError: `TFDP_PEERS` lists something else.
+      ClusterError: `TFDP_PEERS` lists something that is neither an address nor a network.
 
     >>> admitted(["a:1", "b:1"], {"TFDP_PEERS": "10.0.0.7, 10.1.0.0/16"})[2:]
     (IPv4Network('10.0.0.7/32'), IPv4Network('10.1.0.0/16'))
@@ -91,12 +94,12 @@ def admitted(
 
 
 def check_admitted(rank: int, hosts: Sequence[str | None], networks: Sequence[Network]) -> None:
-    """Raises ClusterError if a rank comes from elsewhere than `networks`: it would wait in vain.
+    """Raises ClusterError if a rank comes from outside `networks`, where it would wait in vain.
 
     Args:
-      rank: This process'.
+      rank: The rank of this process.
       hosts: For each rank the IP address it came from, or None where that is not known.
-      networks: Who is admitted.
+      networks: The networks whose hosts are admitted.
     """
     for other, host in enumerate(hosts):
         if host is not None and not _is_in(networks, host):
@@ -107,21 +110,24 @@ def check_admitted(rank: int, hosts: Sequence[str | None], networks: Sequence[Ne
 
 
 def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
-    """Sees to it that nobody but `networks` reaches what another library will open at `port`.
+    """Ensures that only hosts in `networks` reach what another library will open at `port`.
 
     1. A socket of ours listens there first, and lets others share the port (`SO_REUSEPORT`).
-    2. A program of the kernel chooses between those that do: who is admitted goes to the second
-       socket, which is the library's, everybody else to ours.
-    3. What comes to ours is dropped: who is not admitted hears nothing.
+    2. A program of the kernel chooses between the sockets that share the port: a connection from an
+       admitted host goes to the second socket, which is the library's, any other to ours.
+    3. The packets of a connection to our socket are dropped: a host that is not admitted hears
+       nothing.
 
-    The library must open the port with `SO_REUSEPORT`, and in our socket's family (`is_beside`).
+    The library must open the port with `SO_REUSEPORT`, and in our socket's family (see
+    `is_beside`).
 
     Returns:
-      Our socket; the port is guarded until it is closed.
+      Our socket; the port is guarded until the socket is closed.
 
     Raises:
-      ClusterError: They are too many for one program: some 500 addresses.
-      OSError: The port is taken, or this is not Linux, or a sandbox that has no such programs.
+      ClusterError: The networks are too many for one program, which holds some 500 addresses.
+      OSError: The port is taken, or the system is not Linux, or a sandbox that has no such
+        programs.
 
     >>> with doorkeeper(LOOPBACK, 0) as door:
     ...     is_beside(door)
@@ -141,7 +147,7 @@ def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _attach(door, _SO_ATTACH_FILTER, _program((), _NOTHING, _NOTHING))
         door.bind(("", port))
-        # Not before: another run's could bind the port with us.
+        # Only now: before, the socket of another run could bind the port together with ours.
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         _attach(door, _SO_ATTACH_REUSEPORT_CBPF, program)
         door.listen(1)
@@ -155,8 +161,8 @@ def doorkeeper(networks: Sequence[Network], port: int) -> socket.socket:
 
 
 def is_beside(door: socket.socket) -> bool:
-    """Whether all that this process listens with at the port is in the doorkeeper's group."""
-    # With a default timeout Python would make the sockets non-blocking for whoever has them.
+    """Returns whether all sockets that listen at the port here are in the door's group."""
+    # With a default timeout Python would make the sockets non-blocking for their owners, too.
     usual = socket.getdefaulttimeout()
     socket.setdefaulttimeout(None)
     try:
@@ -184,7 +190,7 @@ def _is_beside(door: socket.socket) -> bool:
 
 
 def _has_both_families() -> bool:
-    """Whether gRPC listens by IPv6, with IPv4 mapped into it: where it may bind the loopback."""
+    """Returns whether gRPC listens by IPv6 with IPv4 mapped into it: whether ::1 can be bound."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -205,10 +211,11 @@ def _is_in(networks: Sequence[Network], host: str) -> bool:
 
 
 def _program(networks: Sequence[Network], inside: int, outside: int) -> bytes:
-    """Instructions that return `inside` if a packet's source is in `networks`, `outside` else."""
+    """Returns a program that returns `inside` for packets from `networks`, else `outside`."""
     program = b""
     for network in networks:
-        # The version, then the words of the source's address of which the network fixes bits.
+        # Each test compares the IP version, then the words of the source address that the network
+        # fixes.
         steps = [(_LOAD_BYTE, _IP_HEADER), (_SHIFT_RIGHT, 4), (_JUMP_IF_EQUAL, network.version)]
         begins = 12 if network.version == 4 else 8
         masks, values = network.netmask.packed, network.network_address.packed

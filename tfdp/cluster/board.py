@@ -1,9 +1,10 @@
-"""What the processes of a cluster tell each other outside of TensorFlow.
+"""The boards on which the processes of a cluster write to each other outside of TensorFlow.
 
-Each process has a board; what one of them posts appears on all. Rank 0 passes messages on: a star,
-for small things (names, shapes, decisions, signs of life) and for initial values, once.
+Each process has a board, and what one process posts appears on all boards. Rank 0 passes messages
+on. This star suits small things (names, shapes, decisions, signs of life) and initial values, which
+are sent once.
 
-Every wait has a deadline, ends at once when a rank is lost, and names who is missing.
+Every wait has a deadline, ends at once when a rank is lost, and names the ranks that are missing.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from tfdp.errors import (
     RankMismatchError,
 )
 
-# Numbers for collectives: above all that TensorFlow and single-process strategies count.
+# Numbers of collectives begin above all that TensorFlow and single-process strategies count.
 _FIRST_NUMBER = 1 << 28
 
-# How long a rank that ends waits for the others to hear of it.
+# The time that a rank which ends waits for the others to read its goodbye.
 _GOODBYE_SECONDS = 2.0
 
 _KINDS: dict[str, type[Exception]] = {
@@ -46,11 +47,11 @@ _KINDS: dict[str, type[Exception]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Post:
-    """What a rank put under a key.
+    """The value and the bytes that a rank posted under a key.
 
     Attributes:
-      value: JSON.
-      payload: Raw bytes.
+      value: A value that JSON can hold.
+      payload: The raw bytes.
     """
 
     value: Any = None
@@ -58,15 +59,15 @@ class Post:
 
 
 class Board:
-    """A process' board.
+    """One process' board.
 
     Attributes:
-      waits_for: What is being waited for at the moment, by any thread.
+      waits_for: What the process' threads are waiting for at the moment.
 
     Args:
-      rank: This process'.
-      world_size: Number of processes.
-      connections: On rank 0 those to all others; elsewhere that to rank 0.
+      rank: The rank of this process.
+      world_size: The number of processes.
+      connections: On rank 0 the connections to all others; elsewhere the connection to rank 0.
       timeout_seconds: How long a wait may take.
     """
 
@@ -101,13 +102,13 @@ class Board:
     # ---- posting and waiting
 
     def post(self, key: str, value: Any = None, payload: bytes = b"") -> None:
-        """Puts `value` (JSON) and `payload` under `key` on all boards, as this rank's."""
+        """Posts `value` (JSON) and `payload` under `key` on all boards, in this rank's name."""
         self._raise_failure()
         self._keep(self.rank, key, Post(value, payload))
         self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)
 
     def posted(self, key: str) -> dict[int, Post]:
-        """What has been posted under `key` so far, by rank."""
+        """Returns what has been posted under `key` so far, by rank."""
         with self._changed:
             return dict(self._posts.get(key, {}))
 
@@ -123,14 +124,14 @@ class Board:
 
         Args:
           key: The same on all ranks.
-          ranks: Whose posts are waited for.
+          ranks: The ranks whose posts are waited for.
           what: What is being waited for, for the error: "the initial value of 'kernel'".
-          check: Called on every change; raises where waiting on is vain.
-          keep: Whether the posts stay on the board. Otherwise they are taken off it.
+          check: Called on every change; raises where further waiting is vain.
+          keep: Whether the posts stay on the board. Otherwise they are taken off the board.
 
         Raises:
           RankLostError: A rank is gone, or has ended without posting.
-          CollectiveTimeoutError: `timeout_seconds` are over; names the ranks that are missing.
+          CollectiveTimeoutError: The `timeout_seconds` are over; the error names the missing ranks.
         """
         wanted = set(ranks)
         deadline = time.monotonic() + self.timeout_seconds
@@ -154,10 +155,10 @@ class Board:
             return {rank: posts[rank] for rank in sorted(wanted)}
 
     def all_gather(self, subject: str, value: Any = None, payload: bytes = b"") -> list[Post]:
-        """Every rank's post on `subject`, in the order of ranks. All ranks must call it.
+        """Returns every rank's post on `subject`, in the order of ranks. All ranks must call it.
 
-        The n-th call on a subject meets the n-th call of the others. Sends world_size * (world_size
-        - 1) messages through rank 0.
+        The n-th call on a subject meets the n-th call of the others. The call sends
+        world_size * (world_size - 1) messages through rank 0.
         """
         key = self._round(subject)
         self.post(key, value, payload)
@@ -169,7 +170,7 @@ class Board:
         self.all_gather(subject)
 
     def from_first(self, subject: str, value: Any = None, payload: bytes = b"") -> Post:
-        """Rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
+        """Returns rank 0's post on `subject`. All ranks must call it; rank 0 does not wait."""
         key = self._round(subject)
         if self.rank == 0:
             self._raise_failure()
@@ -178,11 +179,11 @@ class Board:
         return self.wait(key, [0], subject)[0]
 
     def number(self, text: str, count: int = 1) -> int:
-        """A number for `text`: the same on all ranks, whoever asks first, and no other text's.
+        """Returns the number of `text`, the same on all ranks, and no other text's.
 
         Args:
-          text: All ranks' name for what is numbered.
-          count: How many numbers that follow each other belong to it; the first is returned.
+          text: The name that all ranks have for what is numbered.
+          count: How many consecutive numbers belong to it; the first is returned.
         """
         if self.rank == 0:
             return self._numbered(text, count)
@@ -206,22 +207,22 @@ class Board:
     # ---- signs of life, and the end
 
     def sign(self, value: Any) -> None:
-        """A sign of life; `value` says where this rank is."""
+        """Sends a sign of life; `value` says where this rank is."""
         self._send({"type": "sign", "from": self.rank, "value": value})
 
     def signs(self) -> dict[int, tuple[float, Any]]:
-        """For each other rank that gave a sign: seconds since the last one, and its value."""
+        """Returns by rank the seconds since the last sign of each other rank, and its value."""
         now = time.monotonic()
         with self._changed:
             return {rank: (now - at, value) for rank, (at, value) in self._signs.items()}
 
     def ended(self) -> dict[int, str | None]:
-        """The ranks whose script has ended, and with which error."""
+        """Returns the ranks whose script has ended, each with the error it ended with, or None."""
         with self._changed:
             return dict(self._ended)
 
     def describe(self, ranks: Iterable[int]) -> str:
-        """Where `ranks` were last seen, as sentences."""
+        """Describes in sentences where `ranks` were last seen."""
         ended, signs, sentences = self.ended(), self.signs(), []
         for rank in ranks:
             if rank in ended:
@@ -235,12 +236,12 @@ class Board:
         return " ".join(sentences)
 
     def end_of(self, rank: int, what: str) -> str:
-        """Where a rank ended from which `what` was still to come, for `lose`."""
+        """Describes for `lose` where a rank ended that had yet to send `what`."""
         where = f" ({self._signs[rank][1]['text']})" if rank in self._signs else ""
         return f"it has ended{where}, and {what} was still to come from it"
 
     def on_failure(self, listener: Callable[[Exception], None]) -> None:
-        """`listener` is called, in another thread, with the first thing that goes wrong."""
+        """Calls `listener`, usually in another thread, with the first error of the cluster."""
         with self._changed:
             self._listeners.append(listener)
             failure = self._failure
@@ -249,12 +250,12 @@ class Board:
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong in the cluster, if anything did."""
+        """The first error of the cluster, or None."""
         with self._changed:
             return self._failure
 
     def fail(self, error: Exception) -> None:
-        """Ends the work of all ranks with `error`, whose text they get."""
+        """Ends the work of all ranks with `error`, whose text the others receive."""
         kind = type(error).__name__
         self._send({"type": "fail", "from": self.rank, "value": str(error), "kind": kind})
         self._failed(error)
@@ -265,7 +266,7 @@ class Board:
         self._failed(self._lost(rank, reason))
 
     def close(self, error: str | None = None, timeout_seconds: float = 5.0) -> None:
-        """Says goodbye; `error` is what the script ended with."""
+        """Says goodbye to the other ranks; `error` is what the script ended with."""
         if self._closed:
             return
         self._closed = True
@@ -299,7 +300,7 @@ class Board:
             raise self._failure
 
     def _raise_if_ended(self, ranks: Iterable[int], what: str) -> None:
-        ended = {*ranks, 0} & self._ended.keys()  # without rank 0 nobody passes messages on
+        ended = {*ranks, 0} & self._ended.keys()  # without rank 0 no messages are passed on
         for rank in sorted(ended):
             raise self._lost(rank, self.end_of(rank, what))
 
@@ -338,7 +339,7 @@ class Board:
         self._connections.loop.call_soon_threadsafe(write)
 
     async def _drain(self) -> None:
-        """Ends the connections once the others have read the goodbye: else their writes break."""
+        """Ends the connections once the others have read the goodbye, lest their writes break."""
         for writer in self._writers.values():
             with contextlib.suppress(OSError):
                 await writer.drain()
@@ -362,7 +363,7 @@ class Board:
                 if kind == "bye" and sender == rank:
                     self._writers[rank].close()
                     return
-        except Exception as error:  # whatever it was: else all would wait in vain
+        except Exception as error:  # whatever the error: without this all would wait in vain
             if rank not in self._ended and not self._closed:
                 await asyncio.sleep(0)
                 reason = f"its connection broke ({error})"

@@ -1,4 +1,4 @@
-"""The connections of a process to others, which a thread of their own reads and writes."""
+"""The connections of a process to other processes, which a separate thread reads and writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-# How many bytes that nobody has asked for yet a stream holds before the sender must wait.
+# The number of unread bytes that a stream holds before the sender must wait.
 BUFFER_BYTES = 1 << 22
 
 T = TypeVar("T")
@@ -17,17 +17,17 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def host_of_peer(writer: asyncio.StreamWriter) -> str:
-    """The IP address of the other side."""
+    """Returns the IP address of the other side."""
     host: str = writer.get_extra_info("peername")[0]
     return host.removeprefix("::ffff:")
 
 
 class Connections:
-    """Streams to other processes, and the event loop that they belong to.
+    """The streams to other processes, and the event loop that they belong to.
 
     Attributes:
-      streams: By rank: those of rank 0 to all others, or that of this process to rank 0.
-      loop: Runs in a daemon thread: coroutines of the streams belong there.
+      streams: By rank: on rank 0 the streams to all others, elsewhere the stream to rank 0.
+      loop: The event loop, in a daemon thread, in which coroutines of the streams must run.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Connections:
         threading.Thread(target=self.loop.run_forever, name="tfdp-board", daemon=True).start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Runs a coroutine in the loop, from any thread; its result may be waited for."""
+        """Runs a coroutine in the loop, from any thread; the returned future holds its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the loop to its end; an interruption cancels it."""
+        """Runs a coroutine in the loop to its end; an interruption cancels the coroutine."""
         future = self.start(coroutine)
         try:
             return future.result()
@@ -48,7 +48,7 @@ class Connections:
             future.cancel()
 
     def close(self) -> None:
-        """Ends the streams, once what was written to them is sent, and the loop."""
+        """Ends the streams, once what was written to them is sent, and then the loop."""
 
         async def end() -> None:
             for _, writer in self.streams.values():

@@ -1,4 +1,4 @@
-"""Finds the cluster that this process belongs to."""
+"""The search for the cluster that this process belongs to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tfdp.cluster.spec import Cluster
 
 
 def detect(environ: Mapping[str, str] | None = None, resolver: Any = None) -> Cluster:
-    """The cluster that this process belongs to; one process where nothing describes a cluster.
+    """Returns the cluster of this process; one process where nothing describes a cluster.
 
-    The first of these that there is decides: `resolver`, `TF_CONFIG`, MPI, Slurm. A source that is
-    there but malformed is an error, the next one is not asked.
+    The first that is present of `resolver`, `TF_CONFIG`, MPI and Slurm decides. A source that is
+    present but malformed is an error, and the next one is not asked.
 
     Args:
       environ: Environment variables; None for the process' own.
@@ -42,13 +42,13 @@ def detect(environ: Mapping[str, str] | None = None, resolver: Any = None) -> Cl
 
 
 def rank_in_environment(environ: Mapping[str, str] | None = None) -> int:
-    """The rank alone, as `detect` finds it, but without asking mpi4py: any one rank may call it.
+    """Returns the rank that `detect` finds, without asking mpi4py: any one rank may call it.
 
     Args:
       environ: Environment variables; None for the process' own.
 
     Raises:
-      ClusterError: `TF_CONFIG` describes no cluster that can be, or the rank is no number.
+      ClusterError: `TF_CONFIG` describes an impossible cluster, or the rank is no number.
 
     >>> rank_in_environment({"PMI_RANK": "1", "PMI_SIZE": "2"})
     1

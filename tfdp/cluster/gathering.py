@@ -1,4 +1,4 @@
-"""Rank 0's side of the rendezvous: it takes in all who come, at once."""
+"""Rank 0's side of the rendezvous, which takes in all processes that come, at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, host_of, join_address, split_address
 from tfdp.errors import ClusterError
 
-# How long a process has to say who it is, and how many may be at it besides the ranks.
+# The time that a process has to say who it is, and the number that may do so besides the ranks.
 STRANGER_SECONDS = 10.0
 _MOST_STRANGERS = 64
 
-# How many connections the kernel keeps until they are taken: who finds no room waits for seconds.
+# The number of connections that the kernel keeps until they are taken. Without room in this queue
+# a process waits for seconds.
 _BACKLOG = 1024
 
 
@@ -29,13 +30,13 @@ class Gathering:
     """The processes that have come to rank 0.
 
     Attributes:
-      introductions: By rank what each says of itself; rank 0's from the beginning.
-      streams: By rank the connections to the others.
+      introductions: Each rank's words about itself; rank 0's are there from the beginning.
+      streams: The connections to the other processes, by rank.
 
     Args:
-      cluster: As rank 0 sees it.
-      own: What rank 0 says of itself. The others must say as much.
-      secret: What they must know, or None.
+      cluster: The cluster as rank 0 sees it.
+      own: What rank 0 says of itself. The others must give the same fields.
+      secret: The secret that the other processes must know, or None.
     """
 
     def __init__(self, cluster: Cluster, own: dict[str, Any], secret: str | None) -> None:
@@ -49,15 +50,15 @@ class Gathering:
         self._over: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, listener: socket.socket, seconds: float) -> str | None:
-        """Takes in who comes to `listener` until all are there; gives the reason to stop, if any.
+        """Takes in who comes to `listener` until all are there; returns a reason to stop, or None.
 
-        Who says nothing, too much or nonsense is sent away after 10 s at the latest, and takes
-        nobody's turn: where too many are at it, the one that came first must go, and a rank that
-        was among them comes again.
+        A process that says nothing, too much or nonsense is sent away after 10 s at the latest, and
+        takes nobody's turn: when too many are introducing themselves, the one that came first must
+        go. A rank that was among them comes again.
 
         Args:
-          listener: Bound to rank 0's port; it is closed at the end.
-          seconds: How long all together have.
+          listener: A socket bound to rank 0's port; it is closed at the end.
+          seconds: How long all processes together have.
         """
         listening = await asyncio.start_server(
             self._meet, sock=listener, limit=BUFFER_BYTES, backlog=_BACKLOG
@@ -72,11 +73,11 @@ class Gathering:
                 stranger.transport.abort()
 
     def missing(self) -> list[int]:
-        """The ranks that are not there."""
+        """Returns the ranks that are not there."""
         return [r for r in range(self._cluster.world_size) if r not in self.introductions]
 
     def turned_away(self, ranks: Iterable[int]) -> str:
-        """Who came as one of `ranks` without the secret: sentences, each with a space after it."""
+        """Returns a sentence and a space for each of `ranks` that was turned away."""
         return "".join(f"{self._turned_away[r]} " for r in ranks if r in self._turned_away)
 
     async def _meet(self, *stream: Any) -> None:
@@ -97,13 +98,13 @@ class Gathering:
             with contextlib.suppress(wire.NoMessageError):
                 self._check(error.introduction)
                 self._refuse(error.introduction["rank"], str(error), host)
-        except OSError:  # not one of us: a scanner, or another program
+        except OSError:  # not one of ours: a scanner, or another program
             writer.transport.abort()
         finally:
             self._strangers.pop(writer, None)
 
     def _check(self, introduction: dict[str, Any]) -> None:
-        """Raises NoMessageError unless it says as much as rank 0's own."""
+        """Raises NoMessageError unless `introduction` has the same fields as rank 0's own."""
         for name, value in self._own.items():
             wire.field(introduction, name, type(value))
         address = introduction["address"]
@@ -113,13 +114,13 @@ class Gathering:
             raise wire.NoMessageError from error
 
     def _refuse(self, rank: int, has: str, host: str) -> None:
-        """Says who has the wrong secret: an error only where anybody can end the job anyway."""
+        """Reports a wrong secret: as an error only where anybody can end the job anyway."""
         if self._secret is None:
             self._stop(
                 f"All ranks must have the same secret, but rank {rank} (from {host}) {has} and "
                 f"rank 0 has none. {HOW_TO_GIVE_ONE}"
             )
-        elif rank in self.missing() and rank not in self._turned_away:  # once, whoever knocks
+        elif rank in self.missing() and rank not in self._turned_away:  # once, however often
             self._turned_away[rank] = (
                 f"All ranks must have rank 0's secret, but what came from {host} as rank {rank} "
                 f"{has}, and was sent away. If it is of this job: {HOW_TO_GIVE_ONE}"
@@ -130,7 +131,7 @@ class Gathering:
         rank, world_size = introduction["rank"], introduction["world_size"]
         source = self._cluster.source
         if rank in self.streams and self.streams[rank][0].at_eof():
-            del self.introductions[rank], self.streams[rank]  # it has come again
+            del self.introductions[rank], self.streams[rank]  # the rank has come again
         if rank in self.introductions:
             reason = (
                 f"Each rank must be one process, but two say that they are rank {rank} (the second "

@@ -1,10 +1,10 @@
-"""The first words between rank 0 and a process that connects to it: who are you, and are you of us?
+"""The handshake between rank 0 and a process that connects: both prove to know the secret.
 
 1. Rank 0 sends a nonce, and whether it has a secret.
-2. The process sends a nonce, its proof that it knows the secret, and what it says of itself.
-3. Rank 0 sends its own proof, to nobody who has not shown one.
+2. The process sends a nonce, its proof that it knows the secret, and its introduction.
+3. Rank 0 sends its own proof, but only to a process that has shown one.
 
-Before the proof a message is short, and the caller gives the whole a deadline.
+A message before the proof must be short, and the caller sets a deadline for the whole handshake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST, _OTHER = "rank 0", "another rank"
 
 
 class SecretError(Exception):
-    """The two sides have not the same secret; says what each has, in this process' words.
+    """An error where the two sides have not the same secret; says what each has, for this process.
 
     Attributes:
       introduction: What the other side says of itself, none of it proven.
@@ -34,11 +34,11 @@ class SecretError(Exception):
 
 
 async def greet(stream: Stream, secret: str | None) -> dict[str, Any]:
-    """Rank 0's side; gives what the other says of itself.
+    """Conducts rank 0's side of the handshake, and returns the other side's introduction.
 
     Raises:
-      SecretError: It has no secret, or another, or one where rank 0 has none.
-      OSError: It is gone, or is none of us.
+      SecretError: The other side has no secret, or another, or one where rank 0 has none.
+      OSError: The other side is gone, or is no process of tfdp.
     """
     reader, writer = stream
     own = secrets.token_hex(32)
@@ -57,11 +57,11 @@ async def greet(stream: Stream, secret: str | None) -> dict[str, Any]:
 
 
 async def introduce(stream: Stream, introduction: dict[str, Any], secret: str | None) -> None:
-    """The other side: says `introduction`, and returns once rank 0 has shown that it is rank 0.
+    """Sends `introduction` to rank 0, and returns once rank 0 has shown that it knows the secret.
 
     Raises:
       SecretError: Rank 0 has no secret, or another, or one where this process has none.
-      OSError: What listens there is gone, or is no rank 0.
+      OSError: The listener at the address is gone, or is not rank 0.
     """
     reader, writer = stream
     greeting, _ = await wire.read(reader, _MOST_BYTES)

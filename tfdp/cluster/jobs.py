@@ -1,4 +1,4 @@
-"""TensorFlow's jobs and tasks as ranks: the chief is rank 0, the workers follow."""
+"""The ranks of TensorFlow's jobs and tasks: the chief is rank 0, the workers follow."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MAX_DIGITS = 9  # of an index
 def from_jobs(
     jobs: Mapping[str, Any], task_type: object, task_index: object, source: str
 ) -> Cluster:
-    """The cluster of a job-to-addresses mapping, as its task `task_type`, `task_index` sees it.
+    """Returns the cluster of a job-to-addresses mapping, as one of its tasks sees it.
 
     Args:
-      jobs: Addresses of each job: a list, or a mapping from the task's index. Not empty.
-      task_type: The job of this process. "master" means "chief", as TensorFlow has it.
-      task_index: Its index there.
+      jobs: The addresses of each job: a list, or a mapping from the task's index. Not empty.
+      task_type: The job of this process. "master" means "chief", as in TensorFlow.
+      task_index: The index of this process in its job.
       source: What described the jobs: "TF_CONFIG" or "cluster_resolver".
 
     Raises:
-      ClusterError: There are other jobs than these two, or the task is not in them, or an address
-        is no address or occurs twice.
+      ClusterError: There are other jobs than these two, or the task is in neither, or an address is
+        malformed or occurs twice.
 
     >>> print(from_jobs({"chief": ["a:1"], "worker": ["b:1"]}, "worker", 0, "TF_CONFIG"))
     rank 1 of 2 (TF_CONFIG)
@@ -54,7 +54,7 @@ def _refuse_other_task(task_type: object, source: str) -> None:
 
 
 def _tasks(jobs: Mapping[str, Any], source: str) -> dict[str, tuple[str, ...]]:
-    """The jobs that have tasks, by their canonical names, each with its addresses."""
+    """Returns the jobs that have tasks, by their canonical names, each with its addresses."""
     tasks: dict[str, tuple[str, ...]] = {}
     for name, entries in jobs.items():
         job = _ALIASES.get(name, name)

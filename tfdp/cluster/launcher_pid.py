@@ -1,4 +1,4 @@
-"""The process that started the ranks of this host."""
+"""The search for the process that started the ranks of this host."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pathlib
 
 
 def launcher_pid(variable: str) -> int:
-    """Id of the nearest ancestor that is no rank: MPI's launcher, or its proxy on this host.
+    """Returns the id of the nearest ancestor that is no rank: MPI's launcher, or its proxy here.
 
-    It is the parent, unless each rank runs in a script of its own; those have `variable` as well.
-    All ranks of one host get the same id.
+    The parent is this ancestor unless each rank runs in a script of its own, which has `variable`,
+    too. All ranks of one host get the same id.
 
     Args:
-      variable: The environment variable that holds the rank.
+      variable: The name of the environment variable that holds the rank.
 
     >>> launcher_pid("NO_SUCH_RANK") == os.getppid()
     True

@@ -1,4 +1,4 @@
-"""MPI: the ranks that one `mpirun`, `mpiexec` or `srun --mpi=...` started."""
+"""The ranks that one `mpirun`, `mpiexec` or `srun --mpi=...` started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdp.errors import ClusterError
 
 @dataclasses.dataclass(frozen=True)
 class _Variables:
-    """The names that one kind of launcher uses. Some do not tell the size."""
+    """The names of the variables of one kind of launcher. Some launchers do not tell the size."""
 
     rank: str
     size: str | None
@@ -43,19 +43,19 @@ _SET_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS")
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
-    """The cluster that MPI's launcher started, or None if this process is not one of its ranks.
+    """Returns the cluster that MPI's launcher started; None if this process is not in it.
 
     Known are Open MPI (`OMPI_COMM_WORLD_*`), MPICH and Intel MPI (`PMI_*`), and PMIx (`PMIX_RANK`).
-    None of them lists addresses. The coordinator's is the first of these that there is:
+    None of them lists addresses. The coordinator's address is the first that is available:
 
     1. `TFDP_COORDINATOR`.
     2. If `srun` started the ranks: the first node of Slurm's list.
     3. If mpi4py is installed: rank 0 broadcasts its host and a free port. MPI is initialised
        for that, once, and every rank must call this function.
-    4. If all ranks are on this host: 127.0.0.1 and a port that follows from the launcher's id.
+    4. If all ranks are on this host: 127.0.0.1 and a port derived from the launcher's id.
 
     Raises:
-      ClusterError: A variable is missing or malformed, or none of these gives an address.
+      ClusterError: A variable is missing or malformed, or no step of the list gives an address.
 
     >>> print(detect({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2",
     ...               "TFDP_COORDINATOR": "node-1:23456"}))
@@ -141,7 +141,7 @@ def _local_size(environ: Mapping[str, str], names: _Variables) -> int | None:
 
 
 def _world(names: _Variables) -> tuple[tuple[int, int] | None, str]:
-    """Rank and size as mpi4py has them, and what to say if they are not the launcher's."""
+    """Returns the rank and size that mpi4py has, and what to say if the launcher's differ."""
     world, why_not = mpi4py_world.connect(names.open_mpi)
     if world is None:
         return None, why_not

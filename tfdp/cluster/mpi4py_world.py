@@ -1,4 +1,4 @@
-"""What mpi4py knows of the ranks, where it is installed. Using it initialises MPI."""
+"""The world of ranks as mpi4py has it, where mpi4py is installed. Using it initialises MPI."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfdp.cluster.spec import join_address
 
 @functools.cache
 def connect(open_mpi: bool | None) -> tuple[Any, str]:
-    """mpi4py's world, or None and the reason why there is none.
+    """Returns mpi4py's world, or None and the reason why there is none.
 
-    Another MPI than the launcher's would abort every rank when it is initialised, or make a world
-    of one rank. So its vendor is asked first.
+    The vendor of mpi4py's MPI is asked first, because another MPI than the launcher's would abort
+    every rank when it is initialised, or make a world of one rank.
 
     Args:
       open_mpi: Whether the launcher is Open MPI's; None if that is not known.
@@ -38,11 +38,12 @@ def connect(open_mpi: bool | None) -> tuple[Any, str]:
 
 @functools.cache
 def broadcast_address(open_mpi: bool | None, all_local: bool) -> str:
-    """Rank 0's host and a port that is free there, on every rank. A collective, run once.
+    """Returns rank 0's host and a port that is free there, on every rank. A collective, run once.
 
     Args:
       open_mpi: As for `connect`, which must have returned a world.
-      all_local: All ranks are on one host: the address is 127.0.0.1, which needs no name service.
+      all_local: Whether all ranks are on one host. The host is then 127.0.0.1, which needs no name
+        service.
     """
     world, _ = connect(open_mpi)
     address = None

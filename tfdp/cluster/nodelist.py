@@ -1,4 +1,4 @@
-"""Slurm's compressed lists of nodes."""
+"""The expansion of Slurm's compressed lists of nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tfdp.errors import ClusterError
 
-_MAX_NODES = 65536  # Slurm's own limit; a longer list is a mistake that would fill the memory
+_MAX_NODES = 65536  # Slurm's own limit: a longer list is a mistake that would fill the memory
 
 # A part is plain characters or one bracket of ranges; an entry is one part or more.
 _PART = re.compile(
@@ -18,15 +18,15 @@ _ENTRY = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def expand_nodelist(nodelist: str) -> tuple[str, ...]:
-    """The nodes of a list as Slurm compresses it, in its order.
+    """Returns the nodes of a list as Slurm compresses it, in the list's order.
 
-    Numbers keep their leading zeros. Of several brackets the last varies fastest.
+    Numbers keep their leading zeros. Where a name has several brackets, the last varies fastest.
 
     Args:
       nodelist: Names, parts of which are brackets of numbers and ranges.
 
     Raises:
-      ClusterError: It is empty or not such a list.
+      ClusterError: The list is empty or malformed.
 
     >>> expand_nodelist("node[01-03,7],gpu-a[1-2]b,login")
     ('node01', 'node02', 'node03', 'node7', 'gpu-a1b', 'gpu-a2b', 'login')
@@ -47,7 +47,7 @@ def expand_nodelist(nodelist: str) -> tuple[str, ...]:
 
 
 def _entries(nodelist: str) -> Iterator[str]:
-    """Splits at the commas outside brackets."""
+    """Yields the entries, which end at the commas outside brackets."""
     position = 0
     while True:
         match = _ENTRY.match(nodelist, position)

@@ -1,4 +1,4 @@
-"""Ranks in messages."""
+"""The words for ranks in messages."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The start of a cluster: every process says who it is before TensorFlow listens or waits.
+"""The rendezvous: every process says who it is before TensorFlow listens or waits.
 
 1. Rank 0 listens on its own address, where TensorFlow will listen afterwards.
 2. The others connect, show that they know the secret, and say which rank they are, what they run
    and where they can be reached.
-3. Rank 0 compares, and gives everyone all that was said, or the reason to stop.
+3. Rank 0 compares the introductions, and sends all of them, or the reason to stop, to everyone.
 
-The connections stay open: `tfdp.cluster.board` goes on with them.
+The connections stay open; `tfdp.cluster.board` continues to use them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _RETRY_SECONDS = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Meeting:
-    """What a rendezvous ends with.
+    """The result of a rendezvous.
 
     Attributes:
       introductions: For each rank what it said of itself.
-      connections: Those of rank 0 to all others, or that of this process to rank 0.
+      connections: On rank 0 the connections to all others, elsewhere the connection to rank 0.
     """
 
     introductions: list[dict[str, Any]]
@@ -45,7 +45,7 @@ class Meeting:
 
     @property
     def addresses(self) -> list[str]:
-        """Where each rank can be reached, as "host:port"."""
+        """The address of each rank, as "host:port"."""
         return [introduction["address"] for introduction in self.introductions]
 
     @property
@@ -64,16 +64,16 @@ def meet(
     """Waits until all ranks of `cluster` are there.
 
     Args:
-      cluster: As the environment describes it.
+      cluster: The cluster as the environment describes it.
       introduction: What the others must know of this process; JSON.
-      compare: Called on rank 0 with all introductions; gives the reason to stop, or None.
-      timeout_seconds: After it the missing ranks are named.
+      compare: Called on rank 0 with all introductions; returns the reason to stop, or None.
+      timeout_seconds: The time after which the missing ranks are named.
       secret: What all ranks know and nobody else. With None anybody may pose as a rank, and rank 0
-        warns of it.
+        warns of that.
 
     Raises:
-      ClusterError: A rank did not come, a port is in use, two processes have one rank, this one
-        has not rank 0's secret, or what `compare` says.
+      ClusterError: A rank did not come, a port is in use, two processes have one rank, this process
+        has not rank 0's secret, or `compare` gave a reason.
     """
     deadline = time.monotonic() + timeout_seconds
     own = {
@@ -96,7 +96,7 @@ def meet(
 
 
 def _own_address(cluster: Cluster) -> str | None:
-    """Where TensorFlow will listen; the host is None where only rank 0 can tell it."""
+    """Returns the address for TensorFlow's server; ":port" where only rank 0 knows the host."""
     if cluster.rank == 0:
         return cluster.coordinator
     if cluster.addresses is not None:
@@ -109,11 +109,11 @@ def _own_address(cluster: Cluster) -> str | None:
 
 
 def _listen(cluster: Cluster, address: str) -> socket.socket:
-    """Binds the port of `address`: on the loopback interface if it is there, else on all."""
+    """Binds the port of `address`: on the loopback interface for a loopback host, else on all."""
     host, port = host_of(address), port_of(address)
     try:
-        # TensorFlow binds the same port while the connections of this one still stand: REUSEADDR,
-        # which is set here.
+        # TensorFlow binds the same port while the connections of this socket still stand. That
+        # needs REUSEADDR, which `create_server` sets.
         if is_loopback(host):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             return socket.create_server((host, port), family=family)
@@ -192,14 +192,14 @@ async def _connect(
     timeout_seconds: float,
     secret: str | None,
 ) -> Stream:
-    """The stream to rank 0, to which this process has introduced itself."""
+    """Returns the stream to rank 0, to which this process has introduced itself."""
     assert cluster.coordinator is not None
     host, port = host_of(cluster.coordinator), port_of(cluster.coordinator)
     while True:
         remaining = deadline - time.monotonic()
         try:
             async with asyncio.timeout(min(max(remaining, 0.01), STRANGER_SECONDS)):
-                # A host name may be unknown until its container has started: that is retried too.
+                # A host name may be unknown until its container has started: this is retried, too.
                 return await _introduced(host, port, own, secret)
         except SecretError as error:
             raise ClusterError(

@@ -1,4 +1,4 @@
-"""A `tf.distribute.cluster_resolver.ClusterResolver` that the user hands over."""
+"""The cluster of a `tf.distribute.cluster_resolver.ClusterResolver` that the user passes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SOURCE = "cluster_resolver"
 
 
 def from_resolver(resolver: Any) -> Cluster:
-    """The cluster that a resolver describes; one process if it describes none.
+    """Returns the cluster that a resolver describes; one process if it describes none.
 
     Args:
-      resolver: Has `cluster_spec()`, `task_type` and `task_id`, as TensorFlow's resolvers do. It
-        is asked once: a cluster that changes later goes unseen.
+      resolver: Has `cluster_spec()`, `task_type` and `task_id`, as TensorFlow's resolvers do. It is
+        asked once: a later change of the cluster goes unseen.
 
     Raises:
-      TypeError: It is not a resolver.
+      TypeError: `resolver` is not a resolver.
       ClusterError: Its jobs and task do not fit data-parallel training; see `jobs.from_jobs`.
 
     >>> import types

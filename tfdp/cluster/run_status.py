@@ -1,8 +1,8 @@
-"""How a strategy tells `tfdp run` that it was made.
+"""The files by which a strategy tells `tfdp run` that it was made.
 
-`tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`. A rank's
-strategy leaves empty files there. A rank without one has trained alone, or the others wait for it
-in vain, and the launcher says so.
+`tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`, and each
+rank's strategy leaves empty files there. A rank that leaves no file has trained alone, or the
+others wait for it in vain. The launcher then says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BEGUN, _MADE = "begun", "made"
 
 
 def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
-    """Leaves word that this rank makes a strategy, and waits for the others to do so.
+    """Marks that this rank makes a strategy, and waits for the others to do so.
 
     Does nothing outside `tfdp run`. The rank is the task's index in `TF_CONFIG`.
     """
@@ -26,26 +26,27 @@ def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
-    """As `mark_strategy_begun`, once the strategy is there. It may be called more than once.
+    """Marks that this rank's strategy is made; it may be called more than once.
 
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> task = '{"task": {"type": "worker", "index": 1}}'
-        >>> mark_strategy_made({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
-        >>> ranks_without_strategy(folder.name, world_size=3)
-        [0, 2]
+    Does nothing outside `tfdp run`, like `mark_strategy_begun`.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 1}}'
+    >>> mark_strategy_made({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> ranks_without_strategy(folder.name, world_size=3)
+    [0, 2]
     """
     _leave_word(environ, _MADE)
 
 
 def ranks_without_strategy(folder: str, world_size: int) -> list[int]:
-    """The ranks that made no strategy."""
+    """Returns the ranks that made no strategy."""
     return [rank for rank in range(world_size) if not _mark(folder, rank, _MADE).exists()]
 
 
 def ranks_that_wait(folder: str, world_size: int) -> list[int]:
-    """The ranks that are making their first strategy: no such one is done before all have come."""
+    """Returns the ranks that wait in making their first strategy, which needs all ranks to come."""
     without = ranks_without_strategy(folder, world_size)
     return [rank for rank in without if _mark(folder, rank, _BEGUN).exists()]
 

@@ -1,7 +1,7 @@
-"""The secret that all ranks of a cluster know, and how one shows another that it knows it.
+"""The secret that all ranks of a cluster know, and how a rank shows another that it knows it.
 
-`tfdp run` makes one for each run. Elsewhere it is in the environment variable `TFDP_SECRET`, or in
-the file that `TFDP_SECRET_FILE` names. It is never sent, written or shown.
+`tfdp run` makes a secret for each run. Elsewhere it is in the environment variable `TFDP_SECRET`,
+or in the file that `TFDP_SECRET_FILE` names. It is never sent, written or shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfdp.errors import ClusterError
 VARIABLE = "TFDP_SECRET"
 FILE_VARIABLE = "TFDP_SECRET_FILE"
 
-# Whoever sees a proof can try secrets at leisure: a word of a dictionary is none.
+# Whoever sees a proof can try secrets at leisure: a word of a dictionary protects nothing.
 _LEAST_CHARACTERS = 16
 
 HOW_TO_GIVE_ONE = (
@@ -30,7 +30,7 @@ HOW_TO_GIVE_ONE = (
 
 
 def made() -> str:
-    """A new secret, of 256 random bits.
+    """Returns a new secret, of 256 random bits.
 
     >>> len(made())
     64
@@ -39,9 +39,9 @@ def made() -> str:
 
 
 def in_environment(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The secret of this process, without white space around it; None where there is none.
+    """Returns the secret of this process, without white space around it; None if there is none.
 
-    `TFDP_SECRET` goes before `TFDP_SECRET_FILE`.
+    `TFDP_SECRET` has precedence over `TFDP_SECRET_FILE`.
 
     Raises:
       ClusterError: The file cannot be read, or the secret is short or empty.
@@ -70,13 +70,13 @@ def in_environment(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def proof(secret: str, role: str, nonces: str, says: Mapping[str, Any] | None = None) -> str:
-    """What only somebody who knows `secret` can say: HMAC-SHA256 of all the rest.
+    """Returns a text that only a process which knows `secret` can make: HMAC-SHA256 of the others.
 
     Args:
       secret: The secret.
-      role: Who shows it, so that nobody can send back to one side what that side has said.
-      nonces: A random text of each side, so that nobody can say again what was said before.
-      says: What is said with it (JSON), so that nobody can change that on the way.
+      role: The side that shows the proof: nobody can send a side's own proof back to it.
+      nonces: A random text of each side: nobody can repeat an earlier proof.
+      says: What is said with the proof (JSON): nobody can change it on the way.
 
     >>> proof("correct horse battery staple", "rank 0", "of one" + "of the other")[:8]
     '62827810'
@@ -88,7 +88,7 @@ def proof(secret: str, role: str, nonces: str, says: Mapping[str, Any] | None = 
 def proves(
     shown: object, secret: str, role: str, nonces: str, says: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether `shown`, which came from the network, is `role`'s proof; in constant time.
+    """Returns whether `shown`, which came from the network, is `role`'s proof, in constant time.
 
     >>> proves("nothing", "correct horse battery staple", "rank 0", "of one" + "of the other")
     False

@@ -1,4 +1,4 @@
-"""Slurm: the tasks that one `srun` started."""
+"""The tasks that one `srun` of Slurm started."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _STEP = "SLURM_STEP_ID"
 _SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 _NODELISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
-# Steps that no `srun` made have the highest numbers: interactive, batch script, external.
+# The steps that no `srun` made have the highest numbers: interactive, batch script, external.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
-    """The cluster of the `srun` step that this process is a task of, or None outside a step.
+    """Returns the cluster of this process' `srun` step, or None outside a step.
 
-    A batch script, and what it runs without `srun`, is one process whatever `SLURM_NTASKS` is.
-    Rank 0 is on the first node of the step's list; that holds for the block, cyclic and plane
-    distributions. The coordinator's port follows from the job's and the step's ids, or
-    `TFDP_COORDINATOR` gives the whole address.
+    A batch script, and what it runs without `srun`, is one process whatever `SLURM_NTASKS` is. Rank
+    0 is on the first node of the step's list, under the block, cyclic and plane distributions. The
+    coordinator's port is derived from the ids of job and step, unless `TFDP_COORDINATOR` gives the
+    whole address.
 
     Raises:
-      ClusterError: A variable of the step is missing or malformed, or rank 0's node unknown.
+      ClusterError: A variable of the step is missing or malformed, or rank 0's node is unknown.
 
     >>> print(detect({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3",
     ...               "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "n[1-2]"}))
@@ -60,7 +60,7 @@ def rank(environ: Mapping[str, str]) -> int | None:
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Whether this process is a task of an `srun` step.
+    """Returns whether this process is a task of an `srun` step.
 
     >>> in_step({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"})  # the batch script
     False
@@ -70,7 +70,7 @@ def in_step(environ: Mapping[str, str]) -> bool:
 
 
 def size_variable(environ: Mapping[str, str]) -> str:
-    """The name of the variable that holds the step's number of tasks.
+    """Returns the name of the variable that holds the step's number of tasks.
 
     >>> size_variable({"SLURM_NTASKS": "4"})
     'SLURM_NTASKS'

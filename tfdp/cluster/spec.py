@@ -1,4 +1,4 @@
-"""What a cluster is: the processes that train together, and where they listen."""
+"""The description of a cluster: the processes that train together, and where they listen."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Cluster:
     """One process' view of the cluster. Ranks count processes, not devices.
 
     Attributes:
-      rank: This process, from 0.
-      world_size: Number of processes.
+      rank: The rank of this process, from 0.
+      world_size: The number of processes.
       coordinator: Rank 0's "host:port"; None for one process.
-      addresses: "host:port" of every rank, in their order, where the environment fixes them. None
-        where it does not: then all know `coordinator`, and the others choose ports of their own.
-      source: Where this was read, for messages: "TF_CONFIG", "Slurm (SLURM_PROCID)", ...
+      addresses: "host:port" of every rank, in the order of ranks, where the environment fixes them;
+        else None: all then know `coordinator`, and the others choose ports of their own.
+      source: Where the description was read, for messages: "TF_CONFIG", "Slurm (SLURM_PROCID)", ...
       job: TensorFlow's name of this process' job: "chief" or "worker".
 
     Raises:
@@ -84,7 +84,7 @@ class Cluster:
 
     @classmethod
     def single(cls, source: str = NO_CLUSTER, job: str = "worker") -> Cluster:
-        """The cluster of one process.
+        """Returns the cluster of one process.
 
         >>> Cluster.single().world_size
         1
@@ -96,14 +96,14 @@ class Cluster:
 
 
 def split_address(address: str, where: str = "An address") -> tuple[str, int]:
-    """Host (an IPv6 one without its brackets) and port of "host:port".
+    """Splits "host:port" into the host, without the brackets of an IPv6 one, and the port.
 
     Args:
       address: A host's name, an IPv4 address or an IPv6 address in brackets, a colon and a port.
-      where: Where it was read, the beginning of the error's message.
+      where: Where the address was read, which begins the error's message.
 
     Raises:
-      ClusterError: It is none.
+      ClusterError: The address is malformed.
 
     >>> split_address("[fe80::1]:2222"), split_address("node-1.cluster:80")
     (('fe80::1', 2222), ('node-1.cluster', 80))
@@ -120,7 +120,7 @@ def split_address(address: str, where: str = "An address") -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """ "host:port", with brackets around an IPv6 host.
+    """Joins host and port to "host:port", with brackets around an IPv6 host.
 
     >>> join_address("::1", 2222), join_address("node-1", 2222)
     ('[::1]:2222', 'node-1:2222')
@@ -131,7 +131,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def host_of(address: str) -> str:
-    """The host of "host:port", an IPv6 one without its brackets.
+    """Returns the host of "host:port", without the brackets of an IPv6 one.
 
     >>> host_of("[::1]:2222")
     '::1'
@@ -140,7 +140,7 @@ def host_of(address: str) -> str:
 
 
 def port_of(address: str) -> int:
-    """The port of "host:port".
+    """Returns the port of "host:port".
 
     >>> port_of("node-1:2222")
     2222
@@ -149,7 +149,7 @@ def port_of(address: str) -> int:
 
 
 def cannot_listen(rank: int, port: int, error: Exception, why_there: str = "") -> ClusterError:
-    """What a rank says whose own port it cannot have.
+    """Returns the error of a rank that cannot listen on its own port.
 
     >>> str(cannot_listen(1, 2222, OSError("it is in use")))[:59]
     'Rank 1 must be able to listen on port 2222, but: it is in u'
@@ -162,7 +162,7 @@ def cannot_listen(rank: int, port: int, error: Exception, why_there: str = "") -
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this one, by its loopback interface.
+    """Returns whether a host's name or address is of the loopback interface.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "node-1", "10.0.0.1")]
     [True, True, True, False, False]
@@ -174,7 +174,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_distinct(addresses: tuple[str, ...], where: str) -> None:
-    """Raises ClusterError unless each is well formed and no two ranks listen at one address."""
+    """Raises ClusterError unless each address is well formed and no two ranks have the same one."""
     first: dict[tuple[str, int], int] = {}
     for rank, address in enumerate(addresses):
         host, port = split_address(address, f"{where}, rank {rank}'s address,")

@@ -1,4 +1,4 @@
-"""`TF_CONFIG`: TensorFlow's own description of a cluster, which Kubeflow and clouds set."""
+"""The cluster in `TF_CONFIG`, TensorFlow's own description, which Kubeflow and clouds set."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ VARIABLE = "TF_CONFIG"
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
-    """The cluster in `TF_CONFIG`, or None if the variable is not set or describes none.
+    """Returns the cluster in `TF_CONFIG`, or None if the variable is not set or describes none.
 
     Raises:
-      ClusterError: The variable is not JSON, or not of TensorFlow's form, or this process is no
-        chief and no worker.
+      ClusterError: The variable is not JSON, or not of TensorFlow's form, or this process is
+        neither chief nor worker.
 
     >>> detect({"TF_CONFIG": '''{"cluster": {"worker": ["a:2222", "b:2222"]},
     ...                          "task": {"type": "worker", "index": 1}}'''}).rank
@@ -52,7 +52,7 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def unset_if_blank(environ: MutableMapping[str, str]) -> None:
-    """Takes the variable away where it says nothing: TensorFlow would read it as JSON, and fail.
+    """Removes the variable where it is blank: TensorFlow would read it as JSON, and fail.
 
     >>> environ = {"TF_CONFIG": " "}
     >>> unset_if_blank(environ)

@@ -1,4 +1,4 @@
-"""Environment variables: numbers read and checked, and the address that a user may set."""
+"""Environment variables: whole numbers that are checked, and the address that a user may set."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tfdp.errors import ClusterError
 
 COORDINATOR = "TFDP_COORDINATOR"
 
-# Above the ports of known services, below the end of what kernels give out themselves.
+# Above the ports of known services, below the end of the range that kernels assign themselves.
 _PORTS = range(20000, 60000)
 
 
 def integer(environ: Mapping[str, str], name: str, at_least: int = 0) -> int:
-    """The value of variable `name`, a whole number of at least `at_least`.
+    """Returns the value of variable `name`, a whole number of at least `at_least`.
 
     Raises:
-      ClusterError: It is missing or something else.
+      ClusterError: The variable is missing or holds something else.
 
     >>> integer({"PMI_RANK": "3"}, "PMI_RANK")
     3
@@ -38,10 +38,10 @@ def integer(environ: Mapping[str, str], name: str, at_least: int = 0) -> int:
 
 
 def rank_and_size(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
-    """Rank and world size from two variables.
+    """Returns rank and world size from two variables.
 
     Raises:
-      ClusterError: One is missing or no number, or the rank is outside the world.
+      ClusterError: A variable is missing or no number, or the rank is not below the world size.
 
     >>> rank_and_size({"PMI_RANK": "1", "PMI_SIZE": "2"}, "PMI_RANK", "PMI_SIZE")
     (1, 2)
@@ -57,10 +57,10 @@ def rank_and_size(environ: Mapping[str, str], rank_name: str, size_name: str) ->
 
 
 def chosen_coordinator(environ: Mapping[str, str], rank: int) -> str | None:
-    """Rank 0's address if the user has set `TFDP_COORDINATOR`, else None.
+    """Returns Rank 0's address if the user has set `TFDP_COORDINATOR`, else None.
 
     Raises:
-      ClusterError: It is not host:port.
+      ClusterError: The variable is not host:port.
 
     >>> chosen_coordinator({"TFDP_COORDINATOR": "node-1:23456"}, rank=3)
     'node-1:23456'
@@ -72,9 +72,9 @@ def chosen_coordinator(environ: Mapping[str, str], rank: int) -> str | None:
 
 
 def derived_port(*shared: object) -> int:
-    """A port from 20000 to 59999 that follows from values which all ranks share.
+    """Returns a port from 20000 to 59999 that is derived from values which all ranks share.
 
-    Nothing holds the port: another program may have it. `TFDP_COORDINATOR` is the way out.
+    The port is not reserved: another program may have it. `TFDP_COORDINATOR` then gives another.
 
     >>> derived_port("slurm", 4711, 0)
     22413

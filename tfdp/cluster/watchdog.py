@@ -1,4 +1,4 @@
-"""A thread that gives signs of life, looks for those of the others, and keeps the deadline."""
+"""The watchdog thread: it gives signs of life, checks the others', and keeps the deadline."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tfdp.cluster.board import Board
 from tfdp.cluster.ranks import ranks_in_words
 from tfdp.errors import CollectiveTimeoutError, RankMismatchError
 
-# What a last sign said may be over by now.
+# The number of periods that a state must last before it is judged, as signs may be out of date.
 _PERIODS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Where a process is in its collectives.
+    """The place of a process in its sequence of collectives.
 
     Attributes:
-      steps: Replica functions begun.
-      begun: Collectives begun, over all groups and local replicas.
-      done: Collectives done.
-      operation: The one begun last.
-      error: What this process ended a step with and goes on from, where the others did not.
-      settings: What each rank decides for itself, and all must decide alike, by its name; JSON.
+      steps: The number of replica functions begun.
+      begun: The number of collectives begun, over all groups and local replicas.
+      done: The number of collectives done.
+      operation: The collective begun last.
+      error: The error with which this process, and not the others, ended a step and goes on.
+      settings: By name what each rank decides for itself and all must decide alike; JSON.
     """
 
     steps: int = 0
@@ -46,29 +46,29 @@ class Progress:
 
 
 def _where(sign: dict[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """The step, and what is waited for; collectives begun at once may end in any order."""
+    """Returns the step and what is waited for; collectives begun at once may end in any order."""
     inside = sign["begun"] > sign["done"]
     return sign["steps"], ("a collective",) if inside else tuple(sign["waits"])
 
 
 class Watchdog:
-    """Calls `board.fail` or `board.lose` where waiting on would be vain.
+    """The thread that calls `board.fail` or `board.lose` where further waiting would be vain.
 
     - A rank that gives no sign of life for `silence_seconds` is lost: stopped, or unreachable, or
-      in a C function that lets no other Python thread run for so long. Rank 0 watches all; the
-      others watch rank 0.
-    - A rank that ended a step with an error and did not end itself is lost to a process that waits
-      for it meanwhile: it will not come to what the others wait in.
-    - Where every rank waits, but not all in the same place, each waits for another one for ever; if
-      they have differing settings, these are named.
+      in a C function that lets no other Python thread run for so long. Rank 0 watches all ranks;
+      the others watch rank 0.
+    - A rank that went on after a step ended with an error is lost to a process that waits for it
+      meanwhile, since the rank will not come to the collective that the others wait in.
+    - Where every rank waits, but not all in the same place, they wait for each other for ever. If
+      settings differ between the ranks, these are named.
     - A collective of this process that is not done after the board's `timeout_seconds` fails, and
-      the ranks that did not come to it are named.
+      the ranks that did not take part are named.
 
     Args:
-      board: Where signs are given.
-      progress: Asked once a period, from the watchdog's thread.
-      silence_seconds: See above.
-      period_seconds: Between two signs.
+      board: The board that the signs are sent by.
+      progress: Called once a period, from the watchdog's thread.
+      silence_seconds: The longest time between two signs of a rank that is not lost.
+      period_seconds: The time between two signs of this process.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Watchdog:
                 return
 
     def _check_errors(self, progress: Progress) -> None:
-        """Gives up a rank that went on from an error of its own, if this process waits for it."""
+        """Gives up a rank that went on after an error of its own, if this process waits for it."""
         ended, signs = self._board.ended(), self._board.signs()
         went_on = [
             rank for rank, (_, sign) in signs.items() if sign.get("error") and rank not in ended
@@ -158,7 +158,7 @@ class Watchdog:
         )
 
     def _check_settings(self) -> None:
-        """Names what differs where the ranks wait for each other."""
+        """Names the settings that differ where the ranks wait for each other."""
         given = self._board.signs() | {self._board.rank: (0.0, self._own)}
         fresh = all(age < _PERIODS * self._period_seconds for age, _ in given.values())
         signs = {rank: sign for rank, (_, sign) in sorted(given.items())}

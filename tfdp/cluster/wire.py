@@ -1,6 +1,6 @@
-"""Messages between the processes of a cluster: a JSON header and raw bytes, length first.
+"""The messages between the processes of a cluster: a JSON header and raw bytes, lengths first.
 
-No pickle: what arrives from the network is data, never code.
+Pickle is not used: what arrives from the network is data, never code.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class NoMessageError(ConnectionError):
-    """What arrived is no message of tfdp."""
+    """An error for bytes that are no message of tfdp."""
 
     def __init__(self) -> None:
         super().__init__("what arrived is no message of tfdp")
 
 
 def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """The bytes of one message.
+    """Returns the bytes of one message.
 
     >>> frame({"type": "bye"})
     b'\\x00\\x00\\x00\\x0f\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00{"type": "bye"}'
@@ -37,14 +37,14 @@ def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
 async def read(
     reader: asyncio.StreamReader, most_bytes: float = math.inf
 ) -> tuple[dict[str, Any], bytes]:
-    """The next message of a stream.
+    """Returns the next message of a stream.
 
     Args:
       reader: The stream.
-      most_bytes: A longer message is not read.
+      most_bytes: The length above which a message is not read.
 
     Raises:
-      NoMessageError: What arrived is something else, or too long, or nested too deep.
+      NoMessageError: The bytes are no message, too long a one, or one that is nested too deeply.
       ConnectionError: The other side is gone.
     """
     try:
@@ -58,10 +58,10 @@ async def read(
 
 
 def field(header: dict[str, Any], name: str, kind: type[T]) -> T:
-    """What a message says under `name`.
+    """Returns the value that a message has under `name`, of type `kind`.
 
     Raises:
-      NoMessageError: It is missing, or of another type.
+      NoMessageError: The value is missing, or of another type.
 
     >>> field({"rank": 1}, "rank", int)
     1

@@ -1,4 +1,4 @@
-"""One demo run from its options to its verdict."""
+"""One run of the demo, from its options to its verdict."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tfdp.demo.train import TrainingRun, steps_per_epoch, train
 from tfdp.verification.compare import difference, largest
 
 # Sums in another order differ in the last bit of float32 (6e-8), and training amplifies that. One
-# device that is given each batch's examples in reverse ended 5e-7 from itself after the 184 steps
-# of the digits and 4e-6 after the 1,876 of Fashion-MNIST; two replicas ended 5e-7 and 2e-5 from one
-# device (single runs on CPU). The bound leaves room above these, and is far below what other
-# training does: two replicas of stock MirroredStrategy ended 6e-2 away on the digits.
+# device that was given each batch's examples in reverse ended 5e-7 from itself after the 184 steps
+# of the digits and 4e-6 after the 1,876 of Fashion-MNIST. Two replicas ended 5e-7 and 2e-5 from one
+# device (single runs on CPU). The bound leaves room above these, and is far below the difference of
+# other training: two replicas of stock MirroredStrategy ended 6e-2 away on the digits.
 RELATIVE_BOUND = 1e-4
 
 
@@ -35,16 +35,15 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
     """Trains twice, prints the comparison and draws the curves.
 
     Args:
-        options: what to train, and on how many replicas.
-        console: where to print; by default standard output.
+      options: The options that say what to train, and on how many replicas.
+      console: The console to print to; by default standard output.
 
     Returns:
-        The exit code: 0, or 1 where the weights differ by more than
-        :data:`RELATIVE_BOUND` of the largest weight; the launcher's where a
-        process failed.
+      The exit code: 0, or 1 where the weights differ by more than :data:`RELATIVE_BOUND` of the
+      largest weight; the launcher's where a process failed.
 
     Raises:
-        tfdp.demo.images.DataUnavailableError: the images cannot be had.
+      tfdp.demo.images.DataUnavailableError: The images cannot be had.
     """
     console = console or Console()
     try:
@@ -65,7 +64,7 @@ def run(options: DemoOptions, console: Console | None = None) -> int:
 
 
 def _train_both(options: DemoOptions, console: Console) -> dict[str, TrainingRun]:
-    """Both runs, by their names: one device first."""
+    """Returns both runs by their names, the one on one device first."""
     in_processes = options.processes > 1
     devices = prepare_devices(1 if in_processes else options.replicas)
     data = load(options.dataset)
@@ -94,11 +93,10 @@ def _train_both(options: DemoOptions, console: Console) -> dict[str, TrainingRun
 
 
 def _name(options: DemoOptions) -> str:
-    """What the second run is called.
+    """Returns the name of the second run.
 
-    Example:
-        >>> _name(DemoOptions(replicas=4, processes=2))
-        '4 replicas, 2 processes'
+    >>> _name(DemoOptions(replicas=4, processes=2))
+    '4 replicas, 2 processes'
     """
     if options.processes == 1:
         return f"{options.replicas} replicas"

@@ -17,15 +17,14 @@ class DemoOptions:
     """The choices of one demo run.
 
     Raises:
-        ValueError: a value is out of its range.
+      ValueError: A value is out of its range.
 
-    Example:
-        >>> DemoOptions(replicas=4).epochs
-        8
+    >>> DemoOptions(replicas=4).epochs
+    8
     """
 
     dataset: str = option("digits", "real images (%(default)s)", choices=tuple(_EPOCHS))
-    # In all processes together. Like `epochs`, it is known when the options are made.
+    # The number in all processes together. Like `epochs`, it is set once the options are made.
     replicas: int = option(None, "GPUs, or logical CPU devices (2, or as many as processes)")
     epochs: int = option(None, "8 for digits, 2 for fashion_mnist", at_least=1, example="1")
     batch_size: int = option(64, "the global batch (%(default)s)")
@@ -71,7 +70,7 @@ class DemoOptions:
 
     @property
     def replicas_per_process(self) -> int:
-        """How many of the replicas each process has."""
+        """The number of replicas that each process has."""
         return self.replicas // self.processes
 
 

@@ -1,4 +1,4 @@
-"""Devices for the replicas: GPUs where there are enough, else logical CPU devices."""
+"""The devices of the replicas: GPUs if there are enough, else logical CPU devices."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import tensorflow as tf
 
 
 def prepare_devices(replicas: int) -> list[str]:
-    """Makes sure of `replicas` devices of one kind, and hides the GPUs if there are too few.
+    """Ensures `replicas` devices of one kind, and hides the GPUs if there are too few.
 
-    Call it before TensorFlow touches a device.
+    Call this function before TensorFlow touches a device.
 
     Returns:
-        Device names such as `["CPU:0", "CPU:1"]`, `replicas` of them. The first is also where an
-        unplaced model runs.
+      The names of `replicas` devices, such as `["CPU:0", "CPU:1"]`. An unplaced model runs on the
+      first one, too.
 
     Raises:
-        RuntimeError: TensorFlow has already fixed its devices, and there are too few.
+      RuntimeError: TensorFlow has already fixed its devices, and there are too few.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) >= replicas:

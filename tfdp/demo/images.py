@@ -8,25 +8,25 @@ import pathlib
 
 import numpy as np
 
-# Where Debian's and Ubuntu's package `dataset-fashion-mnist` puts its files.
+# The folder where Debian's and Ubuntu's package `dataset-fashion-mnist` puts its files.
 DEBIAN_FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 _IDX_UINT8 = 0x08
 
 
 class DataUnavailableError(RuntimeError):
-    """The images are neither on this machine nor to be had over the network."""
+    """An error where the images are neither on this machine nor available over the network."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageData:
-    """Labelled grey images.
+    """A data set of labelled grey images.
 
     Args:
-        train_images: float32 in [0, 1], shape (examples, height, width, 1).
-        train_labels: int32 in [0, 10), shape (examples,).
-        test_images: as `train_images`; not used for training.
-        test_labels: as `train_labels`.
+      train_images: Float32 in [0, 1], shape (examples, height, width, 1).
+      train_labels: Int32 in [0, 10), shape (examples,).
+      test_images: Images like `train_images`, not used for training.
+      test_labels: Labels like `train_labels`.
     """
 
     train_images: np.ndarray
@@ -39,12 +39,11 @@ def load(name: str) -> ImageData:
     """Loads `"digits"` or `"fashion_mnist"`.
 
     Raises:
-        DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded, or
-            scikit-learn, for the digits, is not installed.
+      DataUnavailableError: Fashion-MNIST is not on this machine and cannot be downloaded, or
+        scikit-learn, for the digits, is not installed.
 
-    Example:
-        >>> load("digits").train_images.shape
-        (1437, 8, 8, 1)
+    >>> load("digits").train_images.shape
+    (1437, 8, 8, 1)
     """
     return {"digits": _load_digits, "fashion_mnist": _load_fashion_mnist}[name]()
 
@@ -53,10 +52,10 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     """Reads a gzipped IDX file of bytes, the format in which MNIST and its kin are published.
 
     Returns:
-        A uint8 array of the shape that the file states.
+      A uint8 array of the shape that the file states.
 
     Raises:
-        ValueError: the file is not an IDX file of bytes, or is cut short.
+      ValueError: The file is not an IDX file of bytes, or is cut short.
     """
     with gzip.open(path, "rb") as file:
         content = file.read()
@@ -130,5 +129,5 @@ def _download_fashion_mnist():
 
 
 def _scale(images: np.ndarray) -> np.ndarray:
-    # In float32 from the start: float64 would take twice the memory of what is kept.
+    # The images are float32 from the start: float64 would take twice the memory.
     return images[..., np.newaxis].astype(np.float32) / np.float32(255)

@@ -22,10 +22,10 @@ def plot_curves(runs: Mapping[str, TrainingRun], title: str, path: pathlib.Path)
     """Draws loss and accuracy per epoch, on the training and the test split, as a PNG.
 
     Args:
-        runs: two runs by their names; the first is drawn broad, the second thin and dashed on
-            top, so that both can be seen where they agree.
-        title: the figure's title.
-        path: the file to write.
+      runs: Two runs by their names. The first is drawn broad, the second thin and dashed on top, so
+        that both can be seen where they agree.
+      title: The figure's title.
+      path: The path of the file to write.
     """
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)

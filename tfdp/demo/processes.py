@@ -1,4 +1,4 @@
-"""The demo's second run in several processes: started as a cluster, its result read from a file."""
+"""The demo's second run in several processes: a cluster, whose result is read from a file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tfdp.demo.demo_command import DemoOptions
 from tfdp.demo.train import TrainingRun
 from tfdp.files import temporary_folder
 
-# What is in the folder that the ranks are told of.
+# The files in the folder that the ranks are told of.
 OPTIONS, STEPS, RESULT = "options.pickle", "steps", "result.pickle"
 
 _LOOK_EVERY_SECONDS = 0.2
 
-# What TensorFlow logs as information before it has read how much it should log.
+# Lines that TensorFlow logs as information before it has read how much it should log.
 _CHATTER = re.compile(r"\[\d+\] (I\d{4} |WARNING: All log messages before )")
 
 
 class RanksFailedError(RuntimeError):
-    """A rank of the run did not end well; the launcher has said which one, and its last error.
+    """An error where a rank failed; the launcher has printed which one, and its last error.
 
     Args:
-        exit_code: the launcher's, not 0.
+      exit_code: The launcher's exit code, not 0.
     """
 
     def __init__(self, exit_code: int) -> None:
@@ -43,15 +43,16 @@ def train_in_processes(
     """Trains as :func:`tfdp.demo.train.train` does, in `options.processes` processes.
 
     1. `tfdp.launch` starts :mod:`tfdp.demo.rank` in each, with a `TF_CONFIG` of loopback addresses.
-    2. Rank 0 leaves a byte in a file after each step, and its :class:`TrainingRun` at the end.
+    2. Rank 0 appends a byte to a file after each step, and leaves its :class:`TrainingRun` at the
+       end.
     3. This process reads both.
 
     Args:
-        options: what to train, and on how many replicas and processes.
-        on_steps: called now and then, in another thread, with the number of steps done.
+      options: The options that say what to train, and on how many replicas and processes.
+      on_steps: Called repeatedly, in another thread, with the number of steps done.
 
     Raises:
-        RanksFailedError: a rank failed, or the run was interrupted.
+      RanksFailedError: A rank failed, or the run was interrupted.
     """
     with temporary_folder() as name:
         folder = pathlib.Path(name)
@@ -71,13 +72,13 @@ def train_in_processes(
 
 
 def rank_command(folder: pathlib.Path) -> tuple[str, ...]:
-    """The words that start a rank."""
+    """Returns the words that start a rank."""
     return (sys.executable, "-m", "tfdp.demo.rank", str(folder))
 
 
 @contextlib.contextmanager
 def _watching(path: pathlib.Path, on_steps: Callable[[int], None]) -> Iterator[None]:
-    """Calls `on_steps` whenever the file has grown."""
+    """Calls `on_steps` with the file's size repeatedly until the block ends, and once more then."""
     stop = threading.Event()
 
     def look() -> None:
@@ -99,7 +100,7 @@ def _watching(path: pathlib.Path, on_steps: Callable[[int], None]) -> Iterator[N
 
 
 class _WithoutChatter:
-    """Standard error for the launcher: whole lines of bytes, to a stream that a bar is drawn on."""
+    """Standard error for the launcher, which passes on all lines but TensorFlow's early ones."""
 
     def __init__(self, stream: TextIO) -> None:
         self.buffer = self

@@ -2,7 +2,7 @@
 
     python -m tfdp.demo.rank FOLDER
 
-:mod:`tfdp.demo.processes` leaves the options in FOLDER, and reads what rank 0 leaves there.
+:mod:`tfdp.demo.processes` leaves the options in FOLDER, and reads the files that rank 0 leaves.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tfdp.demo.train import train
 
 
 def run(folder: pathlib.Path) -> None:
-    """Trains with all other ranks; rank 0 leaves a byte for each step, and the result, in `folder`.
+    """Trains with all other ranks; rank 0 leaves a byte per step, and the result, in `folder`.
 
     Raises:
-        RankMismatchError: the ranks do not end with the same weights, bit for bit.
+      RankMismatchError: The ranks do not end with the same weights, bit for bit.
     """
     options: DemoOptions = pickle.loads((folder / OPTIONS).read_bytes())
     strategy = tfdp.DataParallelStrategy()

@@ -17,13 +17,13 @@ from tfdp.demo.images import ImageData
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRun:
-    """What one training leaves behind.
+    """The result of one training.
 
     Args:
-        history: for `loss`, `accuracy`, `val_loss` and `val_accuracy` (the test split), a value
-            per epoch.
-        step_seconds: duration of every step after the first, which includes tracing.
-        weights: the model's weights, float32.
+      history: The values per epoch of `loss`, `accuracy`, `val_loss` and `val_accuracy` (on the
+        test split).
+      step_seconds: The duration of every step after the first, which includes tracing.
+      weights: The model's weights, float32.
     """
 
     history: dict[str, list[float]]
@@ -32,26 +32,26 @@ class TrainingRun:
 
     @property
     def test_accuracy(self) -> float:
-        """Accuracy on the test split after the last epoch, in [0, 1]."""
+        """The accuracy on the test split after the last epoch, in [0, 1]."""
         return self.history["val_accuracy"][-1]
 
     @property
     def median_step_seconds(self) -> float:
-        """Median duration of the steps after the first."""
+        """The median duration of the steps after the first."""
         return statistics.median(self.step_seconds)
 
 
 def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
-    """A small convolutional network for images of 10 classes, compiled.
+    """Builds and compiles a small convolutional network for images of 10 classes.
 
-    Everything in it is a function of the global batch and the seed, Dropout too, and is smooth, so
-    that rounding errors stay rounding errors: BatchNormalization is synchronized; GELU instead of
-    ReLU, at whose kink a last bit decides whether a gradient passes (one device with reversed
-    batches then ends 1e-2 from itself); SGD with momentum instead of Adam, which divides small
-    gradients by their own size.
+    All of it, Dropout included, is a function of the global batch and the seed, and is smooth, so
+    that rounding errors stay rounding errors. BatchNormalization is synchronized. GELU takes the
+    place of ReLU, at whose kink a last bit decides whether a gradient passes (one device with
+    reversed batches then ends 1e-2 from itself), and SGD with momentum that of Adam, which divides
+    small gradients by their own size.
 
     Args:
-        image_shape: (height, width, channels).
+      image_shape: The shape (height, width, channels).
     """
     layers = keras.layers
     model = keras.Sequential(
@@ -88,12 +88,12 @@ def train(
     """Trains the network; the same `seed` gives the same initial weights and order of examples.
 
     Args:
-        data: the images.
-        strategy: a strategy, or None for one device.
-        epochs: passes over the training split.
-        batch_size: the global batch size.
-        seed: of weights and order.
-        on_step: called after every step.
+      data: The images.
+      strategy: A strategy, or None for one device.
+      epochs: The number of passes over the training split.
+      batch_size: The global batch size.
+      seed: The seed of the weights and the order.
+      on_step: Called after every step.
     """
     keras.utils.set_random_seed(seed)
     examples = len(data.train_images)
@@ -121,12 +121,12 @@ def train(
 
 
 def steps_per_epoch(data: ImageData, batch_size: int) -> int:
-    """Number of global batches in an epoch; the last one may be short."""
+    """Returns the number of global batches in an epoch; the last one may be short."""
     return -(-len(data.train_images) // batch_size)
 
 
 class _StepClock(keras.callbacks.Callback):
-    """Times each step until its loss is known on the host."""
+    """A callback that times each step until its loss is known on the host."""
 
     def __init__(self, on_step: Callable[[], object]):
         super().__init__()

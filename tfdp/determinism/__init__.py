@@ -1,6 +1,6 @@
-"""Runs that repeat bit for bit: `tfdp.enable_determinism`, and what the other parts ask about it.
+"""Determinism: runs that repeat bit for bit by `tfdp.enable_determinism`, and questions about them.
 
-Importing it loads neither TensorFlow nor Keras.
+Importing this package loads neither TensorFlow nor Keras.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Every private Keras name that determinism needs, each with its reason.
+"""The private Keras names that determinism needs, each with its reason.
 
 Tested with Keras 3.15.1. `tests/determinism/test_private_names.py` fails when one of them moves.
 """
 
-# The counts by which Keras names layers: there are some once a layer, or a model, was made.
+# The counts by which Keras names layers: they are not empty once a layer or a model was made.
 from keras.src.backend.common.global_state import get_global_attribute
 
-# What `keras.utils.set_random_seed` was given: there is no public way to read it.
+# The seed that `keras.utils.set_random_seed` was given: there is no public way to read it.
 from keras.src.utils.rng_utils import get_random_seed
 
 __all__ = ["get_random_seed", "named_objects"]
 
 
 def named_objects() -> list[str]:
-    """What Keras has made since it was imported, or since `clear_session`, and named by itself."""
+    """Returns the names that Keras has given since its import, or since `clear_session`."""
     return sorted(get_global_attribute("object_name_uids") or ())

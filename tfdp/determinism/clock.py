@@ -1,4 +1,4 @@
-"""A clock in graphs, that TensorFlow's determinism does not forbid."""
+"""A clock in graphs that TensorFlow's determinism does not forbid."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tfdp.determinism._tensorflow import is_op_determinism_enabled
 
 
 def seconds_in_graph() -> tf.Tensor:
-    """Seconds since some moment, when the graph gets there; a float64 scalar.
+    """Returns the seconds since some moment, at the time the graph runs; a float64 scalar.
 
-    `tf.timestamp` raises FailedPreconditionError under `tf.config.experimental.
-    enable_op_determinism`, as its value differs from run to run. A clock's value never gets into
-    what is trained, so where determinism is on, Python's is asked.
+    `tf.timestamp` raises FailedPreconditionError under
+    `tf.config.experimental.enable_op_determinism`, as its value differs from run to run. A clock's
+    value never gets into what is trained, so where determinism is on, Python's clock is read.
 
-    Cost: nothing to speak of; under determinism a call of Python, some 50 us.
+    Cost: negligible; under determinism a call of Python, some 50 us.
 
     >>> clock = tf.function(lambda: seconds_in_graph())
     >>> bool(clock() <= clock())

@@ -1,4 +1,4 @@
-"""`tfdp.enable_determinism`."""
+"""The function `tfdp.enable_determinism`."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ _SEEDS = 2**32  # as many as `numpy.random.seed` takes
 def enable_determinism(seed: int) -> None:
     """Makes a repeated run bit-equal: weights and logs, on one machine and cluster shape.
 
-    It is to be called first, after the imports, and on every rank with the same seed:
+    Call it first, after the imports, and on every rank with the same seed. It has three effects:
 
     1. `keras.utils.set_random_seed(seed)`: initial weights, dropout, augmentation by layers,
        `fit`'s shuffling, `Dataset.shuffle`, Python's `random` and NumPy's global generator follow
-       from it.
-    2. `tf.config.experimental.enable_op_determinism()`: operations whose threads would add in the
-       order in which they come add in a fixed one, or raise `UnimplementedError`; `tf.data` keeps
-       its order whatever `deterministic=` says; random operations without any seed raise.
+       from the seed.
+    2. `tf.config.experimental.enable_op_determinism()`: operations whose threads would add values
+       as they arrive add them in a fixed order, or raise `UnimplementedError`; `tf.data` keeps its
+       order whatever `deterministic=` says; random operations without any seed raise.
     3. Strategies compare the seed over the ranks, and refuse `topology="auto"` unless
-       `TFDP_TOPOLOGY_FILE` keeps what it decided: it measures, and would sum in another order where
-       it measures otherwise. The other topologies sum in an order that is always the same.
+       `TFDP_TOPOLOGY_FILE` keeps its decision: "auto" measures, and other measurements would lead
+       to another order of summation. The order of the other topologies is always the same.
 
     Equal runs need the same program, data, versions, number of replicas and processes, kind of
     machine and number of threads (which follow from the cores that a process may use, unless
-    `TF_NUM_INTRAOP_THREADS` is set); `tfdp.write_manifest` records these. Out of reach are
-    generators that are made without a seed (`numpy.random.default_rng()`), the order of Python's
-    sets of strings (set `PYTHONHASHSEED`), and what threads of the program's own draw from one
-    generator in turn, such as a `PyDataset` with `workers` above 1: derive a seed from the index.
+    `TF_NUM_INTRAOP_THREADS` is set); `tfdp.write_manifest` records these. This function cannot
+    control generators that are made without a seed (`numpy.random.default_rng()`), the order of
+    Python's sets of strings (set `PYTHONHASHSEED`), or what the program's own threads draw from one
+    generator in turn, as with a `PyDataset` with `workers` above 1: derive a seed from the index.
 
     Cost: on CPU a step takes as long as without; GPUs have slower algorithms for some operations.
-    `tf.data` runs a map that calls Python, or is random by state, on one core, and all other maps
-    as well where one calls Python, and prefetches nothing then. `tfdp.data.pipeline` calls Python
-    for its order: on 2 cores its `map_fn` went through half as many examples a second.
+    `tf.data` runs a map that calls Python, or is random by state, on one core. Where one map calls
+    Python, `tf.data` runs all other maps on one core, too, and prefetches nothing.
+    `tfdp.data.pipeline` calls Python for its order: on 2 cores its `map_fn` went through half as
+    many examples a second.
 
     A second call sets the seeds again, as for a second training in one process.
 
     Args:
-      seed: A whole number from 0 up to and without 2**32.
+      seed: A whole number from 0 to 2**32 - 1.
 
     Raises:
       TypeError: `seed` is no whole number.
-      ValueError: It is out of range.
-      RuntimeError: It is the first call and comes too late: a strategy of tfdp or something of
-        Keras was made, which may have drawn random numbers or measured.
+      ValueError: `seed` is out of range.
+      RuntimeError: The first call comes too late: a strategy of tfdp or an object of Keras was
+        made, which may have drawn random numbers or measured.
 
     >>> import subprocess, sys
     >>> program = (

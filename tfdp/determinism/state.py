@@ -1,4 +1,4 @@
-"""Which seed the process was given, and whether a strategy was made. Imports no TensorFlow."""
+"""The seed that the process was given, and whether it made a strategy. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _STATE = _State()
 
 
 def chosen_seed() -> int | None:
-    """What `enable_determinism` was last given; None where it was not called."""
+    """Returns the seed that `enable_determinism` was last given; None if it was not called."""
     return _STATE.seed
 
 
 def choose_seed(seed: int) -> None:
-    """Notes what `enable_determinism` was given."""
+    """Notes the seed that `enable_determinism` was given."""
     _STATE.seed = seed
 
 
 def note_strategy_made() -> None:
-    """Called by each strategy of tfdp."""
+    """Notes that a strategy of tfdp was made; each strategy calls it."""
     _STATE.strategy_made = True
 
 
 def strategy_was_made() -> bool:
-    """Whether this process has made a strategy of tfdp."""
+    """Returns whether this process has made a strategy of tfdp."""
     return _STATE.strategy_made
 
 
 def seeds() -> dict[str, Any]:
-    """The random state of the process, as far as it can be known; JSON.
+    """Returns the random state of the process, as far as it can be known; JSON.
 
     Returns:
-      `seed`: the number; None where none was set. `set_by`: the function that it was given to;
-      `tf.random.set_seed` may be tfdp's own call, which in a cluster gives all ranks rank 0's.
-      `deterministic`: whether TensorFlow's operations are. What was given to `random.seed` or
-      `numpy.random.seed` cannot be read.
+      `seed`: the number; None if none was set. `set_by`: the function that it was given to;
+      `tf.random.set_seed` may be tfdp's own call, which in a cluster gives all ranks rank 0's seed.
+      `deterministic`: whether TensorFlow's operations are. The seeds that `random.seed` or
+      `numpy.random.seed` were given cannot be read.
 
     >>> sorted(seeds())
     ['deterministic', 'seed', 'set_by']

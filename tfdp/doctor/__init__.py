@@ -1,4 +1,4 @@
-"""`tfdp doctor`: what this installation and this cluster are, whether they work, what to change.
+"""The command `tfdp doctor`: it checks this installation and this cluster, and says what to change.
 
 Importing this package or its :mod:`tfdp.doctor.doctor_command` loads neither TensorFlow nor NumPy.
 """

@@ -13,11 +13,10 @@ class DoctorOptions:
     """The choices of one examination.
 
     Raises:
-        ValueError: a value is out of its range.
+      ValueError: A value is out of its range.
 
-    Example:
-        >>> DoctorOptions(megabytes=4).large_elements
-        1000000
+    >>> DoctorOptions(megabytes=4).large_elements
+    1000000
     """
 
     megabytes: int = option(
@@ -35,7 +34,7 @@ class DoctorOptions:
 
     @property
     def large_elements(self) -> int:
-        """Numbers (float32) in the large all-reduce."""
+        """The count of numbers (float32) in the large all-reduce."""
         return self.megabytes * 10**6 // 4
 
 

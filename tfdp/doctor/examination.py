@@ -1,4 +1,4 @@
-"""Examines this installation and this cluster, from the options to the exit code."""
+"""The examination of this installation and this cluster, from the options to the exit code."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _INSTALL = (
 
 
 def run(options: DoctorOptions) -> int:
-    """Examines this process and its cluster. Rank 0 prints; the others only what fails on them.
+    """Examines this process and its cluster. Rank 0 prints; the others print only their failures.
 
     Returns:
-        The exit code: 0, also where there are hints; 1 where a check failed.
+      The exit code: 0, also where there are hints; 1 where a check failed.
     """
     environment = facts_.chosen(os.environ)
     try:
@@ -100,7 +100,7 @@ def _of_all(strategy: Any, subject: str, own: dict[str, Any]) -> list[dict[str, 
 
 
 def _cause(strategy: Any, error: Exception) -> str:
-    """Returns what the board says of a failure, which tells more than TensorFlow's error."""
+    """Returns the failure that the board knows, which says more than TensorFlow's error."""
     from tfdp.replicas import processes_of
 
     failure = processes_of(strategy).failure(within_seconds=3.0)
@@ -126,7 +126,7 @@ def _print(lines: Any) -> None:
 
 
 def _failed(text: str) -> int:
-    for option in ("startup_timeout_seconds", "timeout_seconds"):  # here both are one
+    for option in ("startup_timeout_seconds", "timeout_seconds"):  # here both are one option
         text = text.replace(f"`{option}`", "`--timeout`")
     print(f"tfdp doctor: error: {text}", file=sys.stderr, flush=True)
     return 1

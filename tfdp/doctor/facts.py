@@ -1,4 +1,4 @@
-"""The facts that a rank knows of itself and what it measured, which it sends as JSON."""
+"""The facts that a rank knows of itself and its measurements, which it sends as JSON."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ VARIABLES = (
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What one rank knows of itself.
+    """The facts that one rank knows of itself.
 
     Args:
-        rank: its number.
-        host: the name of its host.
-        pid: its process.
-        versions: of Python and the packages, None for one that is not installed.
-        cores: the numbers of the cores that it may use.
-        devices: of its replicas, such as `CPU:0`.
-        gpus: how many of the host's GPUs NVIDIA's driver shows to it.
-        built_with_cuda: whether its TensorFlow can use GPUs.
-        environment: the variables of :data:`VARIABLES` that are set.
+      rank: The rank.
+      host: The name of its host.
+      pid: The id of its process.
+      versions: The versions of Python and the packages, None for one that is not installed.
+      cores: The numbers of the cores that it may use.
+      devices: The devices of its replicas, such as `CPU:0`.
+      gpus: The number of the host's GPUs that NVIDIA's driver shows to it.
+      built_with_cuda: Whether its TensorFlow can use GPUs.
+      environment: The variables of :data:`VARIABLES` that are set.
     """
 
     rank: int = 0
@@ -54,7 +54,7 @@ class Facts:
         return any(device.startswith("GPU") for device in self.devices)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what :meth:`from_json` takes."""
+        """Returns the object that :meth:`from_json` takes."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -65,14 +65,14 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The medians of what one rank measured.
+    """The medians of the times that one rank measured.
 
     Args:
-        round_trip_seconds: from a message of this rank to those of all others, by rank 0; None in
-            one process.
-        small_seconds: an all-reduce of 4 bytes; None for one replica.
-        large_seconds: the large all-reduce; None for one replica.
-        right: whether both results were the sums; None for one replica.
+      round_trip_seconds: The time from a message of this rank to the arrival of all others'
+        messages, by way of rank 0; None in one process.
+      small_seconds: The time of an all-reduce of 4 bytes; None for one replica.
+      large_seconds: The time of the large all-reduce; None for one replica.
+      right: Whether both results were the sums; None for one replica.
     """
 
     round_trip_seconds: float | None = None
@@ -85,10 +85,10 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
     """Returns the facts of this process.
 
     Args:
-        rank: its number.
-        devices: of its replicas, with their full names or short ones.
-        built_with_cuda: see :class:`Facts`.
-        environment: those of :data:`VARIABLES` that the user has set.
+      rank: The rank of this process.
+      devices: The devices of its replicas, with their full names or short ones.
+      built_with_cuda: Whether TensorFlow can use GPUs.
+      environment: The variables of :data:`VARIABLES` that the user has set.
     """
     return Facts(
         rank=rank,
@@ -106,8 +106,7 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
 def chosen(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables of :data:`VARIABLES` that are set.
 
-    Example:
-        >>> chosen({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root"})
-        {'TF_NUM_INTEROP_THREADS': '8'}
+    >>> chosen({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root"})
+    {'TF_NUM_INTEROP_THREADS': '8'}
     """
     return {name: environ[name] for name in VARIABLES if name in environ}

@@ -1,4 +1,4 @@
-"""Hints at what is off, each with its fix; pure functions of what the ranks say of themselves."""
+"""The hints at what is wrong, each with its fix: pure functions of the ranks' facts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MALLOC_BYTES = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Hint:
-    """Something to change.
+    """A recommendation of something to change.
 
     Args:
-        text: what should hold, what was found, and the fix.
-        ranks: whom it is about.
+      text: What should hold, what was found, and the fix.
+      ranks: The ranks that the hint is about.
     """
 
     text: str
@@ -29,12 +29,11 @@ class Hint:
 
 
 def hints(ranks: Sequence[Facts]) -> list[Hint]:
-    """Returns all hints about these ranks, which are the whole cluster; the same one only once.
+    """Returns all hints about these ranks, which are the whole cluster; equal hints are joined.
 
-    Example:
-        >>> [hint] = hints([Facts(environment={"TF_NUM_INTEROP_THREADS": "2"})])
-        >>> hint.text
-        'TF_NUM_INTEROP_THREADS should be at least 8 on CPU devices, but is 2: ...'
+    >>> [hint] = hints([Facts(environment={"TF_NUM_INTEROP_THREADS": "2"})])
+    >>> hint.text
+    'TF_NUM_INTEROP_THREADS should be at least 8 on CPU devices, but is 2: ...'
     """
     found: dict[str, list[int]] = {}
     for facts in ranks:
@@ -154,7 +153,7 @@ def _of_host(neighbours: Sequence[Facts]) -> Iterator[str]:
 
 
 def _threads(facts: Facts, variable: str) -> int:
-    """Returns how many threads a setting means: one per core where it is no number above 0."""
+    """Returns the number of threads that a setting means: one per core unless it is above 0."""
     text = facts.environment.get(variable, "")
     return int(text) if text.isdecimal() and int(text) > 0 else len(facts.cores)
 
@@ -162,9 +161,8 @@ def _threads(facts: Facts, variable: str) -> int:
 def described(hint: Hint, world_size: int) -> str:
     """Returns a hint as it is printed.
 
-    Example:
-        >>> described(Hint("Do this.", (0, 2)), world_size=3)
-        'hint (ranks 0, 2): Do this.'
+    >>> described(Hint("Do this.", (0, 2)), world_size=3)
+    'hint (ranks 0, 2): Do this.'
     """
     if world_size == 1:
         return f"hint: {hint.text}"

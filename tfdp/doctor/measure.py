@@ -18,7 +18,7 @@ from tfdp.replicas import ProcessGroup, processes_of
 _ROUND_TRIPS = 20
 _SMALL_RUNS = 20
 _LARGE_RUNS = 5
-_PERIOD = 251  # of the numbers that are summed: their sums are exact in float32
+_PERIOD = 251  # of the summed numbers; their sums are exact in float32
 
 
 def measure(strategy: Any, large_elements: int, timeout_seconds: float) -> Measurement:
@@ -27,14 +27,14 @@ def measure(strategy: Any, large_elements: int, timeout_seconds: float) -> Measu
     Cost: 20 round trips, 22 small all-reduces and 7 large ones of float32.
 
     Args:
-        strategy: a `tfdp.DataParallelStrategy`.
-        large_elements: numbers in the large all-reduce.
-        timeout_seconds: the limit of all checks together in one process; in a cluster the
-            strategy keeps its own.
+      strategy: A `tfdp.DataParallelStrategy`.
+      large_elements: The count of numbers in the large all-reduce.
+      timeout_seconds: The limit of all checks together in one process; in a cluster the strategy's
+        own limit holds.
 
     Raises:
-        tf.errors.OpError: an all-reduce failed, or did not end in time.
-        RuntimeError: another rank was lost, or is late.
+      tf.errors.OpError: An all-reduce failed, or did not end in time.
+      RuntimeError: Another rank was lost, or is late.
     """
     processes = processes_of(strategy)
     alone = processes.world_size == 1
@@ -62,8 +62,8 @@ def _round_trip(processes: ProcessGroup) -> float:
 def _all_reduce(strategy: Any, elements: int, runs: int) -> tuple[float, bool]:
     """Returns the seconds of one all-reduce over all replicas, and whether the sums are right.
 
-    Each replica has other numbers, and neighbouring ones differ: pieces that arrive at a wrong
-    place show.
+    Each replica has other numbers, and neighbouring numbers differ, so that pieces which arrive at
+    a wrong place show.
     """
     replicas = strategy.num_replicas_in_sync
     ramp = np.arange(elements) % _PERIOD
@@ -81,7 +81,7 @@ def _all_reduce(strategy: Any, elements: int, runs: int) -> tuple[float, bool]:
     def run() -> Any:
         results = strategy.experimental_local_results(summed(own))
         for result in results:
-            result[:1].numpy()  # a GPU's work has ended only when something of it is read
+            result[:1].numpy()  # a GPU's work has ended only when a part of the result is read
         return results
 
     results = run()

@@ -1,4 +1,4 @@
-"""The lines that the doctor prints: plain ones, which a launcher's prefix does not tear apart."""
+"""The lines that the doctor prints: plain ones, which a launcher's prefix does not break."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ _NOTHING = "-"
 def versions_line(versions: Mapping[str, str | None]) -> str:
     """Returns all versions in one line.
 
-    Example:
-        >>> versions_line({"python": "3.11.7", "tensorflow": None})
-        'versions: python 3.11.7, tensorflow (not installed)'
+    >>> versions_line({"python": "3.11.7", "tensorflow": None})
+    'versions: python 3.11.7, tensorflow (not installed)'
     """
     return "versions: " + ", ".join(
         f"{name} {version or '(not installed)'}" for name, version in versions.items()
@@ -25,11 +24,10 @@ def versions_line(versions: Mapping[str, str | None]) -> str:
 def cluster_lines(cluster: Cluster) -> list[str]:
     """Returns the cluster as this process understands it, in lines.
 
-    Example:
-        >>> print(*cluster_lines(Cluster(0, 2, "a:20000", ("a:20000", "b:20000"), "TF_CONFIG")),
-        ...       sep=chr(10))
-        cluster:  2 processes, this is rank 0; read from TF_CONFIG
-                  rank 0 at a:20000, rank 1 at b:20000
+    >>> print(*cluster_lines(Cluster(0, 2, "a:20000", ("a:20000", "b:20000"), "TF_CONFIG")),
+    ...       sep=chr(10))
+    cluster:  2 processes, this is rank 0; read from TF_CONFIG
+              rank 0 at a:20000, rank 1 at b:20000
     """
     if cluster.world_size == 1:
         return [f"cluster:  one process ({cluster.source})"]
@@ -50,9 +48,9 @@ def rank_lines(
     """Returns the table: a head, a line for each rank, and what the numbers mean.
 
     Args:
-        ranks: every rank of the cluster.
-        measured: what each of them measured; None where the checks did not end.
-        megabytes: size of the large all-reduce.
+      ranks: Every rank of the cluster.
+      measured: The measurements of each rank; None where the checks did not end.
+      megabytes: The size of the large all-reduce.
     """
     replicas = sum(len(facts.devices) for facts in ranks)
     head = ["rank", "host", "pid", "devices", "cores", "trip ms", "4 B ms"]
@@ -96,9 +94,8 @@ def _milliseconds(seconds: float | None) -> str:
 def _joined(devices: Sequence[str]) -> str:
     """Returns devices without the kind repeated.
 
-    Example:
-        >>> _joined(["CPU:0", "CPU:1", "CPU:2"])
-        'CPU:0,1,2'
+    >>> _joined(["CPU:0", "CPU:1", "CPU:2"])
+    'CPU:0,1,2'
     """
     kind = devices[0].split(":")[0]
     return f"{kind}:" + ",".join(device.split(":")[-1] for device in devices)

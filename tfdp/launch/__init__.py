@@ -1,6 +1,6 @@
-"""`tfdp run`: N processes of one command on this host, supervised as one.
+"""The command `tfdp run`: N processes of one command on this host, supervised as one.
 
-TensorFlow is not imported here: the command does that, in each rank.
+This package does not import TensorFlow; the command does so, in each rank.
 
 Each rank runs under a small supervisor of its own (:mod:`tfdp.launch.shim`), which holds a pipe
 from the launcher. However the launcher ends, the pipe closes, and the supervisor ends the rank and

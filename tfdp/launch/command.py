@@ -1,4 +1,4 @@
-"""From the user's words to the command that each rank runs."""
+"""The way from the user's words to the command that each rank runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NOT_EXECUTABLE = 126
 
 
 class CommandError(ValueError):
-    """The command cannot be started.
+    """An error where the command cannot be started.
 
     Args:
-        message: what must hold, what was received and the fix.
-        exit_code: what a shell would exit with: 127 (not found) or 126 (not executable).
+      message: What must hold, what was received and the fix.
+      exit_code: The code that a shell would exit with: 127 (not found) or 126 (not executable).
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -25,26 +25,25 @@ class CommandError(ValueError):
 
 
 def resolve(words: Sequence[str]) -> list[str]:
-    """The command with its program's full name.
+    """Returns the command with its program's full name.
 
-    A first word that ends in `.py` is a script for the Python that runs the launcher, whose output
-    is not buffered. Every other first word is looked up as a shell does.
+    If the first word ends in `.py`, it is a script for the Python that runs the launcher, and the
+    script's output is not buffered. Every other first word is looked up as by a shell.
 
     Raises:
-        CommandError: there is no such script or program, or it is not executable.
+      CommandError: There is no such script or program, or it is not executable.
 
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     script = pathlib.Path(folder, "train.py")
-        ...     script.touch()
-        ...     python, *rest = resolve([str(script), "--epochs", "3"])
-        >>> python == sys.executable, rest[0], rest[-2:]
-        (True, '-u', ['--epochs', '3'])
-        >>> resolve(["no-such-program"])
-        Traceback (most recent call last):
-            ...
-        tfdp.launch.command.CommandError: `COMMAND` must be a program on the PATH or a ...
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     script = pathlib.Path(folder, "train.py")
+    ...     script.touch()
+    ...     python, *rest = resolve([str(script), "--epochs", "3"])
+    >>> python == sys.executable, rest[0], rest[-2:]
+    (True, '-u', ['--epochs', '3'])
+    >>> resolve(["no-such-program"])
+    Traceback (most recent call last):
+        ...
+    tfdp.launch.command.CommandError: `COMMAND` must be a program on the PATH or a ...
     """
     program, *arguments = words
     if program.endswith(".py"):

@@ -1,4 +1,4 @@
-"""A whole run of `tfdp run`, from the choices to the exit code."""
+"""A whole run of `tfdp run`, from the options to the exit code."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def run(options: RunOptions) -> int:
     """Starts the ranks, waits for all, and says on standard error what went wrong.
 
     Returns:
-        0 if every rank ended with 0. Else the exit code of the rank that failed first, 128 + the
-        signal if one killed it or the launcher; 124 where the limit ended the run; 1 if a rank
-        ended with 0 and made no strategy: it trained alone, or others waited for it.
+      0 if every rank ended with 0. Else the exit code of the rank that failed first; 128 + the
+      signal if a signal killed that rank or the launcher; 124 where the limit ended the run; 1 if a
+      rank ended with 0 and made no strategy: it trained alone, or others waited for it.
 
     Raises:
-        CommandError: there is no such command; nothing was started.
-        OSError: a folder cannot be written, or the system gives no process or port.
+      CommandError: There is no such command; nothing was started.
+      OSError: A folder cannot be written, or the system gives no process or port.
     """
     command = resolve(options.command)
     with ReservedPorts(options.processes) as reserved:
@@ -40,7 +40,7 @@ def run(options: RunOptions) -> int:
 
 
 def _print_plan(options: RunOptions, command: Sequence[str], ports: Sequence[int]) -> None:
-    """Prints a line for each rank that a shell would run."""
+    """Prints for each rank the line that a shell would run."""
     print("# Each rank also gets TFDP_RUN_STATUS, a temporary folder made at the start,")
     print("# and TFDP_SECRET, by which they know each other.")
     for rank in range(options.processes):

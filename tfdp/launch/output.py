@@ -26,21 +26,20 @@ _END = re.compile(rb"\r+\n?|\n")
 
 
 class LineSplitter:
-    r"""Cuts one stream into the lines to show.
+    r"""A cutter of one stream into the lines to show.
 
-    A carriage return begins the line anew, as on a terminal: of a bar that is redrawn many times a
-    second, the state is shown once a second and when it is final. A line without end is cut at
-    1 MiB. What the bytes mean is not looked at.
+    A carriage return begins the line anew, as on a terminal. The state of a bar that is redrawn
+    many times a second is shown once a second, and when it is final. A line without end is cut at
+    1 MiB. The bytes are not decoded.
 
     Args:
-        clock: seconds, for the pace of a progress bar.
+      clock: Returns seconds, for the pace of a progress bar.
 
-    Example:
-        >>> lines = LineSplitter(clock=lambda: 0.0)
-        >>> list(lines.feed(b"one\ntw")), list(lines.feed(b"o\r\n 10%\r 20%\r100%\n."))
-        ([b'one'], [b'two', b'100%'])
-        >>> list(lines.end())
-        [b'.']
+    >>> lines = LineSplitter(clock=lambda: 0.0)
+    >>> list(lines.feed(b"one\ntw")), list(lines.feed(b"o\r\n 10%\r 20%\r100%\n."))
+    ([b'one'], [b'two', b'100%'])
+    >>> list(lines.end())
+    [b'.']
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,14 +82,14 @@ class LineSplitter:
 
 
 class Outlet:
-    """A stream or a log, which takes what it can: the job matters more than its log.
+    """A stream or a log that takes what it can: the job matters more than its log.
 
     Args:
-        file: what is written to, without Python's buffer, which would keep what failed.
-        name: of it, for people.
+      file: The file to write to; Python's buffer is bypassed, as it would keep what failed.
+      name: The file's name, for people.
 
     Attributes:
-        failure: the first error, of a full disk as a rule; what comes later is tried again.
+      failure: The first error, usually of a full disk. Later writes are tried again.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -105,7 +104,7 @@ class Outlet:
         """Writes everything at one time, and returns whether that was possible.
 
         Raises:
-            BrokenPipeError: nobody reads it any more.
+          BrokenPipeError: Nobody reads the stream any more.
         """
         try:
             with self._lock:
@@ -129,19 +128,18 @@ class Outlet:
 
 
 class Sink:
-    r"""Takes the whole lines of all ranks; no two lines are ever mixed.
+    r"""The taker of the whole lines of all ranks, which never mixes two lines.
 
     Args:
-        stdout, stderr: the launcher's own streams.
-        on_broken: called once when nobody reads one of them any more.
+      stdout, stderr: The launcher's own streams.
+      on_broken: Called once when nobody reads one of the streams any more.
 
-    Example:
-        >>> import io
-        >>> out = io.BytesIO()
-        >>> sink = Sink(out, io.BytesIO(), on_broken=lambda: None)
-        >>> sink.write(sink.stdout, [b"[0] one\n", b"[0] two\n"])
-        >>> out.getvalue()
-        b'[0] one\n[0] two\n'
+    >>> import io
+    >>> out = io.BytesIO()
+    >>> sink = Sink(out, io.BytesIO(), on_broken=lambda: None)
+    >>> sink.write(sink.stdout, [b"[0] one\n", b"[0] two\n"])
+    >>> out.getvalue()
+    b'[0] one\n[0] two\n'
     """
 
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO, on_broken: Callable[[], None]) -> None:
@@ -187,20 +185,20 @@ class Sink:
             self._tell()
 
     def _tell(self) -> None:
-        """Says what is still to be said; if standard error is on the full disk too, later again."""
+        """Writes the messages that are still unsaid; on a full disk, they are tried again later."""
         if self._to_tell and self._write(self.stderr, self._to_tell):
             self._to_tell = b""
 
 
 class RankStream(threading.Thread):
-    """Passes on one stream of one rank, until it ends.
+    """A thread that passes on one stream of one rank, until the stream ends.
 
     Args:
-        rank: the prefix.
-        source: the descriptor to read.
-        sink: where the lines go.
-        target: which of the sink's streams.
-        log: a file for the output as it is, which the rank's streams share, or None.
+      rank: The rank, which is the prefix of each line.
+      source: The descriptor to read.
+      sink: The sink that takes the lines.
+      target: The stream of the sink that the lines go to.
+      log: A file for the unchanged output, which the rank's streams share, or None.
     """
 
     def __init__(
@@ -220,7 +218,7 @@ class RankStream(threading.Thread):
         self._rank_is_gone = threading.Event()
 
     def run(self) -> None:
-        """Reads until the stream ends, or until there is nothing more of a rank that is gone."""
+        """Reads until the stream ends, or until nothing more comes from a rank that is gone."""
         lines = LineSplitter()
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
@@ -242,7 +240,7 @@ class RankStream(threading.Thread):
         return [line.decode(errors="backslashreplace") for line in self.last_lines.copy()]
 
     def finish(self) -> None:
-        """Waits until all is passed on, of a rank that is gone."""
+        """Waits until all output of a rank that is gone is passed on."""
         self._rank_is_gone.set()
         self.join()
 
@@ -262,7 +260,7 @@ class RankStream(threading.Thread):
 
 
 def log_path(folder: pathlib.Path, rank: int) -> pathlib.Path:
-    """Returns where the output of a rank goes."""
+    """Returns the path of the log of a rank."""
     return folder / f"rank-{rank}.log"
 
 
@@ -270,7 +268,7 @@ def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
     """Prepares the folder as `prepare_log_folder` does, and opens an empty log for each rank.
 
     Raises:
-        OSError: the folder cannot be made or written.
+      OSError: The folder cannot be made or written.
     """
     try:
         prepare_log_folder(folder)
@@ -286,17 +284,16 @@ def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
 def prepare_log_folder(folder: pathlib.Path) -> None:
     """Makes the folder; logs of an earlier run move to a new folder `earlier-1`, `earlier-2`, ...
 
-    All of them move, also those of more ranks than the new run has: what is left in the folder
-    itself is of one run.
+    The logs of all ranks move, also of ranks beyond the new run's, so that the logs in the folder
+    itself are of one run.
 
-    Example:
-        >>> import tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp(), "logs")
-        >>> prepare_log_folder(folder)
-        >>> written = log_path(folder, rank=0).write_text("the first run")
-        >>> prepare_log_folder(folder)
-        >>> [path.relative_to(folder).as_posix() for path in folder.rglob("*.log")]
-        ['earlier-1/rank-0.log']
+    >>> import tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp(), "logs")
+    >>> prepare_log_folder(folder)
+    >>> written = log_path(folder, rank=0).write_text("the first run")
+    >>> prepare_log_folder(folder)
+    >>> [path.relative_to(folder).as_posix() for path in folder.rglob("*.log")]
+    ['earlier-1/rank-0.log']
     """
     folder.mkdir(parents=True, exist_ok=True)
     earlier = sorted(folder.glob("rank-*.log"))

@@ -25,11 +25,10 @@ class RunOptions:
     """The choices of one run.
 
     Raises:
-        ValueError: a value is out of its range.
+      ValueError: A value is out of its range.
 
-    Example:
-        >>> RunOptions(processes=2, command=("train.py", "--epochs", "3")).timeout_seconds is None
-        True
+    >>> RunOptions(processes=2, command=("train.py", "--epochs", "3")).timeout_seconds is None
+    True
     """
 
     processes: int = option(

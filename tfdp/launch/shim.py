@@ -1,16 +1,18 @@
 """The supervisor of one rank: it stands between the launcher and the rank's command.
 
-Started as a file by `python -I -S`, it imports the standard library only, and little of that.
+The supervisor is started as a file by `python -I -S`. It imports only a little of the standard
+library.
 
 It reads signal numbers, a byte each, from the control pipe and passes them to the command's
 process group. It writes `started PID` and `ended CODE TIME` to the report pipe; CODE is negative
 for a signal, TIME is `time.monotonic()`, which all processes of a host share.
 
-Nothing that the command started outlives it. What is left when the command ends gets SIGTERM, and
-after a grace SIGKILL. When the control pipe closes, because the launcher ended in whatever way,
-all get SIGKILL at once. On Linux the supervisor inherits the orphans among the command's
-descendants, so that it finds those too that have left the process group; elsewhere the group is
-all that can be ended. If the supervisor itself is killed, the kernel kills the command (Linux).
+Nothing that the command started outlives the supervisor. Processes that are left when the command
+ends get SIGTERM, and after a grace period SIGKILL. When the control pipe closes, because the
+launcher ended in whatever way, all get SIGKILL at once. On Linux the supervisor inherits the
+orphans among the command's descendants, so that it finds even those that have left the process
+group; elsewhere only the group can be ended. If the supervisor itself is killed, the kernel kills
+the command (Linux).
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ def main(arguments: Sequence[str]) -> int:
     """Supervises one command.
 
     Args:
-        arguments: the control pipe's descriptor, the report pipe's, and the command's words.
+      arguments: The control pipe's descriptor, the report pipe's, and the command's words.
     """
     control, report = int(arguments[0]), int(arguments[1])
     for descriptor in (control, report):
-        os.set_inheritable(descriptor, False)  # they are not the command's
+        os.set_inheritable(descriptor, False)  # the command must not have them
     woken = _wake_when_a_child_ends()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     command = _Command(arguments[2:])
@@ -57,11 +59,12 @@ class _Command:
         self.pid = os.fork()
         if self.pid == 0:
             _become(words)
-        # Here too, as a signal may come before the child runs; it fails once the command runs.
+        # Set here, too, as a signal may come before the child runs; this fails once the command
+        # runs.
         _succeeds(os.setpgid, self.pid, self.pid)
 
     def reap(self) -> bool:
-        """Collects what has ended, orphans too, and returns whether the command has."""
+        """Collects ended processes, orphans too, and returns whether the command has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -101,7 +104,7 @@ class _Command:
 
 
 def _succeeds(call: Callable[[int, int], None], target: int, value: int) -> bool:
-    """Returns whether there is such a process or group, and it is ours."""
+    """Returns whether the process or group exists and is ours."""
     try:
         call(target, value)
     except (ProcessLookupError, PermissionError):
@@ -134,7 +137,7 @@ def _end_leftovers(command: _Command, control: int, woken: int) -> None:
 
 
 def _orders(control: int, woken: int, seconds: float | None) -> bytes:
-    """Waits for signal numbers from the launcher, or until a child ends; SIGKILL if it is gone."""
+    """Waits for the launcher's signal numbers or a child's end; SIGKILL if the launcher is gone."""
     ready = select.select([control, woken], [], [], seconds)[0]
     if woken in ready:
         os.read(woken, 512)
@@ -167,7 +170,7 @@ def _descendants() -> list[int]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
-            continue  # it ended meanwhile
+            continue  # the process ended meanwhile
         if state not in (b"Z", b"X"):
             children.setdefault(int(parent), []).append(int(name))
     found: list[int] = []

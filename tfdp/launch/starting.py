@@ -1,4 +1,4 @@
-"""Starts a rank: a port, an environment, and a process under a supervisor."""
+"""The start of a rank: a port, an environment, and a process under a supervisor."""
 
 from __future__ import annotations
 
@@ -30,29 +30,28 @@ DEVICES_VARIABLE = "TFDP_DEVICES_PER_PROCESS"
 _MIN_INTEROP_THREADS = 8
 _INTEROP_THREADS_PER_DEVICE = 4
 
-# glibc gives back every freed block of this size or more to the kernel, and the next step pays a
-# page fault for each 4 KiB of its gradients.
+# glibc returns every freed block of this size or more to the kernel, and the next step has a page
+# fault for each 4 KiB of its gradients.
 _MALLOC_KEEPS_BYTES = 2**30
 
 
 class ReservedPorts:
-    """Ports of the loopback interface that nobody else listens on.
+    """The reserved ports of the loopback interface, which nobody else listens on.
 
     A port stays bound until :meth:`release`, just before the ranks start. Its UDP counterpart,
-    which no rank uses, stays bound until the run ends: so a second launcher, which reserves both,
-    passes by a port whose rank has not opened it yet.
+    which no rank uses, stays bound until the run ends. A second launcher, which reserves both,
+    therefore skips a port whose rank has not opened it yet.
 
     Args:
-        count: how many.
+      count: The number of ports.
 
     Raises:
-        OSError: there are not so many free ports.
+      OSError: There are not so many free ports.
 
-    Example:
-        >>> with ReservedPorts(3) as reserved:
-        ...     reserved.release()
-        ...     len(set(reserved.ports))
-        3
+    >>> with ReservedPorts(3) as reserved:
+    ...     reserved.release()
+    ...     len(set(reserved.ports))
+    3
     """
 
     def __init__(self, count: int) -> None:
@@ -65,7 +64,7 @@ class ReservedPorts:
                 if len(self.ports) == count:
                     return
                 self._try(port)
-        except OSError as error:  # of the limit on open files, as a rule
+        except OSError as error:  # usually of the limit on open files
             why = f"the system said: {error.strerror}; raise the limit on open files (`ulimit -n`)"
         self.close()
         raise OSError(
@@ -98,7 +97,7 @@ class ReservedPorts:
         self._held.clear()
 
     def close(self) -> None:
-        """Gives everything back."""
+        """Closes all sockets."""
         self.release()
         for mark in self._marks:
             mark.close()
@@ -119,10 +118,9 @@ class ReservedPorts:
 def tf_config(ports: Sequence[int], rank: int) -> str:
     """Returns the `TF_CONFIG` of one rank of a cluster on this host.
 
-    Example:
-        >>> tf_config([20000, 20001], rank=1)
-        '{"cluster": {"worker": ["127.0.0.1:20000", "127.0.0.1:20001"]},
-          "task": {"type": "worker", "index": 1}}'
+    >>> tf_config([20000, 20001], rank=1)
+    '{"cluster": {"worker": ["127.0.0.1:20000", "127.0.0.1:20001"]},
+      "task": {"type": "worker", "index": 1}}'
     """
     workers = [f"{LOOPBACK}:{port}" for port in ports]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
@@ -138,21 +136,20 @@ def rank_environment(
 ) -> dict[str, str]:
     """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
-    `TF_CONFIG` replaces the launcher's own and goes before what MPI or Slurm say. Thread counts
-    and allocator settings yield to those that the user has set.
+    `TF_CONFIG` replaces the launcher's own and has precedence over MPI and Slurm. Thread counts and
+    allocator settings yield to those that the user has set.
 
     Args:
-        ports: one per rank.
-        rank: whose environment.
-        devices_per_process: logical CPU devices, or None to leave that alone.
-        status_folder: where the strategy leaves word that it was made.
-        environ: the launcher's environment.
-        secret: what the ranks of this run know, in place of one that the user has set.
+      ports: One port per rank.
+      rank: The rank whose environment is returned.
+      devices_per_process: The number of logical CPU devices, or None to leave that alone.
+      status_folder: The folder where the strategy marks that it was made.
+      environ: The launcher's environment.
+      secret: The secret of the ranks of this run, in place of one that the user has set.
 
-    Example:
-        >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
-        >>> added["TF_NUM_INTEROP_THREADS"], "OMP_NUM_THREADS" in added
-        ('8', False)
+    >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
+    >>> added["TF_NUM_INTEROP_THREADS"], "OMP_NUM_THREADS" in added
+    ('8', False)
     """
     share = str(max(1, len(machine.cores()) // len(ports)))
     interop = max(_MIN_INTEROP_THREADS, _INTEROP_THREADS_PER_DEVICE * (devices_per_process or 1))
@@ -181,16 +178,16 @@ class RankProcess:
     Its standard input is empty, since N processes cannot share a terminal's.
 
     Args:
-        rank: its number.
-        command: the program's path and its arguments.
-        environ: the whole environment.
+      rank: The rank.
+      command: The program's path and its arguments.
+      environ: The whole environment.
 
     Attributes:
-        stdout, stderr: descriptors to read its output from.
-        report: a descriptor that becomes readable when there is news for :meth:`read_report`.
-        returncode: the command's, negative for a signal; None while it runs.
-        ended_at: when the command ended, by `time.monotonic()`.
-        finished: nothing of it is left.
+      stdout, stderr: Descriptors to read its output from.
+      report: A descriptor that becomes readable when there is news for :meth:`read_report`.
+      returncode: The exit code of the command, negative for a signal; None while it runs.
+      ended_at: When the command ended, by `time.monotonic()`.
+      finished: Whether nothing of the rank is left.
     """
 
     def __init__(self, rank: int, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -204,7 +201,7 @@ class RankProcess:
         self.report, report = os.pipe()
         try:
             self._shim = subprocess.Popen(
-                # By its file: it needs no package, and nothing of the user's `PYTHONPATH`.
+                # Started as a file: it needs no package, and nothing of the user's `PYTHONPATH`.
                 [sys.executable, "-I", "-S", shim.__file__, str(control), str(report), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -231,14 +228,14 @@ class RankProcess:
 
     def send(self, number: int) -> None:
         """Signals the command's process group; SIGKILL reaches all its descendants."""
-        with contextlib.suppress(BrokenPipeError):  # it is gone
+        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone
             os.write(self._control, bytes([number]))
 
     def read_report(self, now: float) -> None:
-        """Takes note of what the supervisor says, without waiting once `report` is readable.
+        """Reads the supervisor's reports, without waiting once `report` is readable.
 
         Args:
-            now: counts as the command's end if the supervisor was killed and says none.
+          now: The time of the command's end, if the supervisor was killed and reports none.
         """
         chunk = os.read(self.report, 512)
         self._unread += chunk

@@ -1,4 +1,4 @@
-"""Watches over the ranks: waits for them, passes signals on, and ends all when one fails."""
+"""The supervision of the ranks: to wait for them, pass signals on, and end all when one fails."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tfdp.launch.verdict import SAME_TIME_SECONDS, Failure, Outcome
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PAUSING = (signal.SIGTSTP, signal.SIGCONT)
 
-# After a failure or the time limit: SIGTERM, and SIGKILL after the grace.
+# The steps after a failure or the time limit: SIGTERM, and SIGKILL after the grace period.
 GRACE_SECONDS = 5.0
 _AFTER_FAILURE = ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL))
 
-# How often it is looked whether others wait for a rank that has ended with 0.
+# The time between two checks whether others wait for a rank that has ended with 0.
 _LOOK_SECONDS = 1.0
 
-# A rank may fail because another is dying, before that one has ended.
+# A rank may fail because another rank is dying, before the other has ended.
 LOST_RANK_SECONDS = 3.0
 
-# What a signal to the launcher is followed by, if ranks still run. A job scheduler's SIGTERM leaves
+# The steps after a signal to the launcher, if ranks still run. A job scheduler's SIGTERM leaves
 # 30 s for a checkpoint (Kubernetes' and Slurm's default); Ctrl-C is meant to be quick.
 _AFTER_SIGINT = ((5.0, signal.SIGTERM), (10.0, signal.SIGKILL))
 _AFTER_OTHERS = ((30.0, signal.SIGKILL),)
@@ -36,16 +36,15 @@ _SECOND_CTRL_C_SECONDS = 1.0
 
 
 class ReceivedSignals:
-    """Collects signals while it is open, instead of letting them act.
+    """A collector of signals, which do not act while it is open.
 
-    A signal that was ignored stays so, as `nohup` wants. Outside the main thread, where Python
-    receives no signals, nothing is collected but what is put in.
+    A signal that was ignored stays ignored, as `nohup` needs. Outside the main thread, where Python
+    receives no signals, only :meth:`broken` adds one.
 
-    Example:
-        >>> with ReceivedSignals() as received:
-        ...     received.broken()
-        ...     received.take()
-        [13]
+    >>> with ReceivedSignals() as received:
+    ...     received.broken()
+    ...     received.take()
+    [13]
     """
 
     def __init__(self) -> None:
@@ -92,14 +91,14 @@ class ReceivedSignals:
 
 
 class Supervisor:
-    """Watches over the ranks of one run.
+    """The supervisor of the ranks of one run.
 
     Args:
-        ranks: the started ranks.
-        received: the launcher's signals.
-        describe: what is known of a failed rank by now.
-        absent: of the ranks that ended with 0 those for whose strategy others wait.
-        timeout_seconds: the limit of the whole run, or None.
+      ranks: The started ranks.
+      received: The signals to the launcher.
+      describe: Returns what is known of a failed rank by now.
+      absent: Returns those of the ranks that ended with 0 for whose strategy others wait.
+      timeout_seconds: The limit of the whole run, or None.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class Supervisor:
         return min(deadlines, default=float("inf"))
 
     def _failure_deadline(self) -> float:
-        """Returns when the others are ended; by then the cause has shown itself."""
+        """Returns when the other ranks are ended; by then the cause has shown itself."""
         failures = [self._describe(rank) for rank in self._ranks if rank.failed]
         if not failures:
             return float("inf")
@@ -193,7 +192,7 @@ class Supervisor:
             self._end(False, _AFTER_SIGINT if number == signal.SIGINT else _AFTER_OTHERS)
 
     def _end(self, timed_out: bool, steps: Sequence[tuple[float, int]]) -> None:
-        """Settles how the run ends; what is sent to the ranks goes on from there."""
+        """Settles how the run ends, and plans the signals to the ranks that still run."""
         now = time.monotonic()
         self._to_send += [(now + seconds, number) for seconds, number in steps]
         self._outcome = self._outcome or self._state(timed_out)

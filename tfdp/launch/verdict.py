@@ -1,4 +1,4 @@
-"""The end of a run: which rank failed first and of what, the exit code and the last lines."""
+"""The end of a run: which rank failed first and why, the exit code and the last lines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.output import log_path
 from tfdp.launch.run_command import RunOptions
 
-TIMED_OUT = 124  # as `timeout` of the GNU tools
+TIMED_OUT = 124  # as of GNU's `timeout`
 
-# When one rank dies, others can fail of that within a fraction of a second, and the kernel may
-# take longer to end the culprit.
+# When one rank dies, others can fail because of it within a fraction of a second, and the kernel
+# may take longer to end the culprit.
 SAME_TIME_SECONDS = 1.0
 
 _MAX_LINES, _SHOWN_FIRST, _SHOWN_LAST = 9, 5, 3  # of one error
@@ -27,7 +27,7 @@ _FALLBACK_LINES = 5
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s+File "')
-# What TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
+# Lines that TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
 _NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log messages before")
 
 
@@ -36,11 +36,11 @@ class Outcome:
     """The way in which a run ended.
 
     Args:
-        signal: the first signal that the launcher received and passed on, or None.
-        timed_out: whether the limit ended it.
-        failed: the ranks that failed of themselves, before all were ended.
-        unfinished: the ranks that had not ended by then.
-        absent: the ranks that ended with 0 while others waited for them to make their strategy.
+      signal: The first signal that the launcher received and passed on, or None.
+      timed_out: Whether the time limit ended the run.
+      failed: The ranks that failed of themselves, before all were ended.
+      unfinished: The ranks that had not ended by then.
+      absent: The ranks that ended with 0 while others waited for them to make their strategy.
     """
 
     signal: int | None
@@ -55,14 +55,13 @@ class Failure:
     """A rank that did not end with 0.
 
     Args:
-        rank: its number.
-        returncode: its exit code; for a signal, the number with a minus.
-        ended_at: when, in seconds.
-        said: the last lines that it wrote to standard error.
+      rank: The rank.
+      returncode: The exit code; for a signal, its negative number.
+      ended_at: When the rank ended, in seconds.
+      said: The last lines that the rank wrote to standard error.
 
-    Example:
-        >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
-        'signal SIGKILL'
+    >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
+    'signal SIGKILL'
     """
 
     rank: int
@@ -79,26 +78,25 @@ class Failure:
 
     @property
     def exit_code(self) -> int:
-        """The code that a shell would exit with: the rank's, or 128 + the signal."""
+        """The code that a shell would exit with: the rank's exit code, or 128 + the signal."""
         return self.returncode if self.returncode > 0 else 128 - self.returncode
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended the rank, other than the one that it sends itself."""
+        """Whether a signal ended the rank, other than the signal that a process sends itself."""
         return self.returncode < 0 and self.returncode != -signal.SIGABRT
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the rank says itself that another one was lost."""
+        """Whether the rank itself says that another rank was lost."""
         return any(LOST_RANK_MARK in line for line in self.said)
 
     @property
     def lost_rank(self) -> int | None:
-        """The rank that this one says it lost last, if any.
+        """The rank that this one last said it lost, if any.
 
-        Example:
-            >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
-            3
+        >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
+        3
         """
         named = re.findall(rf"{LOST_RANK_MARK} (\d+)", "\n".join(self.said))
         return int(named[-1]) if named else None
@@ -107,9 +105,8 @@ class Failure:
 def signal_name(number: int) -> str:
     """Returns a signal's name.
 
-    Example:
-        >>> signal_name(15)
-        'SIGTERM'
+    >>> signal_name(15)
+    'SIGTERM'
     """
     try:
         return signal.Signals(number).name
@@ -118,18 +115,17 @@ def signal_name(number: int) -> str:
 
 
 def first_failure(failures: Sequence[Failure]) -> Failure:
-    """Returns the failure that the others followed from.
+    """Returns the failure that caused the others.
 
-    A rank that says itself that it lost another is passed by. The first of the rest in time is
-    it, but a rank that a signal killed within the next second goes before: the others see its
-    connections close before its parent sees it end. SIGABRT has no such right, as libraries
-    abort a process that has lost another.
+    A rank that says that it lost another is no cause. Of the rest the first in time is, except that
+    a rank which a signal killed within the next second has precedence: the others see its
+    connections close before its parent sees it end. SIGABRT has no precedence, as libraries abort a
+    process that has lost another.
 
-    Example:
-        >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
-        >>> killed = Failure(1, -9, ended_at=5.1, said=[])
-        >>> first_failure([lost, killed]).rank
-        1
+    >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
+    >>> killed = Failure(1, -9, ended_at=5.1, said=[])
+    >>> first_failure([lost, killed]).rank
+    1
     """
     causes = [failure for failure in failures if not failure.is_consequence] or failures
     earliest = min(failure.ended_at for failure in causes)
@@ -140,15 +136,14 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
 def last_error(lines: Sequence[str]) -> str:
     r"""Returns the exception of the last traceback, with its message; of a long one both ends.
 
-    Where there is no traceback, the last lines that say anything.
+    Without a traceback, returns the last lines that are not blank.
 
-    Example:
-        >>> print(last_error('''Traceback (most recent call last):
-        ...   File "train.py", line 1, in <module>
-        ... ValueError: `x` must be positive;
-        ... received -1.'''.splitlines()))
-        ValueError: `x` must be positive;
-        received -1.
+    >>> print(last_error('''Traceback (most recent call last):
+    ...   File "train.py", line 1, in <module>
+    ... ValueError: `x` must be positive;
+    ... received -1.'''.splitlines()))
+    ValueError: `x` must be positive;
+    received -1.
     """
     said = [line.rstrip() for line in lines if line.strip() and not _NO_ERROR.match(line)]
     headers = [i for i, line in enumerate(said) if _TRACEBACK in line]
@@ -171,14 +166,14 @@ def verdict(
     status_folder: str,
     configs: Sequence[str],
 ) -> tuple[int, str]:
-    """Returns the exit code, and what to say about it.
+    """Returns the exit code, and the message about it.
 
     Args:
-        options: what was asked for.
-        outcome: how the run ended.
-        failures: of every rank that did not end with 0, also of those that were made to end.
-        status_folder: where the ranks' strategies left word.
-        configs: the `TF_CONFIG` of each rank.
+      options: The options of the run.
+      outcome: The way in which the run ended.
+      failures: The failures of all ranks that did not end with 0, also of those that were ended.
+      status_folder: The folder where the ranks' strategies left marks.
+      configs: The `TF_CONFIG` of each rank.
     """
     if outcome.timed_out:
         return TIMED_OUT, _timeout_message(options, outcome)
@@ -247,7 +242,7 @@ def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
 def _trained_alone(
     options: RunOptions, status_folder: str, configs: Sequence[str]
 ) -> tuple[int, str]:
-    """Judges a run in which every rank ended with 0: right, unless one trained alone."""
+    """Judges a run in which every rank ended with 0: right, unless a rank trained alone."""
     alone = ranks_without_strategy(status_folder, options.processes)
     if options.processes == 1 or not alone:
         return 0, ""

@@ -1,6 +1,6 @@
-"""`manifest.json`: what a run was, so that it can be told from others and made again.
+"""The manifest of a run, `manifest.json`: it tells the run from others and helps to repeat it.
 
-Importing this package, and writing a manifest of no model and no data, loads no TensorFlow.
+Importing this package, or writing a manifest of no model and no data, loads no TensorFlow.
 """
 
 from tfdp.manifest.fingerprints import fingerprint, fingerprint_arrays

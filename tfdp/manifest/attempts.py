@@ -1,4 +1,4 @@
-"""Objects are asked about themselves; one that fails to answer must not end a training."""
+"""The questions to objects that may fail to answer, which must not end a training."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ _MOST_CHARACTERS = 120
 
 
 def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
-    """What `describe` returns, or else the text of what it raised.
+    """Returns what `describe` returns, or else the text of what it raised.
 
-    Example:
-        >>> attempted(len, "abc"), attempted(len, 3)
-        (3, "cannot be described: TypeError: object of type 'int' has no len()")
+    >>> attempted(len, "abc"), attempted(len, 3)
+    (3, "cannot be described: TypeError: object of type 'int' has no len()")
     """
     try:
         return describe(*arguments)
@@ -22,17 +21,16 @@ def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def trouble(error: Exception) -> str:
-    """A short text that stands in place of a description.
+    """Returns a short text that stands in place of a description.
 
-    Example:
-        >>> trouble(NotImplementedError())
-        'cannot be described: NotImplementedError'
+    >>> trouble(NotImplementedError())
+    'cannot be described: NotImplementedError'
     """
     name = type(error).__name__
     try:
         lines = str(error).splitlines()
     except Exception:
         lines = []
-    # A message that spans lines says the most in its first.
+    # The first line of a message says the most.
     said = f"{name}: {lines[0]}" if lines and lines[0] else name
     return f"cannot be described: {said[:_MOST_CHARACTERS]}"

@@ -1,4 +1,4 @@
-"""Which commit the program is of, as git says."""
+"""The commit that the program is of, as git reports it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-# No daemon is started and no lock taken: another git may be at work in the repository.
+# Git starts no daemon and takes no lock: another git may be at work in the repository.
 _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
 
 
 def commit(script: str | None, directory: str, timeout_seconds: float = 5.0) -> Any:
-    """The commit of the repository in which the program lies, or else of the working directory's.
+    """Returns the commit of the repository of the program, or else of the working directory.
 
     Args:
-      script: The program's file; None where there is none.
+      script: The program's file; None if there is none.
       directory: The working directory.
-      timeout_seconds: How long git may take in all.
+      timeout_seconds: How long git may take for all its answers.
 
     Returns:
       `revision`: 40 or 64 hexadecimal digits. `modified`: whether a file that git knows differs
-      from it, or git does not know the program's own file; None where git did not say. None in
-      place of both without git, repository or commit.
+      from the revision, or git does not know the program's own file; None if git did not answer.
+      None in place of both without git, repository or commit.
 
     >>> commit(None, "/") is None
     True
@@ -50,7 +50,7 @@ def _modified(directory: str, deadline: float) -> bool | None:
 
 
 def _said(words: Sequence[str], directory: str, deadline: float) -> str | None:
-    """What git prints; None where it fails, is not there, or does not answer in time."""
+    """Returns what git prints; None if git fails, is missing, or does not answer in time."""
     try:
         done = subprocess.run(
             [*_GIT, *words],

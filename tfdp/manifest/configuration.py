@@ -1,4 +1,4 @@
-"""The configuration of an optimizer or a schedule, also where `get_config` is not to be had."""
+"""The configuration of an optimizer or a schedule, also where `get_config` fails."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tfdp.manifest.attempts import attempted
 
 # Keras' own optimizers nest three deep: a loss scale, an optimizer, a schedule.
 _DEEPEST = 8
-# Of a table of rates; more than this is told by its shape.
+# The most numbers of an array that are written; a larger array is told by its shape.
 _MOST_NUMBERS = 1000
 
 
 def configuration(thing: Any) -> dict[str, Any]:
-    """What `get_config` returns; where it raises, the attributes named as constructor's arguments.
+    """Returns `get_config()`; where that raises, the attributes named as constructor's arguments.
 
-    Many programs write a `LearningRateSchedule` without `get_config`, and an optimizer that has it
-    then has none either.
+    Many programs write a `LearningRateSchedule` without `get_config`, and then `get_config` of an
+    optimizer that has it fails, too.
 
     Args:
       thing: An optimizer, a schedule, or another object of Keras.
 
     Returns:
-      The configuration. Where it is from attributes, `incomplete` says so, and objects are told by
+      The configuration. If it is made of attributes, `incomplete` says so, and objects are told by
       their `class_name` and `config`, or by their class alone. Alike on all ranks of a cluster.
 
     >>> class Decay:
@@ -44,24 +44,24 @@ def _configuration(thing: Any, depth: int) -> dict[str, Any]:
         return dict(thing.get_config())
     except Exception as error:
         found = {name: attempted(_told, value, depth) for name, value in _arguments(thing)}
-        # The message may differ between ranks, which compare this.
+        # The message may differ between the ranks, which compare their configurations.
         return {**found, "incomplete": f"`get_config` raised {type(error).__name__}"}
 
 
 def _arguments(thing: Any) -> Iterator[tuple[str, Any]]:
-    """The constructor's arguments that were kept, those of the class it inherits from first."""
+    """Yields the constructor's arguments that were kept, a base class's before its subclass's."""
     names: dict[str, None] = {}
     for kind in reversed(type(thing).__mro__):
         names |= dict.fromkeys(_parameters(kind))
     held = getattr(thing, "__dict__", {})
-    if "inner_optimizer" in held:  # the rate is the inner one's; the wrapper's is never used
+    if "inner_optimizer" in held:  # the rate is the inner optimizer's; the wrapper's is never used
         names.pop("learning_rate", None)
     for name in names:
-        # `learning_rate` computes a number; with a `_` it is the schedule.
+        # `learning_rate` computes a number; `_learning_rate` is the schedule.
         attribute = next((key for key in (name, f"_{name}") if key in held), name)
         try:
             value = getattr(thing, attribute)
-        except Exception:  # it was not kept, or cannot be asked for
+        except Exception:  # the argument was not kept, or reading it fails
             continue
         if attribute in held or not callable(value):
             yield name, value

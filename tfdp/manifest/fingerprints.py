@@ -1,4 +1,4 @@
-"""What tells data from other data, and what of it was looked at."""
+"""The fingerprints of data: what distinguishes them from others, and which part was read."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Of an array up to this size all bytes are read, some 0.2 s; of a larger one, rows of this size.
+# Arrays up to this size are read whole, which takes some 0.2 s; of larger ones, rows of this size.
 WHOLE_BYTES = 2**26
 
 
 def fingerprint(data: Any) -> dict[str, Any] | None:
-    """What tells `data` from other data, as far as that is cheap to find out; JSON.
+    """Returns what distinguishes `data` from other data, as far as that is cheap to find out; JSON.
 
     Args:
       data: A `tfdp.data.Pipeline`, or anything with a method `identify()`; arrays, tensors and
         tuples, lists and dicts of them; a `tf.data.Dataset`; anything else; None.
 
     Returns:
-      `kind`, and `covers`: in words, what the other entries are made from. Two fingerprints that
-      are equal say no more than that.
+      `kind`, and `covers`: what the other entries are made from, in words. Equal fingerprints mean
+      no more than that these agree.
 
-    Cost: of arrays at most 64 MiB of each are read; of a `tf.data.Dataset` nothing.
+    Cost: at most 64 MiB of each array are read; nothing is read of a `tf.data.Dataset`.
 
     >>> import numpy as np
     >>> fingerprint((np.arange(3, dtype="int32"), np.zeros([3, 2], "float32")))["arrays"]
@@ -47,15 +47,15 @@ def fingerprint(data: Any) -> dict[str, Any] | None:
 
 
 def fingerprint_arrays(arrays: Mapping[str, Any], whole_bytes: int = WHOLE_BYTES) -> dict[str, Any]:
-    """A checksum of arrays.
+    """Returns a checksum of arrays.
 
     Args:
-      arrays: By their names; with `shape` and `dtype`.
-      whole_bytes: Up to this size all of an array is read.
+      arrays: The arrays, which have `shape` and `dtype`, by their names.
+      whole_bytes: The size up to which an array is read whole.
 
     Returns:
       `arrays`: dtype and shape of each. `checksum`: SHA-256 of names, dtypes, shapes and content.
-      `covers`: all of the content, or which part of it.
+      `covers`: which part of the content was read.
 
     >>> import numpy as np
     >>> fingerprint_arrays({"x": np.zeros([4, 2], "uint8")}, whole_bytes=4)["covers"]
@@ -64,7 +64,7 @@ def fingerprint_arrays(arrays: Mapping[str, Any], whole_bytes: int = WHOLE_BYTES
     import numpy as np
 
     checksum = hashlib.sha256()
-    # A tensor is in memory, and cannot be indexed by rows.
+    # A tensor is in memory already, and cannot be indexed by rows.
     found = {
         name: array.numpy() if hasattr(array, "numpy") else array
         for name, array in sorted(arrays.items())
@@ -122,10 +122,10 @@ def _described(array: Any) -> str:
 
 
 def _rows_within(array: Any, whole_bytes: int) -> int | None:
-    """How many rows are read; None: all of the array."""
+    """Returns how many rows are read; None: the whole array is read."""
     import numpy as np
 
-    # What a string takes is known once it is read: each counts as its reference.
+    # The size of a string is known only once it is read: each counts as its reference.
     size = int(np.prod(array.shape)) * array.dtype.itemsize
     if size <= whole_bytes or not array.shape:
         return None

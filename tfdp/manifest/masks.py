@@ -1,4 +1,4 @@
-"""What is secret in names and texts, and the texts without it."""
+"""The recognition of secrets in names and texts, and their masks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ MASK = "***"
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
-# Whole parts: TOKENIZER and TOKENS are no TOKEN. The last two lines are for names without a joint.
+# Only whole parts match: TOKENIZER and TOKENS are no TOKEN. The last two lines are for names
+# without a joint.
 _SECRET_PART = re.compile(
     r"o?auth|authentication|authorization|bearer|cookies?|creds?|credentials?|jwt|keys?|pass|pwd|"
     r"sig|signature|"
@@ -19,7 +20,7 @@ _SECRET_PART = re.compile(
 
 # A value in quotes, escaped or not, which may lack its end; a list or dict, to the end of the text.
 _GROUPED = r"""(?P<open>\\*["'])(?:(?!(?P=open))(?:\\.|[^\\]|\\$))*(?P<close>(?P=open)|$)|[\[{].*"""
-_NAME = r"(?<![\w.-])[\w.-]+"  # from its beginning, or a long word takes quadratic time
+_NAME = r"(?<![\w.-])[\w.-]+"  # from its beginning: a long word would take quadratic time
 
 _PAIRS = tuple(
     re.compile(pattern, re.DOTALL)
@@ -31,7 +32,7 @@ _PAIRS = tuple(
         rf"""(?P<name>{_NAME}=)(?:{_GROUPED}|[^&\s"']+)""",
         # --name value, of a command within a word
         rf"""(?P<name>(?<![\w.-])--?\w[\w.-]*\s+)(?!--)(?:{_GROUPED}|[^\s"']+)""",
-        # A header, that is, where the first did not mask it as one of several
+        # a header, where the first pattern did not mask it as one of several
         rf"(?P<name>{_NAME}:\s+)(?!\s|\*\*\*)(?:{_GROUPED}|.+)",
     )
 )
@@ -40,28 +41,26 @@ _USER_IN_ADDRESS = re.compile(r"""(?<=://)[^/\s"']+@""")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a part of the name says that its value is secret: of an option, a variable, a header.
+    """Returns whether a part of the name of an option, variable or header says that it is secret.
 
-    Parts end at `.`, `_`, `-` and the like, at digits, and where camel case begins a new word.
+    A part ends at `.`, `_`, `-` and the like, at a digit, and where camel case begins a new word.
 
-    Example:
-        >>> [is_secret(name) for name in ("wandb.api_key", "hfToken", "tokenizer", "max-tokens")]
-        [True, True, False, False]
+    >>> [is_secret(name) for name in ("wandb.api_key", "hfToken", "tokenizer", "max-tokens")]
+    [True, True, False, False]
     """
     return any(_SECRET_PART.fullmatch(part) for part in _PARTS.findall(name))
 
 
 def masked(text: str) -> str:
-    """`text` with `***` for the values of secret names, and addresses without user and password.
+    """Returns `text` with `***` for secret values, and addresses without user and password.
 
-    Names are told in queries, JSON, YAML in braces, assignments, options and headers. Where the end
-    of a value is not certain, more is masked rather than less.
+    Names are recognized in queries, JSON, YAML in braces, assignments, options and headers. Where
+    the end of a value is not certain, more is masked rather than less.
 
-    Example:
-        >>> masked('https://me:x@host/x?token=abc&epochs=3')
-        'https://host/x?token=***&epochs=3'
-        >>> masked('{"api_key": "x", "epochs": 3}')
-        '{"api_key": "***", "epochs": 3}'
+    >>> masked('https://me:x@host/x?token=abc&epochs=3')
+    'https://host/x?token=***&epochs=3'
+    >>> masked('{"api_key": "x", "epochs": 3}')
+    '{"api_key": "***", "epochs": 3}'
     """
     text = _USER_IN_ADDRESS.sub("", text)
     for pair in _PAIRS:
@@ -72,7 +71,7 @@ def masked(text: str) -> str:
 def _without_secrets(pair: re.Pattern[str], text: str) -> str:
     shown, position = [], 0
     while found := pair.search(text, position):
-        # What follows a name that is not secret may hold names itself.
+        # The text after a name that is not secret may hold names itself.
         end = found.end("name")
         shown.append(text[position:end])
         if is_secret(found["name"]):

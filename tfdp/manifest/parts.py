@@ -1,4 +1,4 @@
-"""What a strategy and a model say of themselves, by their public attributes."""
+"""The descriptions of a strategy and a model by their public attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdp.manifest.configuration import configuration
 
 
 def strategy_of(model: Any = None) -> Any:
-    """The model's strategy, or else the one whose scope is open; None: there is none.
+    """Returns the model's strategy, or else the one whose scope is open; None if there is none.
 
     Loads no TensorFlow.
     """
@@ -24,13 +24,13 @@ def strategy_of(model: Any = None) -> Any:
     with contextlib.suppress(Exception):  # of a model that cannot be asked
         strategy = getattr(model, "distribute_strategy", None)
     strategy = strategy or tensorflow.distribute.get_strategy()
-    # What TensorFlow has where no scope is open; its class has no public name.
+    # TensorFlow's default where no scope is open; its class has no public name.
     is_default = type(strategy).__name__ == "_DefaultDistributionStrategy"
     return None if is_default else strategy
 
 
 def described_strategy(strategy: Any) -> dict[str, Any] | None:
-    """What the strategy's own `describe()` says; of others their replicas and devices.
+    """Returns the strategy's own `describe()`, or else its replicas and devices.
 
     >>> described_strategy(None) is None
     True
@@ -49,10 +49,9 @@ def described_strategy(strategy: Any) -> dict[str, Any] | None:
 
 
 def described_model(model: Any) -> dict[str, Any] | None:
-    """Name, size, optimizer and how it is compiled, of a Keras model.
+    """Returns the name, size and optimizer of a Keras model, and how it is compiled.
 
-    Parameters are counted where the model is built. What the model fails to tell is a text that
-    says so.
+    Parameters are counted if the model is built. Where the model fails to answer, a text says so.
 
     >>> described_model(None) is None
     True

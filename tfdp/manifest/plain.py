@@ -1,4 +1,4 @@
-"""Anything as strict JSON."""
+"""The conversion of any object to strict JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ _DEEPEST = 50
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's types; not-a-number and infinities are strings, other objects their repr.
+    """Converts `value` to JSON's types: NaN and infinities to strings, other objects to their repr.
 
-    What raises, holds itself or is more than 50 deep becomes a text that says so.
+    A value that raises, holds itself or is more than 50 deep becomes a text that says so.
 
-    Example:
-        >>> plain({"rate": float("nan"), 1: (2, {3}), "f": len})
-        {'rate': 'nan', '1': [2, [3]], 'f': '<built-in function len>'}
+    >>> plain({"rate": float("nan"), 1: (2, {3}), "f": len})
+    {'rate': 'nan', '1': [2, [3]], 'f': '<built-in function len>'}
     """
     return _plain(value, ())
 
@@ -64,17 +63,16 @@ def _converted(value: Any, within: tuple[int, ...]) -> Any:
 
 
 def _written(text: str) -> str:
-    """`text` as UTF-8 can hold it: of a file's name or a variable Python keeps undecoded bytes."""
+    """Escapes what UTF-8 cannot hold: undecoded bytes that Python keeps in names of files."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def text_of(value: Any) -> str:
-    """`value` as it stands in the file.
+    """Returns `value` as it stands in the file.
 
-    Example:
-        >>> print(text_of({"b": 1}))
-        {
-         "b": 1
-        }
+    >>> print(text_of({"b": 1}))
+    {
+     "b": 1
+    }
     """
     return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)

@@ -1,4 +1,4 @@
-"""How the process was started: its command and what of its environment matters."""
+"""The start of the process: its command, and the part of its environment that matters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NAMES = (
     "SLURM_STEP_NUM_TASKS",
 )
 
-# Those of Terraform, which may be secret, and what TensorFlow sets for itself.
+# Terraform's variables, which may be secret, and those that TensorFlow sets for itself.
 _NOT_OURS = ("TF_CLI_", "TF_VAR_", "TPU_ML_")
 
 # Hydra's names begin with a sign, and have dots, slashes, `@` and indices.
@@ -51,13 +51,13 @@ _HEADER = re.compile(r"([A-Za-z][\w-]*):\s")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change what TensorFlow, Keras, tfdp or their threads and memory do.
+    """Returns the variables that change what TensorFlow, Keras, tfdp, threads and memory do.
 
-    None whose name speaks of a secret is among them, and the texts are as `masked` leaves them.
+    Variables whose name speaks of a secret are left out, and the texts are as `masked` returns
+    them.
 
-    Example:
-        >>> environment({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root", "KERAS_API_KEY": "x"})
-        {'TF_NUM_INTEROP_THREADS': '8'}
+    >>> environment({"TF_NUM_INTEROP_THREADS": "8", "HOME": "/root", "KERAS_API_KEY": "x"})
+    {'TF_NUM_INTEROP_THREADS': '8'}
     """
     return {
         name: masked(environ[name])
@@ -68,18 +68,18 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """The words of a command line without what is given to names that speak of a secret.
+    """Returns the words of a command line, with the values masked whose names speak of a secret.
 
     Names are those of options, assignments and headers, and what `masked` finds within a word.
 
-    Example:
-        >>> command(["train.py", "--api-key", "x", "--token=x", "--epochs", "3"])
-        ['train.py', '--api-key', '***', '--token=***', '--epochs', '3']
+    >>> command(["train.py", "--api-key", "x", "--token=x", "--epochs", "3"])
+    ['train.py', '--api-key', '***', '--token=***', '--epochs', '3']
     """
     shown: list[str] = []
     mask_next = False
     for word in words:
-        # A secret may begin with one `-`; two begin an option: this one was given nothing.
+        # A secret may begin with one `-`, but two begin an option: the option before was given
+        # nothing.
         if mask_next and not word.startswith("--"):
             shown.append(MASK)
             mask_next = False

@@ -1,4 +1,4 @@
-"""`tfdp.write_manifest`."""
+"""The function `tfdp.write_manifest`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ FORMAT = 1
 def write_manifest(
     path: str | os.PathLike[str], model: Any = None, data: Any = None
 ) -> dict[str, Any]:
-    """Writes what this run is into a JSON file: to tell it from others, and to make it again.
+    """Writes what this run is into a JSON file, to tell it from others and to repeat it.
 
-    Each run can: with neither a model nor data it loads no TensorFlow. In a cluster each rank may
-    call it, and rank 0 writes. The file is replaced at once: a reader sees the old one or the new.
+    Any run can do so: with neither a model nor data, no TensorFlow is loaded. In a cluster each
+    rank may call this function, and rank 0 writes. The file is replaced at once: a reader sees the
+    old one or the new one.
 
     Args:
-      path: The file, in a folder that exists.
-      model: A Keras model; None: the entry is null, and the strategy that whose scope is open.
-      data: What it is trained on: a `tfdp.data.Pipeline`, arrays, a `tf.data.Dataset`.
+      path: The path of the file, in a folder that exists.
+      model: A Keras model; None: the entry is null, and the strategy is the one whose scope is
+        open.
+      data: The data it is trained on: a `tfdp.data.Pipeline`, arrays, a `tf.data.Dataset`.
 
     Returns:
-      What is written; on other ranks what they would write.
+      The manifest that is written; on other ranks the one that they would write.
 
       - `format`: 1. `created`: the time, ISO 8601, UTC.
       - `command`: the words, interpreter included; `directory`: where it was started. What is given
@@ -54,13 +56,13 @@ def write_manifest(
       - `hardware`: of this rank's host: its name (`host`), `cpu`, `cores` that the process may use,
         `memory_bytes`, `gpus` (models).
 
-      Numbers that JSON does not have are the strings "nan", "inf", "-inf". What an odd model,
-      optimizer or data object fails to tell is a text, "cannot be described: ...".
+      Numbers that JSON does not have are the strings "nan", "inf", "-inf". Where a model, optimizer
+      or data object fails to describe itself, the entry is a text, "cannot be described: ...".
 
     Raises:
       FileNotFoundError: The folder is missing.
       OSError: The file cannot be written.
-      ClusterError: No strategy is known, and the environment describes a cluster that cannot be.
+      ClusterError: No strategy is known, and the environment describes an impossible cluster.
 
     Cost: git is given 5 s at most; up to 64 MiB of each array are read, some 0.2 s.
 

@@ -1,4 +1,4 @@
-"""Checks of numbers that a user passes, in one form of message."""
+"""The checks of numbers that a user passes, in one form of message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def real(name: str, value: Any, fix: str) -> float:
     """Returns `value` as a float, of its own kind if it is one, if it is a finite real number.
 
     Raises:
-      ValueError: It is not one; the message ends with `fix`.
+      ValueError: `value` is not such a number; the message ends with `fix`.
     """
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
@@ -58,7 +58,7 @@ def bounds(name: str, value: Any) -> tuple[float, float] | None:
     `high` may be infinite.
 
     Raises:
-      ValueError: It is neither.
+      ValueError: `value` is neither.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Which variables an option leaves out, by patterns of their paths."""
+"""The variables that an option leaves out, by patterns of their paths."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 #: Patterns of the paths of biases and of the weights of normalization.
 #:
-#: Their norms say nothing of the scale of a layer's output, and pulling them to zero does not
+#: Their norms do not show the scale of a layer's output, and pulling them to zero does not
 #: regularize. The papers' experiments leave them out, as do the reference programs of MLPerf.
 BIAS_AND_NORMALIZATION = (
     r"(^|/)bias$",
@@ -20,7 +20,7 @@ BIAS_AND_NORMALIZATION = (
 
 
 def checked(name: str, patterns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Returns patterns that can be searched for; None stands for `BIAS_AND_NORMALIZATION`.
+    """Returns patterns that can be searched for; None, for the default ones, stays None.
 
     Raises:
       ValueError: `patterns` is not a sequence of regular expressions.
@@ -45,19 +45,19 @@ def checked(name: str, patterns: Sequence[str] | None) -> tuple[str, ...] | None
 def excluded(
     name: str, patterns: tuple[str, ...] | None, variables: Sequence[Any], lenient: bool = False
 ) -> tuple[bool, ...]:
-    """Whether each variable is left out: whether a pattern is found in its path.
+    """Returns for each variable whether it is left out: whether a pattern is found in its path.
 
     Args:
       name: The option that `patterns` were given to.
       patterns: Regular expressions, or None for `BIAS_AND_NORMALIZATION`.
-      variables: Keras variables, which have a `path`, or TensorFlow's, whose name is taken
-        without its ":0".
-      lenient: Whether a pattern that is found in no path is only warned of. Keras may give the
+      variables: Keras variables, which have a `path`, or TensorFlow's, whose name is taken without
+        its ":0".
+      lenient: Whether a pattern that is found in no path only gives a warning. Keras may give the
         layers of a loaded model other names than they were trained with.
 
     Raises:
-      ValueError: A pattern is found in no path: it is misspelt, and would be ignored. Those of
-        `BIAS_AND_NORMALIZATION` may be missing.
+      ValueError: A pattern is found in no path: it is misspelt, and would be ignored. The patterns
+        of `BIAS_AND_NORMALIZATION` may be missing.
 
     >>> import keras
     >>> kernel = keras.Variable([1.0], name="kernel")

@@ -15,12 +15,13 @@ from tfdp.optimizers.trust_ratio import Bounds, norm, trust_ratio
 
 
 def bias_correction(decay: float, step: tf.Tensor) -> tf.Tensor:
-    """1 - decay**step, by which a moving average that started at zero is divided.
+    """Returns 1 - decay**step, by which a moving average that started at zero is divided.
 
-    Exact to the last bits at step 1 too, where float32's 1 - 0.999 has lost four digits.
+    The result is exact to the last bits at step 1, too, where float32's 1 - 0.999 loses four
+    digits.
 
     Args:
-      decay: β, in [0, 1).
+      decay: The decay β, in [0, 1).
       step: A floating scalar, 1 at the first step.
 
     >>> round(float(bias_correction(0.999, tf.constant(1.0))), 9)
@@ -49,7 +50,7 @@ def lamb_step(
     trust_ratio_bounds: Bounds = None,
     observe: Callable[[tf.Tensor], None] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """One step of one variable. Algorithm 2 of arXiv:1904.00962, with its symbols:
+    """Returns one step of one variable by Algorithm 2 of arXiv:1904.00962, with its symbols.
 
     1. m ← β₁·m + (1 - β₁)·g and v ← β₂·v + (1 - β₂)·g².
     2. m̂ = m / (1 - β₁ᵗ) and v̂ = v / (1 - β₂ᵗ), if `corrected`.
@@ -57,24 +58,24 @@ def lamb_step(
     4. x ← x - η · φ(‖x‖) / ‖u‖ · u; without the ratio if the variable is not `adapted`.
 
     Args:
-      gradient: g, of the weight's shape and dtype.
-      weight: x.
-      momentum: m.
-      velocity: v.
-      step: t, a floating scalar, 1 at the first step.
-      learning_rate: η, a scalar.
-      beta_1: β₁.
-      beta_2: β₂.
-      epsilon: ε.
-      weight_decay: λ.
+      gradient: The gradient g, of the weight's shape and dtype.
+      weight: The weight x.
+      momentum: The average m.
+      velocity: The average v.
+      step: The step t, a floating scalar, 1 at the first step.
+      learning_rate: The rate η, a scalar.
+      beta_1: The decay β₁ of m.
+      beta_2: The decay β₂ of v.
+      epsilon: The constant ε.
+      weight_decay: The decay λ of the weight.
       corrected: Whether the averages' bias is corrected.
       adapted: Whether the variable has a trust ratio.
-      weight_norm_bounds: Those of φ.
-      trust_ratio_bounds: Those of the ratio.
+      weight_norm_bounds: The bounds of φ.
+      trust_ratio_bounds: The bounds of the ratio.
       observe: Called with the ratio, a scalar, if the variable is `adapted`.
 
     Returns:
-      What is to be subtracted from the weight, the new momentum and the new velocity.
+      The update to subtract from the weight, the new momentum and the new velocity.
 
     >>> g, x, zero = tf.constant([0.5, -2.0]), tf.constant([3.0, 4.0]), tf.zeros(2)
     >>> options = dict(beta_1=0.9, beta_2=0.999, epsilon=0.0, corrected=True, adapted=True)
@@ -86,7 +87,7 @@ def lamb_step(
     velocity += (tf.square(gradient) - velocity) * (1 - beta_2)
     numerator, denominator = momentum, tf.sqrt(velocity)
     if corrected:
-        # On scalars where it can be: m̂ / (√v̂ + ε) in as many passes as m / (√v + ε), plus one.
+        # Corrects by scalars where possible: m̂ / (√v̂ + ε) takes one pass more than m / (√v + ε).
         numerator *= 1 / bias_correction(beta_1, step)
         denominator *= tf.math.rsqrt(bias_correction(beta_2, step))
     update = numerator / (denominator + epsilon)
@@ -108,41 +109,41 @@ def lamb_step(
 
 @keras.saving.register_keras_serializable(package="tfdp")
 class LAMB(AbstractLayerwiseOptimizer):
-    """Adam's direction with decay, as long as a fraction of each layer's norm.
+    """An optimizer: Adam's direction with decay, as long as a fraction of each layer's norm.
 
     `keras.optimizers.Lamb` leaves weight decay out of the ratio: it shrinks the weights first, by
-    learning rate times decay, and scales Adam's direction alone. In the paper the decay is part of
-    the vector whose norm is taken, and is scaled with it; so it is here. Without decay, and with
-    nothing excluded, both take the same steps.
+    learning rate times decay, and scales Adam's direction alone. In the paper, and here, the decay
+    is part of the vector whose norm is taken, and is scaled with it. Without decay, and with
+    nothing excluded, both optimizers take the same steps.
 
     Variables that `exclude_from_layer_adaptation` names take Adam's step.
 
-    Cost: two slots of the variable's size; two more reads of the weight and three more of the
-    update than Adam.
+    Cost: two slots of the variable's size; the weight is read twice more and the update three times
+    more than by Adam.
 
     Deviations from the paper: the ratio is 1 where φ(‖x‖) or ‖u‖ is zero.
 
     Args:
-      learning_rate: η: at least 0, a Keras schedule, or a callable without arguments.
-      beta_1: β₁, in [0, 1).
-      beta_2: β₂, in [0, 1).
-      epsilon: ε, above 0.
-      weight_decay: λ, at least 0, within the ratio; None or 0 for none.
+      learning_rate: The rate η: at least 0, a Keras schedule, or a callable without arguments.
+      beta_1: The decay β₁ of the average of gradients, in [0, 1).
+      beta_2: The decay β₂ of the average of squared gradients, in [0, 1).
+      epsilon: The constant ε, above 0.
+      weight_decay: The decay λ, at least 0, within the ratio; None or 0 for none.
       bias_correction: Whether the averages are divided by 1 - βᵗ; t counts updates, not
         micro-batches.
       exclude_from_weight_decay: Regular expressions, searched for in the paths of variables, such
-        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing. Not by the
-        model's name: it leads the paths of some models, and none of a model that was loaded.
-      exclude_from_layer_adaptation: As `exclude_from_weight_decay`.
+        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing. Do not use
+        the model's name: it begins the paths of some models, but of no model that was loaded.
+      exclude_from_layer_adaptation: Patterns of the same form as `exclude_from_weight_decay`.
       weight_norm_bounds: (γ_l, γ_u) of φ(z) = min(max(z, γ_l), γ_u); None for φ(z) = z.
-      trust_ratio_bounds: (low, high), to which the ratio is clipped; None for none.
-      **kwargs: Those of every Keras optimizer: `clipnorm`, `global_clipnorm`, `clipvalue`,
+      trust_ratio_bounds: The interval (low, high) to which the ratio is clipped; None for none.
+      **kwargs: The arguments of every Keras optimizer: `clipnorm`, `global_clipnorm`, `clipvalue`,
         `use_ema`, `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor`,
         `gradient_accumulation_steps`, `name`.
 
     Raises:
-      ValueError: A number is out of its range, or a pattern is no regular expression; from
-        `build`, that a pattern is found in no variable's path.
+      ValueError: A number is out of its range, or a pattern is no regular expression; when built, a
+        pattern is found in no variable's path.
 
     Source: You et al.: Large Batch Optimization for Deep Learning: Training BERT in 76 minutes,
     2020, arXiv:1904.00962, Algorithm 2.
@@ -151,7 +152,7 @@ class LAMB(AbstractLayerwiseOptimizer):
     >>> model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
     >>> model.compile(LAMB(2e-3, weight_decay=0.01, gradient_accumulation_steps=4), "mse")
 
-    The default's exclusions, and one more:
+    The default exclusions, and one more:
 
     >>> from tfdp import optimizers
     >>> patterns = [*optimizers.BIAS_AND_NORMALIZATION, "embeddings$"]
@@ -221,7 +222,7 @@ class LAMB(AbstractLayerwiseOptimizer):
         self.assign_sub(variable, update)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, in types that JSON can hold."""
         return {
             **super().get_config(),
             "beta_1": self.beta_1,

@@ -28,28 +28,28 @@ def lars_step(
     trust_ratio_bounds: Bounds = None,
     observe: Callable[[tf.Tensor], None] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """One step of one variable. Algorithm 1 of arXiv:1708.03888, with its symbols:
+    """Returns one step of one variable by Algorithm 1 of arXiv:1708.03888, with its symbols.
 
     1. λ = η · φ(‖w‖) / (‖g‖ + β‖w‖), the local rate; 1 if the variable is not `adapted`.
     2. v ← m·v + γ·λ·(g + β·w).
     3. w ← w - v; with Nesterov's momentum w ← w - (m·v + γ·λ·(g + β·w)).
 
     Args:
-      gradient: g, of the weight's shape and dtype.
-      weight: w.
-      velocity: v.
-      learning_rate: γ, a scalar.
-      momentum: m.
+      gradient: The gradient g, of the weight's shape and dtype.
+      weight: The weight w.
+      velocity: The velocity v.
+      learning_rate: The global rate γ, a scalar.
+      momentum: The momentum m.
       nesterov: Whether the step looks ahead.
-      weight_decay: β.
-      trust_coefficient: η.
+      weight_decay: The decay β.
+      trust_coefficient: The coefficient η.
       adapted: Whether the variable has a local rate.
-      weight_norm_bounds: Those of φ.
-      trust_ratio_bounds: Those of λ.
+      weight_norm_bounds: The bounds of φ.
+      trust_ratio_bounds: The bounds of λ.
       observe: Called with the ratio, a scalar, if the variable is `adapted`.
 
     Returns:
-      What is to be subtracted from the weight, and the new velocity.
+      The update to subtract from the weight, and the new velocity.
 
     >>> g, w, v = tf.constant([0.0, 4.0]), tf.constant([3.0, 0.0]), tf.zeros(2)
     >>> options = dict(momentum=0.9, nesterov=False, trust_coefficient=0.1, adapted=True)
@@ -78,40 +78,43 @@ def lars_step(
 
 @keras.saving.register_keras_serializable(package="tfdp")
 class LARS(AbstractLayerwiseOptimizer):
-    """Momentum SGD whose steps are a fraction of each layer's norm.
+    """An optimizer by momentum SGD whose steps are a fraction of each layer's norm.
 
-    The learning rate is a dimensionless one: with η = 0.001 and a rate of 1 every layer moves by at
-    most a thousandth of its norm in a step, before momentum. So it is far larger than SGD's; rates
-    of 1 to 30 are common at large batches, with a warm-up and a polynomial decay
+    The learning rate is dimensionless: with η = 0.001 and a rate of 1 every layer moves by at most
+    a thousandth of its norm in a step, before momentum. So it is far larger than SGD's: rates of 1
+    to 30 are common at large batches, with a warm-up and a polynomial decay
     (:class:`tfdp.optimizers.PolynomialDecay`).
 
     Variables that `exclude_from_layer_adaptation` names are trained by plain momentum SGD with
     the same learning rate, as in the authors' code.
 
-    Cost: one slot of the variable's size; two more reads of weight and gradient than momentum SGD.
+    Cost: one slot of the variable's size; weight and gradient are read twice more than by momentum
+    SGD.
 
     Deviations from the paper: λ is 1 where φ(‖w‖) or its denominator is zero. Keras' options
     apply to the gradient that comes in (clipping) or the weights that go out (EMA).
 
     Args:
-      learning_rate: γ: at least 0, a Keras schedule, or a callable without arguments.
-      momentum: m, in [0, 1).
+      learning_rate: The global rate γ: at least 0, a Keras schedule, or a callable without
+        arguments.
+      momentum: The momentum m, in [0, 1).
       nesterov: Whether to use Nesterov's momentum.
-      trust_coefficient: η, above 0.
-      weight_decay: β, at least 0, within the local rate; None or 0 for none.
+      trust_coefficient: The coefficient η, above 0.
+      weight_decay: The decay β, at least 0, within the local rate; None or 0 for none.
       exclude_from_weight_decay: Regular expressions, searched for in the paths of variables, such
-        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing. Not by the
-        model's name: it leads the paths of some models, and none of a model that was loaded.
-      exclude_from_layer_adaptation: As `exclude_from_weight_decay`.
-      weight_norm_bounds: (low, high), to which ‖w‖ is clipped in the local rate; None for none.
-      trust_ratio_bounds: (low, high), to which λ is clipped; None for none.
-      **kwargs: Those of every Keras optimizer: `clipnorm`, `global_clipnorm`, `clipvalue`,
+        as "dense_1/kernel"; None for `BIAS_AND_NORMALIZATION`, [] to exclude nothing. Do not use
+        the model's name: it begins the paths of some models, but of no model that was loaded.
+      exclude_from_layer_adaptation: Patterns of the same form as `exclude_from_weight_decay`.
+      weight_norm_bounds: The interval (low, high) to which ‖w‖ is clipped in the local rate; None
+        for none.
+      trust_ratio_bounds: The interval (low, high) to which λ is clipped; None for none.
+      **kwargs: The arguments of every Keras optimizer: `clipnorm`, `global_clipnorm`, `clipvalue`,
         `use_ema`, `ema_momentum`, `ema_overwrite_frequency`, `loss_scale_factor`,
         `gradient_accumulation_steps`, `name`.
 
     Raises:
-      ValueError: A number is out of its range, or a pattern is no regular expression; from
-        `build`, that a pattern is found in no variable's path.
+      ValueError: A number is out of its range, or a pattern is no regular expression; when built, a
+        pattern is found in no variable's path.
 
     Source: You, Gitman, Ginsburg: Large Batch Training of Convolutional Networks, 2017,
     arXiv:1708.03888, Algorithm 1 with η as in equation 6.
@@ -183,7 +186,7 @@ class LARS(AbstractLayerwiseOptimizer):
         self.assign_sub(variable, update)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, in types that JSON can hold."""
         return {
             **super().get_config(),
             "momentum": self.momentum,

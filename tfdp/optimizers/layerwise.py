@@ -1,4 +1,4 @@
-"""What the layer-wise adaptive optimizers share: exclusions, decay in the update, float32 slots."""
+"""The base of the layer-wise optimizers: exclusions, decay in the update, float32 slots."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _HALF = ("float16", "bfloat16")
 
 
 class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
-    """Abstract: a Keras optimizer with a trust ratio for each variable.
+    """An abstract Keras optimizer with a trust ratio for each variable.
 
-    Weight decay is part of the update that the ratio scales. Keras would apply it before, outside
-    of the ratio: that is switched off here.
+    Weight decay is part of the update that the ratio scales. Keras would apply the decay before the
+    update, outside of the ratio; this is switched off here.
 
     Args:
-      learning_rate: See the subclass; so for all others.
-      weight_decay: λ or β of the papers; None or 0 for none.
+      learning_rate: The learning rate; the subclasses describe this and all other arguments.
+      weight_decay: The decay, λ or β in the papers; None or 0 for none.
       exclude_from_weight_decay: Patterns of paths; None for biases and normalization.
-      exclude_from_layer_adaptation: As `exclude_from_weight_decay`.
-      weight_norm_bounds: Those of φ(‖w‖).
-      trust_ratio_bounds: Those of the ratio.
-      **kwargs: Those of every Keras optimizer.
+      exclude_from_layer_adaptation: Patterns of paths; None for biases and normalization.
+      weight_norm_bounds: The bounds of φ(‖w‖).
+      trust_ratio_bounds: The bounds of the ratio.
+      **kwargs: The arguments of every Keras optimizer.
 
     Raises:
-      ValueError: A number is out of range, or a pattern not a regular expression; from `build`,
-        that a pattern is found in no variable's path.
+      ValueError: A number is out of range, or a pattern is no regular expression; when built, a
+        pattern is found in no variable's path.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer that `get_config` describes; a pattern found in no path is warned of."""
+        """Returns the optimizer of a configuration; a pattern found in no path gives a warning."""
         self = super().from_config(config, custom_objects)
         self._is_loaded = True
         return self
@@ -90,7 +90,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         return None if patterns is None else list(patterns)
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Finds out which variables decay, and which are adapted."""
+        """Determines which variables decay, and which are adapted."""
         if self.built:
             return
         left_out = {
@@ -102,10 +102,10 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         self._adapted = [not out for out in left_out["exclude_from_layer_adaptation"]]
 
     def step_options(self, index: int) -> dict[str, Any]:
-        """What a step takes of the options: decay, adaptation and bounds of the variable `index`.
+        """Returns the options of a step of the variable `index`: decay, adaptation and bounds.
 
-        And who observes its trust ratio, if the step is recorded. It does not decay if a pattern,
-        or Keras' own method, excludes it.
+        They include the observer of its trust ratio, if the step is recorded. The variable does not
+        decay if a pattern, or Keras' own method, excludes it.
 
         >>> from tfdp.optimizers import LARS
         >>> optimizer = LARS(weight_decay=1e-4)
@@ -114,7 +114,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         >>> options["weight_decay"], options["adapted"]
         (0.0001, True)
         """
-        # By the name that it was built with: within a step "bias" may be "bias/replica_1:0".
+        # Tested by the name that it was built with: within a step "bias" may be "bias/replica_1:0".
         variable = self._trainable_variables[index]
         decays = self._decays[index] and self._use_weight_decay(variable)
         return {
@@ -126,7 +126,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         }
 
     def add_slots(self, variables: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], ...]:
-        """A slot of each name for each variable, zeros, float32 where the variable is half.
+        """Adds for each variable a slot of zeros per name, in float32 where the variable is half.
 
         >>> from tfdp.optimizers import LARS
         >>> optimizer, kernel = LARS(), keras.Variable([1.0, 2.0], dtype="float16", name="kernel")
@@ -141,16 +141,16 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
     def add_variable(
         self, shape: Any, initializer: Any = "zeros", dtype: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """As Keras', in float32 where half precision is asked for while slots are made."""
+        """Adds a variable as Keras does; of slots, float32 ones in place of half precision."""
         if self._float32_slots and keras.backend.standardize_dtype(dtype) in _HALF:
             dtype = "float32"
         return super().add_variable(shape, initializer, dtype, *args, **kwargs)
 
     def in_float32(self, tensor: Any) -> tf.Tensor:
-        """A gradient or weight as a dense tensor in which sums are made: float32 of half precision.
+        """Returns a gradient or weight as a dense tensor, in float32 where it is half precision.
 
-        Rows of `tf.IndexedSlices`, whose `dense_shape` must be known, are added up where they occur
-        more than once.
+        Rows that occur more than once in `tf.IndexedSlices`, whose `dense_shape` must be known, are
+        added up.
 
         >>> from tfdp.optimizers import LARS
         >>> half = tf.constant([1.0, 1.0], tf.float16)
@@ -162,7 +162,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, in types that JSON can hold."""
         patterns = {
             name: None if patterns is None else list(patterns)
             for name, patterns in self.exclusions.items()
@@ -177,7 +177,7 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         return {**super().get_config(), **patterns, **bounds}
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Nothing: the update has it, within the ratio."""
+        """Does nothing: the update contains the decay, within the ratio."""
 
     @contextlib.contextmanager
     def _in_float32(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""How the learning rate follows the batch."""
+"""The rules by which the learning rate follows the batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def scale_learning_rate(
     batch: int,
     rule: Literal["linear", "sqrt"] = "linear",
 ) -> float:
-    """The learning rate for a batch, from one that was tuned with another.
+    """Returns the learning rate for a batch, from the rate that was tuned with another batch.
 
     - `"linear"`: base · batch / base_batch. For SGD: one large step stands for several small ones
       that are averaged (Goyal et al., 2017, arXiv:1706.02677, section 2.1, with a warm-up).
@@ -52,10 +52,11 @@ def scale_learning_rate(
       rule: How the rate grows.
 
     Returns:
-      A float that remembers its batch; under a strategy of tfdp `fit` warns if its own is another.
+      A float that remembers its batch; under a strategy of tfdp `fit` warns if its own batch
+      differs.
 
     Raises:
-      ValueError: A number is out of range, or the rule unknown.
+      ValueError: A number is out of range, or the rule is unknown.
 
     >>> scale_learning_rate(0.1, base_batch=256, batch=1024)
     0.4

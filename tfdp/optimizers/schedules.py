@@ -1,7 +1,7 @@
-"""Learning-rate schedules of large-batch training.
+"""The learning-rate schedules of large-batch training.
 
-Their steps are Keras' own: calls of the optimizer, which with `gradient_accumulation_steps=k` are
-micro-batches, k to an update.
+Their steps are Keras' own, the calls of the optimizer. With `gradient_accumulation_steps=k` these
+are micro-batches, k to an update.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfdp.optimizers import checks
 
 @keras.saving.register_keras_serializable(package="tfdp")
 class Warmup(LearningRateSchedule):
-    """Rises linearly to what follows it, then follows it.
+    """A schedule that rises linearly to another one, then follows it.
 
     At step t < w the rate is i + (p - i) · t / w, where i is the `initial_learning_rate`, w the
     `warmup_steps`, and p the first rate of `after`; from step w on it is that of `after` at t - w.
@@ -25,8 +25,8 @@ class Warmup(LearningRateSchedule):
     Args:
       after: A rate, at least 0, or any Keras schedule, whose steps are counted from the end of the
         warm-up.
-      warmup_steps: w, at least 0.
-      initial_learning_rate: i, at least 0.
+      warmup_steps: The number w of steps, at least 0.
+      initial_learning_rate: The rate i at step 0, at least 0.
 
     Raises:
       ValueError: A number is out of range, or `after` ends before the warm-up that leads to it.
@@ -66,11 +66,11 @@ class Warmup(LearningRateSchedule):
             )
 
     def __call__(self, step: Any) -> Any:
-        """The rate at a step: a float32 scalar."""
+        """Returns the rate at a step: a float32 scalar."""
         return _after_warmup(self.after, step, self.warmup_steps, self.initial_learning_rate)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, in types that JSON can hold."""
         after = self.after
         return {
             "after": float(after)
@@ -83,7 +83,7 @@ class Warmup(LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Warmup:
-        """The schedule that `get_config` describes."""
+        """Returns the schedule that `get_config` describes."""
         after = config["after"]
         if isinstance(after, dict):
             after = keras.optimizers.schedules.deserialize(after)
@@ -94,20 +94,21 @@ class Warmup(LearningRateSchedule):
 class PolynomialDecay(LearningRateSchedule):
     """A linear warm-up, then a polynomial decay to the end of training: the rate of LARS and LAMB.
 
-    At step t of T `training_steps`, of which w are `warmup_steps`: p · t / w for t < w, then
-    e + (p - e) · (1 - (t - w) / (T - w))^power, and e after T. It is `Warmup` before
-    `keras.optimizers.schedules.PolynomialDecay`, counted together.
+    At step t of T `training_steps`, of which w are `warmup_steps`, the rate is p · t / w for t < w,
+    then e + (p - e) · (1 - (t - w) / (T - w))^power, and e after T. This is `Warmup` before
+    `keras.optimizers.schedules.PolynomialDecay`, but `training_steps` includes the warm-up.
 
     Args:
-      learning_rate: p, the highest rate, at least 0.
-      training_steps: T, at least 1, the warm-up included; with `gradient_accumulation_steps=k`
-        k times the updates.
-      warmup_steps: w, at least 0 and below T.
-      power: 2 for LARS (arXiv:1708.03888, Algorithm 1), 1 for LAMB (arXiv:1904.00962, section 4.1).
-      end_learning_rate: e, at least 0.
+      learning_rate: The highest rate p, at least 0.
+      training_steps: The number T of steps, at least 1, the warm-up included; with
+        `gradient_accumulation_steps=k` k times the updates.
+      warmup_steps: The number w of steps of the warm-up, at least 0 and below T.
+      power: The exponent: 2 for LARS (arXiv:1708.03888, Algorithm 1), 1 for LAMB (arXiv:1904.00962,
+        section 4.1).
+      end_learning_rate: The rate e, at least 0.
 
     Raises:
-      ValueError: A number is out of range, or the warm-up as long as training, or longer.
+      ValueError: A number is out of range, or the warm-up is not shorter than training.
 
     >>> schedule = PolynomialDecay(8.0, training_steps=100, warmup_steps=20)
     >>> [float(schedule(step)) for step in (0, 10, 20, 60, 100, 120)]
@@ -150,11 +151,11 @@ class PolynomialDecay(LearningRateSchedule):
         )
 
     def __call__(self, step: Any) -> Any:
-        """The rate at a step: a float32 scalar."""
+        """Returns the rate at a step: a float32 scalar."""
         return _after_warmup(self._decay, step, self.warmup_steps, 0.0)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON can hold them."""
+        """Returns the constructor's arguments, in types that JSON can hold."""
         return {
             "learning_rate": float(self.learning_rate),
             "training_steps": self.training_steps,
@@ -166,7 +167,7 @@ class PolynomialDecay(LearningRateSchedule):
 
 
 def _after_warmup(after: Any, step: Any, warmup_steps: int, initial: float) -> Any:
-    """The rate at a step, where `after` follows a linear warm-up: a float32 scalar."""
+    """Returns the rate at a step, where `after` follows a linear warm-up: a float32 scalar."""
 
     def rate_after(step: Any) -> Any:
         rate = after(step) if isinstance(after, LearningRateSchedule) else float(after)
@@ -181,7 +182,7 @@ def _after_warmup(after: Any, step: Any, warmup_steps: int, initial: float) -> A
 
 
 def _length(schedule: Any) -> int | None:
-    """The number of steps after which a schedule is at its end; None if it has none."""
+    """Returns the number of steps after which a schedule is at its end; None if it has no end."""
     module = keras.optimizers.schedules
     if isinstance(schedule, PolynomialDecay):
         return schedule.training_steps

@@ -1,8 +1,8 @@
 """The layer-wise trust ratio, in pure functions of tensors.
 
 LARS and LAMB multiply each variable's update by ‖w‖ / ‖update‖, so that a step moves every layer by
-the same fraction of its norm whatever the size of its gradients. As in every implementation that is
-known to us, "layer" is a variable: a kernel and a bias have a ratio each.
+the same fraction of its norm whatever the size of its gradients. As in every implementation known
+to us, a "layer" is a variable: a kernel and a bias have a ratio each.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ Bounds = tuple[float, float] | None
 
 
 def square_norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The sum of squares.
+    """Returns the sum of squares.
 
     Half precision is summed in float32: squares of float16 overflow at 256.
 
     Args:
-      tensor: Of any shape; float16, bfloat16, float32 or float64.
+      tensor: A tensor of any shape; float16, bfloat16, float32 or float64.
 
     Returns:
-      A scalar, float64 of float64 and else float32.
+      A scalar: float64 for float64, else float32.
 
     >>> float(square_norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
     360000.0
     """
     if tensor.dtype != tf.float64:
         tensor = tf.cast(tensor, tf.float32)
-    # One kernel that reads the tensor once, where squares of their own would be written and read.
+    # One kernel reads the tensor once; `tf.square` would write its squares and read them again.
     return 2 * tf.nn.l2_loss(tensor)
 
 
 def norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm, in the dtype of `square_norm`.
+    """Returns the Euclidean norm, in the dtype of `square_norm`.
 
     >>> float(norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
     600.0
@@ -42,16 +42,17 @@ def norm(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def clipped(value: tf.Tensor, bounds: Bounds) -> tf.Tensor:
-    """φ(z) = min(max(z, low), high); `value` itself without bounds.
+    """Returns φ(z) = min(max(z, low), high); `value` itself without bounds.
 
-    Source: You et al., arXiv:1904.00962, section 3.2, where it is applied to a weight's norm.
+    Source: You et al., arXiv:1904.00962, section 3.2, where φ is applied to a weight's norm.
 
     >>> float(clipped(tf.constant(12.0), (0.0, 10.0)))
     10.0
     """
     if bounds is None:
         return value
-    # Of the value's dtype from the start: `tf.cast` of a float would round it to float32.
+    # The bounds have the value's dtype from the start: `tf.cast` of a float would round it to
+    # float32.
     return tf.clip_by_value(value, *(tf.constant(bound, value.dtype) for bound in bounds))
 
 
@@ -63,18 +64,18 @@ def trust_ratio(
     weight_norm_bounds: Bounds = None,
     ratio_bounds: Bounds = None,
 ) -> tf.Tensor:
-    """`coefficient` · φ(‖w‖) / ‖update‖.
+    """Returns `coefficient` · φ(‖w‖) / ‖update‖, the factor of a layer's update.
 
-    It is 1 where φ(‖w‖) or the update's norm is zero, as in the papers' authors' code: a layer that
-    starts at zero must be able to leave it, and where nothing is to be done, the factor does not
-    matter. `ratio_bounds` hold in any case.
+    The ratio is 1 where φ(‖w‖) or the update's norm is zero, as in the papers' authors' code: a
+    layer that starts at zero must be able to leave it, and an update of zero has any factor.
+    `ratio_bounds` hold in any case.
 
     Args:
-      weight_norm: ‖w‖, a scalar.
-      update_norm: ‖update‖, or what stands for it, a scalar.
-      coefficient: η of LARS.
-      weight_norm_bounds: Those of φ; see `clipped`.
-      ratio_bounds: Clips the ratio itself.
+      weight_norm: The norm ‖w‖, a scalar.
+      update_norm: The norm ‖update‖, or what stands for it, a scalar.
+      coefficient: The coefficient η of LARS.
+      weight_norm_bounds: The bounds of φ; see `clipped`.
+      ratio_bounds: The bounds of the ratio itself.
 
     Returns:
       A scalar of the norms' dtype.

@@ -1,4 +1,4 @@
-"""Bars side by side, one for each rank or run, of one or several parts."""
+"""The charts of bars side by side, one for each rank or run, of one or several parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from tfdp.report.charts import Chart, Words, by_round_numbers, drawable
 from tfdp.report.svg import Said, drawn, ink
 
-_LINE, _BAR, _GAP, _AXIS = 16, 16, 8, 28  # the heights of what is drawn, in pixels
+_LINE, _BAR, _GAP, _AXIS = 16, 16, 8, 28  # the heights of the chart's elements, in pixels
 _LABEL = 30  # characters of a line beside the bar's number
 
 
@@ -28,18 +28,17 @@ def bar_chart(
     """Returns bars of parts that lie end to end; None if there is none, or none is above 0.
 
     Args:
-        title: what they show.
-        values: the label of each bar, and its parts, none below 0.
-        names: the parts from left to right, with their names; a part is a colour of the page.
-        unit: of the axis.
-        words: writes a value.
-        of: what each bar stands for.
-        scale: what the axis' numbers are multiplied by, such as 1000 for milliseconds.
+      title: The title of the chart.
+      values: The label of each bar, and its parts, none below 0.
+      names: The parts from left to right, with their names; a part is a colour of the page.
+      unit: The unit of the axis.
+      words: Writes a value.
+      of: What each bar stands for.
+      scale: The factor of the axis' numbers, such as 1000 for milliseconds.
 
-    Example:
-        >>> values, names = [("rank 0", {"input": 1.0, "compute": 3.0})], {"compute": "work"}
-        >>> bar_chart("Step", values, names, unit="s", words=str).rows
-        (('rank 0', '3.0'),)
+    >>> values, names = [("rank 0", {"input": 1.0, "compute": 3.0})], {"compute": "work"}
+    >>> bar_chart("Step", values, names, unit="s", words=str).rows
+    (('rank 0', '3.0'),)
     """
     used = {part: name for part, name in names.items() if any(part in v for _, v in values)}
     bars = [(label, {part: v[part] for part in used if part in v}) for label, v in values]

@@ -11,28 +11,27 @@ from tfdp.report.log_directory import Run
 from tfdp.report.log_lines import Step
 from tfdp.report.rank_log import steady
 
-# In the order of a step. `rest` stands for all but the first where a step is not taken apart.
+# The parts in the order of a step. `rest` stands for all but `input` where a step was not sampled.
 PARTS = ("input", "compute", "meeting", "communication", "other", "rest")
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The seconds of a step by part; what was not measured is not there."""
+    """The seconds of a step by part, without the parts that were not measured."""
 
     parts: Mapping[str, float]
 
     @property
     def total(self) -> float:
-        """All parts together, seconds."""
+        """The sum of all parts, in seconds."""
         return sum(self.parts.values())
 
     def share(self, part: str) -> float | None:
         """Returns a part's fraction of the step; None if it was not measured.
 
-        Example:
-            >>> split = Split({"input": 1.0, "rest": 3.0})
-            >>> split.share("input"), split.share("compute")
-            (0.25, None)
+        >>> split = Split({"input": 1.0, "rest": 3.0})
+        >>> split.share("input"), split.share("compute")
+        (0.25, None)
         """
         if part not in self.parts:
             return None
@@ -52,14 +51,13 @@ class RankSplit:
 def split_of(step: Step) -> Split | None:
     """Takes one step of an execution apart; None if it was not sampled.
 
-    `other` is what is left of the step: Keras, callbacks, the launch of the function. Meetings may
-    overlap; their sum is cut to what the parts that do not overlap leave.
+    `other` is the remaining time of the step: Keras, callbacks, the launch of the function.
+    Meetings may overlap; their sum is cut to what the parts that do not overlap leave.
 
-    Example:
-        >>> step = Step(0, 2, 0, 2, 8, seconds=2.0, input_seconds=0.5, compute_seconds=1.0,
-        ...             communication_seconds=0.25)
-        >>> split_of(step).parts
-        {'input': 0.25, 'compute': 0.5, 'communication': 0.125, 'other': 0.125}
+    >>> step = Step(0, 2, 0, 2, 8, seconds=2.0, input_seconds=0.5, compute_seconds=1.0,
+    ...             communication_seconds=0.25)
+    >>> split_of(step).parts
+    {'input': 0.25, 'compute': 0.5, 'communication': 0.125, 'other': 0.125}
     """
     if step.compute_seconds is None:
         return None
@@ -77,19 +75,18 @@ def split_of(step: Step) -> Split | None:
 
 
 def rank_splits(run: Run) -> tuple[RankSplit, ...]:
-    """Returns each rank's median step; without sampled steps only into `input` and `rest`.
+    """Returns each rank's median step; without sampled steps only its `input` and `rest`.
 
     Ranks without any measured part are left out, and so are the steps that
     :func:`tfdp.report.rank_log.steady` leaves out.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> from tfdp.report.log_lines import Start
-        >>> steps = [Step(n, n, 0, 1, 8, seconds=4, input_seconds=n) for n in (1, 2, 3)]
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
-        >>> rank_splits(Run(pathlib.Path(), (log,), None, ()))
-        (RankSplit(rank=0, host='a', split=Split(parts={'input': 2.5, 'rest': 1.5}), samples=2),)
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> from tfdp.report.log_lines import Start
+    >>> steps = [Step(n, n, 0, 1, 8, seconds=4, input_seconds=n) for n in (1, 2, 3)]
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
+    >>> rank_splits(Run(pathlib.Path(), (log,), None, ()))
+    (RankSplit(rank=0, host='a', split=Split(parts={'input': 2.5, 'rest': 1.5}), samples=2),)
     """
     found = []
     for rank, log in enumerate(run.ranks):
@@ -104,14 +101,13 @@ def rank_splits(run: Run) -> tuple[RankSplit, ...]:
 def over_time(run: Run) -> list[tuple[int, Split]]:
     """Returns (step, the median of the ranks) of each sampled step, in order.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> from tfdp.report.log_lines import Start
-        >>> steps = [Step(n, n, 0, 1, 8, seconds=4, compute_seconds=3) for n in (1, 2)]
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
-        >>> over_time(Run(pathlib.Path(), (log, log), None, ()))
-        [(2, Split(parts={'compute': 3.0, 'other': 1.0}))]
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> from tfdp.report.log_lines import Start
+    >>> steps = [Step(n, n, 0, 1, 8, seconds=4, compute_seconds=3) for n in (1, 2)]
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
+    >>> over_time(Run(pathlib.Path(), (log, log), None, ()))
+    [(2, Split(parts={'compute': 3.0, 'other': 1.0}))]
     """
     by_step: dict[int, list[Split]] = collections.defaultdict(list)
     for log in run.ranks:
@@ -125,9 +121,8 @@ def over_time(run: Run) -> list[tuple[int, Split]]:
 def median(splits: Iterable[Split]) -> Split:
     """Returns the median of each part, over the splits that have it.
 
-    Example:
-        >>> median([Split({"input": 1.0}), Split({"input": 3.0}), Split({"input": 9.0})]).parts
-        {'input': 3.0}
+    >>> median([Split({"input": 1.0}), Split({"input": 3.0}), Split({"input": 9.0})]).parts
+    {'input': 3.0}
     """
     values: dict[str, list[float]] = collections.defaultdict(list)
     for split in splits:

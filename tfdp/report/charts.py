@@ -1,4 +1,4 @@
-"""What a chart is made of: a drawing, the same as a table, and the same in a sentence."""
+"""The contents of a chart: a drawing, the same as a table, and the same in a sentence."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Chart:
     """A chart for the template.
 
     Args:
-        title: what it shows.
-        description: the same in a sentence, with numbers, for those who do not see it.
-        unit: the numbers' unit, and whether their axis is logarithmic.
-        svg: the drawing.
-        legend: (CSS classes, name) of each colour.
-        head: the columns of the table below.
-        rows: its cells.
-        note: what the reader must know of it.
+      title: The title.
+      description: The drawing in a sentence, with numbers, for those who do not see it.
+      unit: The numbers' unit, and whether their axis is logarithmic.
+      svg: The drawing.
+      legend: Each colour as (CSS classes, name).
+      head: The columns of the table below the drawing.
+      rows: The cells of the table.
+      note: What the reader must know of the chart.
     """
 
     title: str
@@ -49,14 +49,14 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Bin:
-    """Neighbouring points as one.
+    """Neighbouring points, joined to one.
 
     Args:
-        x: the middle of their places.
-        median: of their values.
-        least: the least value.
-        largest: the largest value.
-        of: how many points there are.
+      x: The middle of their places.
+      median: The median of their values.
+      least: The least value.
+      largest: The largest value.
+      of: The number of points.
     """
 
     x: float
@@ -69,16 +69,15 @@ class Bin:
 def thinned(
     points: Points, most: int = MOST_POINTS, band: Sequence[tuple[float, float]] | None = None
 ) -> list[Bin]:
-    """Returns at most `most` bins of equal numbers of points; what is not finite is left out.
+    """Returns at most `most` bins of equal numbers of points, without points that are not finite.
 
     Args:
-        points: (x, y) by growing x.
-        most: how many bins.
-        band: (least, largest) of each point, if these are not the point itself.
+      points: (x, y) by growing x.
+      most: The number of bins.
+      band: (least, largest) of each point, if these are not the point itself.
 
-    Example:
-        >>> thinned([(1, 5.0), (2, 7.0), (3, 1.0), (4, 1.0)], most=2)
-        [Bin(x=1.5, median=6.0, least=5.0, largest=7.0, of=2), Bin(x=3.5, ..., of=2)]
+    >>> thinned([(1, 5.0), (2, 7.0), (3, 1.0), (4, 1.0)], most=2)
+    [Bin(x=1.5, median=6.0, least=5.0, largest=7.0, of=2), Bin(x=3.5, ..., of=2)]
     """
     ends = band or [(y, y) for _, y in points]
     kept = [
@@ -96,11 +95,10 @@ def thinned(
 
 
 def drawable(value: float) -> float:
-    """Returns a number as it is drawn: beyond 1e100 at that edge, so that differences stay finite.
+    """Returns the number to draw: at most 1e100 from 0, so that differences stay finite.
 
-    Example:
-        >>> drawable(-1e300), drawable(2.0)
-        (-1e+100, 2.0)
+    >>> drawable(-1e300), drawable(2.0)
+    (-1e+100, 2.0)
     """
     return max(-_LARGEST, min(_LARGEST, value))
 
@@ -108,20 +106,19 @@ def drawable(value: float) -> float:
 def by_round_numbers(
     axis: XAxis | YAxis, ends: tuple[float, float], most: int, whole: bool = False
 ) -> None:
-    """Gives an axis of matplotlib at most `most` steps between round numbers, and ends it at such.
+    """Gives an axis at most `most` steps between round numbers, and lets it end at round numbers.
 
     Args:
-        axis: one of two.
-        ends: the least and the largest value that must be on it.
-        most: how many steps there may be; where `ends` are no round numbers, one more.
-        whole: whether only whole numbers are shown.
+      axis: An axis of matplotlib.
+      ends: The least and the largest value that must be on the axis.
+      most: The most steps; where `ends` are no round numbers, there may be one more.
+      whole: Whether only whole numbers are shown.
 
-    Example:
-        >>> from matplotlib.figure import Figure
-        >>> axes = Figure().add_subplot()
-        >>> by_round_numbers(axes.yaxis, (3.0, 57.0), most=6)
-        >>> [float(end) for end in axes.get_ylim()], len(axes.get_yticks())
-        ([0.0, 60.0], 7)
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().add_subplot()
+    >>> by_round_numbers(axes.yaxis, (3.0, 57.0), most=6)
+    >>> [float(end) for end in axes.get_ylim()], len(axes.get_yticks())
+    ([0.0, 60.0], 7)
     """
     low, high = ends
     if low == high:

@@ -1,4 +1,4 @@
-"""Rules for what to try next: each is a pure function with its threshold, which the page shows."""
+"""The rules for what to try next, each a pure function with its threshold, which the page shows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Finding:
     """The finding of one rule.
 
     Args:
-        name: what was looked at.
-        measured: what was found, a sentence.
-        threshold: from when on there is advice.
-        advice: what to do, each a sentence with names of options in backquotes; empty where the
-            threshold is not reached.
+      name: The subject of the rule.
+      measured: The measurement, in a sentence.
+      threshold: The value from which on there is advice.
+      advice: What to do, each a sentence with names of options in backquotes; empty below the
+        threshold.
     """
 
     name: str
@@ -40,16 +40,15 @@ class Finding:
 
 
 def findings(run: Run) -> tuple[Finding, ...]:
-    """Returns the finding of each rule for which the run has numbers; those with advice first.
+    """Returns the finding of each rule for which the run has numbers, those with advice first.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> steps = tuple(Step(0, n, 0, 1, 8, 1.0, input_seconds=0.75, loss=1.0) for n in (1, 2))
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, [*steps]),), steps, (), ())
-        >>> [(found.name, bool(found.advice))
-        ...  for found in findings(Run(pathlib.Path(), (log,), None, ()))]
-        [('Input', True), ('Losses and gradients that are not finite', False)]
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> steps = tuple(Step(0, n, 0, 1, 8, 1.0, input_seconds=0.75, loss=1.0) for n in (1, 2))
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, [*steps]),), steps, (), ())
+    >>> [(found.name, bool(found.advice))
+    ...  for found in findings(Run(pathlib.Path(), (log,), None, ()))]
+    [('Input', True), ('Losses and gradients that are not finite', False)]
     """
     splits, steps = rank_splits(run), run.first.steps
     found = [
@@ -67,10 +66,9 @@ def findings(run: Run) -> tuple[Finding, ...]:
 def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
     """Looks for steps that wait for input on some rank.
 
-    Example:
-        >>> from tfdp.report.breakdown import Split
-        >>> input_wait([RankSplit(0, "a", Split({"input": 1.0, "rest": 3.0}), 9)]).measured
-        'Rank 0 on a waits for input for 25% of a step.'
+    >>> from tfdp.report.breakdown import Split
+    >>> input_wait([RankSplit(0, "a", Split({"input": 1.0, "rest": 3.0}), 9)]).measured
+    'Rank 0 on a waits for input for 25% of a step.'
     """
     worst = _worst(splits, "input")
     if worst is None:
@@ -97,14 +95,13 @@ def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
 def communication(splits: Sequence[RankSplit], start: Start) -> Finding | None:
     """Looks for steps in which communication is not hidden behind the backward pass.
 
-    The rank with the least is judged: the others wait in it for the late ones too, which is
-    :func:`straggling`'s.
+    The rank with the least share is judged: in the communication of the others is also their wait
+    for late ranks, which :func:`straggling` judges.
 
-    Example:
-        >>> from tfdp.report.breakdown import Split
-        >>> split = Split({"compute": 3.0, "communication": 1.0})
-        >>> communication([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).measured
-        'Exposed communication takes 25% of a step on the rank that has the least.'
+    >>> from tfdp.report.breakdown import Split
+    >>> split = Split({"compute": 3.0, "communication": 1.0})
+    >>> communication([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).measured
+    'Exposed communication takes 25% of a step on the rank that has the least.'
     """
     shares = _shares(splits, "communication")
     if not shares:
@@ -141,11 +138,10 @@ def _less_communication(start: Start) -> Iterator[str]:
 def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
     """Looks for steps whose time goes to Keras, callbacks and launches.
 
-    Example:
-        >>> from tfdp.report.breakdown import Split
-        >>> split = Split({"compute": 3.0, "other": 1.0})
-        >>> len(other([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).advice)
-        3
+    >>> from tfdp.report.breakdown import Split
+    >>> split = Split({"compute": 3.0, "other": 1.0})
+    >>> len(other([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).advice)
+    3
     """
     shares = _shares(splits, "other")
     if not shares:
@@ -169,14 +165,13 @@ def other(splits: Sequence[RankSplit], start: Start) -> Finding | None:
 def straggling(
     found: tuple[Wait, ...], splits: Sequence[RankSplit], step_seconds: float
 ) -> Finding | None:
-    """Looks for ranks that the others wait for; without any, names the one that is last most often.
+    """Looks for ranks that the others wait for, or else names the rank that is last most often.
 
-    What to do is said of the first.
+    The advice is about the first of these ranks.
 
-    Example:
-        >>> last = Wait(3, "b", 0.0, late_seconds=0.05, times_last=9, samples=10)
-        >>> straggling((last,), (), step_seconds=0.5).measured
-        'Rank 3 on b comes last in 9 of 10 samples, 50 ms (10% of a step) after the others.'
+    >>> last = Wait(3, "b", 0.0, late_seconds=0.05, times_last=9, samples=10)
+    >>> straggling((last,), (), step_seconds=0.5).measured
+    'Rank 3 on b comes last in 9 of 10 samples, 50 ms (10% of a step) after the others.'
     """
     last = straggler(found)
     if last is None or step_seconds <= 0:
@@ -225,7 +220,7 @@ def _for_straggler(last: Wait, splits: Sequence[RankSplit]) -> Iterator[str]:
 
 
 def _excess(rank: int, splits: Sequence[RankSplit]) -> tuple[str, float] | None:
-    """Returns by which part, and how much, a rank's step is longer than the others', if it is."""
+    """Returns the part, and the seconds, that exceed the others' median the most; or None."""
     own = next((one.split.parts for one in splits if one.rank == rank), {})
     others = [one.split.parts for one in splits if one.rank != rank]
     longer = {}
@@ -241,11 +236,10 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
     """Looks for steps that did not change the weights, because a gradient was not finite.
 
     Args:
-        counted: how many, and of how many.
+      counted: The number of skipped steps, and the number of all steps.
 
-    Example:
-        >>> skipped_steps((3, 300)).advice, len(skipped_steps((30, 300)).advice)
-        ((), 3)
+    >>> skipped_steps((3, 300)).advice, len(skipped_steps((30, 300)).advice)
+    ((), 3)
     """
     if counted is None or counted[1] == 0:
         return None
@@ -269,9 +263,8 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
 def not_finite(steps: Sequence[Step]) -> Finding | None:
     """Looks for a loss or gradient norm that is not finite in a step that was not skipped.
 
-    Example:
-        >>> not_finite([Step(0, 7, 0, 1, 8, 1.0, loss=math.nan)]).measured
-        'From step 7 on, 1 of 1 logged losses and norms is not finite.'
+    >>> not_finite([Step(0, 7, 0, 1, 8, 1.0, loss=math.nan)]).measured
+    'From step 7 on, 1 of 1 logged losses and norms is not finite.'
     """
     values = [
         (step.step, value)

@@ -1,4 +1,4 @@
-"""Lines and areas over steps or epochs."""
+"""The charts of lines and areas over steps or epochs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdp.report.number_words import count, number
 from tfdp.report.svg import Said, drawn, ink
 
 _HEIGHT = 190  # pixels
-_MOST_DOTS = 30  # up to so many points each has a dot
+_MOST_DOTS = 30  # up to this number of points, each has a dot
 _MOST_STRIPS = 100  # that say their values
 _MOST_ROWS = 24  # of a table
 
@@ -27,15 +27,15 @@ Cells = Callable[[float], tuple[str, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """What one line is drawn from.
+    """The data of one line.
 
     Args:
-        name: for the legend.
-        points: (x, y) by growing x.
-        ink: one of the page's colours.
-        dashed: whether the line is.
-        band: (least, largest) of each point, shown behind the line; None for those of the points
-            that are drawn as one.
+      name: The name in the legend.
+      points: (x, y) by growing x.
+      ink: One of the page's colours.
+      dashed: Whether the line is dashed.
+      band: (least, largest) of each point, shown behind the line; None: the band of the points that
+        are drawn as one.
     """
 
     name: str
@@ -56,25 +56,24 @@ def line_chart(
     marks: Iterable[float] = (),
     note: str = "",
 ) -> Chart | None:
-    """Returns lines over steps or epochs; None if there is not one finite point.
+    """Returns lines over steps or epochs; None if no point is finite.
 
-    Long lines are drawn as medians of neighbours, with a band from the least to the largest.
+    Long lines are drawn as medians of neighbours, with a band from the least to the largest value.
 
     Args:
-        title: what it shows.
-        series: the lines.
-        x_label: "step" or "epoch".
-        unit: of the values.
-        zero: whether 0 is on the axis, as for times and rates.
-        may_be_logarithmic: whether the axis goes by powers of ten if all values are above 0 and the
-            largest is more than 50 times the smallest.
-        marks: where vertical lines are, which mean restarts.
-        note: what the reader must know of it.
+      title: The title of the chart.
+      series: The lines.
+      x_label: "step" or "epoch".
+      unit: The unit of the values.
+      zero: Whether 0 is on the axis, as for times and rates.
+      may_be_logarithmic: Whether the axis goes by powers of ten if all values are above 0 and the
+        largest is more than 50 times the smallest.
+      marks: The places of vertical lines, which mean restarts.
+      note: What the reader must know of the chart.
 
-    Example:
-        >>> chart = line_chart("Loss", [Series("loss", [(1, 2.0), (3, 1.0)], "s0")], x_label="step")
-        >>> chart.description, chart.rows
-        ('Loss by step: 2 points, loss from 2 to 1.', (('1', '2'), ('3', '1')))
+    >>> chart = line_chart("Loss", [Series("loss", [(1, 2.0), (3, 1.0)], "s0")], x_label="step")
+    >>> chart.description, chart.rows
+    ('Loss by step: 2 points, loss from 2 to 1.', (('1', '2'), ('3', '1')))
     """
     lines = [(one, thinned(one.points, band=one.band)) for one in series]
     lines = [(one, bins) for one, bins in lines if bins]
@@ -148,22 +147,21 @@ def area_chart(
     words: Words,
     marks: Iterable[float] = (),
 ) -> Chart | None:
-    """Returns parts of a whole over steps, one on the other; None for fewer than two samples.
+    """Returns parts of a whole over steps, one upon the other; None for fewer than two samples.
 
     Args:
-        title: what it shows.
-        samples: (x, value of each part) by growing x.
-        names: the parts from below to above, with their names; a part is a colour of the page.
-        x_label: "step".
-        unit: of the values.
-        words: writes a value.
-        marks: where vertical lines are, which mean restarts.
+      title: The title of the chart.
+      samples: (x, value of each part) by growing x.
+      names: The parts from below to above, with their names; a part is a colour of the page.
+      x_label: The label of the axis: "step".
+      unit: The unit of the values.
+      words: Writes a value.
+      marks: The places of vertical lines, which mean restarts.
 
-    Example:
-        >>> samples = [(1, {"input": 1.0, "compute": 3.0}), (2, {"input": 2.0, "compute": 5.0})]
-        >>> names = {"input": "wait", "compute": "work"}
-        >>> area_chart("Step", samples, names, x_label="step", unit="s", words=str).description
-        'Step by step; at the end wait 2.0, work 5.0.'
+    >>> samples = [(1, {"input": 1.0, "compute": 3.0}), (2, {"input": 2.0, "compute": 5.0})]
+    >>> names = {"input": "wait", "compute": "work"}
+    >>> area_chart("Step", samples, names, x_label="step", unit="s", words=str).description
+    'Step by step; at the end wait 2.0, work 5.0.'
     """
     if len(samples) < 2:
         return None
@@ -249,7 +247,7 @@ def _rows(places: Sequence[float], cells: Cells) -> tuple[tuple[str, ...], ...]:
 
 
 def _evenly(places: Sequence[float], most: int) -> list[float]:
-    """Returns at most so many of the places, with the first and the last."""
+    """Returns at most `most` of the places, evenly spaced, with the first and the last."""
     if len(places) <= most:
         return list(places)
     return [places[round(i * (len(places) - 1) / (most - 1))] for i in range(most)]

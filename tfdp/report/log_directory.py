@@ -1,4 +1,4 @@
-"""A log directory: its ranks' files and the manifest, or what is missing of them."""
+"""A log directory: its ranks' files and the manifest, and notes on what is missing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Run:
     """The contents of a log directory.
 
     Args:
-        directory: where.
-        ranks: the logs of rank 0, 1, ... of the latest start.
-        manifest: the object in `manifest.json`; None without one.
-        notes: what a reader of the report must know of the files, each a sentence.
+      directory: The path of the directory.
+      ranks: The logs of rank 0, 1, ... of the latest start.
+      manifest: The object in `manifest.json`; None without one.
+      notes: What a reader of the report must know of the files, each a sentence.
     """
 
     directory: pathlib.Path
@@ -36,7 +36,7 @@ class Run:
 
     @property
     def first(self) -> RankLog:
-        """Rank 0's log, whose losses are those of all."""
+        """Rank 0's log, whose losses are those of all ranks."""
         return self.ranks[0]
 
     @property
@@ -49,14 +49,13 @@ def read_run(directory: pathlib.Path) -> Run:
     """Reads a log directory, also one that is still being written.
 
     Raises:
-        LogError: it does not exist, or a rank's file is missing, damaged, of another run or of a
-            newer format, or there is no step in it.
-        OSError: a file cannot be read.
+      LogError: The directory does not exist, or a rank's file is missing, damaged, of another run
+        or of a newer format, or there is no step in rank 0's.
+      OSError: A file cannot be read.
 
-    Example:
-        >>> read_run(pathlib.Path("no/logs"))
-        Traceback (most recent call last):
-        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    >>> read_run(pathlib.Path("no/logs"))
+    Traceback (most recent call last):
+    tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     logs = _rank_logs(directory)
     size = max(logs.values(), key=lambda log: log.start.time).start.world_size
@@ -74,7 +73,7 @@ def read_run(directory: pathlib.Path) -> Run:
 
 
 def _rank_logs(directory: pathlib.Path) -> dict[int, RankLog]:
-    """Returns the logs by rank, of all files that have begun."""
+    """Returns the logs by rank, of all files that have a first line."""
     if not directory.is_dir():
         found = "a file" if directory.exists() else "nothing"
         raise LogError(

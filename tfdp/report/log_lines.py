@@ -1,4 +1,4 @@
-"""The kinds of lines that stand in a rank's log."""
+"""The kinds of lines in a rank's log."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ class Start:
     """A start of training on one rank; a restarted run has several.
 
     Args:
-        time: seconds since 1970.
-        rank: of the process that writes.
-        world_size: how many processes there are.
-        host: where it runs.
-        replicas: of all processes.
-        topology: how gradients are summed; None where it is not known.
-        optimizer: its name.
-        parameters: how many weights are trained.
-        epochs: up to which epoch `fit` was asked to train.
-        steps_per_execution: as it was compiled.
-        jit_compile: whether XLA compiles the step.
-        sample_every: how many steps apart the step is taken apart.
-        gradient_accumulation_steps: as the optimizer was asked for.
+      time: When training started, in seconds since 1970.
+      rank: The rank of the process that writes.
+      world_size: The number of processes.
+      host: The name of the host.
+      replicas: The number of replicas of all processes.
+      topology: The topology by which gradients are summed; None if it is not known.
+      optimizer: The optimizer's name.
+      parameters: The number of weights that are trained.
+      epochs: The epoch up to which `fit` was asked to train.
+      steps_per_execution: The model's `steps_per_execution`, as it was compiled.
+      jit_compile: Whether XLA compiles the step.
+      sample_every: The number of steps from one sampled step, whose parts are measured, to the
+        next.
+      gradient_accumulation_steps: The optimizer's `gradient_accumulation_steps`.
     """
 
     time: float
@@ -50,27 +51,28 @@ class Start:
 class Step:
     """One execution of the train function: `steps` steps, of which `step` is the last.
 
-    Times are in seconds and of all these steps together, on this rank. None: not measured.
+    Times are in seconds, and of all these steps together, on this rank. None means not measured.
 
     Args:
-        time: when it ended, seconds since 1970.
-        step: counts from 1 over the whole run.
-        epoch: counts from 0.
-        steps: in this execution.
-        examples: of all replicas in these steps; None under a strategy that is not tfdp's.
-        seconds: that they took, and what came before the first of an epoch.
-        input_seconds: of these spent in waiting for input.
-        compute_seconds: forward and backward passes; on sampled steps only.
-        communication_seconds: from the backward pass's end to the last bucket's sum; sampled.
-        first_bucket_wait_seconds: from the arrival at the first bucket to its sum; sampled.
-        meeting_seconds: waiting for the few numbers of all ranks that the loss itself needs, before
-            the backward pass; sampled.
-        loss: as Keras logs it.
-        bytes_sent: by this rank.
-        loss_scale: after these steps.
-        skipped_steps: of these steps, those that did not change the weights.
-        gradient_norm: of the reduced, unscaled gradient before clipping; sampled.
-        trust_ratios: `min`, `median` and `max` over the layers; sampled, of LARS and LAMB.
+      time: When the execution ended, in seconds since 1970.
+      step: The number of the last step, from 1 over the whole run.
+      epoch: The number of the epoch, from 0.
+      steps: The number of steps in this execution.
+      examples: The examples of all replicas in these steps; None under a strategy that is not
+        tfdp's.
+      seconds: The time of these steps, and of what came before the first of an epoch.
+      input_seconds: The part of `seconds` spent in waiting for input.
+      compute_seconds: The time of forward and backward passes; on sampled steps only.
+      communication_seconds: From the backward pass's end to the last bucket's sum; sampled.
+      first_bucket_wait_seconds: From the arrival at the first bucket to its sum; sampled.
+      meeting_seconds: The wait for the few numbers of all ranks that the loss itself needs, before
+        the backward pass; sampled.
+      loss: The loss as Keras logs it.
+      bytes_sent: The bytes that this rank sent.
+      loss_scale: The loss scale after these steps.
+      skipped_steps: The number of these steps that did not change the weights.
+      gradient_norm: The norm of the reduced, unscaled gradient before clipping; sampled.
+      trust_ratios: `min`, `median` and `max` over the layers; sampled, of LARS and LAMB.
     """
 
     time: float
@@ -131,18 +133,17 @@ Record = Start | Step | Epoch | Straggler | End
 
 
 def record(values: Mapping[str, Any], where: str) -> Record | None:
-    """Returns what a line says; None for kinds that the report does not use.
+    """Returns the record of a line; None for kinds that the report does not use.
 
     Args:
-        values: the line's JSON object.
-        where: its file and number, for errors.
+      values: The line's JSON object.
+      where: The line's file and number, for errors.
 
     Raises:
-        LogError: a value is missing or not of its kind, or the format is newer than this tfdp.
+      LogError: A value is missing or not of its kind, or the format is newer than this tfdp.
 
-    Example:
-        >>> record({"kind": "end", "time": 12.5, "step": 3, "seconds": 9}, "rank0.jsonl, line 9")
-        End(time=12.5)
+    >>> record({"kind": "end", "time": 12.5, "step": 3, "seconds": 9}, "rank0.jsonl, line 9")
+    End(time=12.5)
     """
     fields = Fields(values, where)
     kind = fields.text("kind")
@@ -154,10 +155,9 @@ def check_format(format_: int, what: str) -> None:
     """Refuses a format that this tfdp does not know.
 
     Raises:
-        LogError: it is newer.
+      LogError: The format is newer.
 
-    Example:
-        >>> check_format(1, "`logs/manifest.json`")
+    >>> check_format(1, "`logs/manifest.json`")
     """
     if format_ > FORMAT:
         raise LogError(

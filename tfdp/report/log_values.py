@@ -10,7 +10,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class LogError(ValueError):
-    """Says that a log directory cannot be read; the message tells what is missing and what to do.
+    """An error where a log directory cannot be read; it says what is missing and what to do.
 
     >>> raise LogError("`logs` must be a log directory ...")
     Traceback (most recent call last):
@@ -22,19 +22,18 @@ class Fields:
     """The values of one line of a log.
 
     Args:
-        values: the JSON object.
-        where: the file and line, for errors.
+      values: The JSON object.
+      where: The file and line, for errors.
 
     Raises:
-        LogError: by all methods, where a value is missing or is not of its kind.
+      LogError: A value is missing or is not of its kind; raised by all methods.
 
-    Example:
-        >>> fields = Fields({"step": 3, "loss": "nan"}, where="rank0.jsonl, line 2")
-        >>> fields.whole("step"), fields.number_or_none("loss"), fields.number_or_none("seconds")
-        (3, nan, None)
-        >>> fields.number("step", least=4)
-        Traceback (most recent call last):
-        tfdp.report.log_values.LogError: rank0.jsonl, line 2: `step` must be a number of at ...
+    >>> fields = Fields({"step": 3, "loss": "nan"}, where="rank0.jsonl, line 2")
+    >>> fields.whole("step"), fields.number_or_none("loss"), fields.number_or_none("seconds")
+    (3, nan, None)
+    >>> fields.number("step", least=4)
+    Traceback (most recent call last):
+    tfdp.report.log_values.LogError: rank0.jsonl, line 2: `step` must be a number of at ...
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -83,12 +82,12 @@ class Fields:
         return value
 
     def text_or_none(self, key: str) -> str | None:
-        """Returns a text, or whatever else stands there as text; may be missing or null."""
+        """Returns the value as a text, whatever it is; None if it is missing or null."""
         value = self._values.get(key)
         return None if value is None else str(value)
 
     def numbers(self, key: str) -> dict[str, float]:
-        """Returns an object of numbers by name, without what is none; {} where it is missing."""
+        """Returns an object of numbers by name, without other values; {} if it is missing."""
         value = self._values.get(key)
         if value is None:
             return {}
@@ -108,13 +107,12 @@ class Fields:
 
 
 def as_number(value: Any) -> float | None:
-    """Reads a number of a log, in which NaN and infinity are texts; None for what is no number.
+    """Reads a number of a log, in which NaN and infinity are texts; None for anything else.
 
-    Example:
-        >>> as_number("-inf"), as_number(2), as_number(True), as_number("many")
-        (-inf, 2.0, None, None)
+    >>> as_number("-inf"), as_number(2), as_number(True), as_number("many")
+    (-inf, 2.0, None, None)
     """
-    if type(value) is float:  # nearly all are
+    if type(value) is float:  # nearly all numbers are
         return value
     if isinstance(value, str):
         return _NOT_FINITE.get(value)

@@ -1,4 +1,4 @@
-"""The manifest as a table."""
+"""The table of the manifest."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ _TITLES = {
 
 
 def manifest_groups(manifest: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns (title, rows of (name, value)) of each part of a manifest; what is null is left out.
+    """Returns (title, rows of (name, value)) of each part of a manifest, without what is null.
 
-    What a newer manifest of the same format has beyond the known parts comes last.
+    Parts that only a newer manifest of the same format has come last.
 
-    Example:
-        >>> manifest_groups({"format": 1, "model": {"name": "cnn", "optimizer": {"rate": 0.1}},
-        ...                  "command": ["python", "my train.py"], "data": None})
-        [('Run', [('Command', "python 'my train.py'")]),
-         ('Model', [('name', 'cnn'), ('optimizer.rate', '0.1')])]
+    >>> manifest_groups({"format": 1, "model": {"name": "cnn", "optimizer": {"rate": 0.1}},
+    ...                  "command": ["python", "my train.py"], "data": None})
+    [('Run', [('Command', "python 'my train.py'")]),
+     ('Model', [('name', 'cnn'), ('optimizer.rate', '0.1')])]
     """
     known = [key for key in _TITLES if key in manifest]
     beyond = [key for key in manifest if key not in _TITLES and key != "format"]

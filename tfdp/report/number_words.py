@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""The words for numbers, as people read them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import time
 
 
 def number(value: float | None) -> str:
-    """Writes three or four digits that count, and whole numbers in full.
+    """Writes four digits that count, and whole numbers in full up to 1e10.
 
-    Example:
-        >>> [number(x) for x in (1234567, 1834.2, 0.93127, 2.5e-5, float("nan"), None, 12.0)]
-        ['1,234,567', '1,834', '0.9313', '2.5e-05', 'nan', '–', '12']
+    >>> [number(x) for x in (1234567, 1834.2, 0.93127, 2.5e-5, float("nan"), None, 12.0)]
+    ['1,234,567', '1,834', '0.9313', '2.5e-05', 'nan', '–', '12']
     """
     if value is None:
         return "–"
@@ -27,9 +26,8 @@ def number(value: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """Writes a time in the unit that fits.
 
-    Example:
-        >>> [duration(x) for x in (0, 4.2e-5, 0.0123, 1.25, 75, 7380, 2e5, None)]
-        ['0 s', '42 µs', '12.3 ms', '1.25 s', '1 min 15 s', '2 h 3 min', '2.31 days', '–']
+    >>> [duration(x) for x in (0, 4.2e-5, 0.0123, 1.25, 75, 7380, 2e5, None)]
+    ['0 s', '42 µs', '12.3 ms', '1.25 s', '1 min 15 s', '2 h 3 min', '2.31 days', '–']
     """
     if seconds is None:
         return "–"
@@ -52,9 +50,8 @@ def duration(seconds: float | None) -> str:
 def percent(fraction: float | None) -> str:
     """Writes a fraction of 1 in percent.
 
-    Example:
-        >>> percent(0.123), percent(0.05), percent(0.0042), percent(None)
-        ('12%', '5%', '0.4%', '–')
+    >>> percent(0.123), percent(0.05), percent(0.0042), percent(None)
+    ('12%', '5%', '0.4%', '–')
     """
     if fraction is None:
         return "–"
@@ -65,9 +62,8 @@ def percent(fraction: float | None) -> str:
 def size(bytes_: float | None) -> str:
     """Writes bytes, by powers of 1000.
 
-    Example:
-        >>> size(12), size(48_300_000), size(2.5e12)
-        ('12 B', '48.3 MB', '2.5 TB')
+    >>> size(12), size(48_300_000), size(2.5e12)
+    ('12 B', '48.3 MB', '2.5 TB')
     """
     if bytes_ is None:
         return "–"
@@ -81,9 +77,8 @@ def size(bytes_: float | None) -> str:
 def moment(seconds: float) -> str:
     """Writes a day and time, in UTC.
 
-    Example:
-        >>> moment(0)
-        '1970-01-01 00:00:00 UTC'
+    >>> moment(0)
+    '1970-01-01 00:00:00 UTC'
     """
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
@@ -94,8 +89,7 @@ def moment(seconds: float) -> str:
 def count(amount: int, thing: str) -> str:
     """Writes a number and its noun.
 
-    Example:
-        >>> count(1, "step"), count(1200, "step")
-        ('1 step', '1,200 steps')
+    >>> count(1, "step"), count(1200, "step")
+    ('1 step', '1,200 steps')
     """
     return f"{amount:,} {thing}" + "s" * (amount != 1)

@@ -27,20 +27,19 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def write_page(options: ReportOptions) -> int:
-    """Reads the logs, writes the page and says where it is.
+    """Reads the logs, writes the page and prints its path.
 
     Returns:
-        The exit code, 0.
+      The exit code, 0.
 
     Raises:
-        LogError: a log directory cannot be read; then nothing is written.
-        OSError: a file cannot be read or written.
+      LogError: A log directory cannot be read; nothing is written then.
+      OSError: A file cannot be read or written.
 
-    Example:
-        >>> import pathlib
-        >>> write_page(ReportOptions(pathlib.Path("no/logs")))
-        Traceback (most recent call last):
-        tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    >>> import pathlib
+    >>> write_page(ReportOptions(pathlib.Path("no/logs")))
+    Traceback (most recent call last):
+    tfdp.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
@@ -51,24 +50,23 @@ def write_page(options: ReportOptions) -> int:
 
 
 def render(run: Run, compared: Sequence[Run], now: float) -> str:
-    """Returns the report as one HTML page, which asks for nothing from anywhere.
+    """Returns the report as one HTML page, which loads nothing from anywhere.
 
-    All that stands in the logs is escaped.
+    All text from the logs is escaped.
 
     Args:
-        run: what it is of.
-        compared: runs for the scaling efficiency, usually on other numbers of replicas.
-        now: seconds since 1970.
+      run: The run that the report is about.
+      compared: The runs for the scaling efficiency, usually on other numbers of replicas.
+      now: The time of the report, in seconds since 1970.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> from tfdp.report.log_lines import Start, Step
-        >>> start, step = Start(0, 0, 1, "<x>", 1), Step(0, 1, 0, 1, 8, 1.0)
-        >>> log = RankLog((Session(start, 1, [step]),), (step,), (), ())
-        >>> page = render(Run(pathlib.Path("logs"), (log,), None, ()), [], now=2)
-        >>> page.startswith("<!doctype html>"), "<x>" in page
-        (True, False)
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> from tfdp.report.log_lines import Start, Step
+    >>> start, step = Start(0, 0, 1, "<x>", 1), Step(0, 1, 0, 1, 8, 1.0)
+    >>> log = RankLog((Session(start, 1, [step]),), (step,), (), ())
+    >>> page = render(Run(pathlib.Path("logs"), (log,), None, ()), [], now=2)
+    >>> page.startswith("<!doctype html>"), "<x>" in page
+    (True, False)
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tfdp.report"),
@@ -129,5 +127,5 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
 
 
 def _code(text: str) -> markupsafe.Markup:
-    """Returns a sentence with what stands in backquotes set as code."""
+    """Returns a sentence in which the words in backquotes are set as code."""
     return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))

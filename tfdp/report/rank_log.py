@@ -17,8 +17,8 @@ class Session:
     """The lines that a rank wrote from one start to the next.
 
     Args:
-        start: its first line.
-        last_time: the time of its last line, seconds since 1970.
+      start: The first line of the session.
+      last_time: The time of its last line, in seconds since 1970.
     """
 
     start: Start
@@ -46,13 +46,14 @@ class RankLog:
     """The lines that one rank wrote, in the order of steps.
 
     Args:
-        sessions: one for each start.
-        steps: of all sessions; where a restart went back and repeated steps, the later ones.
-        epochs: of all sessions, without repeated ones.
-        stragglers: of all sessions, without repeated ones; an epoch may have several.
-        repeated_steps: how many steps were repeated.
-        restarts: the first steps of the second and later starts.
-        cut_lines: the numbers of lines that a kill cut off.
+      sessions: The sessions, one for each start.
+      steps: The steps of all sessions; where a restart went back and repeated steps, the later
+        ones.
+      epochs: The epochs of all sessions, without repeated ones.
+      stragglers: The stragglers of all sessions, without repeated ones; an epoch may have several.
+      repeated_steps: The number of repeated steps.
+      restarts: The first steps of the second and later starts.
+      cut_lines: The numbers of lines that a kill cut off.
     """
 
     sessions: tuple[Session, ...]
@@ -80,22 +81,21 @@ class RankLog:
 
 
 def read_rank(path: pathlib.Path) -> RankLog | None:
-    """Reads `rankN.jsonl`; None if not even its first line is there yet.
+    """Reads `rankN.jsonl`; None if its first line is not complete yet.
 
     Cost: the file is read once, some 50 µs a line, and its numbers are kept.
 
     Raises:
-        LogError: a line in the middle is broken, or says what cannot be.
-        OSError: the file cannot be read.
+      LogError: A line in the middle is broken, or its values are impossible.
+      OSError: The file cannot be read.
 
-    Example:
-        >>> import tempfile
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "rank0.jsonl"
-        >>> _ = path.write_text('{"kind": "start", "time": 1, "format": 1, "rank": 0, "host": "a", '
-        ...                     '"world_size": 1, "replicas": 2}' + chr(10) + '{"kind": "ste')
-        >>> log = read_rank(path)
-        >>> log.start.host, len(log.steps), log.cut_lines
-        ('a', 0, (2,))
+    >>> import tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rank0.jsonl"
+    >>> _ = path.write_text('{"kind": "start", "time": 1, "format": 1, "rank": 0, "host": "a", '
+    ...                     '"world_size": 1, "replicas": 2}' + chr(10) + '{"kind": "ste')
+    >>> log = read_rank(path)
+    >>> log.start.host, len(log.steps), log.cut_lines
+    ('a', 0, (2,))
     """
     sessions: list[Session] = []
     cut: list[int] = []
@@ -120,7 +120,7 @@ def read_rank(path: pathlib.Path) -> RankLog | None:
 def _lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yields each line's number and object; None for a line that a kill cut off.
 
-    That is the last one if it has no end, and one that a restart goes on after.
+    Such a line is the last one if it has no end, or one after which a restart goes on.
     """
     lines = path.read_bytes().split(b"\n")
     unfinished = len(lines)  # the line after the last line feed
@@ -146,7 +146,7 @@ def _lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 
 def _start_behind(line: bytes) -> dict[str, Any] | None:
-    """Returns the start that a restart wrote behind a line that was cut off, in the same line."""
+    """Returns the start that a restart wrote in the same line, behind a record that was cut off."""
     for brace in range(1, len(line)):
         if line[brace : brace + 1] == b"{" and _is_start(values := _object(line[brace:])):
             return values
@@ -166,7 +166,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:
-    """Joins the sessions to one run: where a later one repeats steps, the earlier are left out."""
+    """Joins the sessions to one run, without the steps that a later session repeats."""
     began = [session.steps[0].first if session.steps else None for session in sessions]
     later = [first for first in began[1:] if first is not None]
     steps: list[Step] = []
@@ -198,16 +198,15 @@ def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:
 def steady(log: RankLog) -> tuple[Step, ...]:
     """Returns the executions whose times tell of the training, not of what else happens.
 
-    Left out are the first one of each epoch, which has compilation or validation and the start of
-    the input in it, and after each start the first with another number of steps, which is compiled
-    too. If that leaves nothing, because each epoch is one execution, only the first after each
-    start is left out; if that still leaves nothing, none is.
+    The first execution of each epoch is left out, as it contains compilation or validation and the
+    start of the input. After each start, the first with another number of steps is left out, as it
+    is compiled, too. If that leaves nothing, because each epoch is one execution, only the first
+    after each start is left out; if that still leaves nothing, no execution is.
 
-    Example:
-        >>> steps = [Step(time=0, step=n, epoch=0, steps=1, examples=8, seconds=1) for n in (1, 2)]
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, steps),), tuple(steps), (), ())
-        >>> [step.step for step in steady(log)]
-        [2]
+    >>> steps = [Step(time=0, step=n, epoch=0, steps=1, examples=8, seconds=1) for n in (1, 2)]
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 1), 0, steps),), tuple(steps), (), ())
+    >>> [step.step for step in steady(log)]
+    [2]
     """
     starts = {id(step) for session in log.sessions for step in session.steps[:1]}
     later = tuple(step for step in log.steps if id(step) not in starts)
@@ -215,12 +214,11 @@ def steady(log: RankLog) -> tuple[Step, ...]:
 
 
 def only_first(log: RankLog) -> bool:
-    """Returns whether there are no executions but those that :func:`steady` leaves out.
+    """Returns whether all executions are such as :func:`steady` leaves out.
 
-    Example:
-        >>> step = Step(time=0, step=1, epoch=0, steps=1, examples=8, seconds=9)
-        >>> only_first(RankLog((Session(Start(0, 0, 1, "a", 1), 0, [step]),), (step,), (), ()))
-        True
+    >>> step = Step(time=0, step=1, epoch=0, steps=1, examples=8, seconds=9)
+    >>> only_first(RankLog((Session(Start(0, 0, 1, "a", 1), 0, [step]),), (step,), (), ()))
+    True
     """
     return not _not_first(log)
 

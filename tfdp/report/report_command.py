@@ -14,11 +14,10 @@ class ReportOptions:
     """The choices of one report.
 
     Raises:
-        ValueError: the output is no HTML file or has no place, or a directory is given twice.
+      ValueError: The output is no HTML file or has no folder, or a directory is given twice.
 
-    Example:
-        >>> ReportOptions(pathlib.Path("logs")).page.as_posix()
-        'logs/report.html'
+    >>> ReportOptions(pathlib.Path("logs")).page.as_posix()
+    'logs/report.html'
     """
 
     log_dir: pathlib.Path = option(REQUIRED, "what to report on", flags=("LOG_DIR",))
@@ -49,7 +48,7 @@ class ReportOptions:
 
     @property
     def page(self) -> pathlib.Path:
-        """Where the page is written."""
+        """The path that the page is written to."""
         return self.log_dir / "report.html" if self.output is None else self.output
 
 

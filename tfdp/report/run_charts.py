@@ -1,4 +1,4 @@
-"""The report's charts, each from a run."""
+"""The report's charts, each made from a run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ PART_NAMES = {
 def learning(run: Run) -> list[Chart]:
     """Draws losses and metrics by epoch, and the loss by step.
 
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> from tfdp.report.log_lines import Epoch, Step
-        >>> epochs = (Epoch(0, 0, 1, 1.0, {"loss": 2.0, "auc": 0.5}),)
-        >>> log = Fake(epochs=epochs, steps=(Step(0, 1, 0, 1, 8, 1.0, loss=2.0),), restarts=())
-        >>> [chart.title for chart in learning(Fake(first=log))]
-        ['loss', 'Loss by step', 'auc']
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.report.log_lines import Epoch, Step
+    >>> epochs = (Epoch(0, 0, 1, 1.0, {"loss": 2.0, "auc": 0.5}),)
+    >>> log = Fake(epochs=epochs, steps=(Step(0, 1, 0, 1, 8, 1.0, loss=2.0),), restarts=())
+    >>> [chart.title for chart in learning(Fake(first=log))]
+    ['loss', 'Loss by step', 'auc']
     """
     charts = [
         line_chart(
@@ -58,12 +57,11 @@ def learning(run: Run) -> list[Chart]:
 def speed(run: Run) -> list[Chart]:
     """Draws examples per second and the time of a step, of steps that are :func:`steady`.
 
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> from tfdp.report.log_lines import Step
-        >>> log = Fake(sessions=(), steps=(Step(0, 1, 0, 1, None, 1.0),), restarts=())
-        >>> [chart.title for chart in speed(Fake(first=log))]
-        ['Step time']
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.report.log_lines import Step
+    >>> log = Fake(sessions=(), steps=(Step(0, 1, 0, 1, None, 1.0),), restarts=())
+    >>> [chart.title for chart in speed(Fake(first=log))]
+    ['Step time']
     """
     steps = steady(run.first)
     counted = [(s.step, s.examples, s.seconds) for s in steps if s.examples is not None]
@@ -93,13 +91,12 @@ def speed(run: Run) -> list[Chart]:
 def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Chart | None, Chart | None]:
     """Draws each rank's step as a bar, and the median of the ranks over time.
 
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> from tfdp.report.breakdown import Split
-        >>> run = Fake(ranks=(), first=Fake(restarts=()))
-        >>> bars, chart = step_parts(run, [RankSplit(0, "a", Split({"compute": 0.01}), 5)])
-        >>> bars.rows, chart
-        ((('rank 0 on a', '10 ms'),), None)
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.report.breakdown import Split
+    >>> run = Fake(ranks=(), first=Fake(restarts=()))
+    >>> bars, chart = step_parts(run, [RankSplit(0, "a", Split({"compute": 0.01}), 5)])
+    >>> bars.rows, chart
+    ((('rank 0 on a', '10 ms'),), None)
     """
     bars = bar_chart(
         "A step on each rank",
@@ -129,9 +126,8 @@ def step_parts(run: Run, splits: Sequence[RankSplit]) -> tuple[Chart | None, Cha
 def wait_bars(found: Sequence[Wait]) -> Chart | None:
     """Draws how long each rank waits for the others.
 
-    Example:
-        >>> wait_bars([Wait(0, "a", 0.01, 0.0, 1, 2)]).rows
-        (('rank 0 on a', '10 ms'),)
+    >>> wait_bars([Wait(0, "a", 0.01, 0.0, 1, 2)]).rows
+    (('rank 0 on a', '10 ms'),)
     """
     return bar_chart(
         "Waiting for the other ranks",
@@ -146,10 +142,9 @@ def wait_bars(found: Sequence[Wait]) -> Chart | None:
 def efficiency_bars(points: Sequence[Point]) -> Chart | None:
     """Draws the efficiency of each run.
 
-    Example:
-        >>> import pathlib
-        >>> efficiency_bars([Point(pathlib.Path("logs"), 4, 2, 64.0, 900.0, 3.0, 0.75, 7)]).rows
-        (('4 replicas (logs)', '75%'),)
+    >>> import pathlib
+    >>> efficiency_bars([Point(pathlib.Path("logs"), 4, 2, 64.0, 900.0, 3.0, 0.75, 7)]).rows
+    (('4 replicas (logs)', '75%'),)
     """
     return bar_chart(
         "Examples per second and replica, relative to the fewest replicas",
@@ -171,12 +166,11 @@ def efficiency_bars(points: Sequence[Point]) -> Chart | None:
 def optimizer(run: Run) -> list[Chart]:
     """Draws gradient norm, trust ratios, loss scale and skipped steps, if they were logged.
 
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> from tfdp.report.log_lines import Step
-        >>> log = Fake(steps=(Step(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
-        >>> [chart.title for chart in optimizer(Fake(first=log))]
-        ['Gradient norm']
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.report.log_lines import Step
+    >>> log = Fake(steps=(Step(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
+    >>> [chart.title for chart in optimizer(Fake(first=log))]
+    ['Gradient norm']
     """
     ratios = [(step, step.trust_ratios) for step in run.first.steps if step.trust_ratios]
     middle = [(s.step, r["median"]) for s, r in ratios if {"min", "median", "max"} <= r.keys()]
@@ -211,11 +205,10 @@ def optimizer(run: Run) -> list[Chart]:
 
 
 def rank_label(rank: int, host: str) -> str:
-    """Returns how a rank is called.
+    """Returns the name of a rank.
 
-    Example:
-        >>> rank_label(3, "node-1")
-        'rank 3 on node-1'
+    >>> rank_label(3, "node-1")
+    'rank 3 on node-1'
     """
     return f"rank {rank} on {host}"
 

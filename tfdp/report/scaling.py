@@ -1,4 +1,4 @@
-"""Compares the rates of runs on several numbers of replicas."""
+"""The comparison of the rates of runs on several numbers of replicas."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfdp.report.summary import Headline
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run among others.
+    """The rate of one run among others.
 
     Args:
-        directory: its logs.
-        replicas: of all its ranks.
-        ranks: how many processes.
-        examples_per_step: its global batch.
-        examples_per_second: of all replicas.
-        speedup: its rate over that of the run with the fewest replicas.
-        efficiency: its rate for each replica over that run's; 1 is ideal.
-        parameters: of its model, if known.
+      directory: The directory of the run's logs.
+      replicas: The number of replicas of all its ranks.
+      ranks: The number of processes.
+      examples_per_step: The global batch.
+      examples_per_second: The rate of all replicas.
+      speedup: The rate over that of the run with the fewest replicas.
+      efficiency: The rate for each replica over that of the run with the fewest; 1 is ideal.
+      parameters: The number of weights of its model, if known.
     """
 
     directory: pathlib.Path
@@ -36,18 +36,17 @@ class Point:
 
 
 def scaling(runs: Sequence[tuple[Run, Headline]]) -> tuple[Point, ...]:
-    """Returns the runs by their numbers of replicas; those without a rate are left out.
+    """Returns the runs by their numbers of replicas, without those that have no rate.
 
-    Of several with the fewest replicas the first is what the others are compared with.
+    The others are compared with the first run of those with the fewest replicas.
 
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> run = Fake(directory=pathlib.Path("logs"), start=Fake(parameters=7))
-        >>> rates = {2: 100.0, 8: 300.0}
-        >>> lines = [Fake(replicas=n, ranks=1, examples_per_step=64.0, examples_per_second=rate)
-        ...          for n, rate in rates.items()]
-        >>> [(point.speedup, point.efficiency) for point in scaling([(run, li) for li in lines])]
-        [(1.0, 1.0), (3.0, 0.75)]
+    >>> from types import SimpleNamespace as Fake
+    >>> run = Fake(directory=pathlib.Path("logs"), start=Fake(parameters=7))
+    >>> rates = {2: 100.0, 8: 300.0}
+    >>> lines = [Fake(replicas=n, ranks=1, examples_per_step=64.0, examples_per_second=rate)
+    ...          for n, rate in rates.items()]
+    >>> [(point.speedup, point.efficiency) for point in scaling([(run, li) for li in lines])]
+    [(1.0, 1.0), (3.0, 0.75)]
     """
     rated = [(run, line, rate) for run, line in runs if (rate := line.examples_per_second)]
     rated.sort(key=lambda item: item[1].replicas)
@@ -73,11 +72,10 @@ def scaling(runs: Sequence[tuple[Run, Headline]]) -> tuple[Point, ...]:
 def caveats(points: Sequence[Point]) -> list[str]:
     """Returns sentences to know before believing the efficiencies.
 
-    Example:
-        >>> import pathlib
-        >>> points = [Point(pathlib.Path("a"), n, 1, 64.0 * n, 9.0, 1.0, 1.0, 7) for n in (1, 2)]
-        >>> caveats(points)
-        ['The global batch grows with the replicas (weak scaling): each replica has the same work.']
+    >>> import pathlib
+    >>> points = [Point(pathlib.Path("a"), n, 1, 64.0 * n, 9.0, 1.0, 1.0, 7) for n in (1, 2)]
+    >>> caveats(points)
+    ['The global batch grows with the replicas (weak scaling): each replica has the same work.']
     """
     sentences = []
     if len({point.replicas for point in points}) == 1:

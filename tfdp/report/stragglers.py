@@ -1,4 +1,4 @@
-"""Ranks that come last, and by how much: the rule of `tfdp.stragglers`, over a whole run."""
+"""The ranks that come last, and by how much: the rule of `tfdp.stragglers`, over a whole run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Wait:
     """The waits of one rank for the others.
 
     Args:
-        rank: its number.
-        host: where it runs.
-        wait_seconds: in a step, at the first bucket and before; the median over samples.
-        late_seconds: by how much more the median of the other ranks waited, the median over
-            samples; above 0 for a rank that comes late.
-        times_last: in how many samples no rank waited less.
-        samples: how many sampled steps all ranks have.
-        straggles: whether the others wait for it, see :func:`tfdp.stragglers.arrivals`.
+      rank: The rank.
+      host: The name of its host.
+      wait_seconds: The wait in a step, at the first bucket and before; the median over samples.
+      late_seconds: How much longer the median of the other ranks waited, as the median over
+        samples; above 0 for a rank that comes late.
+      times_last: The number of samples in which no rank waited less.
+      samples: The number of sampled steps that all ranks have.
+      straggles: Whether the others wait for the rank, see :func:`tfdp.stragglers.arrivals`.
     """
 
     rank: int
@@ -37,20 +37,19 @@ class Wait:
 
 
 def waits(run: Run) -> tuple[Wait, ...]:
-    """Returns every rank's waits, over the sampled steps that all ranks have; () if there are none.
+    """Returns every rank's waits over the sampled steps that all ranks have; () without any.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import RankLog, Session
-        >>> from tfdp.report.log_lines import Start, Step
-        >>> def log(rank, *waits):
-        ...     steps = tuple(Step(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
-        ...                   for n, wait in enumerate(waits, 1))
-        ...     return RankLog((Session(Start(0, rank, 2, "ab"[rank], 2), 0),), steps, (), ())
-        >>> run = Run(pathlib.Path(), (log(0, 5.0, 6.0, 1.0), log(1, 1.0, 1.5, 1.5)), None, ())
-        >>> last = straggler(waits(run))
-        >>> last.host, last.times_last, last.samples, last.late_seconds
-        ('b', 2, 3, 4.0)
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import RankLog, Session
+    >>> from tfdp.report.log_lines import Start, Step
+    >>> def log(rank, *waits):
+    ...     steps = tuple(Step(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
+    ...                   for n, wait in enumerate(waits, 1))
+    ...     return RankLog((Session(Start(0, rank, 2, "ab"[rank], 2), 0),), steps, (), ())
+    >>> run = Run(pathlib.Path(), (log(0, 5.0, 6.0, 1.0), log(1, 1.0, 1.5, 1.5)), None, ())
+    >>> last = straggler(waits(run))
+    >>> last.host, last.times_last, last.samples, last.late_seconds
+    ('b', 2, 3, 4.0)
     """
     measured = [_by_step(run, rank) for rank in range(len(run.ranks))]
     common = sorted(set(measured[0]).intersection(*measured[1:]))
@@ -70,11 +69,10 @@ def waits(run: Run) -> tuple[Wait, ...]:
 
 
 def straggler(found: tuple[Wait, ...]) -> Wait | None:
-    """Returns the first of the ranks that straggle, or else of all; None without waits.
+    """Returns the first of the ranks that straggle, or else of all ranks; None without waits.
 
-    Example:
-        >>> straggler(()) is None
-        True
+    >>> straggler(()) is None
+    True
     """
     return next(iter(stragglers(found) or _last_first(found)), None)
 
@@ -82,12 +80,11 @@ def straggler(found: tuple[Wait, ...]) -> Wait | None:
 def stragglers(found: tuple[Wait, ...]) -> tuple[Wait, ...]:
     """Returns the ranks that straggle, the one that came last most often first.
 
-    Of two that came last equally often the later one is first.
+    Of two ranks that came last equally often the later one is first.
 
-    Example:
-        >>> waits = Wait(0, "a", 0.1, -0.1, 0, 9), Wait(1, "b", 0.0, 0.1, 9, 9, straggles=True)
-        >>> [wait.host for wait in stragglers(waits)]
-        ['b']
+    >>> waits = Wait(0, "a", 0.1, -0.1, 0, 9), Wait(1, "b", 0.0, 0.1, 9, 9, straggles=True)
+    >>> [wait.host for wait in stragglers(waits)]
+    ['b']
     """
     return _last_first(tuple(wait for wait in found if wait.straggles))
 

@@ -1,4 +1,4 @@
-"""The numbers at the top of the report, and the curves: pure functions of what was read."""
+"""The numbers at the top of the report, and the curves: pure functions of the logs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ _VALIDATION = "val_"
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-    """A run in a few numbers; times are rank 0's.
+    """The main numbers of a run; times are rank 0's.
 
     Args:
-        examples_per_second: examples of all replicas by the steps' time, :func:`steady` ones.
-        step_seconds: the median of one step's.
-        examples_per_step: the median; None, as the rate, where examples are not counted.
-        steps: the number of the last one.
-        epochs: how many are complete.
-        epochs_planned: up to which `fit` was asked to train, if known.
-        replicas: of all ranks.
-        ranks: how many processes.
-        hosts: their names, each once.
-        duration_seconds: from each start to its last line, together.
-        ended: whether training ended by itself.
-        last_time: of the last line, seconds since 1970.
-        only_first: whether there are no other times than those of first steps; see :func:`steady`.
-        logs: of the last epoch.
+      examples_per_second: The examples of all replicas over the time of their :func:`steady` steps;
+        None where examples are not counted.
+      step_seconds: The median time of a step.
+      examples_per_step: The median number of examples; None where examples are not counted.
+      steps: The number of the last step.
+      epochs: The number of complete epochs.
+      epochs_planned: The epoch up to which `fit` was asked to train, if known.
+      replicas: The number of replicas of all ranks.
+      ranks: The number of processes.
+      hosts: The names of the hosts, each once.
+      duration_seconds: The time from each start to its last line, summed.
+      ended: Whether training ended by itself.
+      last_time: The time of the last line, in seconds since 1970.
+      only_first: Whether there are no other times than those of first steps; see :func:`steady`.
+      logs: The logs of the last epoch.
     """
 
     examples_per_second: float | None
@@ -53,16 +54,15 @@ class Headline:
 def headline(run: Run) -> Headline:
     """Returns the run's headline numbers.
 
-    Example:
-        >>> from tfdp.report.rank_log import Session
-        >>> from tfdp.report.log_lines import Start
-        >>> import pathlib
-        >>> start = Start(time=0, rank=0, world_size=1, host="a", replicas=4)
-        >>> steps = tuple(Step(n, n, 0, 1, 64, seconds) for n, seconds in ((1, 9), (2, 1), (3, 3)))
-        >>> log = RankLog((Session(start, 14, [*steps]),), steps, (), ())
-        >>> line = headline(Run(pathlib.Path(), (log,), None, ()))
-        >>> line.examples_per_second, line.step_seconds, line.duration_seconds, line.ended
-        (32.0, 2.0, 14, False)
+    >>> from tfdp.report.rank_log import Session
+    >>> from tfdp.report.log_lines import Start
+    >>> import pathlib
+    >>> start = Start(time=0, rank=0, world_size=1, host="a", replicas=4)
+    >>> steps = tuple(Step(n, n, 0, 1, 64, seconds) for n, seconds in ((1, 9), (2, 1), (3, 3)))
+    >>> log = RankLog((Session(start, 14, [*steps]),), steps, (), ())
+    >>> line = headline(Run(pathlib.Path(), (log,), None, ()))
+    >>> line.examples_per_second, line.step_seconds, line.duration_seconds, line.ended
+    (32.0, 2.0, 14, False)
     """
     log, steps = run.first, steady(run.first)
     counted = [(s.examples, s.steps, s.seconds) for s in steps if s.examples is not None]
@@ -93,9 +93,9 @@ class Curve:
     """A quantity by epoch, counted from 1.
 
     Args:
-        name: as Keras logs it, without `val_`.
-        training: (epoch, value) of training.
-        validation: likewise; empty without validation.
+      name: The name by which Keras logs it, without `val_`.
+      training: (epoch, value) of training.
+      validation: (epoch, value) of validation; empty without validation.
     """
 
     name: str
@@ -104,13 +104,12 @@ class Curve:
 
 
 def curves(log: RankLog) -> tuple[Curve, ...]:
-    """Returns what the epochs' logs hold: losses first, then the others by name.
+    """Returns the curves of the epochs' logs: losses first, then the others by name.
 
-    Example:
-        >>> from tfdp.report.log_lines import Epoch
-        >>> epochs = (Epoch(0, 0, 9, 1.0, {"accuracy": 0.5, "loss": 2.0, "val_loss": 3.0}),)
-        >>> [(curve.name, curve.validation) for curve in curves(RankLog((), (), epochs, ()))]
-        [('loss', ((1, 3.0),)), ('accuracy', ())]
+    >>> from tfdp.report.log_lines import Epoch
+    >>> epochs = (Epoch(0, 0, 9, 1.0, {"accuracy": 0.5, "loss": 2.0, "val_loss": 3.0}),)
+    >>> [(curve.name, curve.validation) for curve in curves(RankLog((), (), epochs, ()))]
+    [('loss', ((1, 3.0),)), ('accuracy', ())]
     """
     names = {name.removeprefix(_VALIDATION) for epoch in log.epochs for name in epoch.logs}
 
@@ -126,7 +125,7 @@ def curves(log: RankLog) -> tuple[Curve, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a rank sent: in a step, the median, and in all steps together."""
+    """The bytes that a rank sent: the median of a step, and the sum of all steps."""
 
     rank: int
     host: str
@@ -135,16 +134,15 @@ class Traffic:
 
 
 def traffic(run: Run) -> tuple[Traffic, ...]:
-    """Returns what each rank sent, for the ranks that measured it.
+    """Returns the bytes that each rank sent, for the ranks that measured them.
 
-    Example:
-        >>> import pathlib
-        >>> from tfdp.report.rank_log import Session
-        >>> from tfdp.report.log_lines import Start
-        >>> step = Step(0, 2, 0, 2, 8, 1.0, bytes_sent=600.0)
-        >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 0),), (step,), (), ())
-        >>> traffic(Run(pathlib.Path(), (log,), None, ()))
-        (Traffic(rank=0, host='a', step_bytes=300.0, total_bytes=600.0),)
+    >>> import pathlib
+    >>> from tfdp.report.rank_log import Session
+    >>> from tfdp.report.log_lines import Start
+    >>> step = Step(0, 2, 0, 2, 8, 1.0, bytes_sent=600.0)
+    >>> log = RankLog((Session(Start(0, 0, 1, "a", 2), 0),), (step,), (), ())
+    >>> traffic(Run(pathlib.Path(), (log,), None, ()))
+    (Traffic(rank=0, host='a', step_bytes=300.0, total_bytes=600.0),)
     """
     found = []
     for rank, log in enumerate(run.ranks):
@@ -157,11 +155,10 @@ def traffic(run: Run) -> tuple[Traffic, ...]:
 
 
 def skipped(steps: Sequence[Step]) -> tuple[int, int] | None:
-    """Counts the steps that did not change the weights, and all; None if nobody counted.
+    """Counts the steps that did not change the weights, and all steps; None if nobody counted.
 
-    Example:
-        >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])
-        (1, 1)
+    >>> skipped([Step(0, 1, 0, 1, 8, 1.0, skipped_steps=1), Step(0, 3, 0, 2, 8, 1.0)])
+    (1, 1)
     """
     counted = [step for step in steps if step.skipped_steps is not None]
     if not counted:

@@ -1,4 +1,4 @@
-"""Drawings of matplotlib as inline SVG, whose colours are the page's and whose marks can speak."""
+"""Drawings of matplotlib as inline SVG, with the page's colours and with marks that have titles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-# A drawing's units are pixels where it is shown as wide as this, about a phone's width.
+# A drawing's units are pixels if it is shown as wide as this, about a phone's width.
 WIDTH = 320
 
 Said = Callable[[str], str]
@@ -32,31 +32,29 @@ _PIXELS_PER_INCH = 72  # of matplotlib's SVG, whatever the figure says
 
 
 def ink(name: str) -> str:
-    """Returns what matplotlib is told for one of the page's colours, a variable of its CSS.
+    """Returns the colour given to matplotlib for one of the page's colours, a variable of its CSS.
 
-    Example:
-        >>> ink("soft")
-        '#000002'
+    >>> ink("soft")
+    '#000002'
     """
     return f"#0000{_INKS.index(name) + 1:02x}"
 
 
 def drawn(paint: Callable[[Axes, Said], None], height: float) -> markupsafe.Markup:
-    """Returns what a function paints as one `<svg>`, which asks for nothing from anywhere.
+    """Returns the painting of a function as one `<svg>`, which loads nothing from anywhere.
 
     Cost: some 0.1 s.
 
     Args:
-        paint: is called with the axes and with a function that takes a text and returns the `gid`
-            of the artist which says it: as its own words if the artist is a text, else where the
-            pointer is on it. No text from a log may reach matplotlib by another way: it would
-            measure it, and read `$` as mathematics.
-        height: in pixels where the drawing is :data:`WIDTH` wide.
+      paint: Called with the axes and with a function that takes a text and returns the `gid` of the
+        artist which says it: as its own words if the artist is a text, else where the pointer is on
+        it. No text from a log may reach matplotlib by another way: matplotlib would measure it, and
+        read `$` as mathematics.
+      height: The height in pixels if the drawing is :data:`WIDTH` wide.
 
-    Example:
-        >>> svg = drawn(lambda axes, said: axes.axvspan(0, 1, color=ink("s0"), gid=said("a<b")), 99)
-        >>> "fill: var(--s0)" in svg, "<title>a&lt;b</title>" in svg
-        (True, True)
+    >>> svg = drawn(lambda axes, said: axes.axvspan(0, 1, color=ink("s0"), gid=said("a<b")), 99)
+    >>> "fill: var(--s0)" in svg, "<title>a&lt;b</title>" in svg
+    (True, True)
     """
     texts: list[str] = []
 
@@ -106,7 +104,7 @@ def _inline(text: str, texts: list[str]) -> markupsafe.Markup:
         "aria-hidden": "true",
         "focusable": "false",
     }
-    for defs in root.findall("./{*}defs[{*}style]"):  # it would be the whole page's
+    for defs in root.findall("./{*}defs[{*}style]"):  # its rules would hold for the whole page
         root.remove(defs)
     used = {id(part) for part in root.findall(".//{*}defs/*")}
     for element in list(root.iter()):

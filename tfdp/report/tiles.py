@@ -12,14 +12,13 @@ def status(line: Headline, now: float) -> tuple[str, str]:
     """Says how the run ended: a word, and a sentence.
 
     Args:
-        line: its numbers.
-        now: seconds since 1970.
+      line: The main numbers of the run.
+      now: The time of the page, in seconds since 1970.
 
-    Example:
-        >>> from types import SimpleNamespace as Fake
-        >>> status(Fake(ended=False, last_time=0.0), now=90.0)
-        ('no end', 'The logs have no end: the run was cut off, or goes on. The last line is of
-        1970-01-01 00:00:00 UTC, 1 min 30 s before this page.')
+    >>> from types import SimpleNamespace as Fake
+    >>> status(Fake(ended=False, last_time=0.0), now=90.0)
+    ('no end', 'The logs have no end: the run was cut off, or goes on. The last line is of
+    1970-01-01 00:00:00 UTC, 1 min 30 s before this page.')
     """
     if line.ended:
         return "ended", f"Training ended at {moment(line.last_time)}."
@@ -32,11 +31,10 @@ def status(line: Headline, now: float) -> tuple[str, str]:
 def tiles(line: Headline) -> list[tuple[str, str, str]]:
     """Returns (name, value, remark) of each headline number.
 
-    Example:
-        >>> line = Headline(512.3, 0.125, 64.0, 30, 1, 3, 4, 2, ("a", "b"), 9.0, True, 9.0, False,
-        ...                 {"loss": 0.25})
-        >>> tiles(line)[0], tiles(line)[-1]
-        (('examples per second', '512.3', '64 a step'), ('loss', '0.25', 'after epoch 1'))
+    >>> line = Headline(512.3, 0.125, 64.0, 30, 1, 3, 4, 2, ("a", "b"), 9.0, True, 9.0, False,
+    ...                 {"loss": 0.25})
+    >>> tiles(line)[0], tiles(line)[-1]
+    (('examples per second', '512.3', '64 a step'), ('loss', '0.25', 'after epoch 1'))
     """
     planned = "" if line.epochs_planned is None else f" of {line.epochs_planned}"
     hosts = line.hosts[0] if len(line.hosts) == 1 else count(len(line.hosts), "host")

@@ -1,6 +1,6 @@
 """Topologies: pure functions from (world size, hosts, bytes) to a schedule of phases.
 
-They know no TensorFlow. An engine in `tfdp.collectives` runs the phases.
+Topologies do not depend on TensorFlow. An engine in `tfdp.collectives` runs the phases.
 """
 
 from tfdp.topology.auto import Auto, Rule, decide

@@ -1,4 +1,4 @@
-"""A topology for each size of buffer, chosen from what links were measured to do."""
+"""The topology for each size of buffer, chosen from measurements of the links."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from collections.abc import Callable, Sequence
 from tfdp.topology.base import Schedule, Topology
 from tfdp.topology.model import Links, candidates, predict_seconds
 
-# The sizes for which the model is asked; each decision holds up to halfway to the next.
+# The sizes for which the model is asked. Each decision holds up to twice its size, halfway (by
+# factors) to the next.
 _SIZES = tuple(4**power for power in range(4, 16))
 _BUCKET_BYTES = tuple(2**power for power in range(20, 28))
-# A bucket is large enough when a larger one would move bytes this much faster at most.
+# A bucket is large enough if a larger one would move bytes faster by this factor at most.
 _WORTH_A_LARGER_BUCKET = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One decision.
+    """One decision: the topology for buffers up to a size.
 
     Attributes:
-      up_to_bytes: The largest buffer that it holds for; None: there is no largest.
-      topology: How such buffers are summed.
+      up_to_bytes: The largest buffer that the rule holds for; None if there is no largest.
+      topology: The topology by which such buffers are summed.
 
     >>> from tfdp.topology.tree import Tree
     >>> Rule(up_to_bytes=None, topology=Tree())
@@ -40,9 +41,10 @@ class Auto(Topology):
     `tfdp.DataParallelStrategy(topology="auto")` measures the links when it starts and decides.
 
     Args:
-      rules: By ascending size, the last without a limit; empty: not decided yet.
-      bucket_bytes: From this size on, larger buckets are hardly faster; None: not decided yet.
-      links: What the decision is made from; None: not measured yet.
+      rules: The rules by ascending size, the last without a limit; empty before the decision.
+      bucket_bytes: The size from which on larger buckets are hardly faster; None before the
+        decision.
+      links: The measurements behind the decision; None before they are taken.
 
     Raises:
       ValueError: The rules do not cover every size once.
@@ -70,7 +72,7 @@ class Auto(Topology):
             )
 
     def topology_for(self, size_bytes: int) -> Topology:
-        """What sums a buffer of this size.
+        """Returns the topology that sums a buffer of this size.
 
         Raises:
           ValueError: Nothing has been decided yet.
@@ -84,11 +86,11 @@ class Auto(Topology):
         )
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns the schedule of the topology for this size; see `Topology.schedule`."""
         return self.topology_for(size_bytes).schedule(world_size, hosts, size_bytes)
 
     def describe(self) -> str:
-        """The decision in words.
+        """Returns the decision in words.
 
         >>> from tfdp.topology.ring import Ring
         >>> Auto((Rule(2048, Ring()), Rule(None, Ring()))).describe()
@@ -106,12 +108,12 @@ class Auto(Topology):
 
 
 def decide(world_size: int, hosts: Sequence[int], links: Links) -> Auto:
-    """Chooses by the cost model; the same numbers give the same choice on every rank.
+    """Decides by the cost model; the same numbers give the same decision on every rank.
 
     Args:
-      world_size: Number of ranks.
+      world_size: The number of ranks.
       hosts: For each rank the index of its host.
-      links: As measured.
+      links: The links as measured.
 
     >>> decide(2, [0, 0], Links(1e-4, 1e9, 1e-4, 1e9)).bucket_bytes
     2097152

@@ -1,4 +1,4 @@
-"""What a topology is: the schedule of phases by which a group of ranks sums a buffer."""
+"""The definition of a topology: the schedule of phases by which a group of ranks sums a buffer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class AllReduce:
-    """One phase: every group sums its ranks' whole buffers by the engine's own all-reduce.
+    """A phase in which every group sums its ranks' whole buffers by the engine's own all-reduce.
 
     Attributes:
-      groups: Disjoint tuples of ranks. A rank that is in none sits the phase out.
+      groups: Disjoint tuples of ranks. A rank in no group sits the phase out.
 
     >>> AllReduce(groups=((0, 1), (2, 3))).group_of(2)
     (2, 3)
@@ -30,7 +30,7 @@ class AllReduce:
             )
 
     def group_of(self, rank: int) -> tuple[int, ...] | None:
-        """The group that `rank` takes part in, or None."""
+        """Returns the group that `rank` takes part in, or None."""
         return next((group for group in self.groups if rank in group), None)
 
 
@@ -40,9 +40,9 @@ class Transfer:
 
     Attributes:
       source: The rank that sends.
-      target: The rank that receives, another one.
-      chunks: Which chunks of the schedule, from `start` up to and without `stop`.
-      reduce: Whether the target adds them to its own, else they replace its own.
+      target: The rank that receives; another than `source`.
+      chunks: The chunks of the schedule that are sent, neighbours of each other.
+      reduce: Whether the target adds the chunks to its own; otherwise they replace its own.
 
     >>> Transfer(0, 1, range(2, 4), reduce=True).chunks.stop
     4
@@ -68,14 +68,14 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One phase: transfers that happen at the same time.
+    """A phase of transfers that happen at the same time.
 
-    Each sends what its source held when the phase began. Of several arrivals for one chunk the
-    target first has its own, then adds them in the order of their sources' ranks, so that every
-    run gives the same bits. A chunk that is replaced has no other arrival.
+    Each transfer sends what its source held when the phase began. Of several arrivals for one
+    chunk, the target starts from its own value and adds them in the order of their sources' ranks,
+    so that every run gives the same bits. A chunk that is replaced has no other arrival.
 
     Attributes:
-      transfers: In any order. A rank that is in none sits the phase out.
+      transfers: The transfers, in any order. A rank in no transfer sits the phase out.
 
     >>> swap = Exchange((Transfer(0, 1, range(0, 1), True), Transfer(1, 0, range(1, 2), True)))
     >>> swap.sent_by(1)
@@ -102,28 +102,29 @@ class Exchange:
                     replaced = max(replaced, transfer.chunks.stop)
 
     def sent_by(self, rank: int) -> tuple[Transfer, ...]:
-        """What `rank` sends, by target and chunk."""
+        """Returns the transfers that `rank` sends, by target and chunk."""
         sent = (transfer for transfer in self.transfers if transfer.source == rank)
         return tuple(sorted(sent, key=lambda t: (t.target, t.chunks.start)))
 
     def received_by(self, rank: int) -> tuple[Transfer, ...]:
-        """What `rank` receives, by source and chunk: the order in which it is added."""
+        """Returns the transfers that `rank` receives, in order of addition: by source and chunk."""
         received = (transfer for transfer in self.transfers if transfer.target == rank)
         return tuple(sorted(received, key=lambda t: (t.source, t.chunks.start)))
 
 
-#: What a schedule is made of.
+#: A phase of a schedule.
 Phase = AllReduce | Exchange
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Phases, run one after the other by every rank.
+    """The phases that every rank runs, one after the other.
 
     Attributes:
       phases: The phases in their order. After the last, every rank holds the sum over all ranks.
-      chunks: Into how many nearly equal neighbouring pieces transfers cut the buffer. Only their
-        boundaries matter: there may be many more chunks than transfers, or than elements.
+      chunks: The number of nearly equal neighbouring pieces into which transfers cut the buffer.
+        Only their boundaries matter: there may be many more chunks than transfers, or than
+        elements.
 
     >>> everyone = AllReduce(((0, 1),))
     >>> schedule = Schedule((everyone, Exchange((Transfer(0, 1, range(0, 1), reduce=False),))))
@@ -145,11 +146,11 @@ class Schedule:
             )
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The phases made of transfers."""
+        """Returns the phases made of transfers."""
         return tuple(phase for phase in self.phases if isinstance(phase, Exchange))
 
     def slice_of(self, chunks: range, size: int) -> slice:
-        """Where `chunks` lie in a buffer of `size` elements (or bytes).
+        """Returns the slice of `chunks` in a buffer of `size` elements (or bytes).
 
         >>> schedule = Schedule((), chunks=4)
         >>> [schedule.slice_of(range(c, c + 1), size=6) for c in range(4)]
@@ -174,16 +175,17 @@ class Topology(abc.ABC):
 
     @abc.abstractmethod
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """The schedule for one buffer.
+        """Returns the schedule for one buffer.
 
         Args:
-          world_size: Number of ranks, at least 1.
+          world_size: The number of ranks, at least 1.
           hosts: For each rank the index of the host that it runs on.
-          size_bytes: Size of the buffer, the same on every rank.
+          size_bytes: The size of the buffer, the same on every rank.
 
         Returns:
           Phases after which each rank holds the same bits of the sum over all ranks.
 
         Raises:
-          ValueError: `hosts` does not have one entry per rank, or the topology cannot cover them.
+          ValueError: `hosts` does not have one entry per rank, or the topology cannot cover the
+            ranks.
         """

@@ -1,4 +1,4 @@
-"""What a schedule costs, counted from its transfers."""
+"""The cost of a schedule, counted from its transfers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfdp.topology.ring import Ring
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """Bytes that one rank sends to another in one step.
+    """The bytes that one rank sends to another in one step.
 
     Attributes:
       source: The rank that sends.
       target: The rank that receives.
-      size_bytes: How much.
+      size_bytes: The number of bytes.
     """
 
     source: int
@@ -28,16 +28,16 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a schedule sends, and in how many steps.
+    """The bytes that a schedule sends, and the number of its steps.
 
     Attributes:
       steps: How many times a rank waits for others.
-      operations: Sends and receives that the busiest rank of each phase starts, over all phases; an
-        all-reduce of the engine counts as one.
-      bytes_sent: By each rank.
-      bytes_received: By each rank.
-      bytes_sent_between_hosts: By each host to others, for every host in `hosts`.
-      bytes_received_between_hosts: Likewise, received.
+      operations: The sends and receives that the busiest rank of each phase starts, summed over all
+        phases; an all-reduce of the engine counts as one.
+      bytes_sent: The bytes that each rank sends.
+      bytes_received: The bytes that each rank receives.
+      bytes_sent_between_hosts: The bytes that each host in `hosts` sends to other hosts.
+      bytes_received_between_hosts: The bytes that each host in `hosts` receives from other hosts.
 
     >>> hosts = [0, 0, 1]
     >>> ring = cost(Ring().schedule(3, hosts, 900), hosts, 900)
@@ -54,26 +54,26 @@ class Cost:
 
     @property
     def max_bytes_sent_per_rank(self) -> int:
-        """What the busiest rank sends."""
+        """The bytes that the busiest rank sends."""
         return max(self.bytes_sent)
 
     @property
     def max_bytes_between_hosts(self) -> int:
-        """What the busiest host sends to or receives from others."""
+        """The bytes that the busiest host sends to or receives from other hosts."""
         return max(
             *self.bytes_sent_between_hosts.values(), *self.bytes_received_between_hosts.values()
         )
 
 
 def cost(schedule: Schedule, hosts: Sequence[int], size_bytes: int) -> Cost:
-    """Counts a schedule's transfers.
+    """Counts the transfers of a schedule.
 
-    The engine's own all-reduce counts as what TensorFlow's is: a ring in the order of ranks.
+    The engine's own all-reduce counts as TensorFlow's: a ring in the order of ranks.
 
     Args:
-      schedule: Of any topology.
+      schedule: A schedule of any topology.
       hosts: For each rank the index of its host.
-      size_bytes: Size of the buffer.
+      size_bytes: The size of the buffer.
 
     >>> from tfdp.topology.hierarchical import Hierarchical
     >>> hosts = [0, 0, 1, 1]
@@ -103,7 +103,7 @@ def cost(schedule: Schedule, hosts: Sequence[int], size_bytes: int) -> Cost:
 
 
 def steps(schedule: Schedule, size_bytes: int) -> Iterator[list[Move]]:
-    """What is sent, step by step; those of one step at the same time.
+    """Yields the moves of each step; those of one step happen at the same time.
 
     >>> from tfdp.topology.native import Native
     >>> [len(moves) for moves in steps(Native().schedule(3, [0, 0, 0], 9), 9)]
@@ -122,7 +122,7 @@ def steps(schedule: Schedule, size_bytes: int) -> Iterator[list[Move]]:
 
 
 def operations(schedule: Schedule) -> int:
-    """Sends, receives and all-reduces that the busiest rank of each phase starts, summed.
+    """Counts the sends, receives and all-reduces that the busiest rank of each phase starts.
 
     >>> operations(Ring().schedule(3, [0, 0, 0], 9))
     8

@@ -1,4 +1,4 @@
-"""All-to-all, sum, all-gather: everyone to everyone, in two steps."""
+"""The direct all-reduce: all-to-all, sum, all-gather, in two steps."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from tfdp.topology.steps import Steps, as_phases, host_order
 
 @dataclasses.dataclass(frozen=True)
 class Direct(Topology):
-    """Every rank sums one chunk for all: the fewest bytes and the fewest steps, many messages.
+    """A topology where each rank sums one chunk for all: the fewest bytes and steps, many messages.
 
     The buffer is cut into n chunks, one per rank.
 
-    1. All-to-all: each rank sends every other one the chunk that is the other's to sum. The owner
-       adds them to its own in the order of ranks.
-    2. All-gather: each rank sends its chunk of the sum to every other one.
+    1. All-to-all: each rank sends each other rank the chunk that the other is to sum. The owner of
+       a chunk adds the arrivals to its own values in the order of ranks.
+    2. All-gather: each rank sends its chunk of the sum to every other rank.
 
-    Everyone talks to everyone, so there is no order for hosts to decide. Chunks belong to the ranks
-    host by host, as in the other topologies.
+    Every rank talks to every other, so the order of hosts does not matter to the cost. Chunks
+    belong to the ranks host by host, as in the other topologies.
 
     Same bits: each chunk is summed at its owner, in one order, and copied from there.
 
-    Cost for S bytes and n ranks: each sends 2(n-1)/n·S, in 2 steps of n-1 transfers out and n-1 in.
-    Of h hosts of m ranks each sends m·2(h-1)/h·S to others, m times what `Hierarchical` does.
+    Cost for S bytes and n ranks: each rank sends 2(n-1)/n·S, in 2 steps of n-1 transfers out and
+    n-1 in. Of h hosts of m ranks each host sends m·2(h-1)/h·S to others, m times what
+    `Hierarchical` sends.
 
     Reference: the all-to-all reduce-scatter of Thakur, Rabenseifner and Gropp, Optimization of
     collective communication operations in MPICH, International Journal of High Performance
@@ -39,7 +40,7 @@ class Direct(Topology):
     """
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns two phases: all-to-all, then all-gather; see `Topology.schedule`."""
         owners = host_order(world_size, hosts)
         steps: Steps = [[], []]
         for chunk, owner in enumerate(owners):

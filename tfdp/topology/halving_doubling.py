@@ -1,4 +1,4 @@
-"""Recursive halving reduce-scatter, recursive doubling all-gather."""
+"""The all-reduce by recursive halving (reduce-scatter) and recursive doubling (all-gather)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from tfdp.topology.steps import Steps, as_phases, ranks_of_hosts
 
 @dataclasses.dataclass(frozen=True)
 class HalvingDoubling(Topology):
-    """Pairs exchange half, then quarters, and so on: the fewest bytes, in 2·log2 n steps.
+    """A topology where pairs exchange halves, then quarters, ...: the fewest bytes, 2·log2 n steps.
 
-    p is the largest power of two with p <= n; the buffer is cut into p chunks.
+    Let p be the largest power of two with p <= n. The buffer is cut into p chunks.
 
     1. Fold, where n > p: each of the n-p extra ranks sends all to a partner, which adds it.
-    2. Halving, log2 p steps: the p ranks pair up; each sends the half that it gives up and adds the
-       other half, S/2 bytes, then S/4, ... Then each has one chunk of the sum.
-    3. Doubling, log2 p steps: the same pairs backwards, each sends all that it has of the sum.
+    2. Halving, log2 p steps: the p ranks pair up. Each sends the half that it gives up and adds the
+       half that it receives: S/2 bytes, then S/4, ... In the end each has one chunk of the sum.
+    3. Doubling, log2 p steps: the same pairs in reverse order. Each sends all that it has of the
+       sum.
     4. Unfold: partners send the sum to their extra ranks.
 
-    Folds and the first, largest exchanges are inside hosts as far as the hosts' sizes allow; the
-    other order sends m times as much between hosts of m ranks.
+    Folds and the first, largest exchanges are inside hosts as far as the hosts' sizes allow. The
+    reverse order would send m times as much between hosts of m ranks.
 
-    Same bits: in a halving exchange each chunk goes one way, so every chunk is summed at one rank
-    only, by additions of two that commute, and copied from there.
+    Same bits: in a halving exchange each chunk goes one way. So every chunk is summed at one rank
+    only, by additions of two values, which commute, and copied from there.
 
-    Cost for S bytes and n ranks, a power of two: each sends 2(n-1)/n·S, in 2·log2 n steps, one
-    transfer at a time in each direction. Between hosts of m ranks each, both powers of two, a host
-    sends 2(h-1)/h·S. Otherwise there are 2 steps more, an extra rank sends S and its partner
-    2(p-1)/p·S + S.
+    Cost for S bytes and n ranks, a power of two: each rank sends 2(n-1)/n·S, in 2·log2 n steps, one
+    transfer at a time in each direction. Between hosts of m ranks each, if h and m are powers of
+    two, a host sends 2(h-1)/h·S. If n is no power of two, there are 2 steps more, an extra rank
+    sends S and its partner 2(p-1)/p·S + S.
 
     Reference: Rabenseifner, Optimization of collective reduction operations, ICCS 2004; Thakur,
-    Rabenseifner and Gropp, IJHPCA 19(1), 2005. Theirs halves at the greatest distance
-    first; here the ranks are ordered so that this is inside a host.
+    Rabenseifner and Gropp, IJHPCA 19(1), 2005. Their algorithm halves at the greatest distance
+    first; here the ranks are ordered so that this distance is inside a host.
 
     >>> schedule = HalvingDoubling().schedule(4, [0, 1, 0, 1], 1024)
     >>> [[(t.source, t.target, len(t.chunks)) for t in phase.transfers if t.source == 0]
@@ -43,7 +44,7 @@ class HalvingDoubling(Topology):
     """
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns the folds, halvings, doublings and unfolds; see `Topology.schedule`."""
         partners = _fold(ranks_of_hosts(world_size, hosts))
         kept = [r for ranks in ranks_of_hosts(world_size, hosts) for r in ranks]
         order = _pair_up([rank for rank in kept if rank not in partners], hosts)
@@ -55,7 +56,7 @@ class HalvingDoubling(Topology):
 
 
 def _fold(groups: list[list[int]]) -> dict[int, int]:
-    """The partner of each extra rank: on its host while there is one, hosts of odd size first."""
+    """Returns each extra rank's partner: on its host if one is left, hosts of odd size first."""
     left = {host: list(ranks) for host, ranks in enumerate(groups)}
     world_size = sum(map(len, groups))
     extras = world_size - (1 << (world_size.bit_length() - 1))
@@ -75,7 +76,7 @@ def _fold(groups: list[list[int]]) -> dict[int, int]:
 
 
 def _pair_up(ranks: list[int], hosts: Sequence[int]) -> list[int]:
-    """Orders 2^k ranks such that those that differ in a low bit of their position share a host."""
+    """Orders 2^k ranks so that ranks whose positions differ in a low bit share a host."""
     units = [[rank] for rank in ranks]
     while len(units) > 1:
         pairs, rest = [], []
@@ -105,7 +106,7 @@ def _halve(order: list[int]) -> Steps:
 
 
 def _double(order: list[int]) -> Steps:
-    """The halving backwards: what a rank was given then, it now returns as part of the sum."""
+    """Returns the halving in reverse: a rank returns what it was given, now as part of the sum."""
     return [
         [Transfer(t.target, t.source, t.chunks, reduce=False) for t in step]
         for step in reversed(_halve(order))

@@ -1,4 +1,4 @@
-"""Reduce-scatter inside each host, all-reduce between hosts, all-gather inside."""
+"""The all-reduce in two levels: reduce-scatter in hosts, all-reduce between, all-gather in."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ from tfdp.topology.steps import ranks_of_hosts
 
 @dataclasses.dataclass(frozen=True)
 class Hierarchical(Topology):
-    """Two levels: between hosts go the fewest bytes that can.
+    """Two levels of topologies: between hosts go the fewest bytes possible.
 
-    1. Each host's ranks run the first part of `inner`, a reduce-scatter. Then each has a part of
-       its host's sum (with `Tree` two of them have a half each).
-    2. For each part, the ranks that have it run `outer`, one rank per host, all parts at the same
+    1. Each host's ranks run the first part of `inner`, a reduce-scatter. Then each rank has a part
+       of its host's sum (with `Tree` two of them have a half each).
+    2. For each part, the ranks that have it, one of each host, run `outer`, all parts at the same
        time.
     3. Each host's ranks run the second part of `inner`, an all-gather.
 
     Hosts of different sizes: each host's sum is cut by its own number of ranks. Where the cuts of
-    two hosts differ, step 2 runs on the smaller pieces, so that a rank may talk to several of a
-    host. The bytes between hosts stay the same, and no rank has to speak for its host alone. On one
-    host `inner` is all there is; with one rank per host `outer` is.
+    two hosts differ, step 2 runs on the smaller pieces, so that a rank may talk to several ranks of
+    another host. The bytes between hosts stay the same, and no rank has to send for its whole host.
+    On one host only `inner` runs; with one rank per host only `outer` does.
 
-    Same bits: each piece is summed at one rank of each host, then by `outer`, which gives the same
-    bits to one rank of each host, and is copied from there.
+    Same bits: each piece is summed at one rank of each host. `outer` then gives the same bits to
+    that rank of each host, and the other ranks copy them.
 
     Cost for S bytes, h hosts of m ranks, with `Direct`, `Ring` or `Torus` as inner and outer:
     between hosts 2(h-1)/h·S per host; each rank sends 2(n-1)/n·S with n = h·m; the steps of inner
-    and outer add up, 2 + 2(h-1) by default. `HalvingDoubling` is alike where its number of ranks is
-    a power of two.
+    and outer add up, 2 + 2(h-1) by default. `HalvingDoubling` costs the same where its number of
+    ranks is a power of two.
 
     Reference: Jia et al., Highly scalable deep learning training system with mixed-precision,
-    arXiv:1807.11205, 2018 (theirs reduces to one leader per group; here every rank takes a part, as
-    in Mikami et al., arXiv:1811.05233, 2018).
+    arXiv:1807.11205, 2018 (their algorithm reduces to one leader per group; here every rank takes a
+    part, as in Mikami et al., arXiv:1811.05233, 2018).
 
     Args:
-      inner: Inside hosts. Must reduce to owners and then copy, as all here do but `Native`.
-      outer: Between hosts, one rank of each. All but `Native`.
+      inner: The topology inside hosts. It must reduce each chunk to an owner and then copy it, as
+        all topologies here do but `Native`.
+      outer: The topology between hosts, on one rank of each: any but `Native`.
 
     Raises:
       TypeError: `inner` or `outer` is not a `Topology`.
-      ValueError: One of them is `Native`, or cannot be used as said when it is scheduled.
+      ValueError: One of them is `Native`. When scheduled: one has an all-reduce of the engine, or
+        `inner` does not reduce each chunk to an owner and then copy it.
 
     >>> schedule = Hierarchical().schedule(4, [0, 1, 0, 1], 1024)
     >>> [sorted((t.source, t.target) for t in phase.transfers) for phase in schedule.phases[:2]]
@@ -71,7 +73,7 @@ class Hierarchical(Topology):
                 )
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns `inner` on each host with `outer` in between; see `Topology.schedule`."""
         groups = ranks_of_hosts(world_size, hosts)
         sizes = [len(ranks) for ranks in groups]
         inner = {m: self.inner.schedule(m, [0] * m, size_bytes) for m in sorted(set(sizes))}

@@ -1,4 +1,4 @@
-"""How long a schedule takes on given links, and which topology takes the least."""
+"""The cost model: how long a schedule takes on given links, and which topology is the fastest."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from tfdp.topology.tree import Tree
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """What ranks are joined by.
+    """The links that join the ranks.
 
     Attributes:
-      latency_seconds_inside: From a send to its receive, for no bytes, between ranks of one host.
-      bytes_per_second_inside: What a rank sends to, and at the same time receives from, ranks of
-        its host.
-      latency_seconds_between: As inside, between ranks of two hosts.
-      bytes_per_second_between: What a host sends to, and at the same time receives from, all
-        others. Its ranks share it.
-      operation_seconds: What a rank spends on starting one operation, be it a send, a receive or an
-        all-reduce of the engine. Many small steps are ruled by it.
-      engine_step_seconds: What a step of the engine's own all-reduce takes for no bytes; None: as
+      latency_seconds_inside: The time from a send to its receive, for no bytes, between ranks of
+        one host.
+      bytes_per_second_inside: The rate at which a rank sends to, and at the same time receives
+        from, ranks of its host.
+      latency_seconds_between: The same time as inside, between ranks of two hosts.
+      bytes_per_second_between: The rate at which a host sends to, and at the same time receives
+        from, all others. Its ranks share this rate.
+      operation_seconds: The time that a rank spends on starting one operation: a send, a receive or
+        an all-reduce of the engine. This time dominates many small steps.
+      engine_step_seconds: The time that a step of the engine's own all-reduce takes for no bytes,
+        as the engine need not start an operation for each; None: as long as that of a transfer.
         long as that of a transfer. The engine need not start an operation for each.
 
     >>> Links(1e-4, 1e9, 1e-3, 24e6).bytes_per_second_between
@@ -64,9 +66,9 @@ class Choice(NamedTuple):
     """A chosen topology.
 
     Attributes:
-      topology: The one that is predicted to take the least.
-      seconds: How long.
-      table: All that were considered, with their seconds, the fastest first.
+      topology: The topology that is predicted to take the least time.
+      seconds: The predicted time.
+      table: All topologies that were considered, with their seconds, the fastest first.
 
     >>> choice = choose(2, [0, 0], 1024, Links(1e-4, 1e9, 1e-3, 24e6))
     >>> isinstance(choice, Choice), choice.topology
@@ -81,11 +83,11 @@ class Choice(NamedTuple):
 def predict_seconds(
     schedule: Schedule, hosts: Sequence[int], size_bytes: int, links: Links
 ) -> float:
-    """How long `schedule` takes.
+    """Predicts how long `schedule` takes.
 
-    A step takes as long as its slowest link: latency, and the bytes of one direction at its rate,
-    one after the other. Steps wait for each other, nothing is pipelined, and adding is free. The
-    operations that the busiest rank starts come on top.
+    A step takes as long as its slowest link: the latency, and then the bytes of one direction at
+    its rate. Steps wait for each other, nothing is pipelined, and adding is free. The time of the
+    operations that the busiest rank starts is added.
 
     >>> links = Links(0, 1e9, 1e-3, 25e6)
     >>> schedule = Ring().schedule(4, range(4), 25_000_000)
@@ -109,7 +111,7 @@ def predict_seconds(
 
 
 def candidates(hosts: Sequence[int]) -> tuple[Topology, ...]:
-    """What `choose` considers: all that are named and, on several hosts, hierarchies of them.
+    """Returns the topologies that `choose` considers: hierarchies only where they have two levels.
 
     >>> len(candidates([0, 0])), len(candidates([0, 0, 1, 1]))
     (6, 14)
@@ -131,14 +133,14 @@ def choose(
     links: Links,
     topologies: Sequence[Topology] | None = None,
 ) -> Choice:
-    """The topology that is predicted to take the least time, the same on every rank that asks.
+    """Chooses the topology that is predicted to take the least time, the same on every rank.
 
     Args:
-      world_size: Number of ranks.
+      world_size: The number of ranks.
       hosts: For each rank the index of its host.
-      size_bytes: Size of the buffer.
-      links: As measured; the same numbers on every rank.
-      topologies: What to choose from; `candidates` where None. Of equals the first is chosen.
+      size_bytes: The size of the buffer.
+      links: The links as measured; the same numbers on every rank.
+      topologies: The topologies to choose from; None: `candidates`. Of equals the first is chosen.
 
     >>> slow = Links(1e-4, 1e9, 1e-3, 24e6)
     >>> choose(4, [0, 1, 0, 1], 25_000_000, slow, [Native(), Ring(), Hierarchical()]).table

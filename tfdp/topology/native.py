@@ -1,4 +1,4 @@
-"""The engine's own all-reduce."""
+"""The all-reduce of the engine itself."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tfdp.topology.steps import host_order
 
 @dataclasses.dataclass(frozen=True)
 class Native(Topology):
-    """One all-reduce over all ranks, by whatever algorithm the engine has.
+    """One all-reduce over all ranks, by the engine's own algorithm.
 
-    TensorFlow's collective runtime runs a ring: 2(n-1)/n of the bytes are sent per rank in 2(n-1)
-    steps. On GPUs it is NCCL's choice.
+    TensorFlow's collective runtime runs a ring: each rank sends 2(n-1)/n of the bytes in 2(n-1)
+    steps. On GPUs NCCL chooses the algorithm.
 
-    It is the one topology that cannot follow the hosts: TensorFlow orders a group by its devices,
-    so its ring crosses between hosts as often as the order in which the cluster lists its ranks
-    makes it. Where ranks of several hosts are listed in turn, every hop does; `Ring` is the same
-    algorithm and goes host by host.
+    Only this topology cannot follow the hosts: TensorFlow orders a group by its devices, so the
+    cluster's order of ranks decides how often the ring crosses between hosts. Where ranks of
+    several hosts are listed in turn, every hop crosses. `Ring` is the same algorithm and goes host
+    by host.
 
-    That every rank gets the same bits is the engine's promise: TensorFlow's ring sums each chunk at
-    one rank and copies it.
+    Same bits: the engine promises them. TensorFlow's ring sums each chunk at one rank and copies
+    it.
 
     >>> Native().schedule(3, [0, 0, 0], 4).phases
     (AllReduce(groups=((0, 1, 2),)),)
     """
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns one all-reduce over all ranks; see `Topology.schedule`."""
         return Schedule((AllReduce((tuple(sorted(host_order(world_size, hosts))),)),))

@@ -1,4 +1,4 @@
-"""One schedule inside another: reduce in groups, all-reduce between them, copy in groups."""
+"""The nesting of schedules: reduce inside groups, all-reduce between them, copy inside groups."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfdp.topology.steps import Steps, as_phases, side_by_side
 
 
 def nest(groups: Sequence[Sequence[int]], inner: Sequence[Schedule], outer: Schedule) -> Schedule:
-    """The sum over all groups, of which the schedules of single groups are the first part.
+    """Returns a schedule that sums over all groups, by schedules inside groups and between them.
 
-    1. Each group runs the reducing phases of its `inner` schedule. Then each of its chunks of the
-       group's sum is complete at one rank, its owner.
-    2. The buffer is cut wherever any group's chunks begin. For each piece its owners, one per
+    1. Each group runs the reducing phases of its `inner` schedule. Then each chunk of the group's
+       sum is complete at one rank of the group, its owner.
+    2. The buffer is cut wherever a chunk of any group begins. For each piece its owners, one per
        group, run `outer`, all pieces at the same time. Groups of one size have the same cuts.
     3. Each group runs the copying phases of its `inner` schedule.
 
@@ -56,10 +56,11 @@ def nest(groups: Sequence[Sequence[int]], inner: Sequence[Schedule], outer: Sche
 
 
 def split(schedule: Schedule, world_size: int) -> tuple[Steps, list[int], Steps]:
-    """The reducing steps, the owner of each chunk after them, the copying steps.
+    """Splits a schedule: the reducing steps, each chunk's owner after them, and the copying steps.
 
     Raises:
-      ValueError: It is not made of exchanges that first reduce each chunk to one rank, then copy.
+      ValueError: The schedule is not made of exchanges that reduce each chunk to one rank, then
+        copy.
 
     >>> from tfdp.topology.ring import Ring
     >>> reducing, owners, copying = split(Ring().schedule(3, [0, 0, 0], 0), 3)
@@ -70,7 +71,7 @@ def split(schedule: Schedule, world_size: int) -> tuple[Steps, list[int], Steps]
     copies = [not any(transfer.reduce for transfer in step) for step in steps]
     cut = copies.index(True) if True in copies else len(steps)
     reducing, copying = steps[:cut], steps[cut:]
-    # Which ranks' values each rank holds the sum of, a bit for each.
+    # For each rank and chunk: the ranks, a bit for each, whose values are in the sum it holds.
     held = [[1 << rank] * schedule.chunks for rank in range(world_size)]
     everyone = (1 << world_size) - 1
     _follow(reducing, held)
@@ -108,7 +109,7 @@ def _steps(schedule: Schedule) -> Steps:
 
 
 def _placed(steps: Steps, ranks: Sequence[int], first: int, scale: int) -> Steps:
-    """The steps run by `ranks`, each chunk as `scale` chunks from `first` on."""
+    """Returns the steps as run by `ranks`, each chunk as `scale` chunks from `first` on."""
     return [
         [
             Transfer(

@@ -1,4 +1,4 @@
-"""Topologies by name."""
+"""The topologies by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOPOLOGIES: dict[str, type[Topology]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The names that `topology=` takes.
+    """Returns the names that `topology=` takes.
 
     >>> names()
     ('auto', 'direct', 'halving_doubling', 'hierarchical', 'native', 'ring', 'torus', 'tree')
@@ -34,11 +34,11 @@ def names() -> tuple[str, ...]:
 
 
 def from_name(topology: str | Topology) -> Topology:
-    """The topology object for a name; an object is returned as it is.
+    """Returns the topology object for a name; an object is returned as it is.
 
     Raises:
       ValueError: The name is unknown.
-      TypeError: Neither a name nor a `Topology`.
+      TypeError: `topology` is neither a name nor a `Topology`.
 
     >>> from_name("native")
     Native()
@@ -61,10 +61,10 @@ def from_name(topology: str | Topology) -> Topology:
 
 
 def name_of(topology: Topology) -> str:
-    """The name of a topology's kind.
+    """Returns the name of a topology's kind.
 
     Raises:
-      ValueError: It has none, as it is not one of tfdp's.
+      ValueError: The topology is not one of tfdp's, and has no name.
 
     >>> name_of(Torus(rows=2, columns=4))
     'torus'

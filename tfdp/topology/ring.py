@@ -1,4 +1,4 @@
-"""Reduce-scatter, then all-gather around a ring."""
+"""The ring all-reduce: reduce-scatter, then all-gather around a ring."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from tfdp.topology.steps import Steps, as_phases, host_order
 
 @dataclasses.dataclass(frozen=True)
 class Ring(Topology):
-    """Each rank talks to two neighbours; the fewest bytes, the most steps.
+    """A ring, in which each rank talks to two neighbours: the fewest bytes, the most steps.
 
     The buffer is cut into n chunks, one per rank.
 
-    1. Reduce-scatter, n-1 steps: each rank sends one chunk to the next, which adds it to its own
-       and sends it on. Then each rank has one chunk of the sum.
-    2. All-gather, n-1 steps: each rank sends on the chunk of the sum that it had last.
+    1. Reduce-scatter, n-1 steps: each rank sends one chunk to the next rank, which adds it to its
+       own and sends the sum on. In the end each rank has one chunk of the sum.
+    2. All-gather, n-1 steps: each rank sends on the chunk of the sum that it received last.
 
-    The ring goes host by host, so each host sends to one other and receives from one other.
+    The ring goes host by host, so each host sends to one other host and receives from one.
 
     Same bits: each chunk is summed along one way around the ring, is complete at one rank, and is
     copied from there.
 
-    Cost for S bytes and n ranks: each sends 2(n-1)/n·S, in 2(n-1) steps, one transfer at a time in
-    each direction. Between h > 1 hosts: each sends 2(n-1)/n·S, near 2S however many ranks it has.
+    Cost for S bytes and n ranks: each rank sends 2(n-1)/n·S, in 2(n-1) steps, one transfer at a
+    time in each direction. Each of h > 1 hosts sends 2(n-1)/n·S to another, near 2S however many
+    ranks it has.
 
     Reference: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of
     workstations, Journal of Parallel and Distributed Computing 69(2), 2009.
@@ -38,23 +39,23 @@ class Ring(Topology):
     """
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns the 2(n-1) steps of the ring; see `Topology.schedule`."""
         ring = host_order(world_size, hosts)
         return Schedule(as_phases(_reduce_scatter(ring) + _all_gather(ring)), chunks=world_size)
 
 
 def _reduce_scatter(ring: list[int]) -> Steps:
-    """The rank at position i ends with chunk i of the sum."""
+    """Returns the steps after which the rank at position i has chunk i of the sum."""
     return [_pass_on(ring, step + 1, reduce=True) for step in range(len(ring) - 1)]
 
 
 def _all_gather(ring: list[int]) -> Steps:
-    """The rank at position i begins with chunk i."""
+    """Returns the steps before which the rank at position i has chunk i."""
     return [_pass_on(ring, step, reduce=False) for step in range(len(ring) - 1)]
 
 
 def _pass_on(ring: list[int], behind: int, reduce: bool) -> list[Transfer]:
-    """Each rank gives the next one the chunk of the rank that is `behind` it."""
+    """Returns the step in which each rank gives the next one the chunk of the rank `behind` it."""
     transfers = []
     for position, rank in enumerate(ring):
         chunk = (position - behind) % len(ring)

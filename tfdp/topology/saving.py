@@ -1,4 +1,4 @@
-"""Topologies as JSON, and the file that keeps a decision of `Auto`."""
+"""Topologies as JSON, and the text of the file that keeps a decision of `Auto`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERSION = 1
 
 
 def to_json(topology: Topology) -> dict[str, Any]:
-    """A topology as JSON's types.
+    """Returns a topology in JSON's types.
 
     >>> from tfdp.topology.torus import Torus
     >>> to_json(Torus(rows=2, columns=4))
@@ -29,7 +29,7 @@ def to_json(topology: Topology) -> dict[str, Any]:
 
 
 def from_json(content: dict[str, Any]) -> Topology:
-    """What `to_json` was given.
+    """Returns the topology that `to_json` was given.
 
     >>> from_json({"name": "torus", "rows": 2, "columns": 4})
     Torus(rows=2, columns=4)
@@ -43,7 +43,7 @@ def from_json(content: dict[str, Any]) -> Topology:
 
 
 def described(topology: Topology) -> dict[str, Any]:
-    """A topology for a reader: also one of a user's own, or what "auto" has decided; JSON.
+    """Describes a topology for a reader: also a user's own, or the decision of "auto"; JSON.
 
     >>> from tfdp.topology.ring import Ring
     >>> described(Auto((Rule(2048, Ring()), Rule(None, Ring())), 2**20))["rules"][0]
@@ -66,7 +66,7 @@ def described(topology: Topology) -> dict[str, Any]:
 
 
 def dumps(auto: Auto, hosts: Sequence[int]) -> str:
-    """A decision as text, with the hosts that it was made for."""
+    """Returns a decision as text, with the hosts that it was made for."""
     assert auto.links is not None
     content = {
         "version": _VERSION,
@@ -82,15 +82,15 @@ def dumps(auto: Auto, hosts: Sequence[int]) -> str:
 
 
 def loads(text: str, hosts: Sequence[int], name: str) -> Auto:
-    """The decision in `text`.
+    """Returns the decision in `text`.
 
     Args:
-      text: As `dumps` gives it.
+      text: The text that `dumps` returned.
       hosts: For each rank the index of its host; the decision must have been made for these.
-      name: The file's, for errors.
+      name: The name of the file, for errors.
 
     Raises:
-      ValueError: It is no decision, or one for other hosts.
+      ValueError: The text holds no decision, or one for other hosts.
     """
     try:
         content = json.loads(text)

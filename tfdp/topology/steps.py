@@ -1,4 +1,4 @@
-"""What schedules are put together from: ranks in the order of their hosts, steps side by side."""
+"""The parts of schedules: ranks in the order of their hosts, and steps side by side."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from tfdp.topology.base import Exchange, Transfer
 
-# Each step's transfers happen at the same time, one step after the other.
+# A list of steps, run one after the other; the transfers of one step happen at the same time.
 Steps = list[list[Transfer]]
 
 
 def ranks_of_hosts(world_size: int, hosts: Sequence[int]) -> list[list[int]]:
-    """The ranks of each host, ascending, in the order of the hosts' indices.
+    """Returns the ranks of each host, ascending, in the order of the hosts' indices.
 
-    Neighbours here share a host, whatever order the ranks were listed in.
+    Neighbours in this order share a host, whatever order the ranks were listed in.
 
     Raises:
       ValueError: There is no rank, or `hosts` does not have one entry per rank.
@@ -33,7 +33,7 @@ def ranks_of_hosts(world_size: int, hosts: Sequence[int]) -> list[list[int]]:
 
 
 def host_order(world_size: int, hosts: Sequence[int]) -> list[int]:
-    """All ranks, host by host.
+    """Returns all ranks, host by host.
 
     >>> host_order(4, [0, 1, 0, 1])
     [0, 2, 1, 3]
@@ -42,7 +42,7 @@ def host_order(world_size: int, hosts: Sequence[int]) -> list[int]:
 
 
 def side_by_side(programs: Iterable[Steps]) -> Steps:
-    """Programs that run at the same time: the first steps of all, then the second, and so on.
+    """Joins programs that run at the same time: the first steps of all, then the second, and so on.
 
     >>> a, b, c = (Transfer(0, 1, range(k, k + 1), True) for k in range(3))
     >>> side_by_side([[[a], [b]], [[c]]]) == [[a, c], [b]]
@@ -55,7 +55,7 @@ def side_by_side(programs: Iterable[Steps]) -> Steps:
 
 
 def as_phases(steps: Steps) -> tuple[Exchange, ...]:
-    """One phase per step that sends anything.
+    """Returns a phase for each step that has transfers.
 
     >>> as_phases([[]])
     ()

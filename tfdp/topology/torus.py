@@ -1,4 +1,4 @@
-"""A grid: reduce-scatter along rows, all-reduce along columns, all-gather along rows."""
+"""The torus: reduce-scatter along rows, all-reduce along columns, all-gather along rows."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tfdp.topology.steps import ranks_of_hosts
 
 @dataclasses.dataclass(frozen=True)
 class Torus(Topology):
-    """Rings in rows and columns: the fewest bytes in fewer steps than one ring.
+    """A grid of rings in rows and columns: the fewest bytes, in fewer steps than one ring.
 
     The ranks, host by host, fill a grid of r rows and c columns.
 
     1. Reduce-scatter around each row, c-1 steps. Then each rank has 1/c of its row's sum.
-    2. All-reduce of that part around each column, 2(r-1) steps.
+    2. All-reduce of this part around each column, 2(r-1) steps.
     3. All-gather around each row, c-1 steps.
 
     Same bits: each chunk is summed along one row, then along one column, is complete at one rank,
     and is copied from there.
 
-    Cost for S bytes and n = r·c ranks: each sends 2(n-1)/n·S, in 2(r+c-2) steps, one transfer at a
-    time in each direction. Where rows are inside hosts, a host sends 2(r-1)/r·S to others.
+    Cost for S bytes and n = r·c ranks: each rank sends 2(n-1)/n·S, in 2(r+c-2) steps, one transfer
+    at a time in each direction. Where rows are inside hosts, a host sends 2(r-1)/r·S to others.
 
     Reference: Mikami et al., Massively distributed SGD: ImageNet/ResNet-50 training in a flash,
     arXiv:1811.05233, 2018.
 
     Args:
-      rows: Number of rows, or None to choose by the hosts.
-      columns: Number of columns, that is of ranks in a row, or None. Without both, rows are inside
-        hosts where the hosts' sizes have a common divisor, and the grid is then as square as can
-        be; of two that are alike the one with longer rows.
+      rows: The number of rows, or None to choose it by the hosts.
+      columns: The number of columns, that is of ranks in a row, or None. Without both, rows are
+        inside hosts if the hosts' sizes have a common divisor. The grid is then as square as
+        possible; of two equally square ones the one with longer rows is chosen.
 
     Raises:
       ValueError: One is given without the other, or is below 1; when scheduled, if rows * columns
@@ -63,7 +63,7 @@ class Torus(Topology):
             )
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns rings in rows, with rings in columns in between; see `Topology.schedule`."""
         rows, columns = self.grid(world_size, hosts)
         ranks = [rank for group in ranks_of_hosts(world_size, hosts) for rank in group]
         row_ring = Ring().schedule(columns, [0] * columns, size_bytes)
@@ -72,7 +72,7 @@ class Torus(Topology):
         return nest(grid, [row_ring] * rows, column_ring)
 
     def grid(self, world_size: int, hosts: Sequence[int]) -> tuple[int, int]:
-        """The rows and columns for these ranks."""
+        """Returns the numbers of rows and columns for these ranks."""
         best = _most_square(world_size, [len(group) for group in ranks_of_hosts(world_size, hosts)])
         if self.rows is None or self.columns is None:
             return best
@@ -87,7 +87,7 @@ class Torus(Topology):
 
 def _most_square(world_size: int, host_sizes: list[int]) -> tuple[int, int]:
     inside = math.gcd(*host_sizes)
-    # Rows of one are no rows; where the hosts allow no other, rows may go over hosts.
+    # Rows of one rank are no rows: where the hosts allow no others, rows may cross hosts.
     limit = inside if inside > 1 else world_size
     columns = min(
         (c for c in range(1, limit + 1) if limit % c == 0),

@@ -1,4 +1,4 @@
-"""Reduce up a binary tree, broadcast down: two trees, half of the buffer each."""
+"""The tree all-reduce: two binary trees reduce a half of the buffer each, and broadcast it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from tfdp.topology.steps import Steps, as_phases, ranks_of_hosts, side_by_side
 class Tree(Topology):
     """Two mirrored binary trees: few steps at any number of ranks, but more bytes.
 
-    The buffer is cut into 2 chunks. Each has its own tree; ranks that are inner nodes of one are
-    leaves of the other.
+    The buffer is cut into 2 chunks, each with a tree of its own. Ranks that are inner nodes of one
+    tree are leaves of the other.
 
     1. Reduce, a step per level: each rank sends its parent the sum of its subtree. A parent adds
-       its children in the order of ranks.
+       its children's sums in the order of their ranks.
     2. Broadcast, a step per level: each parent sends the sum to its children.
 
-    The tree of a host hangs together: h-1 edges of each tree are between h hosts, the fewest.
+    The ranks of a host are connected in each tree: h-1 of its edges cross between h hosts, the
+    fewest.
 
     Same bits: each half is summed at its root, in one order, and copied from there.
 
-    Cost for S bytes and n ranks: each sends 2S at most (a half up in each tree, and two halves down
-    where it is an inner node), at most 2 transfers at a time in each direction, in 2·log2 n steps,
-    rounded down. On h > 1 hosts of at most m ranks: in at most 2(2·log2 h + log2 m) steps, and a
-    host sends 2S at most to others. It is not pipelined: a step moves S/2 whole, so for large
-    buffers it takes log2 n times the time of the bandwidth-optimal ones, nearly.
+    Cost for S bytes and n ranks: each rank sends 2S at most: a half up in each tree, and two halves
+    down where it is an inner node. It has at most 2 transfers at a time in each direction, in
+    2·log2 n steps, rounded down. On h > 1 hosts of at most m ranks there are at most
+    2(2·log2 h + log2 m) steps, and a host sends 2S at most to others. The trees are not pipelined:
+    a step moves S/2 whole, so large buffers take nearly log2 n times as long as with the topologies
+    that send the fewest bytes.
 
     Reference: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction
-    and scan, Parallel Computing 35(12), 2009. Theirs number nodes in order and are pipelined; here
-    they are heaps, one reversed.
+    and scan, Parallel Computing 35(12), 2009. Their trees number nodes in order and are pipelined;
+    here the trees are heaps, one of them reversed.
 
     >>> schedule = Tree().schedule(4, [0, 0, 0, 0], 1024)
     >>> [[(t.source, t.target) for t in phase.transfers if t.chunks.start == 0]
@@ -41,7 +43,7 @@ class Tree(Topology):
     """
 
     def schedule(self, world_size: int, hosts: Sequence[int], size_bytes: int) -> Schedule:
-        """See `Topology.schedule`."""
+        """Returns the reducing levels, then the broadcasting ones; see `Topology.schedule`."""
         groups = ranks_of_hosts(world_size, hosts)
         mirrored = [ranks[::-1] for ranks in groups[::-1]]
         trees = [_levels(_grow(groups)), _levels(_grow(mirrored))]
@@ -57,13 +59,13 @@ class _Node:
 
 
 def _grow(groups: list[list[int]], host: int = 0) -> _Node:
-    """A heap of hosts, each with its ranks."""
+    """Builds a heap of hosts, each with its ranks."""
     below = [_grow(groups, h) for h in (2 * host + 1, 2 * host + 2) if h < len(groups)]
     return _attach(groups[host], below)
 
 
 def _attach(ranks: list[int], below: list[_Node]) -> _Node:
-    """A tree of `ranks` and the subtrees `below`, these as near to the root as two fit per node."""
+    """Builds a tree of `ranks`; the subtrees `below` are near the root, at most two per node."""
     if not below:
         return _heap(ranks)
     if len(ranks) == 1:
@@ -77,7 +79,7 @@ def _heap(ranks: list[int], at: int = 0) -> _Node:
 
 
 def _levels(root: _Node) -> list[list[tuple[int, int]]]:
-    """The edges (parent, child), level by level from the root."""
+    """Returns the edges (parent, child), level by level from the root."""
     levels, nodes = [], [root]
     while edges := [(node, child) for node in nodes for child in node.children]:
         levels.append([(node.rank, child.rank) for node, child in edges])
