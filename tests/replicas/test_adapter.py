@@ -29,7 +29,11 @@ def share_of(examples, total):
     """What a replica knows that has the first `examples` of `total`."""
     place = tf.Variable([examples, 0, examples, total], dtype=tf.int64)
     fraction = tf.constant(examples / total)
-    return {"examples": tf.constant(float(examples)), "place_of": lambda: place, "fraction": fraction}
+    return {
+        "examples": tf.constant(float(examples)),
+        "place_of": lambda: place,
+        "fraction": fraction,
+    }
 
 
 def test_what_replicas_wrote_becomes_the_mean_by_examples_and_the_first_ones_count():
