@@ -26,9 +26,8 @@ def pipeline(
 ) -> Pipeline:
     """Makes global batches of a source, for `fit`, `evaluate`, `predict` and loops of your own.
 
-    Keras' `fit`, `evaluate` and `predict` know of pipelines once a strategy of tfdp was made. To
-    use a pipeline without any strategy, call `tfdp.keras_adapter.install()` after
-    `import tfdp.keras_adapter`; otherwise they raise RuntimeError.
+    Keras' `fit`, `evaluate` and `predict` know of pipelines once a strategy of tfdp was made, on
+    one device too; otherwise they raise RuntimeError.
 
     The t-th batch of an epoch holds the same examples in the same order for any number of replicas
     and processes; each batch is cut as evenly as can be. Every example comes once an epoch, in an

@@ -119,7 +119,7 @@ def trainer_knows_feeds() -> Iterator[None]:
 
 
 def check_asker() -> None:
-    """Checks who asks a feed for its number of batches, as Keras' trainer does first.
+    """Checks who asks a feed for its number of batches, or maps it, as Keras' trainer does first.
 
     Raises:
       RuntimeError: Keras' trainer asks, without the hooks of tfdp. It would then evaluate from the
@@ -129,7 +129,6 @@ def check_asker() -> None:
     if asker.startswith(_TRAINER) and not _TRAINER_KNOWS_FEEDS.get():
         raise RuntimeError(
             "`fit`, `evaluate` and `predict` must know of pipelines, to tell them where an epoch "
-            "begins, but no strategy of tfdp was made before. Make one, such as "
-            '`tfdp.DataParallelStrategy(devices=["CPU:0"])`; or, to train without a strategy, use '
-            "`import tfdp.keras_adapter` and `tfdp.keras_adapter.install()`."
+            "begins, but no strategy of tfdp was made before. Make one, on one device too: "
+            '`strategy = tfdp.DataParallelStrategy(devices=["CPU:0"])`.'
         )

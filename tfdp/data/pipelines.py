@@ -106,6 +106,11 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
             number = tf.data.UNKNOWN_CARDINALITY if whole is None else whole
         return tf.constant(number, tf.int64)
 
+    def map(self, *args: Any, **kwargs: Any) -> tf.data.Dataset:
+        """Returns an ordinary dataset of what a function makes of each batch: see `tf.data`."""
+        check_asker()  # `class_weight` is such a function
+        return super().map(*args, **kwargs)
+
     # ---- where the training is
 
     @property
