@@ -187,3 +187,26 @@ def test_weights_that_depend_on_variables_have_their_gradient(trains_as_one_devi
         build_and_compile, uneven_fit(x, np.sin(x.sum(1, keepdims=True)))
     )
     assert len(outcome.weights) == 4
+
+
+class Fractions(keras.layers.Layer):
+    """A layer whose mask holds numbers between 0 and 1."""
+
+    def call(self, x):
+        return x
+
+    def compute_mask(self, x, previous_mask=None):
+        return ops.clip(x[..., 0], 0.0, 1.0)
+
+
+def test_a_mask_of_fractions_counts_as_on_one_device(trains_as_one_device):
+    x = np.random.default_rng(0).normal(size=(sum(SIZES), 4, 3)).astype("float32")
+
+    def build_masked():
+        model = keras.Sequential(
+            [keras.Input((4, 3)), keras.layers.Dense(1, activation="tanh"), Fractions()]
+        )
+        model.compile(keras.optimizers.SGD(0.1), loss="mse")
+        return model
+
+    trains_as_one_device(build_masked, uneven_fit(x, np.sin(x.sum(-1, keepdims=True))))

@@ -116,10 +116,14 @@ def apply_mask(
     if mask is None or reduction not in ("mean", "sum_over_batch_size"):
         return original(sample_weight, mask, dtype, reduction)
     precise = at_least_float32(dtype)
-    valid = tf.cast(mask, precise)
     _forbid_in_xla(step, "a masked loss")
-    size, total_valid = _sums(step, [tf.size(valid), tf.reduce_sum(valid)], precise)
-    weight = tf.cast(valid * tf.math.divide_no_nan(size, total_valid), dtype)
+    own = [tf.cast(tf.size(mask), precise), tf.reduce_sum(tf.cast(mask, precise))]
+    size, valid = _sums(step, own, precise)
+    # Keras' weights hold the share's entries / valid entries; what a fraction as a mask weighs
+    # differs between versions of Keras.
+    weight = original(None, mask, precise.name, reduction)
+    weight *= tf.math.divide_no_nan(size * own[1], valid * own[0])
+    weight = tf.cast(weight, dtype)
     if sample_weight is None:
         return weight
     weight, sample_weight = losses.squeeze_or_expand_to_same_rank(
