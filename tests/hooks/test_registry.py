@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from tfdp import hooks
 from tfdp.errors import HookError
@@ -51,6 +52,18 @@ def test_an_object_s_own_method_is_gone_afterwards():
     with hooks.replaced(adder, "add", doubled):
         assert (adder.add(2), Adder(1).add(2)) == (6, 3)
     assert vars(adder) == {"start": 1}
+
+
+def test_a_graph_s_own_method_is_gone_afterwards_although_it_has_no_dictionary():
+    graph = tf.__internal__.FuncGraph("a graph")
+    with graph.as_default():
+        tf.constant(1)
+    with hooks.replaced(graph, "get_operations", doubled):
+        assert len(graph.get_operations()) == 2
+        with hooks.replaced(graph, "get_operations", lambda original: 2 * original()):
+            assert len(graph.get_operations()) == 4
+        assert len(graph.get_operations()) == 2
+    assert len(graph.get_operations()) == 1
 
 
 def test_what_is_there_already_is_not_put_twice():

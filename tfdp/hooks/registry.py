@@ -137,7 +137,7 @@ def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> Any:
     Returns:
       The function that the owner holds now; None where `wrapper` was there already.
     """
-    held = vars(owner).get(name, _NOTHING)
+    held = _held(owner, name)
     member = getattr(owner, name) if held is _NOTHING else held
     original = function(member)
     there = getattr(original, "tfdp_hook", None)
@@ -230,7 +230,7 @@ def _take_back(latest_first: list[Any]) -> None:
     for wrapped in latest_first:
         entry = wrapped.tfdp_hook
         key = (id(entry.owner), entry.name)
-        if function(held.get(key, vars(entry.owner).get(entry.name))) is not wrapped:
+        if function(held.get(key, _held(entry.owner, entry.name))) is not wrapped:
             raise HookError(
                 f"{versions.title(entry.owner, entry.name)} must hold what tfdp put there to be "
                 "taken back, but something else has taken its place since. Undo that first."
@@ -242,8 +242,20 @@ def _take_back(latest_first: list[Any]) -> None:
         _set(wrapped.tfdp_hook.owner, wrapped.tfdp_hook.name, wrapped.tfdp_hook.original)
 
 
+def _held(owner: Any, name: str) -> Any:
+    """What the owner itself holds, and not its class."""
+    if hasattr(owner, "__dict__"):
+        return vars(owner).get(name, _NOTHING)
+    # A graph of TensorFlow keeps its attributes elsewhere.
+    member = getattr(owner, name)
+    there = getattr(member, "tfdp_hook", None)
+    return member if there is not None and there.owner is owner else _NOTHING
+
+
 def _set(owner: Any, name: str, value: Any) -> None:
-    if isinstance(owner, type):
+    if not hasattr(owner, "__dict__") and value is _NOTHING:
+        delattr(owner, name)
+    elif isinstance(owner, type) or not hasattr(owner, "__dict__"):
         setattr(owner, name, value)
     elif value is _NOTHING:
         del vars(owner)[name]
