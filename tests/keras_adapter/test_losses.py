@@ -204,7 +204,7 @@ def test_a_mask_of_fractions_counts_as_on_one_device(trains_as_one_device):
 
     def build_masked():
         model = keras.Sequential(
-            [keras.Input((4, 3)), keras.layers.Dense(1, activation="tanh"), Fractions()]
+            [keras.Input((4, 3)), Fractions(), keras.layers.Dense(1, activation="tanh")]
         )
         model.compile(keras.optimizers.SGD(0.1), loss="mse")
         return model
