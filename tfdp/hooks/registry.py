@@ -243,7 +243,7 @@ def _take_back(latest_first: list[Any]) -> None:
 
 
 def _held(owner: Any, name: str) -> Any:
-    """What the owner itself holds, and not its class."""
+    """Returns what the owner itself holds, and not its class."""
     if hasattr(owner, "__dict__"):
         return vars(owner).get(name, _NOTHING)
     # A graph of TensorFlow keeps its attributes elsewhere.
