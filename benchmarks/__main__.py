@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from benchmarks.convergence.convergence_command import add_convergence
-from benchmarks.data.data_command import add_data
+from benchmarks.convergence.convergence_options import ConvergenceOptions
+from benchmarks.data.data_options import DataOptions
 from benchmarks.equivalence import add_equivalence
 from benchmarks.everything import add_all
 from benchmarks.fit import add_fit
 from benchmarks.optimizers import add_optimizers
 from benchmarks.telemetry import add_telemetry
 from benchmarks.versions import add_versions
+from tfdp.command_line import add_command, require, set_environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,8 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
     for add in (
         add_all,
-        add_convergence,
-        add_data,
+        _add_convergence,
+        _add_data,
         add_equivalence,
         add_fit,
         add_optimizers,
@@ -50,6 +52,66 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         add(commands)
     return parser
+
+
+def _add_convergence(commands: argparse._SubParsersAction) -> None:
+    """Adds `convergence` to the benchmarks."""
+    add_command(
+        commands,
+        "convergence",
+        ConvergenceOptions,
+        _convergence,
+        help="the accuracy after the same epochs with large batches, by optimizer",
+        description="Trains a small network with a small batch and with large ones, by SGD with "
+        "linear scaling, tuned Nesterov and Adam, LARS and LAMB, for the same number of epochs; "
+        "sweeps learning rates, prints a table and draws a picture. Every finished run is kept: "
+        "the same command goes on where it was stopped.",
+    )
+
+
+def _convergence(options: ConvergenceOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow", "matplotlib"], parser)
+
+    # Keras needs these for its download of Fashion-MNIST; the runs are in processes of their own.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+    from benchmarks.convergence.ledger import LedgerError
+    from benchmarks.convergence.sitting import run
+    from tfdp.demo.images import DataUnavailableError
+
+    try:
+        return run(options)
+    except (LedgerError, DataUnavailableError) as error:
+        parser.error(str(error))
+
+
+def _add_data(commands: argparse._SubParsersAction) -> None:
+    """Adds `data` to the benchmarks."""
+    add_command(
+        commands,
+        "data",
+        DataOptions,
+        _data,
+        help="examples per second of tfdp.data.pipeline, beside tf.data and Keras' arrays",
+        description="Reads Fashion-MNIST as arrays, a folder of JPEG files and a TFRecord file, in "
+        "order and shuffled over all examples, by tfdp.data.pipeline and by hand-written tf.data "
+        "in turn, and arrays through model.fit as well; then says what shuffling, a restart and "
+        "two workers cost. Files are temporary.",
+    )
+
+
+def _data(options: DataOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow"] + ["google_crc32c"] * ("records" in options.sources), parser)
+    set_environment()
+
+    from benchmarks.data.rates import run
+    from tfdp.demo.images import DataUnavailableError
+
+    try:
+        return run(options)
+    except DataUnavailableError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -6,16 +6,18 @@ Nothing heavy is imported until a subcommand runs: `tfdp --help` answers without
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 import tfdp
-from tfdp.bench.bench_command import add_bench
+from tfdp.bench.bench_options import BenchOptions
+from tfdp.command_line import add_command, require, set_environment
 from tfdp.data.index_command import add_data
-from tfdp.demo.demo_command import add_demo
-from tfdp.doctor.doctor_command import add_doctor
-from tfdp.launch.run_command import add_run
-from tfdp.report.report_command import add_report
+from tfdp.demo.demo_options import DemoOptions
+from tfdp.doctor.doctor_options import DoctorOptions
+from tfdp.launch.run_options import RunOptions
+from tfdp.report.report_options import ReportOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,9 +46,151 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tfdp {tfdp.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (add_demo, add_bench, add_data, add_run, add_doctor, add_report):
+    for add in (_add_demo, _add_bench, add_data, _add_run, _add_doctor, _add_report):
         add(commands)
     return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction) -> None:
+    """Adds `demo` to the commands."""
+    add_command(
+        commands,
+        "demo",
+        DemoOptions,
+        _demo,
+        help="train on one device and on N replicas, and compare",
+        description="Trains a small convolutional network on one device and on N replicas, with "
+        "the same seed and order, compares the weights and draws both curves.",
+    )
+
+
+def _demo(options: DemoOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow", "matplotlib"] + ["sklearn"] * (options.dataset == "digits"), parser)
+    set_environment()
+    if options.processes > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+    from tfdp.demo.comparison import run
+    from tfdp.demo.images import DataUnavailableError
+
+    try:
+        return run(options)
+    except DataUnavailableError as error:
+        parser.error(str(error))
+
+
+def _add_bench(commands: argparse._SubParsersAction) -> None:
+    """Adds `bench` to the commands."""
+    add_command(
+        commands,
+        "bench",
+        BenchOptions,
+        _bench,
+        help="how long each topology takes for an all-reduce of each size",
+        description="Times all-reduces of float32 between processes on this machine, for each "
+        "topology of tfdp, for MultiWorkerMirroredStrategy (stock) and, where PyTorch is "
+        "installed, for gloo, in turn; prints tables and draws a picture.",
+    )
+
+
+def _bench(options: BenchOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow", "matplotlib"], parser)
+
+    from tfdp.bench.hosts import HostsError
+    from tfdp.bench.rounds import run
+
+    try:
+        return run(options)
+    except HostsError as error:
+        parser.error(str(error))
+
+
+def _add_run(commands: argparse._SubParsersAction) -> None:
+    """Adds `run` to the commands.
+
+    The options end where the command begins: `tfdp run -n 2 train.py --timeout 5` gives `--timeout`
+    to `train.py`. A `--` before the command is allowed and dropped.
+    """
+    add_command(
+        commands,
+        "run",
+        RunOptions,
+        _run,
+        help="start a training script in N processes on this host",
+        usage="%(prog)s -n N [--devices-per-process D] [--log-dir DIR] [--timeout S] [--dry-run] "
+        "[--] COMMAND [ARG ...]",
+        description="Starts COMMAND in N processes on this host, as one cluster: every process "
+        "gets its TF_CONFIG and its share of the cores. Output lines begin with the rank. If one "
+        "rank fails, the others are ended, and the first failure is reported last.",
+        allow_abbrev=False,  # else an option of COMMAND could be an ambiguous one of ours
+    )
+
+
+def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
+    from tfdp import launch
+    from tfdp.launch.command import CommandError
+
+    try:
+        return launch.run(options)
+    except CommandError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:  # a folder that cannot be written, no free port, no more processes
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _add_doctor(commands: argparse._SubParsersAction) -> None:
+    """Adds `doctor` to the commands."""
+    add_command(
+        commands,
+        "doctor",
+        DoctorOptions,
+        _doctor,
+        help="check versions, devices, the cluster and an all-reduce",
+        description="Prints versions, devices and the cluster as the environment describes it, "
+        "times an all-reduce on every rank, and says what to change. It runs alone or under any "
+        "launcher (`tfdp run -n 2 -- tfdp doctor`); then rank 0 prints a line per rank.",
+        epilog="Exit code 0 if every check passed, also where there are hints; 1 if one failed.",
+    )
+
+
+def _doctor(options: DoctorOptions, parser: argparse.ArgumentParser) -> int:
+    from tfdp.doctor.examination import run
+
+    return run(options)
+
+
+def _add_report(commands: argparse._SubParsersAction) -> None:
+    """Adds `report` to the commands."""
+    add_command(
+        commands,
+        "report",
+        ReportOptions,
+        _report,
+        help="one HTML page of what Telemetry logged",
+        description="Makes one self-contained HTML page of the log directory that "
+        "tfdp.callbacks.Telemetry wrote, or is still writing: curves, where each rank's steps go, "
+        "who comes last, scaling, the manifest, and what to try next.",
+        epilog="Exit code 0 if the page is written; 2, and no page, where something is missing.",
+    )
+
+
+def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
+    require(["jinja2", "matplotlib"], parser)
+
+    from tfdp.report.log_values import LogError
+    from tfdp.report.page import write_page
+
+    try:
+        return write_page(options)
+    except LogError as error:
+        parser.error(str(error))
+    except OSError as error:
+        parser.error(
+            f"`LOG_DIR` must be readable and the page's directory writable; received: {error}; "
+            "mend the permissions, or do `--output FILE.html`."
+        )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pathlib
 import statistics
 from typing import Any
 
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.report import Cell, Cells
 from benchmarks.convergence.tasks import OPTIMIZERS
 

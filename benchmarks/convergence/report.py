@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.recipes import RECIPES
 from benchmarks.convergence.runs import Outcome, Run
 from benchmarks.convergence.sweep import cell_outcomes, chosen_rate, is_at_edge

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from benchmarks.convergence import ledger, splits, sweep
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.plot import draw
 from benchmarks.convergence.report import markdown, rich_table, summarize
 from benchmarks.convergence.runs import Outcome, Run

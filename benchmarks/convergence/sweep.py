@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.recipes import RECIPES
 from benchmarks.convergence.runs import Outcome, Run
 from benchmarks.convergence.tasks import starting_rate

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.data import measure
 from benchmarks.data.cases import TFDP, Case, array_cases, image_cases, record_cases
-from benchmarks.data.data_command import DataOptions
+from benchmarks.data.data_options import DataOptions
 from benchmarks.data.files import write_images, write_records
 from benchmarks.ratios import ratio, spread
 from tfdp.bench.results import write_results

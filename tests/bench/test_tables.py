@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from tfdp.bench.bench_command import OTHERS, TOPOLOGIES
+from tfdp.bench.bench_options import OTHERS, TOPOLOGIES
 from tfdp.bench.tables import Bound, Measured, draw, summary_table, times
 
 MEASURED = [

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tfdp.demo.comparison import RELATIVE_BOUND, _verdict
-from tfdp.demo.demo_command import DemoOptions
+from tfdp.demo.demo_options import DemoOptions
 
 
 @pytest.mark.parametrize(

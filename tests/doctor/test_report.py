@@ -1,7 +1,7 @@
 """The lines that the doctor prints."""
 
 from tfdp.cluster import Cluster
-from tfdp.doctor.doctor_command import DoctorOptions
+from tfdp.doctor.doctor_options import DoctorOptions
 from tfdp.doctor.facts import Facts, Measurement
 from tfdp.doctor.report import cluster_lines, rank_lines
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from tfdp.bench import hosts, link_rate
-from tfdp.bench.bench_command import BenchOptions
+from tfdp.bench.bench_options import BenchOptions
 from tfdp.bench.child_process import Failure, run_module, unset_launcher_settings
 from tfdp.bench.rank import Plan
 from tfdp.bench.results import write_results

@@ -7,98 +7,14 @@ with one pipeline counts for another whose batches are of the same kind.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfdp.data._tensorflow import IteratorSpec, OwnedIterator
 from tfdp.data.feed import AbstractFeed
-from tfdp.determinism import seconds_in_graph
-
-# The spec of a variable that is a part of an iterator.
-HANDLE_SPEC = tf.TensorSpec([], tf.resource)
-
-
-def new_handle(value: Any) -> tf.Tensor:
-    """Returns the handle of a new variable with `value`, which lives as long as the handle."""
-    with tf.device("CPU:0"):
-        value = tf.convert_to_tensor(value)
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=value.dtype,
-            shape=value.shape,
-            shared_name="cd2c89b7-88b7-44c8-ad83-06c2a9158347",
-        )  # TensorFlow's name for resources without one
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-    return handle
-
-
-class Clock:
-    """Times the work in its context, eagerly or in a graph."""
-
-    def __enter__(self) -> Clock:
-        if tf.executing_eagerly():
-            self._asked: Any = time.perf_counter()
-            self._order: Any = contextlib.nullcontext()
-        else:
-            self._asked = seconds_in_graph()
-            self._order = tf.control_dependencies([self._asked])
-        self._order.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._order.__exit__(*error)
-
-    def seconds_until(self, value: Any) -> Any:
-        """Returns the seconds from the context's beginning until `value`, a nest, is there."""
-        if tf.executing_eagerly():
-            return time.perf_counter() - self._asked
-        first, *_ = tf.nest.flatten(value, expand_composites=True)
-        with tf.control_dependencies([first]):
-            return seconds_in_graph() - self._asked
-
-
-class Tally:
-    """The number of batches that were taken, and the seconds that were waited for them.
-
-    Both are in one variable, which iterators write wherever they run.
-
-    Args:
-      handle: The variable's handle; a graph is given it as a part of an iterator. None: a new one.
-
-    >>> tally = Tally()
-    >>> tally.add(0.5)
-    >>> tally.read()
-    (1, 0.5)
-    """
-
-    def __init__(self, handle: tf.Tensor | None = None) -> None:
-        self.handle = new_handle(np.zeros(2)) if handle is None else handle
-
-    def add(self, waited_seconds: Any, batches: Any = 1.0) -> None:
-        """Counts a batch, or with a scalar tensor of 0.0 none; eagerly or in a graph."""
-        both = tf.convert_to_tensor([batches, waited_seconds], tf.float64)
-        tf.raw_ops.AssignAddVariableOp(resource=self.handle, value=both)
-
-    def read(self) -> tuple[int, float]:
-        """Returns the number of batches, and the seconds."""
-        with tf.init_scope():
-            both = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.float64)
-        batches, seconds = both.numpy().tolist()
-        return int(batches), seconds
-
-    def observe(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Counts each batch that leaves the dataset, and the time until it is there."""
-        # `zip` asks its datasets in order: the clock first, then the batches.
-        asked = tf.data.Dataset.range(1).repeat().map(lambda _: seconds_in_graph())
-
-        def take(asked: tf.Tensor, batch: Any) -> Any:
-            self.add(seconds_in_graph() - asked)
-            return batch
-
-        return tf.data.Dataset.zip((asked, batches)).map(take)
+from tfdp.data.tally import HANDLE_SPEC, Clock, Tally
 
 
 class CountingIterator(OwnedIterator):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfdp.data.counting import Tally
+    from tfdp.data.tally import Tally
 
 # True while Keras' trainer runs with the hooks of tfdp, which give it a feed's batches.
 _TRAINER_KNOWS_FEEDS: contextvars.ContextVar[bool] = contextvars.ContextVar(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.data import state as states
 from tfdp.data import unreadable
-from tfdp.data.counting import Tally, iterate
+from tfdp.data.counting import iterate
 from tfdp.data.example_count import checked_length
 from tfdp.data.feed import AbstractFeed, check_asker
 from tfdp.data.identity import identify
@@ -21,6 +21,7 @@ from tfdp.data.plan import num_batches
 from tfdp.data.progress import Progress
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
+from tfdp.data.tally import Tally
 from tfdp.data.view import View
 
 Structure = Any

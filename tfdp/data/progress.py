@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tfdp.data import plan
-from tfdp.data.counting import Tally
+from tfdp.data.tally import Tally
 
 
 class Progress:

@@ -1,4 +1,4 @@
 """The command `tfdp demo`: one network on one device and on N replicas, and how far they differ.
 
-Importing this package or its :mod:`tfdp.demo.demo_command` loads neither TensorFlow nor NumPy.
+Importing this package or its :mod:`tfdp.demo.demo_options` loads neither TensorFlow nor NumPy.
 """

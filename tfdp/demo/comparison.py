@@ -15,7 +15,7 @@ from rich.progress import (
 from rich.table import Table
 
 import tfdp
-from tfdp.demo.demo_command import DemoOptions
+from tfdp.demo.demo_options import DemoOptions
 from tfdp.demo.devices import prepare_devices
 from tfdp.demo.images import load
 from tfdp.demo.plot import plot_curves

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from tfdp import launch
-from tfdp.demo.demo_command import DemoOptions
+from tfdp.demo.demo_options import DemoOptions
 from tfdp.demo.train import TrainingRun
 from tfdp.files import temporary_folder
 

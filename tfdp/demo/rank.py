@@ -13,7 +13,7 @@ import pickle
 import sys
 
 import tfdp
-from tfdp.demo.demo_command import DemoOptions
+from tfdp.demo.demo_options import DemoOptions
 from tfdp.demo.images import load
 from tfdp.demo.processes import OPTIONS, RESULT, STEPS
 from tfdp.demo.train import train

@@ -12,7 +12,7 @@ import tfdp
 from tfdp import cluster, machine
 from tfdp.cluster import Cluster
 from tfdp.doctor import facts as facts_
-from tfdp.doctor.doctor_command import DoctorOptions
+from tfdp.doctor.doctor_options import DoctorOptions
 from tfdp.doctor.facts import Facts, Measurement
 from tfdp.doctor.hints import described, hints
 from tfdp.doctor.report import cluster_lines, rank_lines, versions_line

@@ -10,6 +10,6 @@ all that the rank started.
 from __future__ import annotations
 
 from tfdp.launch.launcher import run
-from tfdp.launch.run_command import RunOptions
+from tfdp.launch.run_options import RunOptions
 
 __all__ = ["RunOptions", "run"]

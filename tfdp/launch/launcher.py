@@ -13,7 +13,7 @@ from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.files import temporary_folder
 from tfdp.launch.command import resolve
 from tfdp.launch.output import RankStream, Sink, open_logs
-from tfdp.launch.run_command import RunOptions
+from tfdp.launch.run_options import RunOptions
 from tfdp.launch.starting import RankProcess, ReservedPorts, rank_environment
 from tfdp.launch.supervision import ReceivedSignals, Supervisor
 from tfdp.launch.verdict import Failure, verdict

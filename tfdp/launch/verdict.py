@@ -14,7 +14,7 @@ from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.run_status import ranks_without_strategy
 from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.output import log_path
-from tfdp.launch.run_command import RunOptions
+from tfdp.launch.run_options import RunOptions
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 

@@ -17,7 +17,7 @@ from tfdp.report.breakdown import rank_splits
 from tfdp.report.hints import findings
 from tfdp.report.log_directory import Run, read_run
 from tfdp.report.manifest_table import manifest_groups
-from tfdp.report.report_command import ReportOptions
+from tfdp.report.report_options import ReportOptions
 from tfdp.report.scaling import caveats, scaling
 from tfdp.report.stragglers import straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped, traffic

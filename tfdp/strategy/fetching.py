@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdp.data.counting import new_handle
+from tfdp.data.tally import new_handle
 
 BROKEN = (
     "an iterator whose dataset raised an error, or which was interrupted, cannot go on. Make a new "

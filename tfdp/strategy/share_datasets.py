@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.counting import Tally
 from tfdp.data.feed import AbstractFeed
+from tfdp.data.tally import Tally
 from tfdp.strategy._tensorflow import DistributedDataset, DistributedDatasetSpec
 from tfdp.strategy.share_iterators import Counted, ShareIterator, element_of, tally_specs
 

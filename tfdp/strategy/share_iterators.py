@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
-from tfdp.data.counting import HANDLE_SPEC, Clock, Tally, explained
+from tfdp.data.counting import explained
 from tfdp.data.feed import AbstractFeed
+from tfdp.data.tally import HANDLE_SPEC, Clock, Tally
 from tfdp.keras_adapter.training import cut
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import (

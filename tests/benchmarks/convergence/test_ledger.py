@@ -6,7 +6,7 @@ import pytest
 from sweep_records import outcome
 
 from benchmarks.convergence import ledger
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 
 OPTIONS = ConvergenceOptions("mlp")
 RUNS = [OPTIONS.run("lamb", 4096, rate, 0) for rate in (0.1, 0.2, 0.3)]

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from sweep_records import finish, outcome
 
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.plot import _floor, draw
 from benchmarks.convergence.report import markdown, mix, rich_table, rows, summarize
 

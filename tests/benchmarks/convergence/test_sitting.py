@@ -14,7 +14,7 @@ from rich.console import Console
 from sweep_records import outcome
 
 from benchmarks.convergence import ledger, sitting
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.sweep import needed
 from tfdp.bench.child_process import Failure
 from tfdp.demo.images import DEBIAN_FASHION_MNIST, DataUnavailableError

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_records import finish, outcome
 
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.sweep import MOST_RATES, cell_outcomes, chosen_rate, needed
 from benchmarks.convergence.tasks import TASKS
 

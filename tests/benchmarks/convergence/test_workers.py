@@ -6,7 +6,7 @@ import pytest
 from sweep_records import outcome
 
 from benchmarks.convergence import workers
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.runs import to_json
 from benchmarks.convergence.workers import Workers
 from tfdp.bench.child_process import Failure

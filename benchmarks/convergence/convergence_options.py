@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import os
 import pathlib
 
 from benchmarks.convergence.runs import Run
 from benchmarks.convergence.tasks import OPTIMIZERS, TASKS, Task
-from tfdp.command_line import REQUIRED, add_command, check, option, require
+from tfdp.command_line import REQUIRED, check, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,35 +167,3 @@ class ConvergenceOptions:
             micro_batch=self.micro_batch,
             examples=self.examples,
         )
-
-
-def add_convergence(commands: argparse._SubParsersAction) -> None:
-    """Adds `convergence` to the benchmarks."""
-    add_command(
-        commands,
-        "convergence",
-        ConvergenceOptions,
-        _convergence,
-        help="the accuracy after the same epochs with large batches, by optimizer",
-        description="Trains a small network with a small batch and with large ones, by SGD with "
-        "linear scaling, tuned Nesterov and Adam, LARS and LAMB, for the same number of epochs; "
-        "sweeps learning rates, prints a table and draws a picture. Every finished run is kept: "
-        "the same command goes on where it was stopped.",
-    )
-
-
-def _convergence(options: ConvergenceOptions, parser: argparse.ArgumentParser) -> int:
-    require(["tensorflow", "matplotlib"], parser)
-
-    # Keras needs these for its download of Fashion-MNIST; the runs are in processes of their own.
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-    from benchmarks.convergence.ledger import LedgerError
-    from benchmarks.convergence.sitting import run
-    from tfdp.demo.images import DataUnavailableError
-
-    try:
-        return run(options)
-    except (LedgerError, DataUnavailableError) as error:
-        parser.error(str(error))

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from tfdp.demo.demo_command import DemoOptions
+from tfdp.demo.demo_options import DemoOptions
 
 
 def test_the_replicas_are_those_of_all_processes_together():

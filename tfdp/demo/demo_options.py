@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import os
 import pathlib
 
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.command_line import check, option
 
 _EPOCHS = {"digits": 8, "fashion_mnist": 2}
 
@@ -72,31 +70,3 @@ class DemoOptions:
     def replicas_per_process(self) -> int:
         """The number of replicas that each process has."""
         return self.replicas // self.processes
-
-
-def add_demo(commands: argparse._SubParsersAction) -> None:
-    """Adds `demo` to the commands."""
-    add_command(
-        commands,
-        "demo",
-        DemoOptions,
-        _demo,
-        help="train on one device and on N replicas, and compare",
-        description="Trains a small convolutional network on one device and on N replicas, with "
-        "the same seed and order, compares the weights and draws both curves.",
-    )
-
-
-def _demo(options: DemoOptions, parser: argparse.ArgumentParser) -> int:
-    require(["tensorflow", "matplotlib"] + ["sklearn"] * (options.dataset == "digits"), parser)
-    set_environment()
-    if options.processes > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-
-    from tfdp.demo.comparison import run
-    from tfdp.demo.images import DataUnavailableError
-
-    try:
-        return run(options)
-    except DataUnavailableError as error:
-        parser.error(str(error))

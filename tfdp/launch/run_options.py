@@ -6,9 +6,8 @@ import argparse
 import dataclasses
 import os
 import pathlib
-import sys
 
-from tfdp.command_line import REQUIRED, add_command, check, option
+from tfdp.command_line import REQUIRED, check, option
 
 
 def _folder(text: str) -> pathlib.Path:
@@ -84,38 +83,3 @@ class RunOptions:
                 f"`log-dir` must be a folder, or a path where one can be made; "
                 f"received {str(self.log_dir)!r}, a file; do `--log-dir {self.log_dir}-logs`."
             )
-
-
-def add_run(commands: argparse._SubParsersAction) -> None:
-    """Adds `run` to the commands.
-
-    The options end where the command begins: `tfdp run -n 2 train.py --timeout 5` gives `--timeout`
-    to `train.py`. A `--` before the command is allowed and dropped.
-    """
-    add_command(
-        commands,
-        "run",
-        RunOptions,
-        _run,
-        help="start a training script in N processes on this host",
-        usage="%(prog)s -n N [--devices-per-process D] [--log-dir DIR] [--timeout S] [--dry-run] "
-        "[--] COMMAND [ARG ...]",
-        description="Starts COMMAND in N processes on this host, as one cluster: every process "
-        "gets its TF_CONFIG and its share of the cores. Output lines begin with the rank. If one "
-        "rank fails, the others are ended, and the first failure is reported last.",
-        allow_abbrev=False,  # else an option of COMMAND could be an ambiguous one of ours
-    )
-
-
-def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
-    from tfdp import launch
-    from tfdp.launch.command import CommandError
-
-    try:
-        return launch.run(options)
-    except CommandError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:  # a folder that cannot be written, no free port, no more processes
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.convergence.convergence_command import ConvergenceOptions
+from benchmarks.convergence.convergence_options import ConvergenceOptions
 
 
 @pytest.mark.parametrize(

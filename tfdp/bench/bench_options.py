@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import pathlib
 import re
 
-from tfdp.command_line import add_command, check, option, require
+from tfdp.command_line import check, option
 
 TOPOLOGIES = (
     "native",
@@ -153,29 +152,3 @@ class BenchOptions:
         own = tuple(side for side in self.sides if side in TOPOLOGIES)
         others = {side: (side,) for side in self.sides if side in OTHERS}
         return ({"tfdp": own} if own else {}) | others
-
-
-def add_bench(commands: argparse._SubParsersAction) -> None:
-    """Adds `bench` to the commands."""
-    add_command(
-        commands,
-        "bench",
-        BenchOptions,
-        _bench,
-        help="how long each topology takes for an all-reduce of each size",
-        description="Times all-reduces of float32 between processes on this machine, for each "
-        "topology of tfdp, for MultiWorkerMirroredStrategy (stock) and, where PyTorch is "
-        "installed, for gloo, in turn; prints tables and draws a picture.",
-    )
-
-
-def _bench(options: BenchOptions, parser: argparse.ArgumentParser) -> int:
-    require(["tensorflow", "matplotlib"], parser)
-
-    from tfdp.bench.hosts import HostsError
-    from tfdp.bench.rounds import run
-
-    try:
-        return run(options)
-    except HostsError as error:
-        parser.error(str(error))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import pathlib
 
-from tfdp.command_line import REQUIRED, add_command, check, option, require
+from tfdp.command_line import REQUIRED, check, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,35 +49,3 @@ class ReportOptions:
     def page(self) -> pathlib.Path:
         """The path that the page is written to."""
         return self.log_dir / "report.html" if self.output is None else self.output
-
-
-def add_report(commands: argparse._SubParsersAction) -> None:
-    """Adds `report` to the commands."""
-    add_command(
-        commands,
-        "report",
-        ReportOptions,
-        _report,
-        help="one HTML page of what Telemetry logged",
-        description="Makes one self-contained HTML page of the log directory that "
-        "tfdp.callbacks.Telemetry wrote, or is still writing: curves, where each rank's steps go, "
-        "who comes last, scaling, the manifest, and what to try next.",
-        epilog="Exit code 0 if the page is written; 2, and no page, where something is missing.",
-    )
-
-
-def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
-    require(["jinja2", "matplotlib"], parser)
-
-    from tfdp.report.log_values import LogError
-    from tfdp.report.page import write_page
-
-    try:
-        return write_page(options)
-    except LogError as error:
-        parser.error(str(error))
-    except OSError as error:
-        parser.error(
-            f"`LOG_DIR` must be readable and the page's directory writable; received: {error}; "
-            "mend the permissions, or do `--output FILE.html`."
-        )

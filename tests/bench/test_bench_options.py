@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdp.bench.bench_command import BenchOptions, parse_rate, parse_size
+from tfdp.bench.bench_options import BenchOptions, parse_rate, parse_size
 from tfdp.cli import main
 
 

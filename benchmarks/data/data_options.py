@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import pathlib
 
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.command_line import check, option
 
 SOURCES = ("arrays", "images", "records")
 MOST_EXAMPLES = 60_000  # of Fashion-MNIST's training split
@@ -53,31 +52,3 @@ class DataOptions:
                 "`image-size` must be a multiple of 28, as Fashion-MNIST's pixels are repeated; "
                 f"received {self.image_size}; do `--image-size 224`."
             )
-
-
-def add_data(commands: argparse._SubParsersAction) -> None:
-    """Adds `data` to the benchmarks."""
-    add_command(
-        commands,
-        "data",
-        DataOptions,
-        _data,
-        help="examples per second of tfdp.data.pipeline, beside tf.data and Keras' arrays",
-        description="Reads Fashion-MNIST as arrays, a folder of JPEG files and a TFRecord file, in "
-        "order and shuffled over all examples, by tfdp.data.pipeline and by hand-written tf.data "
-        "in turn, and arrays through model.fit as well; then says what shuffling, a restart and "
-        "two workers cost. Files are temporary.",
-    )
-
-
-def _data(options: DataOptions, parser: argparse.ArgumentParser) -> int:
-    require(["tensorflow"] + ["google_crc32c"] * ("records" in options.sources), parser)
-    set_environment()
-
-    from benchmarks.data.rates import run
-    from tfdp.demo.images import DataUnavailableError
-
-    try:
-        return run(options)
-    except DataUnavailableError as error:
-        parser.error(str(error))
