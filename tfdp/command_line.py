@@ -213,9 +213,10 @@ def _parser(field: dataclasses.Field[Any], element: Any, listed: bool) -> Callab
             words = text.split(",") if listed else [text]
             values = tuple((told.parse or element)(word) for word in words)
         except ValueError as error:
+            if told.parse:
+                raise argparse.ArgumentTypeError(str(error)) from None
             must_be = "numbers with commas between" if listed else _KINDS[element]
-            said = str(error) if told.parse else _refusal(field, must_be, repr(text))
-            raise argparse.ArgumentTypeError(said) from None
+            raise argparse.ArgumentTypeError(_refusal(field, must_be, repr(text))) from None
         return values if listed else values[0]
 
     return parse

@@ -416,7 +416,7 @@ def test_strategies_of_one_device_take_it(make_strategy):
 def test_it_overrides_of_a_dataset_only_what_it_means_to():
     overridden = {name for name in vars(tfdp.data.Pipeline) if hasattr(tf.data.Dataset, name)}
     public = {name for name in overridden if not name.startswith("_")}
-    assert public == {"cardinality", "element_spec"}
+    assert public == {"cardinality", "element_spec", "map"}
     pipeline = as_indexed(IDS, global_batch_size=4, seed=0)
     own = {name for name in vars(pipeline) if not name.startswith("_")}
     assert not own & set(dir(tf.data.Dataset))
