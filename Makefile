@@ -78,8 +78,8 @@ format: $(DEV_SETUP) ## Format the code, mend what ruff can mend, take outputs o
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/python tests/tutorials/tidy.py tutorials/*.ipynb
 
-clean: ## Remove the environment, caches and build output
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove the environments, caches and build output
+	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Set-up runs once, and again when the metadata change.

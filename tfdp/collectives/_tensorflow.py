@@ -1,6 +1,6 @@
 """The private TensorFlow names that the collectives use, each with its reason.
 
-Tested with TensorFlow 2.21.0. `tests/collectives/test_runtime.py` fails when one of them moves.
+Tested with TensorFlow 2.19-2.21. `tests/collectives/test_runtime.py` fails when one of them moves.
 """
 
 # The description of a server that TensorFlow starts for the collectives between processes.

@@ -1,6 +1,6 @@
 """The private Keras names that determinism needs, each with its reason.
 
-Tested with Keras 3.15.1. `tests/determinism/test_private_names.py` fails when one of them moves.
+Tested with Keras 3.11-3.15. `tests/determinism/test_private_names.py` fails when one of them moves.
 """
 
 # The counts by which Keras names layers: they are not empty once a layer or a model was made.

@@ -1,6 +1,6 @@
 """The private TensorFlow names that determinism needs, each with its reason.
 
-Tested with TensorFlow 2.21.0. `tests/determinism/test_private_names.py` fails when one moves.
+Tested with TensorFlow 2.19-2.21. `tests/determinism/test_private_names.py` fails when one moves.
 """
 
 # The seed that `tf.random.set_seed` was given: there is no public way to read it.

@@ -123,20 +123,28 @@ def _remedy() -> str:
     return f"tfdp was tested with {describe_tested()}: install one of these, or a newer tfdp."
 
 
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
 _warned: set[tuple[str, ...]] = set()
 
 
 def _warn(package: str, targets: list[tuple[Any, str]]) -> None:
-    """Logs once that a version was not tested, and which functions differ from tested ones."""
+    """Logs once that a version was not tested, and which functions differ from tested ones.
+
+    A patch release in which no function differs from a tested one of its minor version is silent.
+    """
     known = tested(package)
     version = current(package)
-    tables = [known[version]] if version in known else list(known.values())
+    minor = [known[each] for each in known if _minor(each) == _minor(version)]
+    tables = [known[version]] if version in known else minor or list(known.values())
     changed = [
         title(owner, name)
         for owner, name in targets
         if fingerprint(vars(owner)[name]) not in {table.get(title(owner, name)) for table in tables}
     ]
-    if (version in known and not changed) or (package, *changed) in _warned:
+    if (minor and not changed) or (package, *changed) in _warned:
         return
     _warned.add((package, *changed))
     logging.getLogger("tfdp").warning(

@@ -1,6 +1,6 @@
 """The private names of Keras that the adapter uses, each with its reason.
 
-Tested with Keras 3.15.1. `tests/keras_adapter/test_hooks.py` fails when a hooked function changes.
+Tested with Keras 3.11-3.15. `tests/keras_adapter/test_hooks.py` fails when a function changes.
 """
 
 import keras

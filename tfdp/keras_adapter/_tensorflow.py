@@ -1,6 +1,6 @@
 """The private names of TensorFlow that the adapter uses, each with its reason.
 
-Tested with TensorFlow 2.21.0. `tests/keras_adapter/test_hooks.py` fails when one of them moves.
+Tested with TensorFlow 2.19-2.21. `tests/keras_adapter/test_hooks.py` fails when one of them moves.
 """
 
 import tensorflow as tf

@@ -1,6 +1,6 @@
 """The private TensorFlow names that the strategy uses, each with its reason.
 
-Tested with TensorFlow 2.21.0. `tests/strategy/test_tensorflow.py` fails when one of them moves.
+Tested with TensorFlow 2.19-2.21. `tests/strategy/test_tensorflow.py` fails when one of them moves.
 """
 
 # `tf.autograph.to_graph` converts once and for all; `tf_convert` follows the caller's context.

@@ -64,12 +64,12 @@ def init(original: Callable[..., Any], self: keras.Metric, *args: Any, **kwargs:
 
 
 @hook(keras.metrics.Metric, "result", overrides=True)
-def result(original: Callable[..., Any], self: keras.Metric) -> Any:
+def result(original: Callable[..., Any], self: keras.Metric, *args: Any, **kwargs: Any) -> Any:
     """Returns the result over all replicas where a step asks a metric of its model for it."""
     step = current()
     if step is None or step.phase is Phase.RESULTS or not step.asks_for_all(self):
-        return original(self)
-    return _result(step, self.variables, lambda: original(self))
+        return original(self, *args, **kwargs)
+    return _result(step, self.variables, lambda: original(self, *args, **kwargs))
 
 
 def same_on_all(step: Step, logs: Any) -> Any:
