@@ -198,7 +198,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
     @property
     def batches_left(self) -> int | None:
-        """The number of batches of the next iterator; None: not known yet, or endless."""
+        """The number of batches of the next iterator, or None if it is endless or not known yet."""
         if self._view.endless:
             return None
         return self.batches_per_epoch if self._view.from_start else self.progress.batches_left

@@ -87,8 +87,12 @@ metadata_path_before = Attribute(keras.callbacks.BackupAndRestore, "_prev_traini
 epoch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_current_epoch")
 batch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_last_batch_seen")
 
+# Whether an entry whose mask is a fraction weighs as much as one whose mask is 1: since Keras 3.15.
+MASKS_COUNT_WHOLE = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 15)
+
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
+    "MASKS_COUNT_WHOLE",
     "ArrayDataAdapter",
     "BaseOptimizer",
     "EpochIterator",

@@ -48,10 +48,12 @@ def _around_replica(
     @tf.autograph.experimental.do_not_convert
     def run(*args: Any, **kwargs: Any) -> Any:
         step = Step(strategy, replicas, replicas.trace(), unseeded=generator)
-        with entered(step), effects.of_replica(step):
-            result = fn(*args, **kwargs)
-            average_written(step)
-        step.end()
+        try:
+            with entered(step), effects.of_replica(step):
+                result = fn(*args, **kwargs)
+                average_written(step)
+        finally:
+            step.end()
         return result
 
     return run

@@ -69,8 +69,9 @@ def whole_batch(tensors: Any) -> Any:
       TypeError: A tensor is ragged, sparse, complex or of strings.
       RuntimeError: The call is in code that `jit_compile=True` compiles on CPU, where XLA has no
         collective, or outside of replicas with the values of several.
-      tf.errors.InvalidArgumentError: A tensor has more or fewer rows than the replica has examples;
-        raised when the step runs.
+
+    A tensor that has not as many rows as the replica has examples raises
+    `tf.errors.InvalidArgumentError` when the step runs.
 
     Example:
 

@@ -113,7 +113,8 @@ class StrategyReplicas:
 
     def _eager_sum(self, values: Sequence[Value]) -> list[Value]:
         def merge(strategy: tf.distribute.Strategy, *values: Value) -> list[Value]:
-            totals = self._between.sums([local_sum(value) for value in values])
+            with tf.device(self._devices[0]):
+                totals = self._between.sums([local_sum(value) for value in values])
             copy = ReductionToOneDevice().broadcast
             return [copy(total, value) for total, value in zip(totals, values, strict=True)]
 

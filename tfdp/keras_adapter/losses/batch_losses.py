@@ -17,7 +17,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import TensorFlowTrainer, flatten_layers, losses, own_losses
+from tfdp.keras_adapter._keras import (
+    MASKS_COUNT_WHOLE,
+    TensorFlowTrainer,
+    flatten_layers,
+    losses,
+    own_losses,
+)
 from tfdp.keras_adapter.losses import coupling, scalars
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
@@ -117,12 +123,11 @@ def apply_mask(
         return original(sample_weight, mask, dtype, reduction)
     precise = at_least_float32(dtype)
     _forbid_in_xla(step, "a masked loss")
-    own = [tf.cast(tf.size(mask), precise), tf.reduce_sum(tf.cast(mask, precise))]
-    size, valid = _sums(step, own, precise)
-    # Keras' weights hold the share's entries / valid entries; what a fraction as a mask weighs
-    # differs between versions of Keras.
-    weight = original(None, mask, precise.name, reduction)
-    weight *= tf.math.divide_no_nan(size * own[1], valid * own[0])
+    valid = tf.cast(mask, precise)
+    size, total_valid = _sums(step, [tf.size(valid), tf.reduce_sum(valid)], precise)
+    if MASKS_COUNT_WHOLE:
+        valid = tf.cast(tf.cast(mask, tf.bool), precise)
+    weight = valid * tf.math.divide_no_nan(size, total_valid)
     weight = tf.cast(weight, dtype)
     if sample_weight is None:
         return weight
