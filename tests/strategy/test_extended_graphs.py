@@ -1,11 +1,19 @@
 """`all_reduce` in graphs: within conditionals and loops, of changing shapes, traced again."""
 
+import os
+import subprocess
+import sys
+
 import harness
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from tfdp.errors import CollectiveMismatchError
+
+# Set in a process that runs one test alone, for what fails in it aborts all later collectives.
+OWN_PROCESS = "TFDP_TESTS_OWN_PROCESS"
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -100,7 +108,7 @@ def test_all_reduce_of_a_shape_that_changes_from_call_to_call(declared, shapes, 
                 np.testing.assert_array_equal(copy, expected)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.skipif(OWN_PROCESS not in os.environ, reason="the next test runs it, by itself")
 @pytest.mark.parametrize(
     ("around", "declared"),
     [
@@ -120,11 +128,30 @@ def test_shapes_that_differ_between_replicas_are_named_when_the_step_runs(
         return strategy.run(lambda: around(lambda: all_reduce(SUM, (first, second)[rank()])))
 
     one, other = (tf.ones([rows, 3] if declared != [None] else [rows]) for rows in (2, 4))
-    for _ in range(2):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"replica 0.*2.*replica 1.*4"):
-            step(one, other)
-        for total in values(step(one, one)):
-            np.testing.assert_array_equal(total, 2.0 * one.numpy())
+    for total in values(step(one, one)):
+        np.testing.assert_array_equal(total, 2.0 * one.numpy())
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"replica 0.*2.*replica 1.*4"):
+        step(one, other)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", tiers.first_of("alone", "in a function", "of unknown rank"), ids=str
+)
+def test_in_a_process_of_their_own_shapes_that_differ_are_named(case):
+    """The error may cancel a collective that is under way, which aborts all later ones."""
+    name = "test_shapes_that_differ_between_replicas_are_named_when_the_step_runs"
+    alone = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", f"{__file__}::{name}[{case}]"]
+    outcome = subprocess.run(
+        [sys.executable, "-m", "pytest", *alone],
+        env=os.environ | {OWN_PROCESS: "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert outcome.returncode == 0, outcome.stdout
+    assert "1 passed" in outcome.stdout
 
 
 def test_a_shape_that_one_replica_alone_knows_is_refused_while_tracing(rank):
