@@ -5,8 +5,9 @@ its gradient on a replica is that replica's term of the global gradient.
 
 One device divides N, a sum of weighted values, by D, a count or a sum of weights (1 for a sum).
 Numerators N_r and denominators D_r of the replicas are summed apart: an average of the quotients
-N_r / D_r is another number where masks, weights or lengths make the D_r differ. D is taken for a
-constant, so the replica's term of the gradient is grad(N_r) / D (`_global_value`).
+N_r / D_r is another number where masks, weights or lengths make the D_r differ. Where D is a count,
+a replica's term of the gradient is grad(N_r) / D (`_global_value`); where it is a sum of weights,
+which may depend on variables, it is (grad(N_r) - N / D grad(D_r)) / D.
 """
 
 from __future__ import annotations
