@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import importlib.metadata
+import os
 import platform
 import random
 import sys
@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import hooks
-from tfdp.cluster import secret
+from tfdp.cluster import mpi4py_world, secret
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
@@ -31,9 +31,12 @@ from tfdp.cluster.spec import Cluster, host_of
 from tfdp.cluster.watchdog import Progress, Watchdog
 from tfdp.collectives import eager, runtime
 from tfdp.collectives.agreement import Agreement
-from tfdp.collectives.progress import ProgressCounters
+from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
-from tfdp.errors import ClusterError, RankMismatchError
+from tfdp.engines import Engine, ProgressCounters, TensorFlowEngine, mpi
+from tfdp.engines.host import Driver, HostEngine
+from tfdp.engines.mpi import MpiTransport
+from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
 
 # The setting that `fit` reads from its model.
 STOP_TRAINING = "`stop_training`"
@@ -51,6 +54,10 @@ _CONSEQUENCES = (
 
 # The errors that mark the end of the data, which every rank finds by itself.
 _ENDS = (tf.errors.OutOfRangeError, StopIteration)
+
+# What <malloc.h> calls these parameters, and the size of the blocks and the heap's end to keep.
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+_MALLOC_KEEPS_BYTES = 2**30
 
 _DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
 
@@ -95,6 +102,9 @@ class Processes:
             raise
         self.board.on_failure(lambda error: runtime.abort(str(error)))
         self.counters = ProgressCounters()
+        self._driver = Driver(on_error=self._tell_if_ranks_differ)
+        self._transport: MpiTransport | None = None
+        self.board.on_failure(lambda error: self._driver.abort(str(error)))
         self.error: str | None = None
         self._uncaught: str | None = None
         self.settings: dict[str, Callable[[], bool]] = {
@@ -121,7 +131,16 @@ class Processes:
 
     def _progress(self) -> Progress:
         settings = {name: _read(setting) for name, setting in self.settings.items()}
-        return dataclasses.replace(self.counters.read(), error=self.error or "", settings=settings)
+        read, driver = self.counters.read(), self._driver
+        begun, done = driver.begun, driver.done
+        return Progress(
+            steps=read.steps,
+            begun=read.begun + begun,
+            done=read.done + done,
+            operation=read.operation or driver.operation * (begun > done),
+            error=self.error or "",
+            settings=settings,
+        )
 
     def compare_strategies(self, options: Mapping[str, object]) -> int:
         """Returns the number of a new strategy, after comparing its options between all ranks.
@@ -176,6 +195,26 @@ class Processes:
     def agreement(self, strategy: str) -> Agreement:
         """Makes the agreement that brings a strategy's traces to the same collectives."""
         return Agreement(self.board, self.local_size, strategy)
+
+    def engine(
+        self,
+        choice: Choice,
+        devices: Sequence[str],
+        key_of_group: Callable[[tuple[int, ...]], int],
+    ) -> Engine:
+        """Makes the chosen engine for a strategy; all processes must make the same.
+
+        Args:
+          choice: The engine, as `engine_choice.choose` returned it.
+          devices: The devices of this process' ranks.
+          key_of_group: Returns the number of a group of ranks, alike in all processes.
+        """
+        first, size = self.rank * self.local_size, self.world_size * self.local_size
+        if choice.launcher is None:
+            return TensorFlowEngine(devices, first, size, key_of_group, self.counters)
+        if self._transport is None:
+            self._transport = mpi.transport(choice.launcher, self.rank)
+        return HostEngine(choice.name, self._transport, self._driver, devices, first, size)
 
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a replica function begins."""
@@ -239,6 +278,10 @@ class Processes:
             random.setstate((version, tuple(internal), gauss))
             np.random.set_state(tuple(states["numpy"]))
 
+    def _tell_if_ranks_differ(self, error: Exception) -> None:
+        if isinstance(error, CollectiveMismatchError):
+            self.fail(CollectiveMismatchError(f"Rank {self.rank}: {error}"))
+
     # ---- start and end
 
     def _adopt_seeds(self) -> None:
@@ -254,6 +297,13 @@ class Processes:
 
     def _say_goodbye_at_exit(self) -> None:
         def end() -> None:
+            if self._uncaught is None and mpi4py_world.ends_together():
+                # The others may go on for as long as they want.
+                self.board.timeout_seconds = float("inf")
+                with contextlib.suppress(ClusterError):
+                    self.board.barrier("the end of the script on all ranks")
+            if self._uncaught is not None or self.board.failure is not None:
+                mpi4py_world.abandon()
             self._watchdog.stop()
             self.board.close(self._uncaught)
 
@@ -290,6 +340,7 @@ def join(
     """
     with _lock:
         if not _joined:
+            _keep_large_blocks()
             _joined.append(Processes(cluster, local_size, timeout_seconds, startup_seconds))
         processes = _joined[0]
         if (processes.cluster, processes.local_size) != (cluster, local_size):
@@ -301,6 +352,20 @@ def join(
         processes.board.timeout_seconds = timeout_seconds
         processes.watch_uncaught()
         return processes
+
+
+def _keep_large_blocks() -> None:
+    """Tells glibc to keep freed blocks of any size, unless the user has told it something.
+
+    It would return those of 32 MiB or more to the kernel, and the next step would have a page fault
+    for each 4 KiB of its gradients. Elsewhere than on Linux this does nothing.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_MMAP_THRESHOLD, _MALLOC_KEEPS_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _MALLOC_KEEPS_BYTES)
 
 
 def joined() -> bool:

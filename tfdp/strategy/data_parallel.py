@@ -54,6 +54,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
         and so does what is reduced outside of graphs.
       bucket_bytes: The most bytes that travel together, at least 1024. Gradients of up to half this
         size, and below 2 MiB, travel together. None: 25 MiB, or what "auto" chooses.
+      engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
+        runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
+        processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
+        used, else TensorFlow's. Both give the same bits for every topology but "native".
       custom_loss: Says what a `train_step` of one's own differentiates where the traced program
         does not show it. "mean": means over the examples of each replica's share, as on one device.
         "divided": such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.
@@ -68,7 +72,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
       ValueError: A device is unknown, doubled, or of another process; a number is out of range; the
         topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not
         set for "auto" after `tfdp.enable_determinism`.
-      ClusterError: The cluster's description is malformed, or a rank does not come.
+      ClusterError: The cluster's description is malformed, or a rank does not come; or the engine
+        cannot be used.
       RankMismatchError: The ranks make different strategies, or have different seeds of
         `tfdp.enable_determinism`.
 
@@ -84,6 +89,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         topology: str | topologies.Topology = "native",
         bucket_bytes: int | None = None,
+        engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
         startup_timeout_seconds: float = 300.0,
@@ -93,6 +99,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 f"`bucket_bytes` must be at least {_LEAST_BUCKET_BYTES}, but received "
                 f"{bucket_bytes}. Use bucket_bytes=25 * 2**20 for 25 MiB, or leave it out."
             )
+        collectives.check_name(engine)
         if custom_loss not in (None, "mean", "divided"):
             raise ValueError(
                 '`custom_loss` must be "mean" or "divided", but received '
@@ -121,8 +128,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
             run_status.mark_strategy_begun()
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
+        worker_devices = device_names.resolve(devices)
+        choice = collectives.choose(
+            engine, processes.rank, processes.world_size, worker_devices, os.environ
+        )
         number = processes.compare_strategies(
             {
+                "engine": choice.name,
                 "topology": repr(topology),
                 "bucket_bytes": bucket_bytes,
                 "custom_loss": custom_loss,
@@ -132,9 +144,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
         )
         extended = DataParallelExtended(
             self,
-            devices=device_names.resolve(devices),
+            devices=worker_devices,
             processes=processes,
             strategy_number=number,
+            choice=choice,
             topology=topologies.Native() if undecided else topology,
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
             around_replicas=keras_adapter.around_replicas,
@@ -145,6 +158,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             "devices": None if devices is None else list(devices),
             "topology": topology_option,
             "bucket_bytes": bucket_bytes,
+            "engine": engine,
             "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,
             "startup_timeout_seconds": startup_timeout_seconds,
@@ -176,8 +190,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
         Returns:
           `replicas`: their number in all processes; `world_size`; `rank`; `devices`: the names of
-          this process' devices; `hosts`: for each replica the number of its host; `topology`: the
-          one in use, for "auto" the rules it decided on and the `links` it measured;
+          this process' devices; `hosts`: for each replica the number of its host; `engine`: the
+          one in use; `topology`: the one in use, for "auto" the rules it decided on and the `links`
+          it measured;
           `bucket_bytes`: the number in use; `options`: the arguments as they were given.
 
         >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"], topology="ring")
@@ -191,6 +206,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             "rank": self.rank,
             "devices": [machine.short_device_name(device) for device in extended.worker_devices],
             "hosts": extended.hosts(),
+            "engine": extended.engine,
             "topology": saving.described(extended.topology),
             "bucket_bytes": extended.bucket_bytes,
             "options": dict(self._options),
