@@ -9,9 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.metadata
-import os
 import platform
-import random
 import sys
 import threading
 import time
@@ -19,17 +17,16 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tfdp import hooks
+from tfdp import hooks, machine
 from tfdp.cluster import mpi4py_world, secret
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.collectives import eager, runtime
+from tfdp.collectives import eager, random_states, runtime
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
@@ -54,10 +51,6 @@ _CONSEQUENCES = (
 
 # The errors that mark the end of the data, which every rank finds by itself.
 _ENDS = (tf.errors.OutOfRangeError, StopIteration)
-
-# What <malloc.h> calls these parameters, and the size of the blocks and the heap's end to keep.
-_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
-_MALLOC_KEEPS_BYTES = 2**30
 
 _DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
 
@@ -113,7 +106,7 @@ class Processes:
         }
         self._watchdog = Watchdog(self.board, self._progress)
         self._say_goodbye_at_exit()
-        self._adopt_seeds()
+        random_states.adopt_seeds(self.board)
         self.board.barrier("the start of TensorFlow on all ranks")
 
     @property
@@ -264,36 +257,13 @@ class Processes:
 
     def adopt_random_states(self) -> None:
         """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
-        own: dict[str, Any] = {}
-        if self.rank == 0:
-            python: Any = random.getstate()
-            array: Any = np.random.get_state(legacy=True)
-            own = {
-                "python": [python[0], list(python[1]), python[2]],
-                "numpy": [array[0], np.asarray(array[1]).tolist(), *array[2:]],
-            }
-        states = self.board.from_first("the random states of rank 0", own).value
-        if self.rank != 0:
-            version, internal, gauss = states["python"]
-            random.setstate((version, tuple(internal), gauss))
-            np.random.set_state(tuple(states["numpy"]))
+        random_states.adopt_states(self.board)
 
     def _tell_if_ranks_differ(self, error: Exception) -> None:
         if isinstance(error, CollectiveMismatchError):
             self.fail(CollectiveMismatchError(f"Rank {self.rank}: {error}"))
 
     # ---- start and end
-
-    def _adopt_seeds(self) -> None:
-        """Adopts rank 0's random seed and states, so that all ranks shuffle alike."""
-        seed = runtime.global_seed()
-        if self.rank == 0 and seed is None:
-            seed = random.SystemRandom().randrange(2**31)
-            tf.random.set_seed(seed)
-        first = self.board.from_first("the random seed of rank 0", seed).value
-        if self.rank != 0:
-            tf.random.set_seed(first)
-        self.adopt_random_states()
 
     def _say_goodbye_at_exit(self) -> None:
         def end() -> None:
@@ -340,7 +310,7 @@ def join(
     """
     with _lock:
         if not _joined:
-            _keep_large_blocks()
+            machine.keep_large_blocks()
             _joined.append(Processes(cluster, local_size, timeout_seconds, startup_seconds))
         processes = _joined[0]
         if (processes.cluster, processes.local_size) != (cluster, local_size):
@@ -352,20 +322,6 @@ def join(
         processes.board.timeout_seconds = timeout_seconds
         processes.watch_uncaught()
         return processes
-
-
-def _keep_large_blocks() -> None:
-    """Tells glibc to keep freed blocks of any size, unless the user has told it something.
-
-    It would return those of 32 MiB or more to the kernel, and the next step would have a page fault
-    for each 4 KiB of its gradients. Elsewhere than on Linux this does nothing.
-    """
-    if any(name.startswith("MALLOC_") for name in os.environ):
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(_M_MMAP_THRESHOLD, _MALLOC_KEEPS_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _MALLOC_KEEPS_BYTES)
 
 
 def joined() -> bool:
