@@ -28,6 +28,7 @@ class MpiTransport:
 
     def __init__(self, mpi: Any, communicator: Any) -> None:
         self._mpi, self._communicator = mpi, communicator
+        self.tags: int = communicator.Get_attr(mpi.TAG_UB) + 1
 
     def send(self, array: np.ndarray, target: int, tag: int) -> MpiRequest:
         """Begins to send the bytes of `array`."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdp.engines.ordering import run_independently
+
 REMEDY = (
     "Values of different shapes have no sum: reduce or pad them first, or join their rows with "
     "`all_gather`. Where one replica alone knows a length, `tf.ensure_shape` says it on the others."
@@ -36,10 +38,6 @@ def check(call: str, ranks: Sequence[int], shapes: Sequence[tf.Tensor]) -> tf.Op
         for rank, shape in zip(ranks, shapes, strict=True):
             said += [f"On replica {rank} it has", shape]
         assertion = tf.raw_ops.Assert(condition=same, data=[*said, REMEDY], summarize=_MOST_AXES)
-    # TensorFlow orders an assertion after all that was traced before it; this one must not wait for
-    # the collective.
-    graph = tf.compat.v1.get_default_graph()
-    dependencies = getattr(graph, "experimental_acd_manager", None)
-    if dependencies is not None:
-        dependencies.run_independently(assertion)
+    # It must not wait for the collective.
+    run_independently(assertion)
     return assertion

@@ -17,6 +17,7 @@ from tfdp.engines.host import programs
 from tfdp.engines.host.driver import Driver
 from tfdp.engines.host.programs import Collective
 from tfdp.engines.host.transport import Lane, Request, Transport
+from tfdp.engines.ordering import run_independently
 from tfdp.topology import Exchange, Schedule
 
 _ordinals = itertools.count()
@@ -51,11 +52,8 @@ class HostEngine(Engine):
         world_size: int,
     ) -> None:
         self.name, self.world_size = name, world_size
-        self._driver = driver
-        self._ranks = {
-            rank: _Rank(Lane(transport, rank, len(devices)), device)
-            for rank, device in enumerate(devices, start=first_rank)
-        }
+        self._transport, self._driver = transport, driver
+        self._ranks = {rank: _Rank(device) for rank, device in enumerate(devices, start=first_rank)}
 
     def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
         """Sums as `Engine` says, in one step or two."""
@@ -100,7 +98,12 @@ class HostEngine(Engine):
         sequences, rank = sequence.current()
         static = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
         call = sequence.Call(kind, tensor.dtype.name, static, group)
-        sequences.instance_key(rank, call)
+        key = sequences.instance_key(rank, call)
+        lane = Lane(self._transport, rank, len(self._ranks), key)
+
+        def begin(own: np.ndarray) -> Collective:
+            return run(own, lane)
+
         caller = self._ranks[rank]
         elements = tensor.shape.num_elements()
         small = elements is not None and elements * tensor.dtype.size < _LARGE_BYTES
@@ -112,7 +115,7 @@ class HostEngine(Engine):
             with tf.control_dependencies(
                 [tf.raw_ops.AssignVariableOp(resource=token, value=tf.constant(0.0))]
             ):
-                result = waits(caller, tensor, run, str(call))
+                result = waits(caller, tensor, begin, str(call))
             with tf.control_dependencies([result]):
                 tf.raw_ops.AssignVariableOp(resource=token, value=tf.constant(0.0))
         result.set_shape(shape)
@@ -122,52 +125,51 @@ class HostEngine(Engine):
         self,
         caller: _Rank,
         tensor: tf.Tensor,
-        run: Callable[[np.ndarray, Lane], Collective],
+        begin: Callable[[np.ndarray], Collective],
         text: str,
     ) -> tf.Tensor:
         """Runs a collective in the thread of its operation."""
 
         def collective(own: np.ndarray) -> np.ndarray:
-            own = np.ascontiguousarray(own)
-            begun = run(own, caller.lane)
+            begun = begin(own)
             self._driver.run(begun, text)
             return begun.result
 
-        return tf.numpy_function(collective, [tensor], tensor.dtype)
+        return _python(collective, tensor, tensor.dtype)
 
     def _run_elsewhere(
         self,
         caller: _Rank,
         tensor: tf.Tensor,
-        run: Callable[[np.ndarray, Lane], Collective],
+        begin: Callable[[np.ndarray], Collective],
         text: str,
     ) -> tf.Tensor:
         """Runs a collective in the driver's thread; no thread of TensorFlow waits for it."""
 
-        def begin(own: np.ndarray) -> np.int32:
-            caller.begin(self._driver, run, own, text)
+        def hand_over(own: np.ndarray) -> np.int32:
+            caller.hand_over(self._driver, begin, own, text)
             return np.int32(0)
 
-        begun = tf.numpy_function(begin, [tensor], tf.int32)
+        begun = _python(hand_over, tensor, tf.int32)
         with tf.control_dependencies([begun]):
             (ticket,) = tf.raw_ops.QueueDequeueV2(
                 handle=captured(caller.queue), component_types=[tf.int32]
             )
-        return tf.numpy_function(caller.take, [ticket], tensor.dtype)
+        run_independently(ticket.op)
+        return _python(caller.take, ticket, tensor.dtype)
 
 
 class _Rank:
     """One rank of this process, and the collective that it has in the driver's thread.
 
     Attributes:
-      lane: The rank's sends and receives.
       device: The rank's device.
       token: A resource handle that nothing reads; it orders the rank's collectives.
       queue: A queue of TensorFlow with an entry for each collective that is done.
     """
 
-    def __init__(self, lane: Lane, device: str) -> None:
-        self.lane, self.device = lane, device
+    def __init__(self, device: str) -> None:
+        self.device = device
         number = next(_ordinals)
         with tf.init_scope(), tf.device(device):
             self.token = as_token(
@@ -183,13 +185,10 @@ class _Rank:
         self._is_under_way = False
         self._lock = threading.Lock()
 
-    def begin(
-        self,
-        driver: Driver,
-        run: Callable[[np.ndarray, Lane], Collective],
-        own: np.ndarray,
-        text: str,
+    def hand_over(
+        self, driver: Driver, begin: Callable[[np.ndarray], Collective], own: np.ndarray, text: str
     ) -> None:
+        """Begins a collective in the driver's thread."""
         with self._lock:
             if self._is_under_way:
                 raise RuntimeError(
@@ -197,7 +196,7 @@ class _Rank:
                     "that began the last one was cancelled meanwhile. Start all ranks again."
                 )
             self._is_under_way = True
-        begun = run(np.ascontiguousarray(own), self.lane)
+        begun = begin(own)
 
         def when_done(error: Exception | None) -> None:
             with self._lock:
@@ -208,6 +207,7 @@ class _Rank:
         driver.hand_over(begun, text, when_done)
 
     def take(self, ticket: np.ndarray) -> np.ndarray:
+        """Returns the result of the collective that the ticket came from, or raises its error."""
         with self._lock:
             result, self._result = self._result, None
             self._is_under_way = False
@@ -215,3 +215,11 @@ class _Rank:
             raise result
         assert result is not None, "a collective was taken twice"
         return result
+
+
+def _python(
+    function: Callable[[np.ndarray], np.ndarray | np.int32], tensor: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    result = tf.numpy_function(function, [tensor], dtype)
+    run_independently(result.op)
+    return result

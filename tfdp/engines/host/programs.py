@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tfdp.engines.host import buffers
-from tfdp.engines.host.transport import Lane, Request
+from tfdp.engines.host.transport import MOST_STRANDS, Lane, Request
 from tfdp.topology import Direct, Exchange, Schedule
 
 Strand: TypeAlias = Generator[Sequence[Request], None, None]
@@ -22,7 +22,6 @@ Strand: TypeAlias = Generator[Sequence[Request], None, None]
 # one step of latency instead of two, and its bytes do not count.
 _SMALL_BYTES = 2**16
 
-_MOST_SLICES = 4
 _LEAST_SLICE_BYTES = 2**20
 
 
@@ -94,7 +93,7 @@ class _Plan:
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
         result = buffers.empty(own.shape, own.dtype)
         source, target = own.reshape(-1), result.reshape(-1)
-        count = max(1, min(_MOST_SLICES, own.nbytes // _LEAST_SLICE_BYTES))
+        count = max(1, min(MOST_STRANDS, own.nbytes // _LEAST_SLICE_BYTES))
         strands = []
         for number in range(count):
             where = slice(own.size * number // count, own.size * (number + 1) // count)

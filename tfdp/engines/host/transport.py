@@ -27,7 +27,12 @@ class Transport(Protocol[RequestT_co]):
     """Sends and receives that return at once. Messages of one tag between two processes keep order.
 
     Arrays are contiguous. Several threads may call the methods at the same time.
+
+    Attributes:
+      tags: The number of tags; they are counted from 0.
     """
+
+    tags: int
 
     def send(self, array: np.ndarray, target: int, tag: int) -> RequestT_co:
         """Begins to send the bytes of `array` to a process, which may be this one."""
@@ -36,19 +41,29 @@ class Transport(Protocol[RequestT_co]):
         """Begins to receive the bytes of `array` from a process, which may be this one."""
 
 
+# The most strands of a collective: each has tags of its own.
+MOST_STRANDS = 4
+
+
 class Lane:
-    """The sends and receives of one rank: a tag for each pair of ranks, and for each strand.
+    """The sends and receives of one rank in one collective, which meet those of the same key alone.
+
+    Ranks that call different collectives wait for each other, as they do on TensorFlow's engine,
+    and a watchdog names them. With few tags, keys far apart may share one.
 
     Args:
       transport: Moves the bytes between processes.
       rank: The rank whose messages these are.
       local_size: The number of ranks per process.
+      key: The number of the collective, the same on all ranks.
     """
 
-    def __init__(self, transport: Transport[Request], rank: int, local_size: int) -> None:
+    def __init__(self, transport: Transport[Request], rank: int, local_size: int, key: int) -> None:
         self.rank = rank
         self._transport = transport
         self._local_size = local_size
+        per_key = MOST_STRANDS * local_size**2
+        self._first_tag = key % (transport.tags // per_key) * per_key
 
     def send(self, array: np.ndarray, target: int, strand: int = 0) -> Request:
         """Begins to send `array` to a rank, which receives it in its strand of the same number."""
@@ -62,7 +77,7 @@ class Lane:
 
     def _tag(self, source: int, target: int, strand: int) -> int:
         size = self._local_size
-        return (strand * size + source % size) * size + target % size
+        return self._first_tag + (strand * size + source % size) * size + target % size
 
 
 def all_done(requests: Sequence[Request]) -> bool:

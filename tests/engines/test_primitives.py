@@ -1,22 +1,36 @@
-"""The primitives, with NumPy as the oracle."""
+"""The primitives of every engine, with NumPy as the oracle."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from engines.host.memory_transport import Memory, MemoryTransport
 
 from tfdp.engines import TensorFlowEngine
+from tfdp.engines.host import Driver, HostEngine
 
 EVERYONE = (0, 1, 2, 3)
 
 
+def in_memory(devices):
+    """An engine in host memory whose ranks are all in this process."""
+    transport = MemoryTransport(Memory(), 0)
+    return HostEngine("memory", transport, Driver(), devices, 0, len(devices))
+
+
+@pytest.fixture(params=[TensorFlowEngine, in_memory], ids=["tensorflow", "host"])
+def make_engine(request):
+    """What makes an engine for devices; the second one runs all it does in NumPy."""
+    return request.param
+
+
 @pytest.fixture
-def engine(devices):
-    return TensorFlowEngine(devices)
+def engine(make_engine, devices):
+    return make_engine(devices)
 
 
-def test_the_world_is_as_large_as_the_list_of_devices(devices):
-    assert TensorFlowEngine(devices).world_size == 4
-    assert TensorFlowEngine(devices[:1]).world_size == 1
+def test_the_world_is_as_large_as_the_list_of_devices(make_engine, devices):
+    assert make_engine(devices).world_size == 4
+    assert make_engine(devices[:1]).world_size == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
@@ -99,8 +113,8 @@ def test_many_independent_collectives_of_many_sizes_never_wait_for_each_other(en
                 np.testing.assert_array_equal(result, np.full(size, 10.0))
 
 
-def test_two_engines_on_the_same_devices_do_not_meet(devices, on_replicas):
-    one, other = TensorFlowEngine(devices), TensorFlowEngine(devices[:2])
+def test_two_engines_on_the_same_devices_do_not_meet(make_engine, devices, on_replicas):
+    one, other = make_engine(devices), make_engine(devices[:2])
 
     def replica(rank):
         own = tf.constant([1.0])
@@ -114,3 +128,30 @@ def test_two_engines_on_the_same_devices_do_not_meet(devices, on_replicas):
 def test_a_collective_outside_a_replica_function_is_refused(engine):
     with pytest.raises(RuntimeError, match="inside a replica function"):
         tf.function(lambda: engine.all_reduce(tf.ones([2]), EVERYONE))()
+
+
+def test_in_loops_and_branches_tensors_of_any_size_and_unknown_shape_are_summed(
+    engine, on_replicas
+):
+    def replica(rank):
+        def more(number, total):
+            rows = tf.fill([number + 1, 70_000 * number], tf.cast(rank + number, tf.float32))
+            summed = tf.cond(
+                number < 1,
+                lambda: engine.all_reduce(tf.ones([3]), EVERYONE)[0],
+                lambda: tf.reduce_max(engine.all_reduce(rows, EVERYONE)),
+            )
+            return number + 1, total + summed
+
+        return tf.while_loop(lambda number, _: number < 3, more, (tf.constant(0), 0.0))[1]
+
+    for result in on_replicas(4, replica)():
+        assert float(result) == 4 + (6 + 4) + (6 + 8)
+
+
+def test_a_rank_that_needs_no_result_takes_part(engine, on_replicas):
+    def replica(rank):
+        total = engine.all_reduce(tf.ones([2]), EVERYONE)
+        return total if rank == 0 else tf.zeros([2])
+
+    assert on_replicas(4, replica)()[0].numpy().tolist() == [4.0, 4.0]
