@@ -45,6 +45,12 @@ class RunOptions:
         flags=("COMMAND",),
         nargs=argparse.REMAINDER,
     )
+    engine: str = option(
+        "auto",
+        "what sums gradients: mpi starts the ranks by the installed mpiexec and needs mpi4py; auto "
+        "and tensorflow start them directly, for TensorFlow's own (%(default)s)",
+        choices=("auto", "tensorflow", "mpi"),
+    )
     devices_per_process: int | None = option(
         None,
         "split the CPU of each rank into D logical devices",
