@@ -15,6 +15,7 @@ from tfdp.cluster.mpi_installation import Launcher
 from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.files import temporary_folder
 from tfdp.launch.command import resolve
+from tfdp.launch.gpu_shares import gpu_shares
 from tfdp.launch.mpiexec import environment, fitting_launcher, one_line, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
@@ -36,6 +37,7 @@ def run(options: RunOptions) -> int:
 
     Raises:
       CommandError: There is no such command; nothing was started.
+      TooFewGPUsError: There are fewer GPUs than the ranks need.
       ClusterError: MPI is to start the ranks, and is not installed as that needs.
       OSError: A folder cannot be written, or the system gives no process or port.
     """
@@ -43,22 +45,27 @@ def run(options: RunOptions) -> int:
     # A rank that is started here has no place among those of an `mpirun` around `tfdp run`.
     environ = without_rank(os.environ)
     mpi = fitting_launcher(command, environ) if options.engine == "mpi" else None
+    gpus = gpu_shares(options, environ)
     with ReservedPorts(options.processes) as reserved:
         if options.dry_run:
-            _print_plan(options, command, reserved.ports, mpi)
+            _print_plan(options, command, reserved.ports, mpi, gpus)
             return 0
-        return _run(options, command, reserved, environ, mpi)
+        return _run(options, command, reserved, environ, mpi, gpus)
 
 
 def _print_plan(
-    options: RunOptions, command: Sequence[str], ports: Sequence[int], mpi: Launcher | None
+    options: RunOptions,
+    command: Sequence[str],
+    ports: Sequence[int],
+    mpi: Launcher | None,
+    gpus: Sequence[str | None],
 ) -> None:
     """Prints for each rank the line that a shell would run; under MPI one line for all."""
     print("# Each rank also gets TFDP_RUN_STATUS, a temporary folder made at the start,")
     print("# and TFDP_SECRET, by which they know each other.")
     lines = []
     for rank in range(options.processes):
-        added = rank_environment(ports, rank, options.devices_per_process)
+        added = rank_environment(ports, rank, options.devices_per_process, gpus=gpus[rank])
         lines.append(["env", *(f"{name}={value}" for name, value in sorted(added.items()))])
         lines[-1] += command
     if mpi is not None:
@@ -74,6 +81,7 @@ def _run(
     reserved: ReservedPorts,
     environ: Mapping[str, str],
     mpi: Launcher | None,
+    gpus: Sequence[str | None],
 ) -> int:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
@@ -87,9 +95,9 @@ def _run(
         shared = secret.made()
         added = [
             rank_environment(
-                reserved.ports, rank, options.devices_per_process, folder, secret=shared
+                reserved.ports, rank, options.devices_per_process, folder, secret=shared, gpus=own
             )
-            for rank in range(options.processes)
+            for rank, own in enumerate(gpus)
         ]
         reserved.release()
         started: list[RankProcess] = []  # the ranks, and MPI's launcher

@@ -58,6 +58,13 @@ class RunOptions:
         example="1",
         metavar="D",
     )
+    gpus_per_process: int | None = option(
+        None,
+        "give each rank K of the visible GPUs; by default as many as all can have alike",
+        at_least=1,
+        example="1",
+        metavar="K",
+    )
     log_dir: pathlib.Path | None = option(
         None,
         "write rank-0.log, rank-1.log, ... there; logs of an earlier run move to DIR/earlier-1, "

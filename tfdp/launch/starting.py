@@ -12,6 +12,7 @@ from types import TracebackType
 from tfdp import machine
 from tfdp.cluster.run_status import STATUS_VARIABLE
 from tfdp.cluster.secret import VARIABLE as SECRET_VARIABLE
+from tfdp.gpus import VISIBLE
 
 LOOPBACK = "127.0.0.1"
 
@@ -128,6 +129,7 @@ def rank_environment(
     status_folder: str | None = None,
     environ: Mapping[str, str] = os.environ,
     secret: str | None = None,
+    gpus: str | None = None,
 ) -> dict[str, str]:
     """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
@@ -141,6 +143,7 @@ def rank_environment(
       status_folder: The folder where the strategy marks that it was made.
       environ: The launcher's environment.
       secret: The secret of the ranks of this run, in place of one that the user has set.
+      gpus: The GPUs of this rank for `CUDA_VISIBLE_DEVICES`, or None to leave that alone.
 
     >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
     >>> added["TF_NUM_INTEROP_THREADS"], "OMP_NUM_THREADS" in added
@@ -160,6 +163,8 @@ def rank_environment(
     added["TF_CONFIG"] = tf_config(ports, rank)
     if devices_per_process is not None:
         added[DEVICES_VARIABLE] = str(devices_per_process)
+    if gpus is not None:
+        added[VISIBLE] = gpus
     if status_folder is not None:
         added[STATUS_VARIABLE] = status_folder
     if secret is not None:
