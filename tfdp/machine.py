@@ -91,16 +91,19 @@ def _gpu_model(folder: pathlib.Path) -> str:
     return found[1].strip() if found else "unknown"
 
 
-def _version(module: str) -> str | None:
-    if importlib.util.find_spec(module) is None:
-        return None
-    found = map(_installed, _DISTRIBUTIONS.get(module, (module,)))
-    return next(filter(None, found), "unknown")
-
-
 def _installed(distribution: str) -> str | None:
     """Returns the version of a distribution, None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _version(module: str) -> str | None:
+    if importlib.util.find_spec(module) is None:
+        return None
+    for distribution in _DISTRIBUTIONS.get(module, (module,)):
+        found = _installed(distribution)
+        if found is not None:
+            return found
+    return "unknown"

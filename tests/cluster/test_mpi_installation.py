@@ -7,11 +7,11 @@ import pytest
 
 from tfdp.cluster import mpich_memory
 from tfdp.cluster.mpi_installation import (
-    Launcher,
     Library,
+    Mpiexec,
     check_fit,
-    find_launcher,
     find_library,
+    find_mpiexec,
 )
 from tfdp.errors import ClusterError
 
@@ -43,20 +43,20 @@ def program(tmp_path, monkeypatch):
 )
 def test_a_launcher_is_known_by_its_version(program, said, vendor):
     path = program(f"echo '{said}'")
-    assert find_launcher({"PATH": ""}) == Launcher(str(path), vendor)
+    assert find_mpiexec({"PATH": ""}) == Mpiexec(str(path), vendor)
 
 
 def test_the_launcher_beside_python_goes_before_the_path(program):
     elsewhere = program("echo '(Open MPI)'", "elsewhere")
     environ = {"PATH": str(elsewhere.parent)}
-    assert find_launcher(environ) == Launcher(str(elsewhere), "Open MPI")
+    assert find_mpiexec(environ) == Mpiexec(str(elsewhere), "Open MPI")
     beside = program("echo HYDRA")
-    assert find_launcher(environ) == Launcher(str(beside), "MPICH")
+    assert find_mpiexec(environ) == Mpiexec(str(beside), "MPICH")
 
 
 def test_without_a_launcher_the_error_says_what_to_install(program, tmp_path):
     with pytest.raises(ClusterError) as error:
-        find_launcher({"PATH": str(tmp_path)})
+        find_mpiexec({"PATH": str(tmp_path)})
     for part in ("`mpiexec` must be", f"{tmp_path}/bin/mpiexec", "pip install mpich", "module"):
         assert part in str(error.value)
 
@@ -64,7 +64,7 @@ def test_without_a_launcher_the_error_says_what_to_install(program, tmp_path):
 def test_a_launcher_of_another_kind_is_refused_with_what_it_says(program):
     path = program("echo mpiexec of PBS")
     with pytest.raises(ClusterError) as error:
-        find_launcher({"PATH": ""})
+        find_mpiexec({"PATH": ""})
     for part in ("must be that of MPICH, Intel MPI or Open MPI", str(path), "mpiexec of PBS"):
         assert part in str(error.value)
 
@@ -101,7 +101,7 @@ def test_a_python_without_mpi_is_named_with_its_error_and_the_fix(program, said,
     ],
 )
 def test_a_library_of_another_mpi_is_refused(launcher, library, fits):
-    pair = Launcher("/opt/mpiexec", launcher), Library(library, "1.2", "4.1.2")
+    pair = Mpiexec("/opt/mpiexec", launcher), Library(library, "1.2", "4.1.2")
     if fits:
         check_fit(*pair)
         return

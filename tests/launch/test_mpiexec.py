@@ -12,7 +12,7 @@ import textwrap
 import pytest
 
 from tfdp import launch
-from tfdp.cluster.mpi_installation import Launcher
+from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.launch import launcher, mpiexec
 from tfdp.launch.run_options import RunOptions
 
@@ -169,8 +169,8 @@ def open_mpi(tmp_path, monkeypatch):
     path = tmp_path / "mpiexec"
     path.write_text(OPEN_MPI)
     path.chmod(0o755)
-    found = Launcher(str(path), "Open MPI")
-    monkeypatch.setattr(launcher, "fitting_launcher", lambda command, environ: found)
+    found = Mpiexec(str(path), "Open MPI")
+    monkeypatch.setattr(launcher, "fitting_mpiexec", lambda command, environ: found)
     return path
 
 
@@ -203,7 +203,7 @@ def test_a_launcher_that_starts_no_rank_is_named_with_what_it_said(open_mpi, cap
 
 @pytest.mark.parametrize("vendor", ["MPICH", "Intel MPI"])
 def test_the_launchers_of_one_family_get_the_same_words(vendor):
-    found = mpiexec.words(Launcher("mpiexec", vendor), 3, "/folder", ["/bin/true", "-n"])
+    found = mpiexec.words(Mpiexec("mpiexec", vendor), 3, "/folder", ["/bin/true", "-n"])
     assert found[:7] == [
         *("mpiexec", "-disable-auto-cleanup", "-launcher", "fork", "-hosts", "localhost"),
         "-n",

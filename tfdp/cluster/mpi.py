@@ -74,16 +74,6 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
     return Cluster(rank, size, coordinator, source=source)
 
 
-def rank(environ: Mapping[str, str]) -> int | None:
-    """This process' rank among those that MPI's launcher started, or None if it is none of them.
-
-    >>> rank({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
-    1
-    """
-    names = _variables(environ)
-    return None if names is None else integer(environ, names.rank)
-
-
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment without what MPI's launcher tells a process of its place.
 
@@ -97,6 +87,16 @@ def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if not name.startswith(_OF_A_PLACE) or name.startswith("PMIX_MCA_")  # a user's settings
     }
+
+
+def rank(environ: Mapping[str, str]) -> int | None:
+    """This process' rank among those that MPI's launcher started, or None if it is none of them.
+
+    >>> rank({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    1
+    """
+    names = _variables(environ)
+    return None if names is None else integer(environ, names.rank)
 
 
 def _variables(environ: Mapping[str, str]) -> _Variables | None:

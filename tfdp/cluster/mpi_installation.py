@@ -49,7 +49,7 @@ MPI.Finalize()
 
 
 @dataclasses.dataclass(frozen=True)
-class Launcher:
+class Mpiexec:
     """The installed program that starts MPI's ranks.
 
     Args:
@@ -76,7 +76,7 @@ class Library:
     mpi4py: str
 
 
-def find_launcher(environ: Mapping[str, str] = os.environ) -> Launcher:
+def find_mpiexec(environ: Mapping[str, str] = os.environ) -> Mpiexec:
     """Returns the `mpiexec` beside this Python, or else the first on the PATH.
 
     Raises:
@@ -93,7 +93,7 @@ def find_launcher(environ: Mapping[str, str] = os.environ) -> Launcher:
     said = _said([path, "--version"], environ)
     for words, vendor in _VENDORS:
         if words in said:
-            return Launcher(path, vendor)
+            return Mpiexec(path, vendor)
     raise ClusterError(
         f"`mpiexec` must be that of MPICH, Intel MPI or Open MPI; received {path}, whose "
         f"`--version` says {said.strip()[:200]!r}; put one of these first on the PATH, or do "
@@ -139,7 +139,7 @@ def thread_level(
     return next((word for word in reversed(words) if word.startswith("MPI_THREAD_")), None)
 
 
-def check_fit(launcher: Launcher, library: Library) -> None:
+def check_fit(launcher: Mpiexec, library: Library) -> None:
     """Checks that ranks which the launcher starts can find each other through the library.
 
     MPICH and Intel MPI have one binary interface and speak one protocol with their launchers; Open
@@ -148,7 +148,7 @@ def check_fit(launcher: Launcher, library: Library) -> None:
     Raises:
       ClusterError: One of the two is Open MPI's and the other is not.
 
-    >>> check_fit(Launcher("/usr/bin/mpiexec", "MPICH"), Library("Open MPI", "5.0.11", "4.1.2"))
+    >>> check_fit(Mpiexec("/usr/bin/mpiexec", "MPICH"), Library("Open MPI", "5.0.11", "4.1.2"))
     Traceback (most recent call last):
         ...
     tfdp.errors.ClusterError: mpi4py must run on the MPI of `mpiexec`; received Open MPI 5.0.11 ...

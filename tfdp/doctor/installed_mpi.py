@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from tfdp.cluster.mpi import without_rank
-from tfdp.cluster.mpi_installation import check_fit, find_launcher, find_library, thread_level
+from tfdp.cluster.mpi_installation import check_fit, find_library, find_mpiexec, thread_level
 from tfdp.errors import ClusterError
 
 
@@ -20,7 +20,7 @@ def mpi_line(environ: Mapping[str, str]) -> str:
     """
     environ = without_rank(environ)
     try:
-        launcher = find_launcher(environ)
+        launcher = find_mpiexec(environ)
         library = find_library(sys.executable, environ)
         check_fit(launcher, library)
     except ClusterError as error:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tfdp.cluster import secret
 from tfdp.cluster.mpi import without_rank
-from tfdp.cluster.mpi_installation import Launcher
+from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.files import temporary_folder
 from tfdp.launch.command import resolve
 from tfdp.launch.gpu_shares import gpu_shares
-from tfdp.launch.mpiexec import environment, fitting_launcher, one_line, words
+from tfdp.launch.mpiexec import environment, fitting_mpiexec, one_line, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
 from tfdp.launch.run_options import RunOptions
@@ -44,7 +44,7 @@ def run(options: RunOptions) -> int:
     command = resolve(options.command)
     # A rank that is started here has no place among those of an `mpirun` around `tfdp run`.
     environ = without_rank(os.environ)
-    mpi = fitting_launcher(command, environ) if options.engine == "mpi" else None
+    mpi = fitting_mpiexec(command, environ) if options.engine == "mpi" else None
     gpus = gpu_shares(options, environ)
     with ReservedPorts(options.processes) as reserved:
         if options.dry_run:
@@ -57,7 +57,7 @@ def _print_plan(
     options: RunOptions,
     command: Sequence[str],
     ports: Sequence[int],
-    mpi: Launcher | None,
+    mpi: Mpiexec | None,
     gpus: Sequence[str | None],
 ) -> None:
     """Prints for each rank the line that a shell would run; under MPI one line for all."""
@@ -80,7 +80,7 @@ def _run(
     command: Sequence[str],
     reserved: ReservedPorts,
     environ: Mapping[str, str],
-    mpi: Launcher | None,
+    mpi: Mpiexec | None,
     gpus: Sequence[str | None],
 ) -> int:
     with contextlib.ExitStack() as stack:
@@ -140,7 +140,7 @@ def _starting(
     command: Sequence[str],
     added: Sequence[Mapping[str, str]],
     environ: Mapping[str, str],
-    mpi: Launcher | None,
+    mpi: Mpiexec | None,
     folder: str,
     memory: str,
 ) -> Iterator[RankProcess]:

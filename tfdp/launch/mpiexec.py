@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 
 from tfdp.cluster.mpi_installation import (
     OPEN_MPI,
-    Launcher,
+    Mpiexec,
     check_fit,
-    find_launcher,
     find_library,
+    find_mpiexec,
 )
 from tfdp.launch.rank_process import supervised
 
@@ -36,7 +36,7 @@ _SHARED_MEMORY = ("OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backi
 _PYTHON = re.compile(r"python[0-9.]*$")
 
 
-def fitting_launcher(command: Sequence[str], environ: Mapping[str, str]) -> Launcher:
+def fitting_mpiexec(command: Sequence[str], environ: Mapping[str, str]) -> Mpiexec:
     """Returns the launcher of the installed MPI, once it is known that the ranks can use it.
 
     mpi4py is looked for in the command's Python, and in this one for any other program.
@@ -44,7 +44,7 @@ def fitting_launcher(command: Sequence[str], environ: Mapping[str, str]) -> Laun
     Raises:
       ClusterError: There is no launcher, or the ranks' mpi4py is missing or of another MPI.
     """
-    launcher = find_launcher(environ)
+    launcher = find_mpiexec(environ)
     python = command[0] if _PYTHON.search(command[0]) else sys.executable
     check_fit(launcher, find_library(python, environ))
     return launcher
@@ -60,10 +60,10 @@ def environment(environ: Mapping[str, str], memory: str) -> dict[str, str]:
     return {**_DEFAULTS, **dict.fromkeys(_SHARED_MEMORY, memory), **environ}
 
 
-def options(launcher: Launcher, processes: int) -> list[str]:
+def options(launcher: Mpiexec, processes: int) -> list[str]:
     """Returns the words for N ranks on this host, also inside a job of many hosts.
 
-    >>> options(Launcher("/opt/bin/mpiexec", "MPICH"), 2)
+    >>> options(Mpiexec("/opt/bin/mpiexec", "MPICH"), 2)
     ['/opt/bin/mpiexec', '-disable-auto-cleanup', '-launcher', 'fork', '-hosts', 'localhost']
     """
     if launcher.vendor != OPEN_MPI:
@@ -74,7 +74,7 @@ def options(launcher: Launcher, processes: int) -> list[str]:
     return [launcher.path, "--enable-recovery", *as_root, *here]
 
 
-def words(launcher: Launcher, processes: int, folder: str, command: Sequence[str]) -> list[str]:
+def words(launcher: Mpiexec, processes: int, folder: str, command: Sequence[str]) -> list[str]:
     """Returns the whole command of the launcher.
 
     Args:
@@ -88,7 +88,7 @@ def words(launcher: Launcher, processes: int, folder: str, command: Sequence[str
     return [*options(launcher, processes), *ranks]
 
 
-def one_line(launcher: Launcher, rank_words: Sequence[Sequence[str]]) -> list[str]:
+def one_line(launcher: Mpiexec, rank_words: Sequence[Sequence[str]]) -> list[str]:
     """Returns a command that starts each rank without a supervisor, by words of its own."""
     found = options(launcher, len(rank_words))
     for number, each in enumerate(rank_words):
