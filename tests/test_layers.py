@@ -14,6 +14,7 @@ LAYERS = {
     "command_line": 0,
     "errors": 0,
     "files": 0,
+    "gpus": 0,
     "machine": 0,
     "shares": 0,
     "stragglers": 0,

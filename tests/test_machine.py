@@ -33,3 +33,22 @@ def test_the_processor_has_the_kernel_s_name(text, name, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_CPU_INFO", path)
     found = machine.cpu_model()
     assert found == name if name else found != ""
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_for_cpus"),
+    [
+        (["tensorflow-cpu"], True),
+        (["tensorflow"], False),
+        (["tensorflow", "tensorflow-cpu"], False),
+        ([], False),
+    ],
+)
+def test_the_build_of_tensorflow_is_that_which_is_installed(monkeypatch, installed, is_for_cpus):
+    def version(name):
+        if name in installed:
+            return "2.21.0"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert machine.tensorflow_is_for_cpus() == is_for_cpus

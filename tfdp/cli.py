@@ -117,8 +117,8 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
         RunOptions,
         _run,
         help="start a training script in N processes on this host",
-        usage="%(prog)s -n N [--devices-per-process D] [--log-dir DIR] [--timeout S] [--dry-run] "
-        "[--] COMMAND [ARG ...]",
+        usage="%(prog)s -n N [--engine E] [--devices-per-process D] [--gpus-per-process K] "
+        "[--log-dir DIR] [--timeout S] [--dry-run] [--] COMMAND [ARG ...]",
         description="Starts COMMAND in N processes on this host, as one cluster: every process "
         "gets its TF_CONFIG and its share of the cores. Output lines begin with the rank. If one "
         "rank fails, the others are ended, and the first failure is reported last.",
@@ -128,14 +128,19 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
 
 def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
     from tfdp import launch
+    from tfdp.errors import ClusterError
     from tfdp.launch.command import CommandError
+    from tfdp.launch.gpu_shares import TooFewGPUsError
 
     try:
         return launch.run(options)
     except CommandError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:  # a folder that cannot be written, no free port, no more processes
+    except TooFewGPUsError as error:
+        parser.error(str(error))
+    # A folder that cannot be written, no free port, no more processes; no MPI that fits.
+    except (OSError, ClusterError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
 

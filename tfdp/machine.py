@@ -74,6 +74,12 @@ def gpus() -> list[str]:
     return [_gpu_model(folder) for folder in folders]
 
 
+def tensorflow_is_for_cpus() -> bool:
+    """Returns whether the installed TensorFlow is the build that uses no GPU."""
+    installed = {name for name in _DISTRIBUTIONS["tensorflow"] if _installed(name)}
+    return bool(installed) and all(name.endswith("-cpu") for name in installed)
+
+
 def short_device_name(device: str) -> str:
     """Returns a device's name without its process.
 
@@ -91,14 +97,21 @@ def _gpu_model(folder: pathlib.Path) -> str:
     return found[1].strip() if found else "unknown"
 
 
+def _installed(distribution: str) -> str | None:
+    """Returns the version of a distribution, None if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _version(module: str) -> str | None:
     if importlib.util.find_spec(module) is None:
         return None
     for distribution in _DISTRIBUTIONS.get(module, (module,)):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        found = _installed(distribution)
+        if found is not None:
+            return found
     return "unknown"
 
 

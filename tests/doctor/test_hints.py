@@ -128,9 +128,9 @@ def test_hidden_gpus_are_named_with_the_variable():
 
 
 def test_ranks_on_one_gpu_are_named():
-    ranks = [healthy(rank, 2, devices=["GPU:0"], gpus=2) for rank in range(2)]
-    assert "GPUs of its own" in the_hint(*ranks).text
-    assert hints([with_environment(f, CUDA_VISIBLE_DEVICES=str(f.rank)) for f in ranks]) == []
+    ranks = [healthy(rank, 2, devices=["GPU:0"], gpus=2, own_gpus=["1"]) for rank in range(2)]
+    assert "several ranks of one host use GPU 1." in the_hint(*ranks).text
+    assert hints([dataclasses.replace(f, own_gpus=[str(f.rank)]) for f in ranks]) == []
 
 
 def test_another_keras_backend_is_named():

@@ -40,3 +40,10 @@ def test_a_cluster_whose_ranks_choose_their_ports_says_so():
     lines = cluster_lines(Cluster(0, 3, "a:2000", source="Slurm (SLURM_PROCID)"))
     assert "3 processes, this is rank 0; read from Slurm (SLURM_PROCID)" in lines[0]
     assert "rank 0 at a:2000, the others at ports that they choose" in lines[1]
+
+
+def test_the_gpus_of_each_rank_are_shown():
+    ranks = [Facts(rank=0, own_gpus=["0", "1"]), Facts(rank=1, own_gpus=["6", "7"])]
+    lines = rank_lines(ranks, [None, None], megabytes=16)
+    assert "(GPUs as CUDA_VISIBLE_DEVICES names them: rank 0 has 0,1; rank 1 has 6,7)" in lines
+    assert not any("GPUs" in line for line in rank_lines(RANKS, [None, None], megabytes=16))

@@ -76,7 +76,7 @@ def passed_on():
 
     def pass_on(sink, log=None):
         source, end = os.pipe()
-        stream = RankStream(1, source, sink, sink.stdout, log)
+        stream = RankStream("1", source, sink, sink.stdout, log)
         stream.start()
         with open(end, "wb") as rank:
             writer = threading.Thread(target=rank.writelines, args=([b"%s\n" % x for x in LINES],))

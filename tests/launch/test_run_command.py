@@ -40,6 +40,7 @@ def test_options_after_the_command_are_its_own(received, words, command):
         (["-n", "-1", "train.py"], "received -1;", "do `-n 2`"),
         (["-n", "2"], "received none;", "do `tfdp run -n 2 train.py`"),
         (["-n", "2", "--"], "received none;", "do `tfdp run -n 2 train.py`"),
+        (["-n", "2", "--engine", "gloo", "x"], "received 'gloo';", "`--engine auto`"),
         (["-n", "2", "--timeout", "0", "x"], "received 0;", "`--timeout 3600`"),
         (["-n", "2", "--timeout", "nan", "x"], "received nan;", "`--timeout 3600`"),
         (
@@ -76,6 +77,16 @@ def test_what_the_system_does_not_give_is_named_with_its_option(capfd, words, sa
     assert words[-1] in message
     assert said in message
     assert remedy in message
+
+
+def test_without_mpi_nothing_is_started_and_the_fix_is_said(capfd, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "train.py").touch()
+    assert cli.main(["run", "-n", "2", "--engine", "mpi", str(tmp_path / "train.py")]) == 1
+    said = capfd.readouterr()
+    assert said.err.startswith("tfdp run: error: `mpiexec` must be beside Python or on the PATH")
+    assert said.out == ""
 
 
 def test_the_number_of_ranks_is_required(capsys):

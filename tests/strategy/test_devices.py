@@ -74,3 +74,66 @@ def test_devices_of_two_kinds_are_refused(monkeypatch):
     _with_devices(monkeypatch, "CPU:0", "GPU:0")
     with pytest.raises(ValueError, match=r"must be of one kind.*CPU and GPU"):
         devices.resolve(["CPU:0", "GPU:0"])
+
+
+MPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+SRUN = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_STEP_GPUS": "4,5,6,7",
+}
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Four GPUs that are not there; a function that returns the numbers of those left visible."""
+    present = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(4)]
+    visible = [*present]
+
+    def set_visible(chosen, kind):
+        visible[:] = chosen
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: present)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [*visible])
+    monkeypatch.setattr(tf.config, "set_visible_devices", set_visible)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def left(**environ):
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        assert devices.count(None) == devices.count(None) == len(visible)
+        return [int(gpu.name[-1]) for gpu in visible]
+
+    left.hide = lambda: visible.pop(0)
+    return left
+
+
+@pytest.mark.parametrize(
+    ("environ", "own"),
+    [
+        ({}, [0, 1, 2, 3]),
+        (MPI, [2, 3]),
+        (SRUN | {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [2, 3]),  # the step's, not the task's
+        (SRUN | {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_STEP_GPUS": "0,1"}, [0, 1, 2, 3]),
+        (MPI | {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, [0, 1, 2, 3]),  # chosen for this rank
+        (MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "5"}, [0, 1, 2, 3]),
+        (MPI | {"TFDP_RUN_STATUS": "/tmp/x"}, [0, 1, 2, 3]),
+    ],
+)
+def test_ranks_of_one_host_take_gpus_of_their_own_where_nobody_chose(gpus, environ, own):
+    assert gpus(**environ) == own
+
+
+def test_gpus_that_the_program_has_chosen_are_kept(gpus):
+    gpus.hide()
+    assert gpus(**MPI) == [1, 2, 3]
+
+
+def test_own_gpus_must_be_known_before_tensorflow_is_used(gpus, monkeypatch):
+    def refuse(chosen, kind):
+        raise RuntimeError("Visible devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(tf.config, "set_visible_devices", refuse)
+    with pytest.raises(ValueError, match=r"local rank 1 must be known before .* first thing after"):
+        gpus(**MPI)

@@ -37,6 +37,8 @@ _KINDS = (
     _Variables("PMIX_RANK", None, (), None),
 )
 
+_OF_A_PLACE = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+
 # `mpirun` sets one of these, `srun` neither. Inside a Slurm job `mpirun` starts its daemons by
 # `srun`, and the ranks inherit the variables of that other step.
 _SET_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS")
@@ -70,6 +72,21 @@ def detect(environ: Mapping[str, str]) -> Cluster | None:
         return Cluster.single(source)
     coordinator = chosen_coordinator(environ, rank) or _coordinator(environ, names, rank, size)
     return Cluster(rank, size, coordinator, source=source)
+
+
+def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment without what MPI's launcher tells a process of its place.
+
+    A program that was started by `mpirun` needs it for the ranks that it starts itself.
+
+    >>> without_rank({"PMI_RANK": "1", "PMI_SIZE": "2", "HOME": "/root"})
+    {'HOME': '/root'}
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_OF_A_PLACE) or name.startswith("PMIX_MCA_")  # a user's settings
+    }
 
 
 def rank(environ: Mapping[str, str]) -> int | None:

@@ -9,6 +9,7 @@ import socket
 import sys
 from typing import Any
 
+from tfdp.cluster import mpich_memory
 from tfdp.cluster.spec import join_address
 
 _to_finalize: list[Any] = []
@@ -40,6 +41,7 @@ def connect(open_mpi: bool | None) -> tuple[Any, str]:
         return None, f"mpi4py runs on {vendor}, which is not the launcher's MPI"
     if not mpi.Is_initialized():
         mpi.Init_thread()
+    mpich_memory.remove_names()
     if ours:
         _to_finalize.append(mpi)
         atexit.register(_finalize)

@@ -15,6 +15,7 @@ from tfdp.doctor import facts as facts_
 from tfdp.doctor.doctor_options import DoctorOptions
 from tfdp.doctor.facts import Facts, Measurement
 from tfdp.doctor.hints import described, hints
+from tfdp.doctor.installed_mpi import mpi_line
 from tfdp.doctor.report import cluster_lines, rank_lines, versions_line
 from tfdp.errors import ClusterError
 
@@ -37,7 +38,7 @@ def run(options: DoctorOptions) -> int:
         _print([versions_line(machine.versions())])
         return _failed(str(error))
     if found.rank == 0:
-        _print([versions_line(machine.versions())])
+        _print([versions_line(machine.versions()), mpi_line(os.environ)])
     # TensorFlow reads these when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -64,7 +65,11 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
         timeout_seconds=options.timeout_seconds, startup_timeout_seconds=options.timeout_seconds
     )
     own = facts_.here(
-        found.rank, strategy.extended.worker_devices, tf.test.is_built_with_cuda(), environment
+        found.rank,
+        strategy.extended.worker_devices,
+        [int(gpu.name.split(":")[-1]) for gpu in tf.config.get_visible_devices("GPU")],
+        tf.test.is_built_with_cuda(),
+        environment,
     )
     ranks = [Facts.from_json(value) for value in _of_all(strategy, "facts", own.to_json())]
     measured: list[Measurement | None] = [None] * len(ranks)

@@ -34,6 +34,7 @@ class Facts:
       cores: The numbers of the cores that it may use.
       devices: The devices of its replicas, such as `CPU:0`.
       gpus: The number of the host's GPUs that NVIDIA's driver shows to it.
+      own_gpus: The GPUs that it may use, as `CUDA_VISIBLE_DEVICES` names them.
       built_with_cuda: Whether its TensorFlow can use GPUs.
       environment: The variables of :data:`VARIABLES` that are set.
     """
@@ -45,6 +46,7 @@ class Facts:
     cores: Sequence[int] = (0,)
     devices: Sequence[str] = ("CPU:0",)
     gpus: int = 0
+    own_gpus: Sequence[str] = ()
     built_with_cuda: bool = False
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -81,12 +83,19 @@ class Measurement:
     right: bool | None = None
 
 
-def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: Any) -> Facts:
+def here(
+    rank: int,
+    devices: Sequence[str],
+    own_gpus: Sequence[int],
+    built_with_cuda: bool,
+    environment: Any,
+) -> Facts:
     """Returns the facts of this process.
 
     Args:
       rank: The rank of this process.
       devices: The devices of its replicas, with their full names or short ones.
+      own_gpus: The numbers of its GPUs, among those that CUDA shows to it.
       built_with_cuda: Whether TensorFlow can use GPUs.
       environment: The variables of :data:`VARIABLES` that the user has set.
     """
@@ -98,9 +107,20 @@ def here(rank: int, devices: Sequence[str], built_with_cuda: bool, environment: 
         cores=machine.cores(),
         devices=[machine.short_device_name(device) for device in devices],
         gpus=len(machine.gpus()),
+        own_gpus=gpu_names(own_gpus, environment),
         built_with_cuda=built_with_cuda,
         environment=environment,
     )
+
+
+def gpu_names(numbers: Sequence[int], environ: Mapping[str, str]) -> list[str]:
+    """Returns the names by which `CUDA_VISIBLE_DEVICES` has the GPUs that CUDA shows.
+
+    >>> gpu_names([1], {"CUDA_VISIBLE_DEVICES": "4,6"}), gpu_names([1], {})
+    (['6'], ['1'])
+    """
+    given = environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(number) if given is None else given.split(",")[number] for number in numbers]
 
 
 def chosen(environ: Mapping[str, str]) -> dict[str, str]:

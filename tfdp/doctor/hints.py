@@ -143,12 +143,14 @@ def _of_host(neighbours: Sequence[Facts]) -> Iterator[str]:
             f"`export TF_NUM_INTRAOP_THREADS={share} OMP_NUM_THREADS={share}`, or bind each rank "
             "to cores of its own; `tfdp run` sets both for its ranks."
         )
-    visible = [facts.environment.get("CUDA_VISIBLE_DEVICES") for facts in neighbours]
-    if all(facts.uses_gpu for facts in neighbours) and len(set(visible)) < len(visible):
+    used = [gpu for facts in neighbours for gpu in facts.own_gpus]
+    shared = sorted({gpu for gpu in used if used.count(gpu) > 1})
+    if all(facts.uses_gpu for facts in neighbours) and shared:
         yield (
-            "Each rank should have GPUs of its own, but several ranks of one host have "
-            f"CUDA_VISIBLE_DEVICES={visible[0] or ''}, and so use the same. Set it for each rank: "
-            "to its local rank where a rank has one GPU."
+            "Each rank should have GPUs of its own, but several ranks of one host use "
+            f"{', '.join(f'GPU {gpu}' for gpu in shared)}. Start them with `tfdp run`, `srun` or "
+            "`mpirun`, or set CUDA_VISIBLE_DEVICES for each rank: to its local rank where a rank "
+            "has one GPU."
         )
 
 

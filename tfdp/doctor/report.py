@@ -53,6 +53,7 @@ def rank_lines(
       megabytes: The size of the large all-reduce.
     """
     replicas = sum(len(facts.devices) for facts in ranks)
+    own = [f"rank {facts.rank} has {','.join(facts.own_gpus)}" for facts in ranks if facts.own_gpus]
     head = ["rank", "host", "pid", "devices", "cores", "trip ms", "4 B ms"]
     head += [f"{megabytes} MB ms", "GB/s", "result"]
     rows = [head]
@@ -65,6 +66,8 @@ def rank_lines(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in rows
     ]
+    if own:
+        lines.append(f"(GPUs as CUDA_VISIBLE_DEVICES names them: {'; '.join(own)})")
     if replicas > 1:
         lines += [
             f"(medians in ms: a message to all ranks, by rank 0; all-reduces over {replicas}",

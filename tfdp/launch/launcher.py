@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfdp.cluster import secret
+from tfdp.cluster.mpi import without_rank
+from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
 from tfdp.files import temporary_folder
 from tfdp.launch.command import resolve
-from tfdp.launch.output import RankStream, Sink, open_logs
+from tfdp.launch.gpu_shares import gpu_shares
+from tfdp.launch.mpiexec import environment, fitting_mpiexec, one_line, words
+from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
+from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
 from tfdp.launch.run_options import RunOptions
-from tfdp.launch.starting import RankProcess, ReservedPorts, rank_environment
+from tfdp.launch.starting import ReservedPorts, rank_environment
 from tfdp.launch.supervision import ReceivedSignals, Supervisor
 from tfdp.launch.verdict import Failure, verdict
+
+_IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
 
 
 def run(options: RunOptions) -> int:
@@ -29,30 +37,56 @@ def run(options: RunOptions) -> int:
 
     Raises:
       CommandError: There is no such command; nothing was started.
+      TooFewGPUsError: There are fewer GPUs than the ranks need.
+      ClusterError: MPI is to start the ranks, and is not installed as that needs.
       OSError: A folder cannot be written, or the system gives no process or port.
     """
     command = resolve(options.command)
+    # A rank that is started here has no place among those of an `mpirun` around `tfdp run`.
+    environ = without_rank(os.environ)
+    mpi = fitting_mpiexec(command, environ) if options.engine == "mpi" else None
+    gpus = gpu_shares(options, environ)
     with ReservedPorts(options.processes) as reserved:
         if options.dry_run:
-            _print_plan(options, command, reserved.ports)
+            _print_plan(options, command, reserved.ports, mpi, gpus)
             return 0
-        return _run(options, command, reserved)
+        return _run(options, command, reserved, environ, mpi, gpus)
 
 
-def _print_plan(options: RunOptions, command: Sequence[str], ports: Sequence[int]) -> None:
-    """Prints for each rank the line that a shell would run."""
+def _print_plan(
+    options: RunOptions,
+    command: Sequence[str],
+    ports: Sequence[int],
+    mpi: Mpiexec | None,
+    gpus: Sequence[str | None],
+) -> None:
+    """Prints for each rank the line that a shell would run; under MPI one line for all."""
     print("# Each rank also gets TFDP_RUN_STATUS, a temporary folder made at the start,")
     print("# and TFDP_SECRET, by which they know each other.")
+    lines = []
     for rank in range(options.processes):
-        added = rank_environment(ports, rank, options.devices_per_process)
-        words = ["env", *(f"{name}={value}" for name, value in sorted(added.items())), *command]
-        print(f"# rank {rank}\n{shlex.join(words)}")
+        added = rank_environment(ports, rank, options.devices_per_process, gpus=gpus[rank])
+        lines.append(["env", *(f"{name}={value}" for name, value in sorted(added.items()))])
+        lines[-1] += command
+    if mpi is not None:
+        print(f"# all ranks\n{shlex.join(one_line(mpi, lines))}")
+        return
+    for rank, line in enumerate(lines):
+        print(f"# rank {rank}\n{shlex.join(line)}")
 
 
-def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -> int:
-    ranks: list[RankProcess] = []
+def _run(
+    options: RunOptions,
+    command: Sequence[str],
+    reserved: ReservedPorts,
+    environ: Mapping[str, str],
+    mpi: Mpiexec | None,
+    gpus: Sequence[str | None],
+) -> int:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
+        in_memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+        memory = stack.enter_context(temporary_folder(in_memory)) if mpi is not None else ""
         received = stack.enter_context(ReceivedSignals())
         sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
         logs = [] if options.log_dir is None else open_logs(options.log_dir, options.processes)
@@ -61,46 +95,78 @@ def _run(options: RunOptions, command: Sequence[str], reserved: ReservedPorts) -
         shared = secret.made()
         added = [
             rank_environment(
-                reserved.ports, rank, options.devices_per_process, folder, secret=shared
+                reserved.ports, rank, options.devices_per_process, folder, secret=shared, gpus=own
             )
-            for rank in range(options.processes)
+            for rank, own in enumerate(gpus)
         ]
         reserved.release()
-        streams: list[RankStream] = []  # each rank's standard output and standard error
-        for rank in range(options.processes):
-            log = logs[rank] if logs else None
-            try:
-                ranks.append(RankProcess(rank, command, {**os.environ, **added[rank]}))
-                stack.callback(ranks[-1].close)
-                for source, target in (
-                    (ranks[-1].stdout, sink.stdout),
-                    (ranks[-1].stderr, sink.stderr),
-                ):
-                    streams.append(RankStream(rank, source, sink, target, log))
-                    streams[-1].start()
-            except (OSError, RuntimeError) as error:  # no more processes, files or threads
-                raise _too_many(options, rank, error) from error
-        errors = streams[1::2]
+        started: list[RankProcess] = []  # the ranks, and MPI's launcher
+        streams: dict[int, tuple[RankStream, RankStream]] = {}
+        try:
+            for process in _starting(command, added, environ, mpi, folder, memory):
+                started.append(process)
+                stack.callback(process.close)
+                streams[process.rank] = _shown(process, sink, logs)
+        except (OSError, RuntimeError) as error:  # no more processes, files or threads
+            raise _too_many(options, len(started), error) from error
 
-        def describe(rank: RankProcess) -> Failure:
-            assert rank.returncode is not None
-            return Failure(rank.rank, rank.returncode, rank.ended_at, errors[rank.rank].said())
+        def describe(process: RankProcess) -> Failure:
+            assert process.returncode is not None
+            said = streams[process.rank][1].said()
+            return Failure(process.rank, process.returncode, process.ended_at, said)
 
         def absent(ended: Sequence[int]) -> list[int]:
             without = ranks_without_strategy(folder, options.processes)
             waits = set(ranks_that_wait(folder, options.processes)) - set(ended)
             return [rank for rank in ended if rank in without] if waits else []
 
-        supervisor = Supervisor(ranks, received, describe, absent, options.timeout_seconds)
-        outcome = supervisor.supervise()
-        for stream in streams:
+        ranks = started[: options.processes]
+        launcher = started[-1] if mpi is not None else None
+        limit = options.timeout_seconds
+        outcome = Supervisor(ranks, received, describe, absent, limit, launcher).supervise()
+        for stream in itertools.chain(*streams.values()):
             stream.finish()
         failures = {rank.rank: describe(rank) for rank in ranks if rank.failed}
+        if launcher is not None and outcome.launcher_first:
+            failures[MPI_LAUNCHER] = describe(launcher)
         configs = [each["TF_CONFIG"] for each in added]
         code, message = verdict(options, outcome, failures, folder, configs)
         if message:
             sink.write(sink.stderr, [f"tfdp run: {message}\n".encode(errors="backslashreplace")])
     return code
+
+
+def _starting(
+    command: Sequence[str],
+    added: Sequence[Mapping[str, str]],
+    environ: Mapping[str, str],
+    mpi: Mpiexec | None,
+    folder: str,
+    memory: str,
+) -> Iterator[RankProcess]:
+    """Yields each rank when it is started; under MPI when it is expected, and then the launcher."""
+    for rank, own in enumerate(added):
+        if mpi is None:
+            yield start(rank, command, {**environ, **own})
+        else:
+            yield expect(rank, folder, own)
+    if mpi is not None:
+        all_ranks = words(mpi, len(added), folder, command)
+        yield start(MPI_LAUNCHER, all_ranks, environment(environ, memory))
+
+
+def _shown(
+    process: RankProcess, sink: Sink, logs: Sequence[Outlet]
+) -> tuple[RankStream, RankStream]:
+    """Begins to pass on a process' standard output and standard error."""
+    of_rank = process.rank != MPI_LAUNCHER
+    label = str(process.rank) if of_rank else "mpiexec"
+    log = logs[process.rank] if logs and of_rank else None
+    output = RankStream(label, process.stdout, sink, sink.stdout, log)
+    errors = RankStream(label, process.stderr, sink, sink.stderr, log)
+    output.start()
+    errors.start()
+    return output, errors
 
 
 def _too_many(options: RunOptions, rank: int, error: Exception) -> OSError:

@@ -194,7 +194,7 @@ class RankStream(threading.Thread):
     """A thread that passes on one stream of one rank, until the stream ends.
 
     Args:
-      rank: The rank, which is the prefix of each line.
+      label: The prefix of each line: the rank, or "mpiexec".
       source: The descriptor to read.
       sink: The sink that takes the lines.
       target: The stream of the sink that the lines go to.
@@ -203,15 +203,15 @@ class RankStream(threading.Thread):
 
     def __init__(
         self,
-        rank: int,
+        label: str,
         source: int,
         sink: Sink,
         target: Outlet,
         log: Outlet | None,
     ) -> None:
-        super().__init__(name=f"rank {rank} output", daemon=True)
+        super().__init__(name=f"output of {label}", daemon=True)
         self.last_lines: collections.deque[bytes] = collections.deque(maxlen=KEPT_LINES)
-        self._prefix = b"[%d] " % rank
+        self._prefix = b"[%s] " % label.encode()
         self._source, self._sink, self._target = source, sink, target
         self._log = log
         self._unlogged = b""

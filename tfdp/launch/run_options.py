@@ -45,12 +45,25 @@ class RunOptions:
         flags=("COMMAND",),
         nargs=argparse.REMAINDER,
     )
+    engine: str = option(
+        "auto",
+        "what sums gradients: mpi starts the ranks by the installed mpiexec and needs mpi4py; auto "
+        "and tensorflow start them directly, for TensorFlow's own (%(default)s)",
+        choices=("auto", "tensorflow", "mpi"),
+    )
     devices_per_process: int | None = option(
         None,
         "split the CPU of each rank into D logical devices",
         at_least=1,
         example="1",
         metavar="D",
+    )
+    gpus_per_process: int | None = option(
+        None,
+        "give each rank K of the visible GPUs; by default as many as all can have alike",
+        at_least=1,
+        example="1",
+        metavar="K",
     )
     log_dir: pathlib.Path | None = option(
         None,

@@ -13,6 +13,10 @@ launcher ended in whatever way, all get SIGKILL at once. On Linux the supervisor
 orphans among the command's descendants, so that it finds even those that have left the process
 group; elsewhere only the group can be ended. If the supervisor itself is killed, the kernel kills
 the command (Linux).
+
+Under MPI it is MPI's launcher that starts the supervisor, and the rank's input and output must not
+go through that. The supervisor then takes its rank from the variable that MPI's launcher sets, and
+opens the pipes by their names.
 """
 
 from __future__ import annotations
@@ -25,7 +29,17 @@ import time
 from collections.abc import Callable, Sequence
 
 GRACE_SECONDS = 5.0
+
+# The names of a rank's pipes and of the file with its variables, behind `rank-1-`.
+PIPES = ("control", "report", "stdout", "stderr")
+ENVIRONMENT = "environment"
+
+# MPICH's launcher sends this to the ranks that live when another has ended. What becomes of them is
+# the business of `tfdp run`.
+_SENT_BY_MPI = ("SIGUSR1",)
+
 _POLL_SECONDS = 0.02
+_LOOK_SECONDS = 1.0
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <sys/prctl.h>
 
@@ -34,21 +48,51 @@ def main(arguments: Sequence[str]) -> int:
     """Supervises one command.
 
     Args:
-      arguments: The control pipe's descriptor, the report pipe's, and the command's words.
+      arguments: The control pipe's descriptor, the report pipe's, and the command's words. Under
+        MPI the folder of the named pipes and the variable of the rank stand for the descriptors.
     """
-    control, report = int(arguments[0]), int(arguments[1])
+    first, second, *words = arguments
+    control, report = (int(first), int(second)) if first.isdecimal() else _join(first, second)
     for descriptor in (control, report):
         os.set_inheritable(descriptor, False)  # the command must not have them
     woken = _wake_when_a_child_ends()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    command = _Command(arguments[2:])
+    parent = os.getppid()
+    command = _Command(words)
     os.write(report, b"started %d\n" % command.pid)
     while not command.reap():
-        for number in _orders(control, woken, None):
+        for number in _orders(control, woken, _LOOK_SECONDS):
             command.obey(number)
+        if os.getppid() != parent:  # without MPI's launcher, the rank cannot be told from a stray
+            command.obey(signal.SIGKILL)
+            return 1
     os.write(report, f"ended {command.returncode} {time.monotonic()}\n".encode())
     _end_leftovers(command, control, woken)
     return 0
+
+
+def _join(folder: str, variable: str) -> tuple[int, int]:
+    """Connects this rank of MPI to the launcher, and returns the control and the report pipe.
+
+    If the launcher is gone, an open fails and does not wait.
+    """
+    for name in _SENT_BY_MPI:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    own = os.path.join(folder, f"rank-{os.environ[variable]}-")
+    control, report, output, errors = (
+        os.open(own + name, mode | os.O_NONBLOCK)
+        for name, mode in zip(PIPES, (os.O_RDONLY, *[os.O_WRONLY] * 3), strict=True)
+    )
+    for descriptor in (control, report, output, errors):
+        os.set_blocking(descriptor, True)
+    for standard, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, errors)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    with open(own + ENVIRONMENT, "rb") as file:
+        for entry in file.read().split(b"\0"):
+            variable, _, value = os.fsdecode(entry).partition("=")
+            os.environ[variable] = value
+    return control, report
 
 
 class _Command:
@@ -117,7 +161,8 @@ def _become(words: Sequence[str]) -> None:
     try:
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would hand that on
+        # Exec would hand on what is ignored here: by Python the first two, by `_join` the last.
+        for name in ("SIGPIPE", "SIGXFSZ", *_SENT_BY_MPI):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.execv(words[0], list(words))
@@ -136,7 +181,7 @@ def _end_leftovers(command: _Command, control: int, woken: int) -> None:
     command.obey(signal.SIGKILL)
 
 
-def _orders(control: int, woken: int, seconds: float | None) -> bytes:
+def _orders(control: int, woken: int, seconds: float) -> bytes:
     """Waits for the launcher's signal numbers or a child's end; SIGKILL if the launcher is gone."""
     ready = select.select([control, woken], [], [], seconds)[0]
     if woken in ready:

@@ -1,22 +1,18 @@
-"""The start of a rank: a port, an environment, and a process under a supervisor."""
+"""What a rank is started with: a port and an environment."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from tfdp import machine
 from tfdp.cluster.run_status import STATUS_VARIABLE
 from tfdp.cluster.secret import VARIABLE as SECRET_VARIABLE
-from tfdp.launch import shim
+from tfdp.gpus import VISIBLE
 
 LOOPBACK = "127.0.0.1"
 
@@ -133,6 +129,7 @@ def rank_environment(
     status_folder: str | None = None,
     environ: Mapping[str, str] = os.environ,
     secret: str | None = None,
+    gpus: str | None = None,
 ) -> dict[str, str]:
     """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
@@ -146,6 +143,7 @@ def rank_environment(
       status_folder: The folder where the strategy marks that it was made.
       environ: The launcher's environment.
       secret: The secret of the ranks of this run, in place of one that the user has set.
+      gpus: The GPUs of this rank for `CUDA_VISIBLE_DEVICES`, or None to leave that alone.
 
     >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
     >>> added["TF_NUM_INTEROP_THREADS"], "OMP_NUM_THREADS" in added
@@ -165,104 +163,10 @@ def rank_environment(
     added["TF_CONFIG"] = tf_config(ports, rank)
     if devices_per_process is not None:
         added[DEVICES_VARIABLE] = str(devices_per_process)
+    if gpus is not None:
+        added[VISIBLE] = gpus
     if status_folder is not None:
         added[STATUS_VARIABLE] = status_folder
     if secret is not None:
         added[SECRET_VARIABLE] = secret
     return added
-
-
-class RankProcess:
-    """A started rank: its command under a supervisor, in a session of its own.
-
-    Its standard input is empty, since N processes cannot share a terminal's.
-
-    Args:
-      rank: The rank.
-      command: The program's path and its arguments.
-      environ: The whole environment.
-
-    Attributes:
-      stdout, stderr: Descriptors to read its output from.
-      report: A descriptor that becomes readable when there is news for :meth:`read_report`.
-      returncode: The exit code of the command, negative for a signal; None while it runs.
-      ended_at: When the command ended, by `time.monotonic()`.
-      finished: Whether nothing of the rank is left.
-    """
-
-    def __init__(self, rank: int, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        self.rank = rank
-        self.returncode: int | None = None
-        self.ended_at = float("inf")
-        self.finished = False
-        self._group: int | None = None
-        self._unread = b""
-        control, self._control = os.pipe()
-        self.report, report = os.pipe()
-        try:
-            self._shim = subprocess.Popen(
-                # Started as a file: it needs no package, and nothing of the user's `PYTHONPATH`.
-                [sys.executable, "-I", "-S", shim.__file__, str(control), str(report), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(environ),
-                pass_fds=(control, report),
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._control)
-            os.close(self.report)
-            raise
-        finally:
-            os.close(control)
-            os.close(report)
-        assert self._shim.stdout is not None and self._shim.stderr is not None
-        self.stdout = self._shim.stdout.fileno()
-        self.stderr = self._shim.stderr.fileno()
-
-    @property
-    def failed(self) -> bool:
-        """Whether the command ended with another exit code than 0, or by a signal."""
-        return self.returncode not in (None, 0)
-
-    def send(self, number: int) -> None:
-        """Signals the command's process group; SIGKILL reaches all its descendants."""
-        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone
-            os.write(self._control, bytes([number]))
-
-    def read_report(self, now: float) -> None:
-        """Reads the supervisor's reports, without waiting once `report` is readable.
-
-        Args:
-          now: The time of the command's end, if the supervisor was killed and reports none.
-        """
-        chunk = os.read(self.report, 512)
-        self._unread += chunk
-        *lines, self._unread = self._unread.split(b"\n")
-        for word, *values in map(bytes.split, lines):
-            if word == b"started":
-                self._group = int(values[0])
-            else:
-                self.returncode, self.ended_at = int(values[0]), float(values[1])
-        if chunk:
-            return
-        code = self._shim.wait()
-        if self.returncode is None:
-            self.returncode, self.ended_at = code or -signal.SIGKILL, now
-            self._kill_group()
-        self.finished = True
-
-    def _kill_group(self) -> None:
-        if self._group is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._group, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Ends the rank if it still runs, and waits until nothing of it is left."""
-        os.close(self._control)  # tells the supervisor to kill
-        os.close(self.report)
-        self._shim.wait()
-        for stream in (self._shim.stdout, self._shim.stderr):
-            if stream is not None:
-                stream.close()

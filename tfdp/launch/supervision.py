@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from tfdp.launch.starting import RankProcess
+from tfdp.launch.rank_process import RankProcess
 from tfdp.launch.verdict import SAME_TIME_SECONDS, Failure, Outcome
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -30,6 +30,9 @@ LOST_RANK_SECONDS = 3.0
 # 30 s for a checkpoint (Kubernetes' and Slurm's default); Ctrl-C is meant to be quick.
 _AFTER_SIGINT = ((5.0, signal.SIGTERM), (10.0, signal.SIGKILL))
 _AFTER_OTHERS = ((30.0, signal.SIGKILL),)
+
+# The steps after the end of all ranks, if MPI's launcher still runs.
+_AFTER_THE_RANKS = ((5.0, signal.SIGTERM), (10.0, signal.SIGKILL))
 
 # One Ctrl-C may reach the launcher twice, from the terminal and from a wrapper that passes it on.
 _SECOND_CTRL_C_SECONDS = 1.0
@@ -99,6 +102,7 @@ class Supervisor:
       describe: Returns what is known of a failed rank by now.
       absent: Returns those of the ranks that ended with 0 for whose strategy others wait.
       timeout_seconds: The limit of the whole run, or None.
+      launcher: MPI's launcher, if it starts the ranks.
     """
 
     def __init__(
@@ -108,11 +112,14 @@ class Supervisor:
         describe: Callable[[RankProcess], Failure],
         absent: Callable[[Sequence[int]], Sequence[int]],
         timeout_seconds: float | None,
+        launcher: RankProcess | None = None,
     ) -> None:
         self._ranks = ranks
         self._received = received
         self._describe = describe
         self._absent = absent
+        self._launcher = launcher
+        self._dismissed = launcher is None
         self._limit = time.monotonic() + (timeout_seconds or float("inf"))
         self._to_send: list[tuple[float, int]] = []  # when, which signal
         self._signal: int | None = None
@@ -123,9 +130,10 @@ class Supervisor:
         """Waits until nothing of any rank is left, and returns how the run ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._received, selectors.EVENT_READ)
-            for rank in self._ranks:
-                selector.register(rank.report, selectors.EVENT_READ, rank)
-            while not all(rank.finished for rank in self._ranks):
+            everyone = [*self._ranks, *filter(None, [self._launcher])]
+            for process in everyone:
+                selector.register(process.report, selectors.EVENT_READ, process)
+            while not all(process.finished for process in everyone):
                 wait = max(0.0, self._next_deadline() - time.monotonic())
                 for key, _ in selector.select(None if wait == float("inf") else wait):
                     if key.data is None:
@@ -148,16 +156,20 @@ class Supervisor:
     def _failure_deadline(self) -> float:
         """Returns when the other ranks are ended; by then the cause has shown itself."""
         failures = [self._describe(rank) for rank in self._ranks if rank.failed]
-        if not failures:
+        if not failures and not self._launcher_first():
             return float("inf")
-        unclear = all(failure.is_consequence for failure in failures)
-        wait = LOST_RANK_SECONDS if unclear else SAME_TIME_SECONDS
-        return min(failure.ended_at for failure in failures) + wait
+        clear = self._launcher_first() or not all(failure.is_consequence for failure in failures)
+        wait = SAME_TIME_SECONDS if clear else LOST_RANK_SECONDS
+        ends = [failure.ended_at for failure in failures]
+        ends += [self._launcher.ended_at] if self._launcher else []
+        return min(ends) + wait
 
     def _ended_well(self) -> list[int]:
         return [rank.rank for rank in self._ranks if rank.returncode == 0]
 
     def _act(self, now: float) -> None:
+        if self._launcher is not None:
+            self._mind(self._launcher, now)
         if self._outcome is None and self._state().absent:
             self._end(False, _AFTER_FAILURE)
         if self._outcome is None and now >= min(self._limit, self._failure_deadline()):
@@ -166,6 +178,42 @@ class Supervisor:
         for due in [entry for entry in self._to_send if entry[0] <= now]:
             self._to_send.remove(due)
             self._send(due[1])
+
+    def _mind(self, launcher: RankProcess, now: float) -> None:
+        """Leaves ranks that MPI's launcher no longer starts, and the launcher after its ranks."""
+        if launcher.returncode is not None:
+            for rank in self._ranks:
+                rank.let_go()
+        if not self._dismissed and self._all_finished():
+            self._dismissed = True
+            self._to_send += [(now + seconds, number) for seconds, number in _AFTER_THE_RANKS]
+
+    def _launcher_first(self) -> bool:
+        """Returns whether MPI's launcher ended before the ranks, and none had failed by then.
+
+        If all supervisors were killed, they were so with the proxy by which it starts them.
+        """
+        if self._launcher is None:
+            return False
+        if all(rank.failed and not rank.told for rank in self._ranks):
+            return True
+        if self._launcher.returncode is None:
+            return False
+        before = [rank for rank in self._ranks if self._of_itself(rank)]
+        return len(before) < len(self._ranks) and not any(rank.failed for rank in before)
+
+    def _of_itself(self, rank: RankProcess) -> bool:
+        """Returns whether a rank that has ended did so while MPI's launcher ran.
+
+        A supervisor that told nothing was killed, maybe by the launcher in its last moments.
+        """
+        if self._launcher is None or self._launcher.returncode is None:
+            return True
+        last_moments = 0.0 if rank.told else SAME_TIME_SECONDS
+        return rank.ended_at + last_moments <= self._launcher.ended_at
+
+    def _all_finished(self) -> bool:
+        return all(rank.finished for rank in self._ranks)
 
     def _take_signals(self) -> None:
         for number in self._received.take():
@@ -198,16 +246,20 @@ class Supervisor:
         self._outcome = self._outcome or self._state(timed_out)
 
     def _state(self, timed_out: bool = False) -> Outcome:
-        failed = tuple(rank.rank for rank in self._ranks if rank.failed)
+        failed = tuple(r.rank for r in self._ranks if r.failed and self._of_itself(r))
         return Outcome(
             signal=self._signal,
             timed_out=timed_out,
             failed=failed,
             absent=() if failed else tuple(self._absent(self._ended_well())),
             unfinished=tuple(rank.rank for rank in self._ranks if rank.returncode is None),
+            launcher_first=self._launcher_first(),
         )
 
     def _send(self, number: int) -> None:
         for rank in self._ranks:
             if not rank.finished:
                 rank.send(number)
+        # MPI's launcher ends by itself after its ranks. Who kills it kills all that it has started.
+        if self._launcher and (number == signal.SIGKILL or self._all_finished()):
+            self._launcher.send(number)

@@ -14,6 +14,7 @@ from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.run_status import ranks_without_strategy
 from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.output import log_path
+from tfdp.launch.rank_process import MPI_LAUNCHER
 from tfdp.launch.run_options import RunOptions
 
 TIMED_OUT = 124  # as of GNU's `timeout`
@@ -24,6 +25,9 @@ SAME_TIME_SECONDS = 1.0
 
 _MAX_LINES, _SHOWN_FIRST, _SHOWN_LAST = 9, 5, 3  # of one error
 _FALLBACK_LINES = 5
+
+# What is written where a rank ends all: by MPICH and Intel MPI in the rank, by Open MPI outside.
+_MPI_ABORT = re.compile(r"(?:Abort\(-?\d+\) on node|MPI_ABORT was invoked on rank) (\d+)")
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s+File "')
@@ -41,6 +45,7 @@ class Outcome:
       failed: The ranks that failed of themselves, before all were ended.
       unfinished: The ranks that had not ended by then.
       absent: The ranks that ended with 0 while others waited for them to make their strategy.
+      launcher_first: Whether MPI's launcher ended before the ranks, and none had failed by then.
     """
 
     signal: int | None
@@ -48,6 +53,7 @@ class Outcome:
     failed: tuple[int, ...]
     unfinished: tuple[int, ...]
     absent: tuple[int, ...]
+    launcher_first: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Failure:
     """A rank that did not end with 0.
 
     Args:
-      rank: The rank.
+      rank: The rank, or that which stands for MPI's launcher.
       returncode: The exit code; for a signal, its negative number.
       ended_at: When the rank ended, in seconds.
       said: The last lines that the rank wrote to standard error.
@@ -171,7 +177,8 @@ def verdict(
     Args:
       options: The options of the run.
       outcome: The way in which the run ended.
-      failures: The failures of all ranks that did not end with 0, also of those that were ended.
+      failures: The failures of all ranks that did not end with 0, also of those that were ended;
+        and the end of MPI's launcher, if that was the first.
       status_folder: The folder where the ranks' strategies left marks.
       configs: The `TF_CONFIG` of each rank.
     """
@@ -189,6 +196,8 @@ def verdict(
             "The reader of the output has left" if name == "SIGPIPE" else f"{name} was passed on"
         )
         return 128 + outcome.signal, f"{cause}, and all ranks have ended."
+    if outcome.launcher_first:
+        return _launcher_ended(options, outcome, failures)
     first = first_failure([failures[rank] for rank in outcome.failed])
     ended_well = first.lost_rank
     if ended_well in (*failures, *outcome.unfinished) or ended_well not in range(options.processes):
@@ -213,7 +222,33 @@ def _failure_message(
         message += f" {ranks_in_words(outcome.unfinished).capitalize()} had to be ended."
     if options.log_dir is not None:
         message += f" All of its output is in {log_path(options.log_dir, first.rank)}."
-    error = last_error(first.said)
+    return _with_error(message, last_error(first.said))
+
+
+def _launcher_ended(
+    options: RunOptions, outcome: Outcome, failures: Mapping[int, Failure]
+) -> tuple[int, str]:
+    """Returns what to say where MPI's launcher took the ranks with it: for one of them, maybe."""
+    launcher = failures[MPI_LAUNCHER]
+    code = launcher.exit_code or 1
+    lines = [line for failure in failures.values() for line in failure.said]
+    aborted = next(filter(None, map(_MPI_ABORT.match, lines)), None)
+    if aborted is not None:
+        message = (
+            f"rank {aborted[1]} of {options.processes} failed first: it called MPI_Abort, and MPI "
+            f"ended all ranks, with {launcher.how}."
+        )
+        return code, _with_error(message, aborted.string)
+    message = (
+        f"MPI's launcher must outlive the ranks; `mpiexec`, or the proxy by which it starts them, "
+        f"ended before all {options.processes} had. `mpiexec` ended with {launcher.how}."
+    )
+    if outcome.unfinished:
+        message += f" {ranks_in_words(outcome.unfinished).capitalize()} had to be ended."
+    return code, _with_error(message, last_error(launcher.said))
+
+
+def _with_error(message: str, error: str) -> str:
     if not error:
         return message + " It wrote no error."
     return f"{message} Its last error:\n{textwrap.indent(error, '  ')}"

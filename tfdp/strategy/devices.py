@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
+
+from tfdp import gpus
+from tfdp.cluster.local_rank import local_rank
 
 # The number of replicas that share a process' CPU; `tfdp run --devices-per-process` sets it.
 DEVICES_PER_PROCESS = "TFDP_DEVICES_PER_PROCESS"
@@ -15,8 +18,9 @@ def count(devices: Sequence[str] | None) -> int:
     """Returns how many devices `resolve` will find; does not start TensorFlow's devices."""
     if devices is not None:
         return len(devices)
+    _take_own_gpus()
     _split_cpu()
-    return len(tf.config.list_physical_devices("GPU")) or _per_process()
+    return len(tf.config.get_visible_devices("GPU")) or _per_process()
 
 
 def _per_process() -> int:
@@ -29,10 +33,37 @@ def _per_process() -> int:
     return int(text)
 
 
+def _take_own_gpus(environ: Mapping[str, str] = os.environ) -> None:
+    """Leaves to this process its share of the GPUs that all ranks of its host see.
+
+    MPI and Slurm's `srun` start several ranks on a host. Whoever has chosen the GPUs of a rank is
+    followed: the program by `tf.config.set_visible_devices`, or the scheduler or a user by
+    `CUDA_VISIBLE_DEVICES`, unless that has all GPUs of Slurm's step.
+    """
+    place = local_rank(environ)
+    present = tf.config.list_physical_devices("GPU")
+    if place is None or not 1 < place[1] <= len(present):
+        return
+    of_step = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    all_of_step = of_step is not None and len(of_step.split(",")) == len(present)
+    if gpus.VISIBLE in environ and not all_of_step:
+        return
+    if tf.config.get_visible_devices("GPU") != present:
+        return
+    try:
+        tf.config.set_visible_devices(gpus.share(present, *place), "GPU")
+    except RuntimeError as error:
+        raise ValueError(
+            f"The GPUs of local rank {place[0]} must be known before TensorFlow is used, but an "
+            "operation has run already. Make `tfdp.DataParallelStrategy()` the first thing after "
+            f"the imports, or set {gpus.VISIBLE} for each rank."
+        ) from error
+
+
 def _split_cpu() -> None:
     """Splits the CPU into as many logical devices as the environment asks for."""
     wanted = _per_process()
-    if wanted == 1 or tf.config.list_physical_devices("GPU"):
+    if wanted == 1 or tf.config.get_visible_devices("GPU"):
         return
     (cpu, *_) = tf.config.list_physical_devices("CPU")
     existing = tf.config.get_logical_device_configuration(cpu)
@@ -61,6 +92,7 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
         the devices are of two kinds.
     """
     if devices is None:
+        _take_own_gpus()
         _split_cpu()
     present = {
         _in_full(d.name): d.name
