@@ -27,6 +27,7 @@ LAYERS = {
     "recording": 4,  # what graphs tell of themselves: written by all that is above
     "collectives": 5,
     "optimizers": 5,
+    "compression": 6,  # what gradients become on their way; `strategy` gives it to the collectives
     "replicas": 6,  # what replicas do together: asked by what is above, answered by `strategy`
     "callbacks": 7,
     "data": 7,  # owns the protocol of a feed, which Keras' trainer and the strategy are given

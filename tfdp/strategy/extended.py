@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Communicator, Probe, Reducer
+from tfdp.compression import Compression
 from tfdp.keras_adapter.replicas import ReplicaFunction
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
@@ -61,6 +62,7 @@ class DataParallelExtended(Inputs, Replicated):
       strategy_number: The number of strategies this process made before, alike in all processes.
       topology: The topology that sums buffers.
       bucket_bytes: The most bytes that travel together.
+      compression: Sums gradients that an optimizer gets untouched; None: they travel whole.
       around_replicas: Makes the context around a replica function from the function, the strategy
         and its replicas.
     """
@@ -75,6 +77,7 @@ class DataParallelExtended(Inputs, Replicated):
         strategy_number: int,
         topology: Topology,
         bucket_bytes: int,
+        compression: Compression | None,
         around_replicas: Callable[
             [ReplicaFunction, tf.distribute.Strategy, Replicas],
             contextlib.AbstractContextManager[ReplicaFunction],
@@ -99,7 +102,7 @@ class DataParallelExtended(Inputs, Replicated):
         self._between = Between(self.worker_devices, processes, self._communicator, self._agreement)
         self.topology, self.bucket_bytes = topology, bucket_bytes
         self.replicas = StrategyReplicas(
-            self.worker_devices, processes, self._between, self._reducer()
+            self.worker_devices, processes, self._between, self._reducer(), compression
         )
 
     def use_topology(self, topology: Topology, bucket_bytes: int) -> None:
