@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "demo": "tfdp demo --output {folder}/demo.png",
     "doctor": "tfdp run -n 2 -- tfdp doctor",
     "equivalence": "python -m benchmarks equivalence",
+    "compression": "python -m benchmarks compression",
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",
