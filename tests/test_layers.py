@@ -25,21 +25,22 @@ LAYERS = {
     "determinism": 3,
     "manifest": 4,  # knows strategies, data and models by their public attributes alone
     "recording": 4,  # what graphs tell of themselves: written by all that is above
-    "collectives": 5,
+    "engines": 5,
     "optimizers": 5,
-    "compression": 6,  # what gradients become on their way; `strategy` gives it to the collectives
-    "replicas": 6,  # what replicas do together: asked by what is above, answered by `strategy`
-    "callbacks": 7,
-    "data": 7,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
-    "keras_adapter": 8,
-    "strategy": 9,  # composes the Keras adapter, which knows nothing of it
-    "verification": 10,  # trains users' programs under a strategy
-    "bench": 11,
-    "doctor": 11,
-    "launch": 11,
-    "report": 11,
-    "demo": 12,  # starts its processes with the launcher
-    "cli": 13,  # calls the others of its kind
+    "collectives": 6,  # made of an engine's primitives
+    "compression": 7,  # what gradients become on their way; `strategy` gives it to `collectives`
+    "replicas": 7,  # what replicas do together: asked by what is above, answered by `strategy`
+    "callbacks": 8,
+    "data": 8,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
+    "keras_adapter": 9,
+    "strategy": 10,  # composes the Keras adapter, which knows nothing of it
+    "verification": 11,  # trains users' programs under a strategy
+    "bench": 12,
+    "doctor": 12,
+    "launch": 12,
+    "report": 12,
+    "demo": 13,  # starts its processes with the launcher
+    "cli": 14,  # calls the others of its kind
 }
 
 # These import the package's lazy surface (`import tfdp`) as a user would.

@@ -7,7 +7,7 @@ import meeting
 import pytest
 
 from tfdp.collectives.agreement import Agreement
-from tfdp.collectives.sequence import Call, Sequences
+from tfdp.engines.sequence import Call, Sequences
 from tfdp.errors import CollectiveMismatchError, CollectiveTimeoutError
 
 EVERYONE = (0, 1)

@@ -10,8 +10,9 @@ import tiers
 from topology import interpreter
 
 from tfdp import topology
-from tfdp.collectives import Communicator, Reducer
+from tfdp.collectives import Reducer
 from tfdp.compression import Cast
+from tfdp.engines import TensorFlowEngine
 
 SHAPES = [(), (3,), (2, 5), (0, 4), (7, 1, 2), (64,), (33, 3)]
 
@@ -38,8 +39,8 @@ class BySize(topology.Topology):
 @pytest.fixture
 def make_reducer(devices):
     def make(replicas=4, rule=None, bucket_bytes=25 * 2**20):
-        communicator = Communicator(devices[:replicas])
-        return Reducer(communicator, rule or topology.Native(), [0] * replicas, bucket_bytes)
+        engine = TensorFlowEngine(devices[:replicas])
+        return Reducer(engine, rule or topology.Native(), [0] * replicas, bucket_bytes)
 
     return make
 
@@ -113,7 +114,7 @@ def test_a_topology_is_asked_with_the_world_the_hosts_and_the_size_of_each_bucke
             asked.append((world_size, tuple(hosts), size_bytes))
             return topology.Native().schedule(world_size, hosts, size_bytes)
 
-    reducer = Reducer(Communicator(devices[:3]), Asked(), [0, 0, 1], bucket_bytes=100)
+    reducer = Reducer(TensorFlowEngine(devices[:3]), Asked(), [0, 0, 1], bucket_bytes=100)
     values = [tf.zeros([30]), tf.zeros([3]), tf.zeros([4], tf.float64), tf.zeros([2, 2])]
     asked.clear()  # what a reducer asks to refuse a topology before the first step
     on_replicas(3, lambda rank: reducer.all_reduce(values, rank))()

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdp import topology
-from tfdp.collectives import Communicator, Reducer, slices
+from tfdp.collectives import Reducer, slices
+from tfdp.engines import TensorFlowEngine
 
 
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 3))
@@ -28,7 +29,7 @@ def all_reduce(devices, on_replicas):
     def run(rows_of_ranks, size, width=3, dtype="float32", rule=None, known=True):
         ranks = len(rows_of_ranks)
         reducer = Reducer(
-            Communicator(devices[:ranks]), rule or topology.Native(), [0] * ranks, 2**20
+            TensorFlowEngine(devices[:ranks]), rule or topology.Native(), [0] * ranks, 2**20
         )
         unknown = tf.Variable([size, width])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.collectives import Communicator
+from tfdp.engines import TensorFlowEngine
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ MICRO_BATCH_SCALARS = 8
 def executed(monkeypatch):
     """For each rank the numbers of elements of the all-reduces that it executed."""
     counts = collections.defaultdict(list)
-    original = Communicator.all_reduce
+    original = TensorFlowEngine.all_reduce
 
     def counted(self, tensor, group):
         context = tf.distribute.get_replica_context()
@@ -31,7 +31,7 @@ def executed(monkeypatch):
         with tf.control_dependencies([noted]):
             return original(self, tf.identity(tensor), group)
 
-    monkeypatch.setattr(Communicator, "all_reduce", counted)
+    monkeypatch.setattr(TensorFlowEngine, "all_reduce", counted)
     return counts
 
 

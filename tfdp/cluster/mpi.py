@@ -82,6 +82,34 @@ def rank(environ: Mapping[str, str]) -> int | None:
     return None if names is None else integer(environ, names.rank)
 
 
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """The launcher of MPI that started this process.
+
+    Attributes:
+      variable: The name of the environment variable that tells.
+      open_mpi: Whether it is Open MPI's; None if that is not known.
+      size: The number of processes that it started; None if it does not tell.
+    """
+
+    variable: str
+    open_mpi: bool | None
+    size: int | None
+
+
+def launcher(environ: Mapping[str, str]) -> Launcher | None:
+    """Returns the launcher of MPI that started this process; None if none did.
+
+    >>> launcher({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    Launcher(variable='PMI_RANK', open_mpi=False, size=2)
+    """
+    names = _variables(environ)
+    if names is None:
+        return None
+    size = integer(environ, names.size) if names.size and environ.get(names.size) else None
+    return Launcher(names.rank, names.open_mpi, size)
+
+
 def _variables(environ: Mapping[str, str]) -> _Variables | None:
     return next((kind for kind in _KINDS if environ.get(kind.rank)), None)
 
@@ -142,10 +170,10 @@ def _local_size(environ: Mapping[str, str], names: _Variables) -> int | None:
 
 def _world(names: _Variables) -> tuple[tuple[int, int] | None, str]:
     """Returns the rank and size that mpi4py has, and what to say if the launcher's differ."""
-    world, why_not = mpi4py_world.connect(names.open_mpi)
-    if world is None:
+    mpi, why_not = mpi4py_world.connect(names.open_mpi)
+    if mpi is None:
         return None, why_not
-    rank, size = world.Get_rank(), world.Get_size()
+    rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     return (rank, size), f"mpi4py says rank {rank} of {size}"
 
 

@@ -1,7 +1,8 @@
-"""The world of ranks as mpi4py has it, where mpi4py is installed. Using it initialises MPI."""
+"""MPI as mpi4py has it, where mpi4py is installed: initialised once, finalised at the end."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import socket
@@ -10,21 +11,27 @@ from typing import Any
 
 from tfdp.cluster.spec import join_address
 
+_to_finalize: list[Any] = []
+
 
 @functools.cache
 def connect(open_mpi: bool | None) -> tuple[Any, str]:
-    """Returns mpi4py's world, or None and the reason why there is none.
+    """Returns the module `mpi4py.MPI`, initialised, or None and the reason why there is none.
 
     The vendor of mpi4py's MPI is asked first, because another MPI than the launcher's would abort
     every rank when it is initialised, or make a world of one rank.
 
+    At the end of the process MPI is finalised, unless `abandon` was called or the program itself
+    has imported `mpi4py.MPI` before.
+
     Args:
       open_mpi: Whether the launcher is Open MPI's; None if that is not known.
     """
+    ours = "mpi4py.MPI" not in sys.modules
     try:
-        rc = importlib.import_module("mpi4py").rc
-        if "mpi4py.MPI" not in sys.modules:
-            rc.initialize, rc.finalize = False, True
+        if ours:
+            rc = importlib.import_module("mpi4py").rc
+            rc.initialize, rc.finalize = False, False
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, OSError, RuntimeError) as error:  # RuntimeError: no MPI library
         return None, f"mpi4py cannot be imported ({error})"
@@ -33,7 +40,26 @@ def connect(open_mpi: bool | None) -> tuple[Any, str]:
         return None, f"mpi4py runs on {vendor}, which is not the launcher's MPI"
     if not mpi.Is_initialized():
         mpi.Init_thread()
-    return mpi.COMM_WORLD, ""
+    if ours:
+        _to_finalize.append(mpi)
+        atexit.register(_finalize)
+    return mpi, ""
+
+
+def ends_together() -> bool:
+    """Returns whether this process waits at its end for all others, which MPI's end does."""
+    return bool(_to_finalize)
+
+
+def abandon() -> None:
+    """Leaves MPI as it is at the end of the process: to finalise it would wait for lost ranks."""
+    _to_finalize.clear()
+
+
+def _finalize() -> None:
+    for mpi in _to_finalize:
+        if not mpi.Is_finalized():
+            mpi.Finalize()
 
 
 @functools.cache
@@ -41,11 +67,11 @@ def broadcast_address(open_mpi: bool | None, all_local: bool) -> str:
     """Returns rank 0's host and a port that is free there, on every rank. A collective, run once.
 
     Args:
-      open_mpi: As for `connect`, which must have returned a world.
+      open_mpi: As for `connect`, which must have returned the module.
       all_local: Whether all ranks are on one host. The host is then 127.0.0.1, which needs no name
         service.
     """
-    world, _ = connect(open_mpi)
+    world = connect(open_mpi)[0].COMM_WORLD
     address = None
     if world.Get_rank() == 0:
         host = "127.0.0.1" if all_local else socket.gethostname()

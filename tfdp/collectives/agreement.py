@@ -12,7 +12,7 @@ import hashlib
 import itertools
 
 from tfdp.cluster.board import Board, Post
-from tfdp.collectives.sequence import Call, Sequences
+from tfdp.engines.sequence import Call, Sequences
 from tfdp.errors import CollectiveMismatchError
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import transfers
-from tfdp.collectives.communicator import Communicator
+from tfdp.engines import Engine
 from tfdp.topology import Exchange, Links, Schedule, Transfer
 
 # The chain and the burst are short, for building their graphs costs more than running them.
@@ -27,7 +26,7 @@ class Probe:
 
     Args:
       run: Calls a function without arguments in every local replica, in a graph.
-      communicator: The collectives between all ranks.
+      engine: The collectives between all ranks.
       hosts: For each rank the index of its host.
       barrier: Waits until all processes have come to it.
       all_gather: Gives what each process calls it with, in the order of ranks.
@@ -36,13 +35,13 @@ class Probe:
     def __init__(
         self,
         run: Callable[[Callable[[], tf.Tensor]], tf.distribute.DistributedValues | tf.Tensor],
-        communicator: Communicator,
+        engine: Engine,
         hosts: Sequence[int],
         barrier: Callable[[str], None],
         all_gather: Callable[[str, list[float]], list[Post]],
     ) -> None:
         self._run = run
-        self._communicator = communicator
+        self._engine = engine
         self._hosts = hosts
         self._barrier = barrier
         self._all_gather = all_gather
@@ -82,10 +81,10 @@ class Probe:
         )
 
     def _native(self, own: tf.Tensor) -> tf.Tensor:
-        return self._communicator.all_reduce(own, tuple(range(len(self._hosts))))
+        return self._engine.all_reduce(own, tuple(range(len(self._hosts))))
 
     def _transfers(self, schedule: Schedule) -> Callable[[tf.Tensor], tf.Tensor]:
-        return lambda own: transfers.run(self._communicator, schedule, schedule.exchanges(), own)
+        return lambda own: self._engine.exchange(schedule, schedule.exchanges(), own)
 
     def _latency_and_rate(
         self, pairs: list[tuple[int, int]], size_bytes: int

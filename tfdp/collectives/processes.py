@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import importlib.metadata
 import platform
-import random
 import sys
 import threading
 import time
@@ -19,21 +17,23 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tfdp import hooks
-from tfdp.cluster import secret
+from tfdp import hooks, machine
+from tfdp.cluster import mpi4py_world, secret
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.collectives import eager, runtime
+from tfdp.collectives import eager, random_states, runtime
 from tfdp.collectives.agreement import Agreement
-from tfdp.collectives.progress import ProgressCounters
+from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
-from tfdp.errors import ClusterError, RankMismatchError
+from tfdp.engines import Engine, ProgressCounters, TensorFlowEngine, mpi
+from tfdp.engines.host import Driver, HostEngine
+from tfdp.engines.mpi import MpiTransport
+from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
 
 # The setting that `fit` reads from its model.
 STOP_TRAINING = "`stop_training`"
@@ -95,6 +95,9 @@ class Processes:
             raise
         self.board.on_failure(lambda error: runtime.abort(str(error)))
         self.counters = ProgressCounters()
+        self._driver = Driver(on_error=self._tell_if_ranks_differ)
+        self._transport: MpiTransport | None = None
+        self.board.on_failure(lambda error: self._driver.abort(str(error)))
         self.error: str | None = None
         self._uncaught: str | None = None
         self.settings: dict[str, Callable[[], bool]] = {
@@ -103,7 +106,7 @@ class Processes:
         }
         self._watchdog = Watchdog(self.board, self._progress)
         self._say_goodbye_at_exit()
-        self._adopt_seeds()
+        random_states.adopt_seeds(self.board)
         self.board.barrier("the start of TensorFlow on all ranks")
 
     @property
@@ -121,7 +124,16 @@ class Processes:
 
     def _progress(self) -> Progress:
         settings = {name: _read(setting) for name, setting in self.settings.items()}
-        return dataclasses.replace(self.counters.read(), error=self.error or "", settings=settings)
+        read, driver = self.counters.read(), self._driver
+        begun, done = driver.begun, driver.done
+        return Progress(
+            steps=read.steps,
+            begun=read.begun + begun,
+            done=read.done + done,
+            operation=read.operation or driver.operation * (begun > done),
+            error=self.error or "",
+            settings=settings,
+        )
 
     def compare_strategies(self, options: Mapping[str, object]) -> int:
         """Returns the number of a new strategy, after comparing its options between all ranks.
@@ -177,6 +189,26 @@ class Processes:
         """Makes the agreement that brings a strategy's traces to the same collectives."""
         return Agreement(self.board, self.local_size, strategy)
 
+    def engine(
+        self,
+        choice: Choice,
+        devices: Sequence[str],
+        key_of_group: Callable[[tuple[int, ...]], int],
+    ) -> Engine:
+        """Makes the chosen engine for a strategy; all processes must make the same.
+
+        Args:
+          choice: The engine, as `engine_choice.choose` returned it.
+          devices: The devices of this process' ranks.
+          key_of_group: Returns the number of a group of ranks, alike in all processes.
+        """
+        first, size = self.rank * self.local_size, self.world_size * self.local_size
+        if choice.launcher is None:
+            return TensorFlowEngine(devices, first, size, key_of_group, self.counters)
+        if self._transport is None:
+            self._transport = mpi.transport(choice.launcher, self.rank)
+        return HostEngine(choice.name, self._transport, self._driver, devices, first, size)
+
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a replica function begins."""
         self.counters.step()
@@ -225,35 +257,23 @@ class Processes:
 
     def adopt_random_states(self) -> None:
         """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
-        own: dict[str, Any] = {}
-        if self.rank == 0:
-            python: Any = random.getstate()
-            array: Any = np.random.get_state(legacy=True)
-            own = {
-                "python": [python[0], list(python[1]), python[2]],
-                "numpy": [array[0], np.asarray(array[1]).tolist(), *array[2:]],
-            }
-        states = self.board.from_first("the random states of rank 0", own).value
-        if self.rank != 0:
-            version, internal, gauss = states["python"]
-            random.setstate((version, tuple(internal), gauss))
-            np.random.set_state(tuple(states["numpy"]))
+        random_states.adopt_states(self.board)
+
+    def _tell_if_ranks_differ(self, error: Exception) -> None:
+        if isinstance(error, CollectiveMismatchError):
+            self.fail(CollectiveMismatchError(f"Rank {self.rank}: {error}"))
 
     # ---- start and end
 
-    def _adopt_seeds(self) -> None:
-        """Adopts rank 0's random seed and states, so that all ranks shuffle alike."""
-        seed = runtime.global_seed()
-        if self.rank == 0 and seed is None:
-            seed = random.SystemRandom().randrange(2**31)
-            tf.random.set_seed(seed)
-        first = self.board.from_first("the random seed of rank 0", seed).value
-        if self.rank != 0:
-            tf.random.set_seed(first)
-        self.adopt_random_states()
-
     def _say_goodbye_at_exit(self) -> None:
         def end() -> None:
+            if self._uncaught is None and mpi4py_world.ends_together():
+                # The others may go on for as long as they want.
+                self.board.timeout_seconds = float("inf")
+                with contextlib.suppress(ClusterError):
+                    self.board.barrier("the end of the script on all ranks")
+            if self._uncaught is not None or self.board.failure is not None:
+                mpi4py_world.abandon()
             self._watchdog.stop()
             self.board.close(self._uncaught)
 
@@ -290,6 +310,7 @@ def join(
     """
     with _lock:
         if not _joined:
+            machine.keep_large_blocks()
             _joined.append(Processes(cluster, local_size, timeout_seconds, startup_seconds))
         processes = _joined[0]
         if (processes.cluster, processes.local_size) != (cluster, local_size):

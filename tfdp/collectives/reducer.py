@@ -8,8 +8,8 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfdp import bucketing
-from tfdp.collectives import slices, transfers
-from tfdp.collectives.communicator import Communicator
+from tfdp.collectives import slices
+from tfdp.engines import Engine
 from tfdp.recording import Watch
 from tfdp.topology import Exchange, Native, Schedule, Topology
 from tfdp.topology.costs import cost
@@ -56,7 +56,7 @@ class Reducer:
     """Sums lists of tensors over the replicas, as the strategy does.
 
     Args:
-      communicator: Runs the primitives.
+      engine: Runs the primitives.
       topology: Gives the schedule for each bucket.
       hosts: For each rank the index of its host.
       bucket_bytes: The most bytes that travel together; tensors up to half this size do.
@@ -64,12 +64,12 @@ class Reducer:
 
     def __init__(
         self,
-        communicator: Communicator,
+        engine: Engine,
         topology: Topology,
         hosts: Sequence[int],
         bucket_bytes: int,
     ) -> None:
-        self._communicator = communicator
+        self._engine = engine
         self._topology = topology
         self._hosts = tuple(hosts)
         self._bucket_bytes = bucket_bytes
@@ -145,13 +145,13 @@ class Reducer:
         if merge_rows:
             _summable(value.values)
             return slices.all_reduce(
-                self._communicator, value, lambda dense: self._run_schedule(dense, rank)
+                self._engine, value, lambda dense: self._run_schedule(dense, rank)
             )
-        return slices.gather(self._communicator, value)
+        return slices.gather(self._engine, value)
 
     def _bytes_sent(self, transport: Transport, rank: int) -> int | tf.Tensor:
         """Returns the bytes that the rank sends; by the engine's ring if a size is unknown."""
-        world_size = self._communicator.world_size
+        world_size = self._engine.world_size
         total: int | tf.Tensor = 0
         for value in transport.sent:
             if isinstance(value, tf.IndexedSlices):
@@ -167,7 +167,7 @@ class Reducer:
         size_bytes = _item(tensor).size_bytes
         if size_bytes is None:
             # The places of chunks are not known before the step runs.
-            schedule = Native().schedule(self._communicator.world_size, self._hosts, 0)
+            schedule = Native().schedule(self._engine.world_size, self._hosts, 0)
         else:
             schedule = self._schedule(size_bytes)
         exchanges: list[Exchange] = []
@@ -176,15 +176,15 @@ class Reducer:
                 exchanges.append(phase)
                 continue
             if exchanges:
-                tensor = transfers.run(self._communicator, schedule, exchanges, tensor)
+                tensor = self._engine.exchange(schedule, exchanges, tensor)
                 exchanges = []
             group = None if phase is None else phase.group_of(rank)
             if group is not None:
-                tensor = self._communicator.all_reduce(tensor, group)
+                tensor = self._engine.all_reduce(tensor, group)
         return tensor
 
     def _schedule(self, size_bytes: int) -> Schedule:
-        return self._topology.schedule(self._communicator.world_size, self._hosts, size_bytes)
+        return self._topology.schedule(self._engine.world_size, self._hosts, size_bytes)
 
 
 def _summable(tensor: tf.Tensor) -> tf.Tensor:

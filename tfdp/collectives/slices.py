@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from tfdp.collectives.communicator import Communicator
+from tfdp.engines import Engine
 
 # A value that is summed: a tensor, or slices, whose sum holds the rows of all ranks.
 Value: TypeAlias = tf.Tensor | tf.IndexedSlices
@@ -46,26 +46,26 @@ def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     return tf.IndexedSlices(values, rows, slices.dense_shape)
 
 
-def gather(communicator: Communicator, slices: tf.IndexedSlices) -> tf.IndexedSlices:
+def gather(engine: Engine, slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """Concatenates all ranks' rows, in the order of ranks.
 
     Args:
-      communicator: The collectives between all ranks.
+      engine: The collectives between all ranks.
       slices: The caller's slices.
     """
-    everyone = tuple(range(communicator.world_size))
+    everyone = tuple(range(engine.world_size))
     if len(everyone) == 1:
         return slices
-    counts = communicator.all_gather(tf.shape(slices.indices)[:1], everyone)
+    counts = engine.all_gather(tf.shape(slices.indices)[:1], everyone)
     return tf.IndexedSlices(
-        communicator.gather_counted(slices.values, counts, everyone),
-        communicator.gather_counted(slices.indices, counts, everyone),
+        engine.gather_counted(slices.values, counts, everyone),
+        engine.gather_counted(slices.indices, counts, everyone),
         slices.dense_shape,
     )
 
 
 def all_reduce(
-    communicator: Communicator,
+    engine: Engine,
     slices: tf.IndexedSlices,
     sum_dense: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.IndexedSlices:
@@ -78,20 +78,20 @@ def all_reduce(
     all-reduce.
 
     Args:
-      communicator: The collectives between all ranks.
+      engine: The collectives between all ranks.
       slices: The caller's slices, with numbers as values.
       sum_dense: Sums a tensor of known shape over all ranks.
     """
-    everyone = tuple(range(communicator.world_size))
+    everyone = tuple(range(engine.world_size))
     if len(everyone) == 1:
         return slices
     own = merged(slices)
-    counts = communicator.all_gather(tf.size(own.indices)[tf.newaxis], everyone)
+    counts = engine.all_gather(tf.size(own.indices)[tf.newaxis], everyone)
 
     def gathered() -> tuple[tf.Tensor, tf.Tensor]:
         return (
-            communicator.gather_counted(own.values, counts, everyone),
-            communicator.gather_counted(own.indices, counts, everyone),
+            engine.gather_counted(own.values, counts, everyone),
+            engine.gather_counted(own.indices, counts, everyone),
         )
 
     shape = _static_shape(slices)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import ProgressCounters, Sequences, Value, next_key
+from tfdp.collectives import Choice, Value
+from tfdp.engines import Engine, ProgressCounters, Sequences, TensorFlowEngine, next_key
 
 
 class OneProcess:
@@ -77,6 +78,15 @@ class OneProcess:
     def agreement(self, strategy: str) -> NothingToAgreeOn:
         """Returns an agreement without other parties."""
         return NothingToAgreeOn()
+
+    def engine(
+        self,
+        choice: Choice,
+        devices: Sequence[str],
+        key_of_group: Callable[[tuple[int, ...]], int],
+    ) -> Engine:
+        """Makes TensorFlow's engine, the only one within a process."""
+        return TensorFlowEngine(devices, key_of_group=key_of_group)
 
     def count_step(self) -> None:
         """Does nothing, for no other process asks how far this one is."""

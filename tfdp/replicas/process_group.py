@@ -9,7 +9,8 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import ProgressCounters, Sequences, Value
+from tfdp.collectives import Choice, Value
+from tfdp.engines import Engine, ProgressCounters, Sequences
 
 
 class Agreement(Protocol):
@@ -128,6 +129,20 @@ class ProcessGroup(Protocol):
 
     def agreement(self, strategy: str) -> Agreement:
         """Returns the agreement on the collectives that the traces of a named strategy issue."""
+
+    def engine(
+        self,
+        choice: Choice,
+        devices: Sequence[str],
+        key_of_group: Callable[[tuple[int, ...]], int],
+    ) -> Engine:
+        """Makes the chosen engine, which moves tensors between all replicas in graphs.
+
+        Args:
+          choice: The engine, the same in all processes.
+          devices: The devices of this process' replicas.
+          key_of_group: Returns the key of a group of replicas; see `Agreement`.
+        """
 
     def count_step(self) -> None:
         """Adds to the graph that is being built an operation that counts the step."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Communicator, Sequences, map_values
+from tfdp.collectives import map_values
+from tfdp.engines import Engine, Sequences
 from tfdp.replicas import Agreement, ProcessGroup, Rows, Value
 from tfdp.strategy._tensorflow import DistributedValues
 
@@ -23,7 +24,7 @@ class Between:
     Args:
       devices: The devices of this process' replicas.
       processes: All processes.
-      communicator: The collectives between all replicas.
+      engine: The collectives between all replicas.
       agreement: Brings the processes' graphs to the same collectives.
     """
 
@@ -31,12 +32,12 @@ class Between:
         self,
         devices: Sequence[str],
         processes: ProcessGroup,
-        communicator: Communicator,
+        engine: Engine,
         agreement: Agreement,
     ) -> None:
         self._devices = devices
         self._processes = processes
-        self._communicator = communicator
+        self._engine = engine
         self._agreement = agreement
         self._first_rank = processes.rank * processes.local_size
         num_replicas = processes.world_size * processes.local_size
@@ -81,19 +82,19 @@ class Between:
 
     def _sum_in_graph(self, value: Value) -> Value:
         if isinstance(value, tf.IndexedSlices):
-            rows = self._communicator.all_gather_rows
+            rows = self._engine.all_gather_rows
             return tf.IndexedSlices(
                 rows(value.values, self._leaders),
                 rows(value.indices, self._leaders),
                 value.dense_shape,
             )
-        return self._communicator.all_reduce(value, self._leaders)
+        return self._engine.all_reduce(value, self._leaders)
 
     def _gather_in_graph(self, own: tf.Tensor, axis: int) -> tf.Tensor:
         order = list(range(own.shape.rank))
         order[0], order[axis] = order[axis], order[0]
         rows = tf.transpose(own, order) if axis else own
-        gathered = self._communicator.all_gather_rows(rows, self._leaders)
+        gathered = self._engine.all_gather_rows(rows, self._leaders)
         return tf.transpose(gathered, order) if axis else gathered
 
     def _collective(self, collective: Callable[[], Value]) -> Value:

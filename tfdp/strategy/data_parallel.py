@@ -61,6 +61,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
         not make. It holds for gradients that an optimizer gets untouched: in Keras' own
         `train_step`, in accumulation windows, in loops of your own. What the tape of a `train_step`
         of your own returns is summed whole, and the log says so. None: gradients travel whole.
+      engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
+        runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
+        processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
+        used, else TensorFlow's. Both give the same bits for every topology but "native".
       custom_loss: Says what a `train_step` of one's own differentiates where the traced program
         does not show it. "mean": means over the examples of each replica's share, as on one device.
         "divided": such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.
@@ -76,7 +80,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
       ValueError: A device is unknown, doubled, or of another process; a number is out of range; the
         topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not
         set for "auto" after `tfdp.enable_determinism`.
-      ClusterError: The cluster's description is malformed, or a rank does not come.
+      ClusterError: The cluster's description is malformed, or a rank does not come; or the engine
+        cannot be used.
       RankMismatchError: The ranks make different strategies, or have different seeds of
         `tfdp.enable_determinism`.
 
@@ -93,6 +98,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         topology: str | topologies.Topology = "native",
         bucket_bytes: int | None = None,
         compression: Compression | None = None,
+        engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
         startup_timeout_seconds: float = 300.0,
@@ -108,6 +114,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave it '
                 "out."
             )
+        collectives.check_name(engine)
         if custom_loss not in (None, "mean", "divided"):
             raise ValueError(
                 '`custom_loss` must be "mean" or "divided", but received '
@@ -136,8 +143,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
             run_status.mark_strategy_begun()
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
+        worker_devices = device_names.resolve(devices)
+        choice = collectives.choose(
+            engine, processes.rank, processes.world_size, worker_devices, os.environ
+        )
         number = processes.compare_strategies(
             {
+                "engine": choice.name,
                 "topology": repr(topology),
                 "bucket_bytes": bucket_bytes,
                 "compression": repr(compression),
@@ -148,9 +160,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
         )
         extended = DataParallelExtended(
             self,
-            devices=device_names.resolve(devices),
+            devices=worker_devices,
             processes=processes,
             strategy_number=number,
+            choice=choice,
             topology=topologies.Native() if undecided else topology,
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
             compression=compression,
@@ -164,6 +177,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             "topology": topology_option,
             "bucket_bytes": bucket_bytes,
             "compression": None if compression is None else repr(compression),
+            "engine": engine,
             "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,
             "startup_timeout_seconds": startup_timeout_seconds,
@@ -195,8 +209,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
         Returns:
           `replicas`: their number in all processes; `world_size`; `rank`; `devices`: the names of
-          this process' devices; `hosts`: for each replica the number of its host; `topology`: the
-          one in use, for "auto" the rules it decided on and the `links` it measured;
+          this process' devices; `hosts`: for each replica the number of its host; `engine`: the
+          one in use; `topology`: the one in use, for "auto" the rules it decided on and the `links`
+          it measured;
           `bucket_bytes`: the number in use; `options`: the arguments as they were given.
 
         >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"], topology="ring")
@@ -210,6 +225,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             "rank": self.rank,
             "devices": [machine.short_device_name(device) for device in extended.worker_devices],
             "hosts": extended.hosts(),
+            "engine": extended.engine,
             "topology": saving.described(extended.topology),
             "bucket_bytes": extended.bucket_bytes,
             "options": dict(self._options),

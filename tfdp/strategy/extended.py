@@ -1,6 +1,6 @@
 """The strategy's inner part, which TensorFlow calls: each replica acts by itself.
 
-Some of the replicas may be in other processes. In graphs all replicas meet by `Communicator`,
+Some of the replicas may be in other processes. In graphs all replicas meet by an engine,
 wherever they are. Reductions between replica functions are made once for each process, by
 `between`.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Communicator, Probe, Reducer
+from tfdp.collectives import Choice, Probe, Reducer
 from tfdp.compression import Compression
 from tfdp.keras_adapter.replicas import ReplicaFunction
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
@@ -60,6 +60,7 @@ class DataParallelExtended(Inputs, Replicated):
       devices: The devices of this process' replicas.
       processes: The processes that the replicas are in.
       strategy_number: The number of strategies this process made before, alike in all processes.
+      choice: The engine that moves tensors between the replicas.
       topology: The topology that sums buffers.
       bucket_bytes: The most bytes that travel together.
       compression: Sums gradients that an optimizer gets untouched; None: they travel whole.
@@ -75,6 +76,7 @@ class DataParallelExtended(Inputs, Replicated):
         devices: Sequence[str],
         processes: ProcessGroup,
         strategy_number: int,
+        choice: Choice,
         topology: Topology,
         bucket_bytes: int,
         compression: Compression | None,
@@ -92,18 +94,17 @@ class DataParallelExtended(Inputs, Replicated):
         if resolver is not None:
             self._cluster_resolver = resolver
         self._agreement = processes.agreement(self._name)
-        self._communicator = Communicator(
-            self.worker_devices,
-            first_rank=self.first_rank,
-            world_size=self.num_replicas,
-            key_of_group=self._agreement.key_of_group,
-            counters=processes.counters,
-        )
-        self._between = Between(self.worker_devices, processes, self._communicator, self._agreement)
+        self._engine = processes.engine(choice, self.worker_devices, self._agreement.key_of_group)
+        self._between = Between(self.worker_devices, processes, self._engine, self._agreement)
         self.topology, self.bucket_bytes = topology, bucket_bytes
         self.replicas = StrategyReplicas(
             self.worker_devices, processes, self._between, self._reducer(), compression
         )
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that moves tensors between the replicas."""
+        return self._engine.name
 
     def use_topology(self, topology: Topology, bucket_bytes: int) -> None:
         """Sums buckets by this topology in all that is traced from now on."""
@@ -111,7 +112,7 @@ class DataParallelExtended(Inputs, Replicated):
         self.replicas.reducer = self._reducer()
 
     def _reducer(self) -> Reducer:
-        return Reducer(self._communicator, self.topology, self.hosts(), self.bucket_bytes)
+        return Reducer(self._engine, self.topology, self.hosts(), self.bucket_bytes)
 
     def hosts(self) -> list[int]:
         """Returns for each replica the index of its host."""
@@ -120,7 +121,7 @@ class DataParallelExtended(Inputs, Replicated):
     def probe(self) -> Probe:
         """Returns the probe that measures the links; all ranks must use it."""
         run, meet = self._container_strategy().run, self.processes
-        return Probe(run, self._communicator, self.hosts(), meet.barrier, meet.all_gather)
+        return Probe(run, self._engine, self.hosts(), meet.barrier, meet.all_gather)
 
     # ---- who and where
 

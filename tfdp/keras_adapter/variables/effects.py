@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives.capturing import is_token
+from tfdp.engines.capturing import is_token
 from tfdp.hooks import put
 from tfdp.keras_adapter._tensorflow import (
     add_control_input,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdp.collectives import sequence
+from tfdp.engines import sequence
 
 _MARK = "_tfdp_is_token"
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from tfdp.collectives import sequence
-from tfdp.collectives.capturing import as_token, captured
-from tfdp.collectives.progress import Counter, ProgressCounters
+from tfdp.engines import sequence
+from tfdp.engines.capturing import as_token, captured
+from tfdp.engines.progress import Counter, ProgressCounters
 
 # The number of a group or an instance, which may be computed when the step runs, or a token.
 Key: TypeAlias = int | tf.Tensor

@@ -8,7 +8,7 @@ import threading
 import tensorflow as tf
 
 from tfdp.cluster.watchdog import Progress
-from tfdp.collectives.capturing import captured
+from tfdp.engines.capturing import captured
 
 _ordinals = itertools.count()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from tfdp.collectives import shapes
+from tfdp.engines import shapes
 from tfdp.errors import CollectiveMismatchError
 
 # TensorFlow's own strategies count group keys from 1 and instance keys from 100. A key belongs to
@@ -56,7 +56,7 @@ class Call:
 class Sequences:
     """The collectives of one traced replica function, by rank.
 
-    While a replica's function is traced inside `replica(rank)`, `Communicator` asks `instance_key`
+    While a replica's function is traced inside `replica(rank)`, an engine asks `instance_key`
     for the key of each collective: replicas that issue the same sequence get the same keys. Keys
     are fixed in the graph, so loops and conditionals can hold collectives.
 

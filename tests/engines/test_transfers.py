@@ -9,7 +9,8 @@ import tensorflow as tf
 import tiers
 
 from tfdp import topology
-from tfdp.collectives import Communicator, Reducer, transfers
+from tfdp.collectives import Reducer
+from tfdp.engines import TensorFlowEngine, transfers
 
 TOPOLOGIES = [
     topology.Ring(),
@@ -41,7 +42,7 @@ def all_reduce(devices, on_replicas):
 
     def run(rule, arrays, hosts=HOSTS, times=1):
         ranks = len(arrays)
-        reducer = Reducer(Communicator(devices[:ranks]), rule, hosts[:ranks], 25 * 2**20)
+        reducer = Reducer(TensorFlowEngine(devices[:ranks]), rule, hosts[:ranks], 25 * 2**20)
         step = on_replicas(
             ranks, lambda rank: reducer.all_reduce([tf.constant(arrays[rank])], rank)[0]
         )
@@ -109,7 +110,7 @@ def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, mo
 
 @two_topologies
 def test_loops_whose_rounds_do_not_wait_for_each_other_stay_in_step(rule, devices, on_replicas):
-    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+    reducer = Reducer(TensorFlowEngine(devices), rule, HOSTS, 25 * 2**20)
 
     def one(rank):
         def body(i, total):
@@ -126,7 +127,7 @@ def test_loops_whose_rounds_do_not_wait_for_each_other_stay_in_step(rule, device
 
 @every_topology
 def test_a_conditional_that_all_ranks_take_alike_may_hold_it(rule, devices, on_replicas):
-    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+    reducer = Reducer(TensorFlowEngine(devices), rule, HOSTS, 25 * 2**20)
     taken = tf.Variable(True)
 
     def one(rank):
@@ -142,7 +143,7 @@ def test_a_conditional_that_all_ranks_take_alike_may_hold_it(rule, devices, on_r
 @every_topology
 def test_a_rank_that_needs_no_result_takes_part(rule, devices, on_replicas):
     """As with logs, of which one replica's are read; TensorFlow prunes what nothing needs."""
-    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+    reducer = Reducer(TensorFlowEngine(devices), rule, HOSTS, 25 * 2**20)
 
     def one(rank):
         total = reducer.all_reduce([tf.fill([3], float(rank))], rank)[0]
@@ -155,7 +156,7 @@ def test_a_rank_that_needs_no_result_takes_part(rule, devices, on_replicas):
 
 @pytest.mark.parametrize("dtype", ["complex64", "int8", "bool"])
 def test_a_dtype_that_cannot_be_summed_is_refused_with_those_that_can(dtype, devices, on_replicas):
-    reducer = Reducer(Communicator(devices[:2]), topology.Ring(), [0, 0], 25 * 2**20)
+    reducer = Reducer(TensorFlowEngine(devices[:2]), topology.Ring(), [0, 0], 25 * 2**20)
     step = on_replicas(2, lambda rank: reducer.all_reduce([tf.zeros([2], dtype)], rank)[0])
     with pytest.raises(TypeError, match=rf"must be float32.*received.*{dtype}.*Cast"):
         step()
@@ -164,7 +165,7 @@ def test_a_dtype_that_cannot_be_summed_is_refused_with_those_that_can(dtype, dev
 @two_topologies
 def test_a_function_that_is_called_twice_does_not_mix_its_calls(rule, devices, on_replicas):
     """It is traced once: both calls have the same keys."""
-    reducer = Reducer(Communicator(devices), rule, HOSTS, 25 * 2**20)
+    reducer = Reducer(TensorFlowEngine(devices), rule, HOSTS, 25 * 2**20)
 
     def one(rank):
         twice = tf.function(lambda own: reducer.all_reduce([own], rank)[0], autograph=False)

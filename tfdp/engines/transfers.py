@@ -9,19 +9,22 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfdp.collectives.communicator import Communicator
-from tfdp.collectives.pieces import Pieces
+from tfdp.engines.pieces import Pieces
 from tfdp.topology import Exchange, Schedule, Transfer
+
+if TYPE_CHECKING:
+    from tfdp.engines.tensorflow import TensorFlowEngine
 
 _MOST_SLICES = 4
 _LEAST_SLICE_BYTES = 2**20
 
 
 def run(
-    communicator: Communicator,
+    engine: TensorFlowEngine,
     schedule: Schedule,
     exchanges: Sequence[Exchange],
     tensor: tf.Tensor,
@@ -29,7 +32,7 @@ def run(
     """Returns the caller's buffer after `exchanges`, phases of `schedule` that follow each other.
 
     Args:
-      communicator: Moves the pieces.
+      engine: Moves the pieces.
       schedule: Says where chunks lie.
       exchanges: Some of its phases, in their order.
       tensor: The buffer that the caller holds before them; its shape must be known.
@@ -48,7 +51,7 @@ def run(
             pieces = Pieces(flat[start:stop], stop - start, functools.partial(tf.concat, axis=0))
             for exchange in exchanges:
                 where = functools.partial(_where, schedule, stop - start)
-                sends += _exchange(communicator, exchange, pieces, where, rank, key)
+                sends += _exchange(engine, exchange, pieces, where, rank, key)
                 key += len(exchange.transfers)
             sums.append(pieces.read(slice(0, stop - start)))
         with tf.control_dependencies(sends):
@@ -58,7 +61,7 @@ def run(
     # The digest names the transfers: in a cluster, calls of one name get the same keys again.
     digest = zlib.crc32(repr((schedule.chunks, exchanges)).encode())
     kind = f"all_reduce in {len(exchanges)} exchanges ({digest:08x})"
-    return communicator.together(transfer_all, kind, tensor, keys * len(slices))
+    return engine.together(transfer_all, kind, tensor, keys * len(slices))
 
 
 def _where(schedule: Schedule, size: int, transfer: Transfer) -> slice | None:
@@ -67,7 +70,7 @@ def _where(schedule: Schedule, size: int, transfer: Transfer) -> slice | None:
 
 
 def _exchange(
-    communicator: Communicator,
+    engine: TensorFlowEngine,
     exchange: Exchange,
     pieces: Pieces,
     where_of: Callable[[Transfer], slice | None],
@@ -81,12 +84,12 @@ def _exchange(
         where = where_of(transfer)
         if where is not None:
             piece = pieces.read(where)
-            sends.append(communicator.send(piece, rank, transfer.target, keys[transfer]))
+            sends.append(engine.send(piece, rank, transfer.target, keys[transfer]))
     for transfer in exchange.received_by(rank):
         where = where_of(transfer)
         if where is not None:
             like = pieces.read(where)
-            value = communicator.receive(like, transfer.source, rank, keys[transfer])
+            value = engine.receive(like, transfer.source, rank, keys[transfer])
             arrivals.append((pieces.add if transfer.reduce else pieces.put, where, value))
     for change, where, value in arrivals:
         change(where, value)

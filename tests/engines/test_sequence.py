@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdp.collectives import Sequences, sequence
+from tfdp.engines import Sequences, sequence
 from tfdp.errors import CollectiveMismatchError
 
 CALLS = st.builds(

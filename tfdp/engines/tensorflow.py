@@ -1,4 +1,4 @@
-"""Collective primitives on groups of ranks, run by TensorFlow's collective runtime in a graph."""
+"""The engine that is TensorFlow's collective runtime: gRPC between processes, NCCL on GPUs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import sequence, shapes
-from tfdp.collectives.launching import Key, Launcher
-from tfdp.collectives.progress import ProgressCounters
+from tfdp.engines import sequence, shapes, transfers
+from tfdp.engines.base import Engine, check_can_be_gathered
+from tfdp.engines.launching import Key, Launcher
+from tfdp.engines.progress import ProgressCounters
+from tfdp.topology import Exchange, Schedule
 
 # The dtypes whose values these ops cannot move on CPU: their bits travel as another type.
 _BITS_AS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 _GATHER_AS = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)
 
 
-class Communicator:
-    """The collective primitives between replicas, of one process or of a cluster.
+class TensorFlowEngine(Engine):
+    """The primitives of `Engine` on TensorFlow's runtime, in one process or between several.
 
     The caller's device scope places the ops. Each (group, device) has an ordering token: without
     it, several local devices could wait for each other in different orders. The sends and receives
@@ -36,6 +38,8 @@ class Communicator:
       counters: Counts the collectives that this process' ranks begin and end.
     """
 
+    name = "tensorflow"
+
     def __init__(
         self,
         devices: Sequence[str],
@@ -44,7 +48,7 @@ class Communicator:
         key_of_group: Callable[[tuple[int, ...]], int] | None = None,
         counters: ProgressCounters | None = None,
     ) -> None:
-        self._world_size = len(devices) if world_size is None else world_size
+        self.world_size = len(devices) if world_size is None else world_size
         self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
         self._launcher = Launcher(devices, first_rank, key_of_group, counters)
         # The number of pieces of a rank's chunk that are on their way at once. Between processes
@@ -52,21 +56,8 @@ class Communicator:
         self._between_processes = counters is not None
         self._subdivisions = 2 if self._between_processes else -1
 
-    @property
-    def world_size(self) -> int:
-        """The number of ranks."""
-        return self._world_size
-
     def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
-        """Returns the sum of `tensor` over `group`: the same bits on every member.
-
-        Sends 2(n-1)/n of the tensor's bytes per rank in 2(n-1) steps (a ring).
-
-        Args:
-          tensor: A tensor of float16/32/64, bfloat16, int32 or int64, of the same shape on every
-            member.
-          group: The ranks that take part, the caller's included.
-        """
+        """Sums as `Engine` says, in 2(n-1) steps (a ring)."""
         if len(group) == 1 or tensor.shape.num_elements() == 0:
             return tf.identity(tensor)
         if tensor.shape.is_fully_defined():
@@ -77,23 +68,10 @@ class Communicator:
         return tf.reshape(self._all_reduce(padded, group, tensor)[:-1], tf.shape(tensor))
 
     def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
-        """Concatenates the members' tensors along axis 0, in the order of ranks.
-
-        Args:
-          tensor: A tensor of rank 1 or more, of the same shape on every member.
-          group: The ranks that take part, the caller's included.
-
-        Raises:
-          TypeError: The tensor holds neither numbers nor booleans.
-        """
+        """Concatenates as `Engine` says."""
         if len(group) == 1:
             return tf.identity(tensor)
-        if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
-            raise TypeError(
-                "What is gathered over replicas must be numbers or booleans, but received a tensor "
-                f"of {tensor.dtype.name}. Gather indices, and look the {tensor.dtype.name}s up "
-                "afterwards."
-            )
+        check_can_be_gathered(tensor)
         travels_as = {**_GATHER_AS, **_BITS_AS}.get(tensor.dtype, tensor.dtype)
         move = tf.bitcast if tensor.dtype in _BITS_AS else tf.cast
         sent = move(tensor, travels_as)
@@ -110,24 +88,11 @@ class Communicator:
             received.set_shape([None, *tensor.shape[1:]])
         return move(received, tensor.dtype)
 
-    def all_gather_rows(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
-        """Concatenates the members' rows as `all_gather` does, where their numbers differ.
-
-        Pads each tensor to the longest, so n times the longest one's bytes arrive at each member.
-        """
-        if len(group) == 1:
-            return tf.identity(tensor)
-        counts = self.all_gather(tf.shape(tensor)[:1], group)
-        return self.gather_counted(tensor, counts, group)
-
-    def gather_counted(
-        self, tensor: tf.Tensor, counts: tf.Tensor, group: tuple[int, ...]
+    def exchange(
+        self, schedule: Schedule, exchanges: Sequence[Exchange], tensor: tf.Tensor
     ) -> tf.Tensor:
-        """Concatenates rows as `all_gather_rows` does, where all members know the `counts`."""
-        longest = tf.maximum(tf.reduce_max(counts), 1)
-        padding = [[0, longest - tf.shape(tensor)[0]]] + [[0, 0]] * (tensor.shape.rank - 1)
-        gathered = self.all_gather(tf.pad(tensor, padding), group)
-        return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(counts, longest), [-1]))
+        """Runs the transfers of `exchanges`, as `Engine` says, by sends and receives."""
+        return transfers.run(self, schedule, exchanges, tensor)
 
     # ---- transfers between two ranks
 
@@ -147,7 +112,7 @@ class Communicator:
           tensor: The buffer that the caller holds before; its shape must be known.
           keys: The number of transfers between all ranks, the caller's or not.
         """
-        everyone = tuple(range(self._world_size))
+        everyone = tuple(range(self.world_size))
         launch = self._launcher.prepare(kind, tensor, everyone, keys)
 
         def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Key) -> tf.Tensor:

@@ -1,0 +1,11 @@
+"""Engines: the primitives that move tensors between ranks, in a graph.
+
+`Engine` says what an engine does. What is made of the primitives is in `tfdp.collectives`.
+"""
+
+from tfdp.engines.base import Engine
+from tfdp.engines.progress import ProgressCounters
+from tfdp.engines.sequence import Sequences, next_key
+from tfdp.engines.tensorflow import TensorFlowEngine
+
+__all__ = ["Engine", "ProgressCounters", "Sequences", "TensorFlowEngine", "next_key"]

@@ -1,0 +1,92 @@
+"""The definition of an engine: what moves tensors between ranks while a graph runs."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.topology import Exchange, Schedule
+
+
+class Engine(abc.ABC):
+    """The collective primitives between ranks, called in the replica functions of a graph.
+
+    Every member of a group must call the same primitives in the same order. Primitives that may
+    run at the same time are run in the order of the program, on every rank.
+
+    Attributes:
+      name: The name by which users choose the engine.
+      world_size: The number of ranks.
+    """
+
+    name: str
+    world_size: int
+
+    @abc.abstractmethod
+    def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Returns the sum of `tensor` over `group`: the same bits on every member.
+
+        Sends 2(n-1)/n of the bytes of a large tensor per rank.
+
+        Args:
+          tensor: A tensor of float16/32/64, bfloat16, int32 or int64, of the same shape on every
+            member.
+          group: The ranks that take part, the caller's included.
+        """
+
+    @abc.abstractmethod
+    def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Concatenates the members' tensors along axis 0, in the order of ranks.
+
+        Args:
+          tensor: A tensor of rank 1 or more, of the same shape on every member.
+          group: The ranks that take part, the caller's included.
+
+        Raises:
+          TypeError: The tensor holds neither numbers nor booleans.
+        """
+
+    @abc.abstractmethod
+    def exchange(
+        self, schedule: Schedule, exchanges: Sequence[Exchange], tensor: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the caller's buffer after `exchanges`, phases of `schedule` in their order.
+
+        Every rank must call it, also one that no transfer names.
+
+        Args:
+          schedule: Says where chunks lie.
+          exchanges: Phases of it that follow each other.
+          tensor: The buffer that the caller holds before them; its shape must be known.
+        """
+
+    def all_gather_rows(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Concatenates the members' rows as `all_gather` does, where their numbers differ.
+
+        Pads each tensor to the longest, so n times the longest one's bytes arrive at each member.
+        """
+        if len(group) == 1:
+            return tf.identity(tensor)
+        counts = self.all_gather(tf.shape(tensor)[:1], group)
+        return self.gather_counted(tensor, counts, group)
+
+    def gather_counted(
+        self, tensor: tf.Tensor, counts: tf.Tensor, group: tuple[int, ...]
+    ) -> tf.Tensor:
+        """Concatenates rows as `all_gather_rows` does, where all members know the `counts`."""
+        longest = tf.maximum(tf.reduce_max(counts), 1)
+        padding = [[0, longest - tf.shape(tensor)[0]]] + [[0, 0]] * (tensor.shape.rank - 1)
+        gathered = self.all_gather(tf.pad(tensor, padding), group)
+        return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(counts, longest), [-1]))
+
+
+def check_can_be_gathered(tensor: tf.Tensor) -> None:
+    """Raises TypeError unless the tensor holds numbers or booleans."""
+    if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
+        raise TypeError(
+            "What is gathered over replicas must be numbers or booleans, but received a tensor "
+            f"of {tensor.dtype.name}. Gather indices, and look the {tensor.dtype.name}s up "
+            "afterwards."
+        )

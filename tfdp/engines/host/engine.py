@@ -1,0 +1,217 @@
+"""The primitives of an engine in host memory, as operations of a graph."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.engines import sequence
+from tfdp.engines.base import Engine, check_can_be_gathered
+from tfdp.engines.capturing import as_token, captured
+from tfdp.engines.host import programs
+from tfdp.engines.host.driver import Driver
+from tfdp.engines.host.programs import Collective
+from tfdp.engines.host.transport import Lane, Request, Transport
+from tfdp.topology import Exchange, Schedule
+
+_ordinals = itertools.count()
+
+# A collective of a large tensor runs in the driver's thread, so that TensorFlow's threads compute
+# meanwhile; the way there and back takes longer than a small one.
+_LARGE_BYTES = 2**18
+
+
+class HostEngine(Engine):
+    """The primitives of `Engine`, computed by NumPy on bytes that a transport moves.
+
+    Collectives of one rank run in the order of the program, one after the other. Ranks of a process
+    run theirs at the same time.
+
+    Args:
+      name: The name by which users choose the engine.
+      transport: Moves bytes between processes.
+      driver: Runs the collectives.
+      devices: The devices of this process' ranks, CPUs.
+      first_rank: The rank of the first device.
+      world_size: The number of ranks in all processes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        transport: Transport[Request],
+        driver: Driver,
+        devices: Sequence[str],
+        first_rank: int,
+        world_size: int,
+    ) -> None:
+        self.name, self.world_size = name, world_size
+        self._driver = driver
+        self._ranks = {
+            rank: _Rank(Lane(transport, rank, len(devices)), device)
+            for rank, device in enumerate(devices, start=first_rank)
+        }
+
+    def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Sums as `Engine` says, in one step or two."""
+        if len(group) == 1 or tensor.shape.num_elements() == 0:
+            return tf.identity(tensor)
+        run = functools.partial(programs.all_reduce, group=group)
+        return self._collective("all_reduce", tensor, group, run, tensor.shape)
+
+    def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Concatenates as `Engine` says, in one step."""
+        if len(group) == 1:
+            return tf.identity(tensor)
+        check_can_be_gathered(tensor)
+        run = functools.partial(programs.all_gather, group=group)
+        shape = tf.TensorShape(None)
+        if tensor.shape.rank is not None:
+            rows = tensor.shape[0]
+            first = None if rows is None else rows * len(group)
+            shape = tf.TensorShape([first, *tensor.shape[1:]])
+        return self._collective("all_gather", tensor, group, run, shape)
+
+    def exchange(
+        self, schedule: Schedule, exchanges: Sequence[Exchange], tensor: tf.Tensor
+    ) -> tf.Tensor:
+        """Runs the transfers of `exchanges`, as `Engine` says."""
+        if tensor.shape.num_elements() == 0:
+            return tf.identity(tensor)
+        _, rank = sequence.current()
+        everyone = tuple(range(self.world_size))
+        run = programs.exchange_plan(schedule, exchanges, rank)
+        kind = f"all_reduce in {len(exchanges)} exchanges"
+        return self._collective(kind, tensor, everyone, run, tensor.shape)
+
+    def _collective(
+        self,
+        kind: str,
+        tensor: tf.Tensor,
+        group: tuple[int, ...],
+        run: Callable[[np.ndarray, Lane], Collective],
+        shape: tf.TensorShape,
+    ) -> tf.Tensor:
+        sequences, rank = sequence.current()
+        static = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        call = sequence.Call(kind, tensor.dtype.name, static, group)
+        sequences.instance_key(rank, call)
+        caller = self._ranks[rank]
+        elements = tensor.shape.num_elements()
+        small = elements is not None and elements * tensor.dtype.size < _LARGE_BYTES
+        waits = self._run_here if small and len(self._ranks) == 1 else self._run_elsewhere
+        with tf.device(caller.device):
+            token = captured(caller.token)
+            # Writes of one resource run one after the other, and always: so no collective begins
+            # before the rank's last one is done, and none is left out where nothing needs it.
+            with tf.control_dependencies(
+                [tf.raw_ops.AssignVariableOp(resource=token, value=tf.constant(0.0))]
+            ):
+                result = waits(caller, tensor, run, str(call))
+            with tf.control_dependencies([result]):
+                tf.raw_ops.AssignVariableOp(resource=token, value=tf.constant(0.0))
+        result.set_shape(shape)
+        return result
+
+    def _run_here(
+        self,
+        caller: _Rank,
+        tensor: tf.Tensor,
+        run: Callable[[np.ndarray, Lane], Collective],
+        text: str,
+    ) -> tf.Tensor:
+        """Runs a collective in the thread of its operation."""
+
+        def collective(own: np.ndarray) -> np.ndarray:
+            own = np.ascontiguousarray(own)
+            begun = run(own, caller.lane)
+            self._driver.run(begun, text)
+            return begun.result
+
+        return tf.numpy_function(collective, [tensor], tensor.dtype)
+
+    def _run_elsewhere(
+        self,
+        caller: _Rank,
+        tensor: tf.Tensor,
+        run: Callable[[np.ndarray, Lane], Collective],
+        text: str,
+    ) -> tf.Tensor:
+        """Runs a collective in the driver's thread; no thread of TensorFlow waits for it."""
+
+        def begin(own: np.ndarray) -> np.int32:
+            caller.begin(self._driver, run, own, text)
+            return np.int32(0)
+
+        begun = tf.numpy_function(begin, [tensor], tf.int32)
+        with tf.control_dependencies([begun]):
+            (ticket,) = tf.raw_ops.QueueDequeueV2(
+                handle=captured(caller.queue), component_types=[tf.int32]
+            )
+        return tf.numpy_function(caller.take, [ticket], tensor.dtype)
+
+
+class _Rank:
+    """One rank of this process, and the collective that it has in the driver's thread.
+
+    Attributes:
+      lane: The rank's sends and receives.
+      device: The rank's device.
+      token: A resource handle that nothing reads; it orders the rank's collectives.
+      queue: A queue of TensorFlow with an entry for each collective that is done.
+    """
+
+    def __init__(self, lane: Lane, device: str) -> None:
+        self.lane, self.device = lane, device
+        number = next(_ordinals)
+        with tf.init_scope(), tf.device(device):
+            self.token = as_token(
+                tf.raw_ops.VarHandleOp(
+                    dtype=tf.float32, shape=[], shared_name=f"tfdp_host_order_{number}"
+                )
+            )
+            self.queue = tf.raw_ops.FIFOQueueV2(
+                component_types=[tf.int32], shapes=[[]], shared_name=f"tfdp_host_done_{number}"
+            )
+            self._ticket = tf.constant(0)
+        self._result: np.ndarray | Exception | None = None
+        self._is_under_way = False
+        self._lock = threading.Lock()
+
+    def begin(
+        self,
+        driver: Driver,
+        run: Callable[[np.ndarray, Lane], Collective],
+        own: np.ndarray,
+        text: str,
+    ) -> None:
+        with self._lock:
+            if self._is_under_way:
+                raise RuntimeError(
+                    "A collective begins only once the rank's last one has ended, but the step "
+                    "that began the last one was cancelled meanwhile. Start all ranks again."
+                )
+            self._is_under_way = True
+        begun = run(np.ascontiguousarray(own), self.lane)
+
+        def when_done(error: Exception | None) -> None:
+            with self._lock:
+                self._result = begun.result if error is None else error
+            with tf.device(self.device):
+                tf.raw_ops.QueueEnqueueV2(handle=self.queue, components=[self._ticket])
+
+        driver.hand_over(begun, text, when_done)
+
+    def take(self, ticket: np.ndarray) -> np.ndarray:
+        with self._lock:
+            result, self._result = self._result, None
+            self._is_under_way = False
+        if isinstance(result, Exception):
+            raise result
+        assert result is not None, "a collective was taken twice"
+        return result

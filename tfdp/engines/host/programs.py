@@ -1,0 +1,157 @@
+"""Collectives as programs: generators that begin sends and receives, and add what has arrived.
+
+A program yields requests and is resumed when they are done. What runs it may run others meanwhile.
+The programs of one rank's collective that run at the same time are its strands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from tfdp.engines.host import buffers
+from tfdp.engines.host.transport import Lane, Request
+from tfdp.topology import Direct, Exchange, Schedule
+
+Strand: TypeAlias = Generator[Sequence[Request], None, None]
+
+# Up to this size of what arrives at a rank, an all-reduce that sends everything to everybody takes
+# one step of latency instead of two, and its bytes do not count.
+_SMALL_BYTES = 2**16
+
+_MOST_SLICES = 4
+_LEAST_SLICE_BYTES = 2**20
+
+
+@dataclasses.dataclass
+class Collective:
+    """One rank's part of a collective.
+
+    Attributes:
+      strands: The programs to run.
+      result: The array that holds the result once all strands are done.
+    """
+
+    strands: list[Strand]
+    result: np.ndarray
+
+
+def all_gather(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collective:
+    """Joins the members' arrays along axis 0, in the order of ranks, by sends to all others."""
+    result = buffers.empty((len(group) * own.shape[0], *own.shape[1:]), own.dtype)
+    return Collective([_gather(own, result.reshape(len(group), -1), lane, group)], result)
+
+
+def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collective:
+    """Sums the members' arrays, with the same bits on every member.
+
+    Small arrays are sent to everybody and summed in the order of ranks. Of large ones each member
+    sums its part for all (see `tfdp.topology.Direct`).
+    """
+    size, result = len(group), buffers.empty(own.shape, own.dtype)
+    if own.nbytes * (size - 1) <= _SMALL_BYTES:
+        return Collective([_gather_and_sum(own, result, lane, group)], result)
+    return _Plan.of_group(group, lane.rank)(own, lane)
+
+
+def exchange_plan(
+    schedule: Schedule, exchanges: Sequence[Exchange], rank: int
+) -> Callable[[np.ndarray, Lane], Collective]:
+    """Returns the function that runs a rank's transfers of `exchanges`, phases of `schedule`."""
+    return _Plan(schedule, exchanges, rank)
+
+
+class _Plan:
+    """The transfers of one rank, phase by phase, found once for all runs.
+
+    Args:
+      schedule: Says where chunks lie.
+      exchanges: The phases, in their order.
+      rank: The rank, as the transfers number it.
+      ranks: The rank that each number of the transfers means; None: itself.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        exchanges: Sequence[Exchange],
+        rank: int,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self._schedule = schedule
+        self._phases = [(each.sent_by(rank), each.received_by(rank)) for each in exchanges]
+        self._ranks = ranks
+
+    @classmethod
+    def of_group(cls, group: tuple[int, ...], rank: int) -> _Plan:
+        """Returns the plan of the all-reduce of a group's large arrays."""
+        schedule = Direct().schedule(len(group), [0] * len(group), _SMALL_BYTES)
+        return cls(schedule, schedule.exchanges(), group.index(rank), group)
+
+    def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
+        result = buffers.empty(own.shape, own.dtype)
+        source, target = own.reshape(-1), result.reshape(-1)
+        count = max(1, min(_MOST_SLICES, own.nbytes // _LEAST_SLICE_BYTES))
+        strands = []
+        for number in range(count):
+            where = slice(own.size * number // count, own.size * (number + 1) // count)
+            strands.append(self._strand(source[where], target[where], lane, number))
+        return Collective(strands, result)
+
+    def _strand(self, own: np.ndarray, result: np.ndarray, lane: Lane, number: int) -> Strand:
+        parts = buffers.Parts(own, result)
+        for sent, received in self._phases:
+            busy: list[slice] = []
+            outgoing = []
+            for transfer in sent:
+                where = self._schedule.slice_of(transfer.chunks, own.size)
+                if where.start < where.stop:
+                    outgoing.append((parts.read(where), self._rank(transfer.target)))
+                    busy.append(where)
+            requests: list[Request] = []
+            arrivals: list[tuple[slice, np.ndarray, bool]] = []
+            for transfer in received:
+                where = self._schedule.slice_of(transfer.chunks, own.size)
+                if where.start < where.stop:
+                    free = not any(_overlap(at, where) for at in busy)
+                    place = parts.landing(where, not transfer.reduce) if free else None
+                    if place is None:
+                        place = buffers.empty((where.stop - where.start,), own.dtype)
+                    arrivals.append((where, place, transfer.reduce))
+                    busy.append(where)
+                    source = self._rank(transfer.source)
+                    requests.append(lane.receive(place, source, number))
+            requests += [lane.send(array, target, number) for array, target in outgoing]
+            yield requests
+            for where, value, reduce in arrivals:
+                (parts.add if reduce else parts.put)(where, value)
+        parts.finish()
+
+    def _rank(self, number: int) -> int:
+        return number if self._ranks is None else self._ranks[number]
+
+
+def _gather(own: np.ndarray, rows: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Strand:
+    others = [(row, member) for row, member in zip(rows, group, strict=True) if member != lane.rank]
+    requests = [lane.receive(row, member) for row, member in others]
+    requests += [lane.send(own, member) for _, member in others]
+    rows[group.index(lane.rank)] = own.reshape(-1)
+    yield requests
+
+
+def _gather_and_sum(
+    own: np.ndarray, result: np.ndarray, lane: Lane, group: tuple[int, ...]
+) -> Strand:
+    rows = buffers.empty((len(group), own.size), own.dtype)
+    yield from _gather(own, rows, lane, group)
+    total = result.reshape(-1)
+    np.add(rows[0], rows[1], out=total)
+    for row in rows[2:]:
+        np.add(total, row, out=total)
+
+
+def _overlap(one: slice, other: slice) -> bool:
+    return one.start < other.stop and other.start < one.stop

@@ -1,0 +1,71 @@
+"""The protocol of what moves bytes between processes: MPI, or whatever sends and receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+
+class Request(Protocol):
+    """A send or receive that was begun, and reads its array or writes to it until it is done."""
+
+    def done(self) -> bool:
+        """Moves bytes if it can, and returns whether nothing is left to do.
+
+        Raises:
+          CollectiveMismatchError: Another number of bytes came than was to be received.
+          Exception: What the transport raises where the other process is gone.
+        """
+
+
+RequestT_co = TypeVar("RequestT_co", bound=Request, covariant=True)
+
+
+class Transport(Protocol[RequestT_co]):
+    """Sends and receives that return at once. Messages of one tag between two processes keep order.
+
+    Arrays are contiguous. Several threads may call the methods at the same time.
+    """
+
+    def send(self, array: np.ndarray, target: int, tag: int) -> RequestT_co:
+        """Begins to send the bytes of `array` to a process, which may be this one."""
+
+    def receive(self, array: np.ndarray, source: int, tag: int) -> RequestT_co:
+        """Begins to receive the bytes of `array` from a process, which may be this one."""
+
+
+class Lane:
+    """The sends and receives of one rank: a tag for each pair of ranks, and for each strand.
+
+    Args:
+      transport: Moves the bytes between processes.
+      rank: The rank whose messages these are.
+      local_size: The number of ranks per process.
+    """
+
+    def __init__(self, transport: Transport[Request], rank: int, local_size: int) -> None:
+        self.rank = rank
+        self._transport = transport
+        self._local_size = local_size
+
+    def send(self, array: np.ndarray, target: int, strand: int = 0) -> Request:
+        """Begins to send `array` to a rank, which receives it in its strand of the same number."""
+        process, tag = target // self._local_size, self._tag(self.rank, target, strand)
+        return self._transport.send(array, process, tag)
+
+    def receive(self, array: np.ndarray, source: int, strand: int = 0) -> Request:
+        """Begins to receive `array` from a rank, which sends it in its strand of that number."""
+        process, tag = source // self._local_size, self._tag(source, self.rank, strand)
+        return self._transport.receive(array, process, tag)
+
+    def _tag(self, source: int, target: int, strand: int) -> int:
+        size = self._local_size
+        return (strand * size + source % size) * size + target % size
+
+
+def all_done(requests: Sequence[Request]) -> bool:
+    """Polls all requests, so that each goes on, and returns whether all are done."""
+    polled = [request.done() for request in requests]
+    return all(polled)
