@@ -485,7 +485,7 @@ def test_another_seed_or_eager_functions_on_a_rank_are_named(strategy, board):
         model.fit(x, y, verbose=0)
     tf.config.run_functions_eagerly(False)
     model.fit(x, y, verbose=0)
-    progress = strategy.extended.processes._progress
+    progress = strategy.extended.processes.progress
     assert progress().settings["`stop_training`"] is False
     model.stop_training = np.bool_(True)  # signs of life are JSON
     assert progress().settings["`stop_training`"] is True
