@@ -211,9 +211,9 @@ def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
     )
     table = Table(
         title=f"{title} of {batch} examples,\n{counts or 'no results'}",
-        caption="first step: from the call of fit. thr: threads of a rank. coll: collectives\na step, "
-        "where they can be counted. ratio: tfdp's median / the side's.\npairs: median of the "
-        "rounds' ratios.",
+        caption="first step: from the call of fit. thr: threads of a rank. coll: collectives\n"
+        "a step, where they can be counted. ratio: tfdp's median / the side's.\n"
+        "pairs: median of the rounds' ratios.",
         box=SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
