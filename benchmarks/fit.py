@@ -211,8 +211,8 @@ def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
     )
     table = Table(
         title=f"{title} of {batch} examples,\n{counts or 'no results'}",
-        caption="first step: from the call of fit. thr: threads of a rank. coll: collectives\n"
-        "a step, where they can be counted. ratio: tfdp's median / the side's.\n"
+        caption="first step: from the call of fit. thr: threads of a rank. coll: collectives "
+        "a step, where they can be counted. ratio: tfdp's median / the side's. "
         "pairs: median of the rounds' ratios.",
         box=SIMPLE_HEAD,
         padding=0,
