@@ -25,6 +25,7 @@ def started(monkeypatch):
         for rank in range(2):
             results = [
                 {"side": side, "size_bytes": size, "seconds": [0.01 + rank], "right": True}
+                | {"link_bytes": [7 + rank]}
                 for size in plan["sizes"]
                 for side in plan["sides"]
             ]
@@ -45,6 +46,7 @@ def measured(options, tmp_path):
     assert rounds.run(BenchOptions(sizes=(1000,), rounds=2, **options, **files), console) == 0
     results = json.loads(path.read_text())["results"]
     assert all(result["seconds"] == [1.01] for result in results), "the slowest rank's"
+    assert all(result["link_bytes"] == [8] for result in results), "the host's that sent most"
     return [result["side"] for result in results], console.file.getvalue()
 
 

@@ -67,8 +67,9 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
 
     Returns:
       For each side and size `seconds`, a list of the times from the call until the sum is known
-      here, where the ranks begin within a tiny all-reduce's time of each other; and `right`,
-      whether all sums were.
+      here, where the ranks begin within a tiny all-reduce's time of each other; `link_bytes`, what
+      the rank's host sent over its link meanwhile, none on loopback; and `right`, whether all sums
+      were.
     """
     others = {"stock": _stock, "gloo": _gloo, "mpi4py": _mpi4py}
     engine = others.get(plan.engine, _tfdp)(plan, rank)
@@ -77,18 +78,37 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
         runs = {side: engine(side, size // 4) for side in plan.sides}
         right = {side: all(run() for _ in range(2)) for side, run in runs.items()}
         seconds: dict[str, list[float]] = {side: [] for side in plan.sides}
+        sent: dict[str, list[int]] = {side: [] for side in plan.sides}
         barrier = engine(plan.sides[0], 1)
         for _ in range(plan.repeats):
             for side, run in runs.items():
                 barrier()
+                before = _link_bytes(plan)
                 began = time.perf_counter()
                 right[side] &= run()
                 seconds[side].append(time.perf_counter() - began)
+                sent[side] += [
+                    now - then for now, then in zip(_link_bytes(plan), before, strict=True)
+                ]
         results += [
-            {"side": side, "size_bytes": size, "seconds": seconds[side], "right": right[side]}
+            {
+                "side": side,
+                "size_bytes": size,
+                "seconds": seconds[side],
+                "link_bytes": sent[side],
+                "right": right[side],
+            }
             for side in plan.sides
         ]
     return results
+
+
+def _link_bytes(plan: Plan) -> list[int]:
+    """Returns the bytes that this rank's host has sent over its link so far; none on loopback."""
+    if not plan.namespaces:
+        return []
+    lines = pathlib.Path("/proc/net/dev").read_text().splitlines()
+    return [int(line.split()[9]) for line in lines if line.strip().startswith(hosts.INTERFACE)]
 
 
 # Makes a function that sums a count of numbers over the ranks and says whether the sum is right.

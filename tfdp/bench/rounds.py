@@ -144,6 +144,8 @@ def _measure(
             size_bytes=cases[0]["size_bytes"],
             # An all-reduce takes as long as on the last of its ranks.
             seconds=tuple(map(max, zip(*(case["seconds"] for case in cases), strict=True))),
+            # What a host sends, all of its ranks see.
+            link_bytes=tuple(map(max, zip(*(case["link_bytes"] for case in cases), strict=True))),
             right=all(case["right"] for case in cases),
         )
         for cases in zip(*ranks, strict=True)
