@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from benchmarks.compression import add_compression
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.data.data_options import DataOptions
 from benchmarks.equivalence import add_equivalence
@@ -42,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
     for add in (
         add_all,
+        add_compression,
         _add_convergence,
         _add_data,
         add_equivalence,

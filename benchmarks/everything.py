@@ -16,7 +16,7 @@ from tfdp.command_line import REQUIRED, add_command, check, option
 from tfdp.files import replace_text
 
 _HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 --order"
-_HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock"
+_HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock,gloo,mpi4py"
 _SWEEP = "python -m benchmarks convergence --jobs 2"
 
 # The commands by the name of what they print, the quick ones first; {folder} receives all of it.
@@ -24,15 +24,16 @@ COMMANDS: Mapping[str, str] = {
     "demo": "tfdp demo --output {folder}/demo.png",
     "doctor": "tfdp run -n 2 -- tfdp doctor",
     "equivalence": "python -m benchmarks equivalence",
+    "compression": "python -m benchmarks compression",
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",
     "logs-of-one": "python docs/telemetry/train.py {folder}/logs/one",
     "logs-of-two": "tfdp run -n 2 -- python docs/telemetry/train.py {folder}/logs/two",
     "report": "tfdp report {folder}/logs/two --compare {folder}/logs/one",
-    "loopback": "tfdp bench --processes 2 --sizes 100MB --output {folder}/loopback.png",
+    "loopback": "tfdp bench --processes 2 --sizes 4KB,1MB,100MB --output {folder}/loopback.png",
     "four-hosts": "tfdp bench --hosts 4 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 "
-    "--topology native,direct,torus,halving_doubling,ring,tree,stock "
+    "--topology native,direct,torus,halving_doubling,ring,tree,stock,gloo,mpi4py "
     "--output {folder}/four-hosts.png",
     "order-0011": f"{_HOSTS} 0,0,1,1 {_HOSTS_SIDES} --output {{folder}}/order-0011.png",
     "order-0101": f"{_HOSTS} 0,1,0,1 {_HOSTS_SIDES} --output {{folder}}/order-0101.png",
@@ -41,7 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "data-records": "python -m benchmarks data --sources records --rounds 7",
     "data-images": "python -m benchmarks data --sources images --image-files 10000 --rounds 7",
     "fit": "python -m benchmarks fit --rounds 3 --steps 10",
-    "fit-processes": "python -m benchmarks fit --processes 2 --model mlp",
+    "fit-processes": "python -m benchmarks fit --processes 2 --one-device",
     **{
         f"convergence-{task}": f"{_SWEEP} --task {task} --results {{folder}}/{task}.jsonl "
         f"--output {{folder}}/{task}.png --table {{folder}}/{task}.md"

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.json_worker import run_for_json
-from benchmarks.models import MODELS
+from benchmarks.models import DENSE, MODELS
 from benchmarks.ratios import Ratio, ratio, spread
 from tfdp.bench.child_process import Failure, unset_launcher_settings
 from tfdp.bench.results import write_results
 from tfdp.command_line import add_command, check, option, require
 
-SIDES = ("tfdp", "stock", "stock_tuned", "one_device")
+# The sides by the name in options and results, with the name that tables show.
+SIDES = {
+    "tfdp": "tfdp",
+    "tfdp_mpi": "tfdp, mpi",
+    "stock": "stock",
+    "stock_tuned": "stock, tuned",
+    "ddp": "DDP, gloo",
+    "one_device": "one device",
+}
+
+ENGINES = {"tensorflow": "tfdp", "mpi": "tfdp_mpi"}
+
+# The module that a side needs, and how the side is named where the module is missing.
+_NEEDS = {"tfdp_mpi": ("mpi4py", "The engine mpi"), "ddp": ("torch", "PyTorch's DDP")}
 
 _TIMES = {"median_step_seconds": "step", "first_step_seconds": "first step"}
 
@@ -36,6 +51,8 @@ class FitOptions:
 
     >>> FitOptions(one_device=True).sides
     ('tfdp', 'stock', 'one_device')
+    >>> FitOptions(processes=2, engines=("mpi",)).sides
+    ('tfdp_mpi', 'stock', 'stock_tuned', 'ddp')
     >>> FitOptions().replicas, FitOptions(processes=3).replicas
     ((2, 4), (3,))
     """
@@ -51,10 +68,18 @@ class FitOptions:
     rounds: int = option(5, "fresh runs a side (%(default)s)", at_least=1)
     processes: int = option(
         1,
-        "run each in P processes, as a cluster, against MultiWorkerMirroredStrategy (%(default)s: "
-        "one process, against MirroredStrategy)",
+        "run each in P processes, as a cluster, against MultiWorkerMirroredStrategy and PyTorch's "
+        "DDP with gloo (%(default)s: one process, against MirroredStrategy)",
         at_least=1,
         metavar="P",
+    )
+    engines: tuple[str, ...] = option(
+        None,
+        "with --processes: tfdp's engines, with a comma between (tensorflow,mpi)",
+        flags=("--engine",),
+        choices=tuple(ENGINES),
+        example="tensorflow,mpi",
+        metavar="ENGINES",
     )
     steps: int = option(20, "timed steps a process (%(default)s)", at_least=1)
     one_device: bool = option(False, "also time one device with the global batch")
@@ -66,6 +91,14 @@ class FitOptions:
         if self.replicas is None:
             preset = (2, 4) if self.processes == 1 else (self.processes,)
             object.__setattr__(self, "replicas", preset)
+        if self.engines is None:
+            chosen = tuple(ENGINES) if self.processes > 1 else ("tensorflow",)
+            object.__setattr__(self, "engines", chosen)
+        if self.processes == 1 and self.engines != ("tensorflow",):
+            raise ValueError(
+                "`engine` must be tensorflow in one process, for MPI moves tensors between "
+                f"processes; received {','.join(self.engines)}; do `--processes 2`."
+            )
         if self.processes > 1 and set(self.replicas) != {self.processes}:
             raise ValueError(
                 "`replicas` must be the number of processes, for MultiWorkerMirroredStrategy has "
@@ -85,8 +118,9 @@ class FitOptions:
         In several processes the stock strategy is measured twice: as its users start it, and with
         the threads and memory settings of `tfdp run`.
         """
-        tuned = ("stock_tuned",) if self.processes > 1 else ()
-        return ("tfdp", "stock", *tuned, *(("one_device",) if self.one_device else ()))
+        others = ("stock_tuned", "ddp") if self.processes > 1 else ()
+        own = tuple(ENGINES[engine] for engine in self.engines)
+        return (*own, "stock", *others, *(("one_device",) if self.one_device else ()))
 
 
 def add_fit(commands: argparse._SubParsersAction) -> None:
@@ -98,7 +132,8 @@ def add_fit(commands: argparse._SubParsersAction) -> None:
         _fit,
         help="step time and time to the first step of model.fit",
         description="Step time and time to the first step of model.fit on logical CPU devices, "
-        "for tfdp and tf.distribute.MirroredStrategy in turn, each in fresh processes.",
+        "for tfdp and tf.distribute.MirroredStrategy in turn, each in fresh processes; or in "
+        "several processes, where PyTorch's DDP with gloo trains the dense networks, too.",
     )
 
 
@@ -121,15 +156,20 @@ def run(options: FitOptions, console: Console | None = None) -> int:
       The exit code: 0, or 1 where a process failed.
     """
     console = console or Console()
+    installed = _installed(options.sides, console)
+    if not any(side in ENGINES.values() for side in installed):
+        return 1
     results: list[dict] = []
     failures: list[Failure] = []
     cases = [(model, replicas) for model in options.models for replicas in options.replicas]
     with _progress(console) as progress:
-        task = progress.add_task("", total=len(cases) * options.rounds * len(options.sides))
+        sides_of = {model: _sides_for(model, installed) for model in options.models}
+        total = options.rounds * sum(len(sides_of[model]) for model, _ in cases)
+        task = progress.add_task("", total=total)
         for model, replicas in cases:
-            rounds: dict[str, list[dict | None]] = {side: [] for side in options.sides}
+            rounds: dict[str, list[dict | None]] = {side: [] for side in sides_of[model]}
             for _ in range(options.rounds):
-                for side in options.sides:
+                for side in rounds:
                     progress.update(task, description=f"{model}, {replicas} replicas, {side}")
                     result = _measure(side, model, replicas, options)
                     if isinstance(result, Failure):
@@ -164,44 +204,87 @@ def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
       rounds: For each side, one result of :func:`benchmarks.fit_worker.measure` a round, or None.
       batch: The number of examples per replica.
     """
-    parameters = {r["parameters"] for results in rounds.values() for r in results if r is not None}
-    counts = ", ".join(f"{count / 1e6:.2f} M parameters" for count in sorted(parameters))
-    table = Table(
-        title=f"{title} of {batch} examples, {counts or 'no results'}",
-        caption="first step: from the call of fit. ratio: tfdp's median / the side's; "
-        "pairs: median of the rounds' ratios",
+    delivered = [r for results in rounds.values() for r in results if r is not None]
+    counts = ", ".join(
+        f"{count / 1e6:.2f} M parameters, {4 * count / 1e6:.1f} MB of gradients a step"
+        for count in sorted({result["parameters"] for result in delivered})
     )
-    for column in ("", "side", "runs", "median", "min-max", "ratio", "pairs"):
-        table.add_column(
-            column, justify="left" if column in ("", "side") else "right", no_wrap=True
-        )
+    table = Table(
+        title=f"{title} of {batch} examples,\n{counts or 'no results'}",
+        caption="first step: from the call of fit. thr: threads of a rank. coll: collectives "
+        "a step, where they can be counted. ratio: tfdp's median / the side's. "
+        "pairs: median of the rounds' ratios.",
+        box=SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
+    own = [side for side in rounds if side in ENGINES.values()]
+    compared = [
+        f"{name}\n{SIDES[side].partition(', ')[2]}" for side in own for name in ("ratio", "pairs")
+    ]
+    for column in ("", "runs", "thr", "coll", "median", "min-max", *compared):
+        table.add_column(column.strip(), justify="right" if column else "left", no_wrap=True)
     for key, label in _TIMES.items():
         times = {
             side: [None if result is None else result[key] for result in results]
             for side, results in rounds.items()
         }
+        table.add_row(f"{label}:")
         for side, values in times.items():
-            compared = None if side == "tfdp" else ratio(times["tfdp"], values)
-            table.add_row(label, side, *_time_cells(values), *_ratio_cells(compared))
+            ratios = [
+                cell
+                for first in own
+                for cell in _ratio_cells(None if first == side else ratio(times[first], values))
+            ]
+            runs, *seconds = _time_cells(values)
+            about = (_common(rounds[side], "threads"), _common(rounds[side], "collectives"))
+            table.add_row(f"  {SIDES[side]}", runs, *about, *seconds, *ratios)
         table.add_section()
     return table
 
 
+def _common(results: Sequence[dict | None], key: str) -> str:
+    """Returns the value that a side's results have, the first round's; "" without one."""
+    found = [result.get(key) for result in results if result is not None]
+    return "" if not found or found[0] is None else f"{found[0]:g}"
+
+
+def _installed(sides: Sequence[str], console: Console) -> list[str]:
+    """Returns the sides whose modules are installed, and says which are left out."""
+    found = []
+    for side in sides:
+        module, name = _NEEDS.get(side, (None, ""))
+        if module is None or importlib.util.find_spec(module) is not None:
+            found.append(side)
+        else:
+            console.print(
+                f"{name} is left out: {module} is not installed (`pip install "
+                "'tfdp[benchmarks]'`).",
+                markup=False,
+                soft_wrap=True,
+            )
+    return found
+
+
+def _sides_for(model: str, sides: Sequence[str]) -> list[str]:
+    """Returns the sides that train `model`: PyTorch's trains dense networks alone."""
+    return [side for side in sides if side != "ddp" or model in DENSE]
+
+
 def _measure(side: str, model: str, replicas: int, options: FitOptions) -> dict | Failure:
-    values = {
-        "side": side,
-        "model": model,
-        "replicas": replicas,
-        "batch": options.batch,
-        "steps": options.steps,
-    }
+    values = {"model": model, "batch": options.batch, "steps": options.steps}
+    module = "benchmarks.ddp_worker"
+    if side != "ddp":
+        module = "benchmarks.fit_worker"
+        values |= {"side": side, "replicas": replicas}
     arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
     if options.processes == 1 or side == "one_device":
-        return run_for_json("benchmarks.fit_worker", arguments, options.timeout_seconds)
-    launch = ["run", "-n", str(options.processes), "--"]
+        return run_for_json(module, arguments, options.timeout_seconds)
+    launch = ["run", "-n", str(options.processes)]
+    launch += ["--engine", "mpi", "--"] if side == "tfdp_mpi" else ["--"]
     if side == "stock":
         launch += unset_launcher_settings()
-    worker = [sys.executable, "-m", "benchmarks.fit_worker", *arguments]
+    worker = [sys.executable, "-m", module, *arguments]
     return run_for_json("tfdp.cli", [*launch, *worker], options.timeout_seconds, prefix="[0] ")
 
 
@@ -228,7 +311,7 @@ def _time_cells(values: Sequence[float | None]) -> tuple[str, str, str]:
 def _ratio_cells(compared: Ratio | None) -> tuple[str, str]:
     if compared is None:
         return "", ""
-    return f"{compared.of_medians:.3f}", f"{compared.median_of_pairs:.3f}"
+    return f"{compared.of_medians:.2f}", f"{compared.median_of_pairs:.2f}"
 
 
 def _show(*seconds: float) -> str:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import time
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +25,7 @@ from benchmarks.devices import split_cpu
 from benchmarks.fit import SIDES
 from benchmarks.models import MODELS, build_model, random_batch
 from benchmarks.step_times import StepTimes
-from tfdp import cluster
+from tfdp import cluster, machine
 from tfdp.bench import multi_worker
 from tfdp.cluster import run_status
 
@@ -32,9 +34,9 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     """Times `model.fit` on logical CPU devices of this process, or of the cluster that it is in.
 
     Args:
-      side: `"tfdp"`, `"stock"` (`tf.distribute.MirroredStrategy`; in a cluster
-        `MultiWorkerMirroredStrategy`) or `"one_device"`, which gets the same global batch and no
-        strategy.
+      side: `"tfdp"`, `"tfdp_mpi"` (the engine mpi), `"stock"` or `"stock_tuned"`
+        (`tf.distribute.MirroredStrategy`; in a cluster `MultiWorkerMirroredStrategy`) or
+        `"one_device"`, which gets the same global batch and no strategy.
       model: A name in :data:`benchmarks.models.MODELS`.
       replicas: The number of replicas.
       batch: The number of examples per replica.
@@ -42,7 +44,9 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
 
     Returns:
       The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end of
-      its first step; `step_seconds`, a list; `median_step_seconds`; `final_loss`; versions.
+      its first step; `step_seconds`, a list; `median_step_seconds`; `collectives`, their number
+      in a step, None where it is not counted; `threads`, those of TensorFlow's operations;
+      `final_loss`; versions.
     """
     strategy = _strategy(side, 1 if side == "one_device" else replicas)
     keras.utils.set_random_seed(0)
@@ -61,7 +65,8 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     batches = batches.with_options(sharding)
     clock = StepTimes()
     called = time.perf_counter()
-    history = built.fit(batches, epochs=1, callbacks=[clock], verbose=0)
+    counted = _Collectives(strategy, steps)
+    history = built.fit(batches, epochs=1, callbacks=[clock, counted], verbose=0)
     step_seconds = [end - begin for begin, end in clock.steps[1:]]
     return {
         "side": side,
@@ -72,6 +77,8 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
         "first_step_seconds": clock.steps[0][1] - called,
         "step_seconds": step_seconds,
         "median_step_seconds": statistics.median(step_seconds),
+        "collectives": counted.in_a_step,
+        "threads": int(os.environ.get("TF_NUM_INTRAOP_THREADS", len(machine.cores()))),
         "final_loss": history.history["loss"][-1],
         "versions": {
             "tfdp": tfdp.__version__,
@@ -82,13 +89,34 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     }
 
 
+class _Collectives(keras.callbacks.Callback):
+    """A callback that counts the collectives of tfdp between the first step and the last."""
+
+    def __init__(self, strategy: tf.distribute.Strategy | None, steps: int) -> None:
+        super().__init__()
+        in_cluster = isinstance(strategy, tfdp.DataParallelStrategy) and strategy.world_size > 1
+        self._strategy = strategy if in_cluster else None
+        self._steps = steps
+        self._done: list[int] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes the number of collectives so far, after the first step and after the last."""
+        if self._strategy is not None and batch in (0, self._steps):
+            self._done.append(self._strategy.extended.processes.progress().done)
+
+    @property
+    def in_a_step(self) -> float | None:
+        """The number of collectives in a step; None outside of a cluster of tfdp."""
+        return None if not self._done else (self._done[-1] - self._done[0]) / self._steps
+
+
 def _strategy(side: str, devices: int) -> tf.distribute.Strategy | None:
     in_cluster = cluster.detect().world_size > 1
     if in_cluster and side.startswith("stock"):
         run_status.mark_strategy_made()
         return multi_worker.strategy()
     if in_cluster:
-        return tfdp.DataParallelStrategy()
+        return tfdp.DataParallelStrategy(engine="mpi" if side == "tfdp_mpi" else "tensorflow")
     split_cpu(devices)
     names = [f"CPU:{index}" for index in range(devices)]
     if side == "one_device":
@@ -101,7 +129,7 @@ def _strategy(side: str, devices: int) -> tf.distribute.Strategy | None:
 def main() -> None:
     """Reads the command line, measures and prints."""
     parser = argparse.ArgumentParser(description="One measurement of `benchmarks fit`.")
-    parser.add_argument("--side", choices=SIDES, required=True)
+    parser.add_argument("--side", choices=tuple(SIDES), required=True)
     parser.add_argument("--model", choices=MODELS, required=True)
     for name in ("--replicas", "--batch", "--steps"):
         parser.add_argument(name, type=int, required=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,31 +10,51 @@ import numpy as np
 if TYPE_CHECKING:
     import keras
 
-_CLASSES = 10
-_INPUT_SHAPES = {"mlp": (2048,), "mobilenet": (64, 64, 3)}
+CLASSES = 10
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """The sizes of a dense network with ReLU, and an output layer of `CLASSES`."""
+
+    features: int
+    units: int
+    layers: int
+
+
+# What can be built in PyTorch as well.
+DENSE = {"mlp": Dense(1024, 1024, 12), "small": Dense(64, 128, 3)}
+
+_INPUT_SHAPES: dict[str, tuple[int, ...]] = {
+    **{name: (sizes.features,) for name, sizes in DENSE.items()},
+    "mobilenet": (64, 64, 3),
+}
 
 MODELS = tuple(_INPUT_SHAPES)
 
 
 def build_model(name: str) -> keras.Model:
-    """Builds and compiles a model that is mostly communication, or mostly computation.
+    """Builds and compiles a model that is mostly communication, overhead, or computation.
 
     Args:
-      name: `"mlp"`, three layers of 2048 units with 12.6 million parameters (50 MB of gradients);
-        or `"mobilenet"`, MobileNetV2 for 64x64 pixels with 2.3 million parameters in 158 tensors.
+      name: `"mlp"`, twelve layers of 1024 units with 12.6 million parameters (50 MB of gradients);
+        `"small"`, three layers of 128 units with 43 thousand; or `"mobilenet"`, MobileNetV2 for
+        64x64 pixels with 2.3 million in 158 tensors.
     """
     import keras
 
     shape = _INPUT_SHAPES[name]
-    if name == "mlp":
-        hidden = [keras.layers.Dense(2048, activation="relu") for _ in range(3)]
-        model = keras.Sequential([keras.Input(shape), *hidden, keras.layers.Dense(_CLASSES)])
+    if name in DENSE:
+        sizes = DENSE[name]
+        hidden = [keras.layers.Dense(sizes.units, activation="relu") for _ in range(sizes.layers)]
+        model = keras.Sequential([keras.Input(shape), *hidden, keras.layers.Dense(CLASSES)])
     else:
         model = keras.applications.MobileNetV2(
-            input_shape=shape, weights=None, classes=_CLASSES, classifier_activation=None
+            input_shape=shape, weights=None, classes=CLASSES, classifier_activation=None
         )
     model.compile(
-        optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
+        optimizer=keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     return model
@@ -43,4 +64,4 @@ def random_batch(name: str, examples: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws normal inputs (float32) and uniform labels (int32) for the model `name`."""
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((examples, *_INPUT_SHAPES[name]), dtype=np.float32)
-    return inputs, generator.integers(_CLASSES, size=examples, dtype=np.int32)
+    return inputs, generator.integers(CLASSES, size=examples, dtype=np.int32)

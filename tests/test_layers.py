@@ -29,6 +29,7 @@ LAYERS = {
     "engines": 5,
     "optimizers": 5,
     "collectives": 6,  # made of an engine's primitives
+    "compression": 7,  # what gradients become on their way; `strategy` gives it to `collectives`
     "replicas": 7,  # what replicas do together: asked by what is above, answered by `strategy`
     "callbacks": 8,
     "data": 8,  # owns the protocol of a feed, which Keras' trainer and the strategy are given

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfdp import callbacks, data, errors, optimizers, topology, verification
+    from tfdp import callbacks, compression, data, errors, optimizers, topology, verification
     from tfdp.determinism.enable import enable_determinism
     from tfdp.keras_adapter.whole_batch import whole_batch
     from tfdp.manifest.write import write_manifest
@@ -30,6 +30,7 @@ __all__ = [
     "DataParallelStrategy",
     "__version__",
     "callbacks",
+    "compression",
     "data",
     "enable_determinism",
     "errors",
@@ -44,6 +45,7 @@ __all__ = [
 _LAZY = {
     "DataParallelStrategy": ("tfdp.strategy.data_parallel", "DataParallelStrategy"),
     "callbacks": ("tfdp.callbacks", None),
+    "compression": ("tfdp.compression", None),
     "data": ("tfdp.data", None),
     "enable_determinism": ("tfdp.determinism.enable", "enable_determinism"),
     "errors": ("tfdp.errors", None),

@@ -88,8 +88,9 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
         _bench,
         help="how long each topology takes for an all-reduce of each size",
         description="Times all-reduces of float32 between processes on this machine, for each "
-        "topology of tfdp, for MultiWorkerMirroredStrategy (stock) and, where PyTorch is "
-        "installed, for gloo, in turn; prints tables and draws a picture.",
+        "topology on each engine of tfdp, for MultiWorkerMirroredStrategy (stock) and, where they "
+        "are installed, for PyTorch's gloo and mpi4py's Allreduce, in turn; prints tables and "
+        "draws a picture.",
     )
 
 

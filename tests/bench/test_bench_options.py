@@ -59,9 +59,11 @@ def test_ranks_fill_the_hosts_in_turn_or_as_they_are_told():
     assert BenchOptions(processes=3, hosts=2, order=(1, 0, 1)).host_of_ranks == (1, 0, 1)
 
 
-def test_topologies_share_processes_and_others_have_their_own():
+def test_topologies_of_an_engine_share_processes_and_others_have_their_own():
     options = BenchOptions(sides=("ring", "stock", "tree"))
-    assert options.engines == {"tfdp": ("ring", "tree"), "stock": ("stock",)}
+    own = ("ring", "tree")
+    assert options.runs == {"tensorflow": own, "mpi": own, "stock": ("stock",)}
+    assert list(BenchOptions(sides=own, engines=("mpi",)).runs) == ["mpi"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,7 @@ def test_topologies_share_processes_and_others_have_their_own():
         (["--sizes", "big"], "do `--sizes 1KB,1MB,100MB`"),
         (["--topology", "rign"], "do `--topology all`"),
         (["--hosts", "3"], "do `--hosts 2`"),
+        (["--engine", "gloo"], "do `--engine"),
     ],
 )
 def test_the_command_line_refuses_likewise(words, fix, capsys):

@@ -96,7 +96,17 @@ def test_a_run_measures_prints_draws_and_keeps(sides, where, tmp_path):
         "--topology",
         ",".join(sides),
     ]
-    command += ["--sizes", "1KB,1MB", "--rounds", "1", "--repeats", "2", *where]
+    command += [
+        "--engine",
+        "tensorflow",
+        "--sizes",
+        "1KB,1MB",
+        "--rounds",
+        "1",
+        "--repeats",
+        "2",
+        *where,
+    ]
     files = ["--output", str(tmp_path / "x.png"), "--json", str(tmp_path / "x.json")]
     done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -23,6 +23,21 @@ def printed(table):
     return console.file.getvalue()
 
 
+def test_between_hosts_the_bytes_over_a_link_are_shown_and_on_one_host_not():
+    bound = Bound(24e6, 2, 4)
+    counts = (49_000_000, 51_000_000)
+    between = [Measured("ring", 25_000_000, (2.0,), True, (count,)) for count in counts]
+    lines = printed(summary_table(between, 25_000_000, bound)).splitlines()
+    (row,) = [line for line in lines if line.strip().startswith("ring")]
+    assert row.split()[-1] == "50.0"
+    (row,) = [
+        line
+        for line in printed(summary_table(MEASURED, 1000, bound)).splitlines()
+        if line.strip().startswith("ring")
+    ]
+    assert row.split()[-1] == f"{0.002 / bound.seconds(1000):.2f}"
+
+
 def test_the_bound_is_what_one_link_takes():
     """25 MB over links of 24 MB/s: four hosts send 1.5 times the bytes each, two hosts once."""
     assert Bound(24e6, 4, 4).seconds(25_000_000) == pytest.approx(1.5625)

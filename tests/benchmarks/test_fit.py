@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import itertools
 import json
 
 import pytest
@@ -11,39 +12,59 @@ from benchmarks import fit
 from benchmarks.__main__ import main
 from benchmarks.fit import FitOptions
 from benchmarks.json_worker import run_for_json
-from benchmarks.models import build_model, random_batch
+from benchmarks.models import CLASSES, DENSE, build_model, random_batch
 from tfdp.bench.child_process import Failure
 
-STEP_SECONDS = {"tfdp": 0.1, "stock": 0.2, "one_device": 0.4}
+STEP_SECONDS = {"tfdp": 0.1, "tfdp_mpi": 0.05, "stock": 0.2, "stock_tuned": 0.16, "ddp": 0.125}
+STEP_SECONDS["one_device"] = 0.4
 
 
 def result(side, **others):
     step = STEP_SECONDS[side]
     return {
         "side": side,
-        "parameters": 12_609_546,
+        "parameters": 12_605_450,
         "median_step_seconds": step,
         "first_step_seconds": 10 * step,
+        "threads": 1,
+        "collectives": 5.0 if side == "tfdp" else None,
         **others,
     }
 
 
 @pytest.fixture
 def console():
-    return Console(file=io.StringIO(), width=160)
+    return Console(file=io.StringIO(), width=80)
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """Replaces the processes; returns the list of sides that were started."""
-    sides = []
+    """Replaces the processes; returns the list of sides that were started.
 
-    def start(module, arguments, timeout_seconds):
-        sides.append(arguments[arguments.index("--side") + 1])
-        return result(sides[-1])
+    All modules are installed, and the words that start each side are in `started.words`.
+    """
+
+    class Started(list):
+        words = {}
+
+    sides = Started()
+
+    def start(module, arguments, timeout_seconds, prefix=""):
+        words = [module, *arguments]
+        side = "ddp" if "--side" not in words else words[words.index("--side") + 1]
+        sides.append(side)
+        sides.words[side] = words
+        return result(side)
 
     monkeypatch.setattr(fit, "run_for_json", start)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     return sides
+
+
+def row(console, label, side):
+    """What the row of a side says below a label, after its name."""
+    _, _, below = console.file.getvalue().partition(f"{label}:")
+    return " ".join(below.partition(f"  {side} ")[2].splitlines()[0].split())
 
 
 def test_the_sides_alternate(started, console):
@@ -59,11 +80,41 @@ def test_one_device_is_a_third_side(started, console):
 
 def test_the_table_compares_tfdp_with_each_side(started, console):
     fit.run(FitOptions(model="mlp", replicas=(2,), rounds=2), console)
+    assert "12.61 M parameters, 50.4 MB of gradients" in console.file.getvalue()
+    assert row(console, "step", "stock") == "2/2 1 200.0 ms 200.0-200.0 ms 0.50 0.50"
+    assert row(console, "step", "tfdp") == "2/2 1 5 100.0 ms 100.0-100.0 ms"
+
+
+def test_in_processes_both_engines_are_compared_with_all_others_in_the_same_rounds(
+    started, console
+):
+    options = FitOptions(model="mlp", processes=2, rounds=2, one_device=True)
+    assert fit.run(options, console) == 0
+    sides = ["tfdp", "tfdp_mpi", "stock", "stock_tuned", "ddp", "one_device"]
+    assert started == sides * 2
     table = console.file.getvalue()
-    assert "12.61 M parameters" in table
-    stock_step = next(line for line in table.splitlines() if "stock" in line and "ms" in line)
-    assert "200.0 ms" in stock_step
-    assert "0.500" in stock_step
+    assert max(map(len, table.splitlines())) <= 80
+    ddp = "2/2 1 1.25 s 1.25-1.25 s 0.80 0.80 0.40 0.40"
+    assert row(console, "first step", "DDP, gloo") == ddp
+    assert row(console, "step", "tfdp, mpi").endswith("2.00 2.00")
+    assert "tfdp.cli run -n 2 --engine mpi --" in " ".join(started.words["tfdp_mpi"])
+    assert "benchmarks.ddp_worker --model mlp --batch 16" in " ".join(started.words["ddp"])
+    assert "env" in started.words["stock"] and "env" not in started.words["stock_tuned"]
+
+
+def test_an_engine_can_be_chosen_and_pytorch_has_dense_networks_alone(started, console):
+    fit.run(FitOptions(model="mobilenet", processes=2, rounds=1, engines=("mpi",)), console)
+    assert started == ["tfdp_mpi", "stock", "stock_tuned"]
+
+
+def test_what_is_not_installed_is_left_out_and_said(started, console, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert fit.run(FitOptions(model="mlp", processes=2, rounds=1), console) == 0
+    assert started == ["tfdp", "stock", "stock_tuned"]
+    said = " ".join(console.file.getvalue().split())
+    assert "The engine mpi is left out: mpi4py is not installed" in said
+    assert "PyTorch's DDP is left out: torch is not installed" in said
+    assert fit.run(FitOptions(processes=2, rounds=1, engines=("mpi",)), console) == 1
 
 
 def test_a_failed_process_is_shown_and_sets_the_exit_code(monkeypatch, console):
@@ -71,7 +122,9 @@ def test_a_failed_process_is_shown_and_sets_the_exit_code(monkeypatch, console):
     monkeypatch.setattr(
         fit,
         "run_for_json",
-        lambda module, arguments, timeout: result("tfdp") if "tfdp" in arguments else failure,
+        lambda module, arguments, timeout, prefix="": (
+            result("tfdp") if "tfdp" in arguments else failure
+        ),
     )
     assert fit.run(FitOptions(model="mlp", replicas=(2,), rounds=1), console) == 1
     assert "[the cause]" in console.file.getvalue()
@@ -88,11 +141,15 @@ def test_the_file_holds_options_machine_and_every_result(started, console, tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["raw.json"]
 
 
-def test_the_mlp_has_12_6_million_parameters():
-    assert build_model("mlp").count_params() == pytest.approx(12.6e6, rel=0.01)
+@pytest.mark.parametrize(("name", "count"), [("mlp", 12_605_450), ("small", 42_634)])
+def test_the_dense_networks_are_of_the_size_that_tables_say(name, count):
+    sizes = DENSE[name]
+    assert build_model(name).count_params() == count
+    widths = [sizes.features, *[sizes.units] * sizes.layers, CLASSES]
+    assert sum(a * b + b for a, b in itertools.pairwise(widths)) == count
 
 
-@pytest.mark.parametrize("name", ["mlp", "mobilenet"])
+@pytest.mark.parametrize("name", ["mlp", "small", "mobilenet"])
 def test_the_random_batch_fits_the_model(name):
     inputs, labels = random_batch(name, 3)
     assert build_model(name).input_shape[1:] == inputs.shape[1:]
@@ -105,10 +162,11 @@ def test_the_random_batch_fits_the_model(name):
     ["tfdp", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("stock", "one_device"))],
 )
 def test_a_worker_reports_what_it_timed(side):
-    words = f"--side {side} --model mlp --replicas 2 --batch 2 --steps 3".split()
+    words = f"--side {side} --model small --replicas 2 --batch 2 --steps 3".split()
     measured = run_for_json("benchmarks.fit_worker", words, timeout_seconds=300)
     assert not isinstance(measured, Failure), measured
-    assert measured["parameters"] == 12_609_546
+    assert measured["parameters"] == 42_634
+    assert measured["threads"] >= 1 and measured["collectives"] is None
     assert len(measured["step_seconds"]) == 3
     assert measured["first_step_seconds"] > 0
     assert measured["final_loss"] == pytest.approx(measured["final_loss"])
@@ -129,6 +187,8 @@ def refusal(capsys, *words):
         (["--replicas", "2,two"], "received '2,two'", "do `--replicas 2,4`"),
         (["--replicas", "0"], "received '0'", "do `--replicas 2,4`"),
         (["--replicas", "4", "--processes", "2"], "received 4 and 2", "do `--replicas 2`"),
+        (["--engine", "mpi"], "received mpi", "do `--processes 2`"),
+        (["--engine", "gloo", "--processes", "2"], "received 'gloo'", "do `--engine"),
         (["--rounds", "0"], "received 0", "do `--rounds 5`"),
         (["--timeout", "-1"], "received -1", "do `--timeout 600`"),
         (["--json", "no/where/x"], "'no/where/x'", "do `mkdir -p no/where`"),

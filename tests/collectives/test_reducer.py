@@ -2,13 +2,16 @@
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from topology import interpreter
 
 from tfdp import topology
 from tfdp.collectives import Reducer
+from tfdp.compression import Cast
 from tfdp.engines import TensorFlowEngine
 
 SHAPES = [(), (3,), (2, 5), (0, 4), (7, 1, 2), (64,), (33, 3)]
@@ -157,6 +160,59 @@ def test_mixed_dtypes_and_slices_come_back_in_their_places(make_reducer, on_repl
         np.testing.assert_array_equal(slices.dense_shape, [4, 2])
         np.testing.assert_array_equal(floats, [3, 1.5])
         assert (double.dtype, float(double)) == (tf.float64, 3.0)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    tiers.first_of(topology.HalvingDoubling(), topology.Ring(), topology.Tree()),
+    ids=str,
+)
+def test_compressed_buckets_are_sums_in_16_bits_in_the_order_in_which_the_topology_adds(
+    rule, make_reducer, on_replicas
+):
+    reducer = make_reducer(4, rule=rule)
+    values = [np.random.default_rng(rank).normal(size=99).astype("float32") for rank in range(4)]
+    cast = Cast("bfloat16")
+
+    def replica(rank):
+        first, second = tf.split(tf.constant(values[rank]), [33, 66])
+        compressed = reducer.all_reduce([second, first, 7], rank, compress=cast.sum)
+        return *compressed, *reducer.all_reduce([first], rank)
+
+    results = on_replicas(4, replica)()
+    schedule = rule.schedule(4, [0] * 4, 2 * 99)
+    (expected, *others) = interpreter.run(
+        schedule, [value.astype(ml_dtypes.bfloat16) for value in values]
+    )
+    assert {other.tobytes() for other in others} == {expected.tobytes()}
+    exact = np.sum(values, axis=0, dtype="float64")
+    for second, first, count, whole in results:
+        np.testing.assert_array_equal(np.concatenate([first, second]), expected.astype("float32"))
+        assert int(count) == 28
+        np.testing.assert_allclose(whole, exact[:33], rtol=1e-6, atol=1e-6)
+
+
+def test_the_watch_is_told_the_bytes_that_travel(make_reducer, on_replicas):
+    reducer = make_reducer(2)
+    slices = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([0, 1, 0]), tf.constant([4, 2]))
+    told = {}
+
+    class Watch:
+        def bucket(self, inputs, sums, bytes_sent):
+            told.setdefault(self.name, []).append(bytes_sent)
+
+    def replica(rank):
+        for name, compress in (("whole", None), ("half", Cast("float16").sum)):
+            watch = Watch()
+            watch.name = (name, rank)
+            values = [tf.ones([100]), tf.ones([28]), tf.ones([5], tf.int32), slices]
+            reducer.all_reduce(values, rank, watch=watch, compress=compress)
+        return tf.stack([tf.cast(sum(told[n, rank]), tf.float64) for n in ("whole", "half")])
+
+    rows = 3 * 4
+    for whole, half in on_replicas(2, replica)():
+        assert float(whole) == 128 * 4 + 5 * 4 + rows + 3 * 2 * 4
+        assert float(half) == 128 * 2 + 5 * 4 + rows + 3 * 2 * 2
 
 
 def test_an_empty_list_sends_nothing(make_reducer, on_replicas, collectives_in):

@@ -39,7 +39,7 @@ class StandIn:
             for index, own in enumerate(self.sent[-1])
         ]
 
-    def sum_prepared(self, values, prepare=None, merge_rows=False, watch=None):
+    def sum_prepared(self, values, prepare=None, merge_rows=False, watch=None, compress=False):
         return self.sum(values if prepare is None else [prepare(value) for value in values])
 
     def broadcast_from_first(self, value, dtype):

@@ -203,6 +203,14 @@ def test_ranks_that_disagree_on_the_bucket_size_are_told_both(strategy):
         harness.strategy(None, bucket_bytes=None if strategy.rank == 0 else 2000)
 
 
+def test_ranks_that_disagree_on_the_compression_are_told_both(strategy):
+    mine = None if strategy.rank == 0 else tfdp.compression.Cast("float16")
+    with pytest.raises(
+        tfdp.errors.RankMismatchError, match=r"compression.*(float16.*None|None.*float16)"
+    ):
+        harness.strategy(None, compression=mine)
+
+
 def test_ranks_whose_optimizers_or_weights_differ_are_told_both(strategy, board):
     x, y = harness.regression_data(8)
     mine = 1.5 if board.rank == 1 else 2.5
@@ -477,7 +485,7 @@ def test_another_seed_or_eager_functions_on_a_rank_are_named(strategy, board):
         model.fit(x, y, verbose=0)
     tf.config.run_functions_eagerly(False)
     model.fit(x, y, verbose=0)
-    progress = strategy.extended.processes._progress
+    progress = strategy.extended.processes.progress
     assert progress().settings["`stop_training`"] is False
     model.stop_training = np.bool_(True)  # signs of life are JSON
     assert progress().settings["`stop_training`"] is True

@@ -18,7 +18,8 @@ TOPOLOGIES = (
     "tree",
     "auto",
 )
-OTHERS = ("stock", "gloo")
+OTHERS = ("stock", "gloo", "mpi4py")
+ENGINES = ("tensorflow", "mpi")
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _RATE_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -71,6 +72,8 @@ class BenchOptions:
 
     >>> BenchOptions(processes=4, hosts=2).host_of_ranks
     (0, 0, 1, 1)
+    >>> BenchOptions(sides=("ring", "gloo")).runs
+    {'tensorflow': ('ring',), 'mpi': ('ring',), 'gloo': ('gloo',)}
     """
 
     processes: int = option(2, "ranks, one CPU device each (%(default)s)", at_least=2, metavar="N")
@@ -80,6 +83,13 @@ class BenchOptions:
         flags=("--topology",),
         choices=(*TOPOLOGIES, *OTHERS),
         metavar="NAMES",
+    )
+    engines: tuple[str, ...] = option(
+        ENGINES,
+        "tfdp's engines, each with all topologies, with a comma between (tensorflow,mpi)",
+        flags=("--engine",),
+        choices=ENGINES,
+        metavar="ENGINES",
     )
     sizes: tuple[int, ...] = option(
         (10**3, 10**6, 10**8),
@@ -147,8 +157,11 @@ class BenchOptions:
         return tuple(rank * (self.hosts or 1) // self.processes for rank in range(self.processes))
 
     @property
-    def engines(self) -> dict[str, tuple[str, ...]]:
-        """The sides that each engine measures; each engine runs in processes of its own."""
+    def runs(self) -> dict[str, tuple[str, ...]]:
+        """The sides by what measures them: an engine of tfdp, or another all-reduce.
+
+        Each runs in processes of its own.
+        """
         own = tuple(side for side in self.sides if side in TOPOLOGIES)
         others = {side: (side,) for side in self.sides if side in OTHERS}
-        return ({"tfdp": own} if own else {}) | others
+        return (dict.fromkeys(self.engines, own) if own else {}) | others

@@ -15,7 +15,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 
 _NAME = "tfdp-bench-"
-_INTERFACE = "eth0"
+
+#: The name of a host's end of its link.
+INTERFACE = "eth0"
 
 
 class HostsError(RuntimeError):
@@ -79,14 +81,14 @@ def inside(name: str, command: Sequence[str]) -> list[str]:
 def _build(index: int, name: str, switch: str, rate: str | None) -> None:
     port = f"port{index}"
     _ip("netns", "add", name)
-    _ip("-n", switch, "link", "add", port, "type", "veth", "peer", _INTERFACE, "netns", name)
+    _ip("-n", switch, "link", "add", port, "type", "veth", "peer", INTERFACE, "netns", name)
     _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
-    _ip("-n", name, "addr", "add", f"{address(index)}/16", "dev", _INTERFACE)
-    for interface in (_INTERFACE, "lo"):
+    _ip("-n", name, "addr", "add", f"{address(index)}/16", "dev", INTERFACE)
+    for interface in (INTERFACE, "lo"):
         _ip("-n", name, "link", "set", interface, "up")
     if rate is not None:
         limit = ["tbf", "rate", rate, "burst", "256kb", "latency", "100ms"]
-        _call(inside(name, ["tc", "qdisc", "add", "dev", _INTERFACE, "root", *limit]))
+        _call(inside(name, ["tc", "qdisc", "add", "dev", INTERFACE, "root", *limit]))
 
 
 def _check() -> None:

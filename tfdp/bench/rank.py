@@ -8,7 +8,6 @@ the rank enters its host's namespace first.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import json
 import os
@@ -18,10 +17,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.bench import hosts
+from tfdp.bench import gloo, hosts
 from tfdp.cluster import run_status
 
 _PORT = 20870
+
+# MPICH takes all ranks for those of one host, since one launcher started them, and would use shared
+# memory. These keep it on the links, whether it was built with UCX or with libfabric.
+_BETWEEN_HOSTS = {
+    "MPIR_CVAR_NOLOCAL": "1",
+    "UCX_TLS": "tcp",
+    "UCX_NET_DEVICES": hosts.INTERFACE,
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_IFACE": hosts.INTERFACE,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +38,8 @@ class Plan:
     """The measurements of the ranks of one engine.
 
     Args:
-      engine: The engine: `"tfdp"`, `"stock"` or `"gloo"`.
+      engine: An engine of tfdp, `"tensorflow"` or `"mpi"`; or `"stock"`, `"gloo"` (PyTorch's), or
+        `"mpi4py"`.
       sides: The sides to measure: topologies, or the engine itself.
       sizes: The sizes of the float32 buffers, in bytes.
       repeats: The number of timed all-reduces for each side and size.
@@ -57,27 +67,48 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
 
     Returns:
       For each side and size `seconds`, a list of the times from the call until the sum is known
-      here, where the ranks begin within a tiny all-reduce's time of each other; and `right`,
-      whether all sums were.
+      here, where the ranks begin within a tiny all-reduce's time of each other; `link_bytes`, what
+      the rank's host sent over its link meanwhile, none on loopback; and `right`, whether all sums
+      were.
     """
-    engine = {"tfdp": _tfdp, "stock": _stock, "gloo": _gloo}[plan.engine](plan, rank)
+    others = {"stock": _stock, "gloo": _gloo, "mpi4py": _mpi4py}
+    engine = others.get(plan.engine, _tfdp)(plan, rank)
     results = []
     for size in plan.sizes:
         runs = {side: engine(side, size // 4) for side in plan.sides}
         right = {side: all(run() for _ in range(2)) for side, run in runs.items()}
         seconds: dict[str, list[float]] = {side: [] for side in plan.sides}
+        sent: dict[str, list[int]] = {side: [] for side in plan.sides}
         barrier = engine(plan.sides[0], 1)
         for _ in range(plan.repeats):
             for side, run in runs.items():
                 barrier()
+                before = _link_bytes(plan)
                 began = time.perf_counter()
                 right[side] &= run()
                 seconds[side].append(time.perf_counter() - began)
+                sent[side] += [
+                    now - then for now, then in zip(_link_bytes(plan), before, strict=True)
+                ]
         results += [
-            {"side": side, "size_bytes": size, "seconds": seconds[side], "right": right[side]}
+            {
+                "side": side,
+                "size_bytes": size,
+                "seconds": seconds[side],
+                "link_bytes": sent[side],
+                "right": right[side],
+            }
             for side in plan.sides
         ]
     return results
+
+
+def _link_bytes(plan: Plan) -> list[int]:
+    """Returns the bytes that this rank's host has sent over its link so far; none on loopback."""
+    if not plan.namespaces:
+        return []
+    lines = pathlib.Path("/proc/net/dev").read_text().splitlines()
+    return [int(line.split()[9]) for line in lines if line.strip().startswith(hosts.INTERFACE)]
 
 
 # Makes a function that sums a count of numbers over the ranks and says whether the sum is right.
@@ -87,7 +118,9 @@ Engine = Callable[[str, int], Callable[[], bool]]
 def _tfdp(plan: Plan, rank: int) -> Engine:
     import tfdp
 
-    strategies = {side: tfdp.DataParallelStrategy(topology=side) for side in plan.sides}
+    strategies = {
+        side: tfdp.DataParallelStrategy(topology=side, engine=plan.engine) for side in plan.sides
+    }
     return lambda side, elements: _of_strategy(strategies[side], elements, rank)
 
 
@@ -127,18 +160,7 @@ def _gloo(plan: Plan, rank: int) -> Engine:
     import torch
     from torch import distributed
 
-    run_status.mark_strategy_made()
-    config = json.loads(os.environ["TF_CONFIG"])
-    first, port = config["cluster"]["worker"][0].rsplit(":", 1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if plan.namespaces else "lo"
-    world_size = len(config["cluster"]["worker"])
-    distributed.init_process_group(
-        "gloo", init_method=f"tcp://{first}:{port}", rank=rank, world_size=world_size
-    )
-
-    # Without these a rank that ends while another still talks to it aborts.
-    atexit.register(distributed.destroy_process_group)
-    atexit.register(distributed.barrier)
+    _, world_size = gloo.join(hosts.INTERFACE if plan.namespaces else "lo")
 
     def make(side: str, elements: int) -> Callable[[], bool]:
         own = torch.full((elements,), float(rank + 1))
@@ -147,6 +169,26 @@ def _gloo(plan: Plan, rank: int) -> Engine:
             total = own.clone()
             distributed.all_reduce(total)
             return bool(total[0] == world_size * (world_size + 1) / 2 == total[-1])
+
+        return run
+
+    return make
+
+
+def _mpi4py(plan: Plan, rank: int) -> Engine:
+    import numpy as np
+    from mpi4py import MPI
+
+    run_status.mark_strategy_made()
+    world = MPI.COMM_WORLD
+
+    def make(side: str, elements: int) -> Callable[[], bool]:
+        own = np.full(elements, rank + 1, np.float32)
+        total = np.empty_like(own)
+
+        def run() -> bool:
+            world.Allreduce(own, total)
+            return bool(total[0] == world.size * (world.size + 1) / 2 == total[-1])
 
         return run
 
@@ -164,6 +206,7 @@ def main() -> None:
     if plan.namespaces and config["cluster"]["worker"] != addresses(plan):
         config["cluster"]["worker"] = addresses(plan)
         os.environ["TF_CONFIG"] = json.dumps(config)
+        os.environ.update(_BETWEEN_HOSTS)
         namespace = plan.namespaces[plan.host_of_ranks[rank]]
         command = hosts.inside(namespace, [sys.executable, "-m", __spec__.name, path])
         os.execvp(command[0], command)

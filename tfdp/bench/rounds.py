@@ -20,6 +20,10 @@ from tfdp.bench.results import write_results
 from tfdp.bench.tables import Bound, Measured, draw, summary_table
 from tfdp.files import temporary_folder
 
+# The modules that runs need beside TensorFlow, and the runs whose ranks MPI starts.
+_NEEDS = {"gloo": "torch", "mpi": "mpi4py", "mpi4py": "mpi4py"}
+_UNDER_MPI = ("mpi", "mpi4py")
+
 
 def run(options: BenchOptions, console: Console | None = None) -> int:
     """Measures, prints a table for each size, and draws the picture.
@@ -37,12 +41,9 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
       HostsError: The hosts cannot be built here; nothing was measured.
     """
     console = console or Console()
-    engines = options.engines
-    if "gloo" in engines and importlib.util.find_spec("torch") is None:
-        console.print("gloo is left out: PyTorch is not installed (`pip install torch`).")
-        engines.pop("gloo")
-        if not engines:
-            return 1
+    runs = _installed(options.runs, console)
+    if not runs:
+        return 1
     measured: list[Measured] = []
     failures: list[Failure] = []
     with contextlib.ExitStack() as stack:
@@ -52,7 +53,7 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
         bound = _bound(options, namespaces)
         console.print(bound.describe(options.rate), highlight=False)
         for number in range(options.rounds):
-            for engine, sides in engines.items():
+            for engine, sides in runs.items():
                 with console.status(f"round {number + 1} of {options.rounds}: {engine}"):
                     result = _measure(engine, sides, options, namespaces)
                 if isinstance(result, Failure):
@@ -76,6 +77,23 @@ def run(options: BenchOptions, console: Console | None = None) -> int:
     if wrong:
         console.print(f"Wrong sums by {', '.join(wrong)}: report it to tfdp.", style="red")
     return 1 if failures or wrong else 0
+
+
+def _installed(runs: dict[str, tuple[str, ...]], console: Console) -> dict[str, tuple[str, ...]]:
+    """Returns the runs whose modules are installed, and says which are left out."""
+    missing = {name for name, module in _NEEDS.items() if importlib.util.find_spec(module) is None}
+    for name in sorted(missing & runs.keys()):
+        console.print(
+            f"{_shown(name)} is left out: {_NEEDS[name]} is not installed (`pip install "
+            "'tfdp[benchmarks]'`).",
+            markup=False,
+            soft_wrap=True,
+        )
+    return {name: sides for name, sides in runs.items() if name not in missing}
+
+
+def _shown(run: str) -> str:
+    return "The engine mpi" if run == "mpi" else run
 
 
 def _bound(options: BenchOptions, namespaces: Sequence[str]) -> Bound:
@@ -107,9 +125,10 @@ def _measure(
         path.write_text(json.dumps(dataclasses.asdict(plan)))
         worker = [sys.executable, "-m", "tfdp.bench.rank", str(path)]
         as_users_do = unset_launcher_settings() if engine == "stock" else []
+        launcher = ["--engine", "mpi"] if engine in _UNDER_MPI else []
         done = run_module(
             "tfdp.cli",
-            ["run", "-n", str(options.processes), "--", *as_users_do, *worker],
+            ["run", "-n", str(options.processes), *launcher, "--", *as_users_do, *worker],
             options.timeout_seconds,
         )
         if isinstance(done, Failure):
@@ -120,10 +139,13 @@ def _measure(
         ]
     return [
         Measured(
-            side=cases[0]["side"],
+            # Topologies have their name alone on TensorFlow's engine.
+            side=cases[0]["side"] + (", mpi" if engine == "mpi" else ""),
             size_bytes=cases[0]["size_bytes"],
             # An all-reduce takes as long as on the last of its ranks.
             seconds=tuple(map(max, zip(*(case["seconds"] for case in cases), strict=True))),
+            # What a host sends, all of its ranks see.
+            link_bytes=tuple(map(max, zip(*(case["link_bytes"] for case in cases), strict=True))),
             right=all(case["right"] for case in cases),
         )
         for cases in zip(*ranks, strict=True)

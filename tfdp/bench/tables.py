@@ -20,12 +20,15 @@ class Measured:
       size_bytes: The size of the buffers that were summed.
       seconds: The time of each all-reduce, on the slowest of its ranks.
       right: Whether every sum was right.
+      link_bytes: The bytes that the host which sent most sent over its link in each all-reduce;
+        empty where all ranks are on one host.
     """
 
     side: str
     size_bytes: int
     seconds: tuple[float, ...]
     right: bool
+    link_bytes: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,13 +71,15 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
     table = Table(
         title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
-        "/ bound: time / bound.",
+        "/ bound: time / bound. link: what the host that sends most sends over its link.",
         box=SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
     )
     table.add_column("side", overflow="fold")
-    for column in ("median", "min-max", "algorithm\nMB/s", "bus\nMB/s", "/ bound"):
+    links = _link_bytes(measured, size_bytes)
+    link = ("link\nMB",) if links else ()
+    for column in ("median", "min-max", "algorithm\nMB/s", "bus\nMB/s", "/ bound", *link):
         table.add_column(column, justify="right", no_wrap=True)
     for side, seconds in sorted(times(measured, size_bytes).items(), key=lambda row: row[1][0]):
         median = statistics.median(seconds)
@@ -85,8 +90,18 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
             f"{size_bytes / median / 1e6:.1f}",
             f"{bound.bus_rate(size_bytes, median) / 1e6:.1f}",
             f"{median / bound.seconds(size_bytes):.2f}",
+            *([f"{statistics.median(links[side]) / 1e6:.1f}"] if links else []),
         )
     return table
+
+
+def _link_bytes(measured: Sequence[Measured], size_bytes: int) -> dict[str, list[int]]:
+    """Returns for each side the bytes over a link in each all-reduce; empty on one host."""
+    found: dict[str, list[int]] = {}
+    for each in measured:
+        if each.size_bytes == size_bytes and each.link_bytes:
+            found.setdefault(each.side, []).extend(each.link_bytes)
+    return found
 
 
 def times(measured: Sequence[Measured], size_bytes: int) -> dict[str, list[float]]:

@@ -104,7 +104,7 @@ class Processes:
             "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly,
             STOP_TRAINING: lambda: False,
         }
-        self._watchdog = Watchdog(self.board, self._progress)
+        self._watchdog = Watchdog(self.board, self.progress)
         self._say_goodbye_at_exit()
         random_states.adopt_seeds(self.board)
         self.board.barrier("the start of TensorFlow on all ranks")
@@ -122,7 +122,8 @@ class Processes:
             task_id=self.rank,
         )
 
-    def _progress(self) -> Progress:
+    def progress(self) -> Progress:
+        """Returns how far the ranks of this process are in their collectives."""
         settings = {name: _read(setting) for name, setting in self.settings.items()}
         read, driver = self.counters.read(), self._driver
         begun, done = driver.begun, driver.done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -14,6 +15,41 @@ from tfdp.topology import Exchange, Native, Schedule, Topology
 from tfdp.topology.costs import cost
 
 _SUMMABLE = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
+
+
+class Transport:
+    """Sums what is sent in place of a bucket or of slices, and notes what that is.
+
+    Attributes:
+      sent: The values that were summed, in their order.
+
+    Args:
+      sum_: Sums a tensor or IndexedSlices over all replicas, the same bits on each of them.
+
+    >>> transport = Transport(lambda value: 2 * value)
+    >>> float(transport.sum(tf.constant(3.0)))
+    6.0
+    >>> [float(value) for value in transport.sent]
+    [3.0]
+    """
+
+    def __init__(self, sum_: Callable[[slices.Value], slices.Value]) -> None:
+        self._sum = sum_
+        self.sent: list[slices.Value] = []
+
+    def sum(self, value: slices.Value) -> slices.Value:
+        """Returns the sum of `value` over all replicas.
+
+        Args:
+          value: A tensor, or IndexedSlices, whose sum holds the rows of all replicas.
+        """
+        self.sent.append(value)
+        return self._sum(value)
+
+
+# A function that returns the sum of a value, by sums of what it makes of it: see
+# `tfdp.compression`.
+Compress: TypeAlias = Callable[[slices.Value, Transport], slices.Value]
 
 
 class Reducer:
@@ -46,6 +82,7 @@ class Reducer:
         prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
         merge_rows: bool = False,
         watch: Watch | None = None,
+        compress: Compress | None = None,
     ) -> list[slices.Value]:
         """Returns the sum of each value over all replicas, the same bits on each of them.
 
@@ -61,15 +98,19 @@ class Reducer:
           merge_rows: Whether slices may be summed by row before they travel; see
             `slices.all_reduce`.
           watch: Is told of each bucket, and then of what travels alone.
+          compress: Sums each bucket, and each value that is slices; None: they are sent as they
+            are.
         """
         prepare = prepare or (lambda tensor: tensor)
+        compress = compress or (lambda value, transport: transport.sum(value))
         results: list[slices.Value] = list(values)
         dense = []
+        sparse: dict[int, Transport] = {}
         for index, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
-                results[index] = self._sum_slices(
-                    slices.map_values(prepare, value), rank, merge_rows
-                )
+                sparse[index] = Transport(lambda value: self._sum_slices(value, rank, merge_rows))
+                prepared = slices.map_values(prepare, value)
+                results[index] = compress(prepared, sparse[index])
             else:
                 results[index] = _summable(tf.convert_to_tensor(value))
                 dense.append(index)
@@ -79,16 +120,17 @@ class Reducer:
         for bucket in bucketing.assign(items, self._bucket_bytes):
             members = [dense[position] for position in bucket]
             tensors = [results[index] for index in members]
-            summed = self._reduce_bucket(tensors, rank, prepare)
+            transport = Transport(lambda value: self._run_schedule(value, rank))
+            packed = prepare(tensors[0] if len(tensors) == 1 else _packed(tensors))
+            summed = _unpacked(compress(packed, transport), tensors)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
             if watch is not None:
-                watch.bucket(tensors, summed, self._bytes_sent(tensors, rank))
+                watch.bucket(tensors, summed, self._bytes_sent(transport, rank))
         if watch is not None:
-            for value, result in zip(values, results, strict=True):
-                if isinstance(value, tf.IndexedSlices):
-                    to_others = slices.size_bytes(value) * (self._engine.world_size - 1)
-                    watch.bucket([value.values], [result.values], to_others)
+            for index, transport in sparse.items():
+                inputs, sums = [values[index].values], [results[index].values]
+                watch.bucket(inputs, sums, self._bytes_sent(transport, rank))
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
@@ -107,28 +149,19 @@ class Reducer:
             )
         return slices.gather(self._engine, value)
 
-    def _reduce_bucket(
-        self, tensors: list[tf.Tensor], rank: int, prepare: Callable[[tf.Tensor], tf.Tensor]
-    ) -> list[tf.Tensor]:
-        if len(tensors) == 1:
-            return [self._run_schedule(prepare(tensors[0]), rank)]
-        sizes = [tensor.shape.num_elements() for tensor in tensors]
-        packed = tf.concat([_flat(tensor) for tensor in tensors], axis=0)
-        parts = tf.split(self._run_schedule(prepare(packed), rank), sizes)
-        return [
-            part if tensor.shape.rank == 1 else tf.reshape(part, tensor.shape)
-            for part, tensor in zip(parts, tensors, strict=True)
-        ]
-
-    def _bytes_sent(self, tensors: list[tf.Tensor], rank: int) -> int | tf.Tensor:
-        """Returns the bytes of a bucket that the rank sends; by the engine's ring if unknown."""
-        sizes = [size for tensor in tensors if (size := _item(tensor).size_bytes) is not None]
-        if len(sizes) < len(tensors):
-            world_size = self._engine.world_size
-            elements = tf.cast(tf.size(tensors[0]), tf.float64)
-            return elements * (tensors[0].dtype.size * 2 * (world_size - 1) / world_size)
-        total = sum(sizes)
-        return cost(self._schedule(total), self._hosts, total).bytes_sent[rank]
+    def _bytes_sent(self, transport: Transport, rank: int) -> int | tf.Tensor:
+        """Returns the bytes that the rank sends; by the engine's ring if a size is unknown."""
+        world_size = self._engine.world_size
+        total: int | tf.Tensor = 0
+        for value in transport.sent:
+            if isinstance(value, tf.IndexedSlices):
+                total += tf.cast(slices.size_bytes(value), tf.float64) * (world_size - 1)
+            elif (size := _item(value).size_bytes) is None:
+                elements = tf.cast(tf.size(value), tf.float64)
+                total += elements * (value.dtype.size * 2 * (world_size - 1) / world_size)
+            else:
+                total += cost(self._schedule(size), self._hosts, size).bytes_sent[rank]
+        return total
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
         size_bytes = _item(tensor).size_bytes
@@ -162,6 +195,21 @@ def _summable(tensor: tf.Tensor) -> tf.Tensor:
             "parts of a complex number to float32."
         )
     return tensor
+
+
+def _packed(tensors: list[tf.Tensor]) -> tf.Tensor:
+    return tf.concat([_flat(tensor) for tensor in tensors], axis=0)
+
+
+def _unpacked(summed: tf.Tensor, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Cuts the sum of a bucket into the sums of its tensors."""
+    if len(tensors) == 1:
+        return [summed]
+    parts = tf.split(summed, [tensor.shape.num_elements() for tensor in tensors])
+    return [
+        part if tensor.shape.rank == 1 else tf.reshape(part, tensor.shape)
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]
 
 
 def _flat(tensor: tf.Tensor) -> tf.Tensor:

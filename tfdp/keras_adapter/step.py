@@ -103,6 +103,10 @@ class Share:
 class Windows(Protocol):
     """The test which gradients are summed only when an optimizer's accumulation window closes."""
 
+    @property
+    def keras_own_step(self) -> bool:
+        """Whether the step is Keras' own, which gives gradients to the optimizer untouched."""
+
     def wait(self, variables: Sequence[Any]) -> bool:
         """Returns whether the gradients with respect to `variables` wait."""
 
@@ -321,11 +325,12 @@ class Step:
         values: Sequence[Value],
         prepare: Prepare | None,
         watch: Watch | None = None,
+        compress: bool = False,
     ) -> list[Value]:
         """Sums values over the replicas without a gradient: see `Replicas.sum_prepared`."""
         if self.num_replicas == 1 or not values:
             return list(values)
-        return self.replicas.sum_prepared(values, prepare, watch=watch)
+        return self.replicas.sum_prepared(values, prepare, watch=watch, compress=compress)
 
 
 def current() -> Step | None:

@@ -74,6 +74,7 @@ class Replicas(Protocol):
         prepare: Prepare | None = None,
         merge_rows: bool = False,
         watch: Watch | None = None,
+        compress: bool = False,
     ) -> list[Value]:
         """Sums each value over the replicas, without a gradient.
 
@@ -82,6 +83,8 @@ class Replicas(Protocol):
           prepare: Changes the buffers before they are sent; in a graph once for each bucket.
           merge_rows: Whether the slices of one row may be summed before they are sent.
           watch: Is told of the buckets that a graph sends.
+          compress: Whether the strategy's `compression` is used. It is meant for gradients, and
+            for nothing else.
         """
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdp import cluster, collectives, determinism, keras_adapter, machine
 from tfdp import topology as topologies
 from tfdp.cluster import run_status, tf_config
+from tfdp.compression import Compression
 from tfdp.errors import ScopeError
 from tfdp.replicas import OneProcess, ProcessGroup
 from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
@@ -30,7 +31,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
     `experimental_distribute_dataset` and the others behave as tf.distribute documents. Variables
     made in its scope have a copy on every device, bit for bit the same after each step.
 
-    Each step sends the gradients' bytes 2(n-1)/n times per replica (most topologies), once for each
+    Each step sends the gradients' bytes 2(n-1)/n times per replica (most topologies; half of that
+    with `compression=tfdp.compression.Cast("bfloat16")`), once for each
     call of a tape's `gradient`, or accumulation window, and a few scalars per batch and loss. A
     loop of one's own sends them when an optimizer is given them.
 
@@ -54,6 +56,11 @@ class DataParallelStrategy(tf.distribute.Strategy):
         and so does what is reduced outside of graphs.
       bucket_bytes: The most bytes that travel together, at least 1024. Gradients of up to half this
         size, and below 2 MiB, travel together. None: 25 MiB, or what "auto" chooses.
+      compression: What gradients become while they travel, such as
+        `tfdp.compression.Cast("bfloat16")`: half the bytes, and a rounding that one device does
+        not make. It holds for gradients that an optimizer gets untouched: in Keras' own
+        `train_step`, in accumulation windows, in loops of your own. What the tape of a `train_step`
+        of your own returns is summed whole, and the log says so. None: gradients travel whole.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
@@ -69,6 +76,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
       startup_timeout_seconds: The longest wait for all ranks of a cluster to come.
 
     Raises:
+      TypeError: `compression` is no object of `tfdp.compression`.
       ValueError: A device is unknown, doubled, or of another process; a number is out of range; the
         topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not
         set for "auto" after `tfdp.enable_determinism`.
@@ -89,6 +97,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         topology: str | topologies.Topology = "native",
         bucket_bytes: int | None = None,
+        compression: Compression | None = None,
         engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
@@ -98,6 +107,12 @@ class DataParallelStrategy(tf.distribute.Strategy):
             raise ValueError(
                 f"`bucket_bytes` must be at least {_LEAST_BUCKET_BYTES}, but received "
                 f"{bucket_bytes}. Use bucket_bytes=25 * 2**20 for 25 MiB, or leave it out."
+            )
+        if not (compression is None or isinstance(compression, Compression)):
+            raise TypeError(
+                "`compression` must be an object of `tfdp.compression`, but received "
+                f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave it '
+                "out."
             )
         collectives.check_name(engine)
         if custom_loss not in (None, "mean", "divided"):
@@ -137,6 +152,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 "engine": choice.name,
                 "topology": repr(topology),
                 "bucket_bytes": bucket_bytes,
+                "compression": repr(compression),
                 "custom_loss": custom_loss,
                 "timeout_seconds": timeout_seconds,
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
@@ -150,14 +166,17 @@ class DataParallelStrategy(tf.distribute.Strategy):
             choice=choice,
             topology=topologies.Native() if undecided else topology,
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
+            compression=compression,
             around_replicas=keras_adapter.around_replicas,
         )
         self.adapter_state = keras_adapter.StrategyState()
+        self.compression = compression
         self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
             "topology": topology_option,
             "bucket_bytes": bucket_bytes,
+            "compression": None if compression is None else repr(compression),
             "engine": engine,
             "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,

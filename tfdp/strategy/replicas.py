@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Reducer, map_values
+from tfdp.collectives import Reducer, Transport, map_values
+from tfdp.compression import Compression
 from tfdp.recording import Watch
 from tfdp.replicas import Prepare, ProcessGroup, Rows, Trace, Value
 from tfdp.strategy import variables
@@ -29,15 +30,22 @@ class StrategyReplicas:
       processes: All processes.
       between: Sums values over processes, outside of replica functions.
       reducer: Sums the replicas' buffers in graphs.
+      compression: Sums what is to be compressed; None: nothing is.
     """
 
     def __init__(
-        self, devices: Sequence[str], processes: ProcessGroup, between: Between, reducer: Reducer
+        self,
+        devices: Sequence[str],
+        processes: ProcessGroup,
+        between: Between,
+        reducer: Reducer,
+        compression: Compression | None,
     ) -> None:
         self._devices = devices
         self.processes = processes
         self._between = between
         self.reducer = reducer
+        self._compression = compression
 
     identical_writes = staticmethod(variables.identical_writes)
     summed_on_read = staticmethod(variables.summed_on_read)
@@ -76,16 +84,28 @@ class StrategyReplicas:
         prepare: Prepare | None = None,
         merge_rows: bool = False,
         watch: Watch | None = None,
+        compress: bool = False,
     ) -> list[Value]:
         """Sums as `Replicas` says, without a gradient."""
         if self.num_replicas == 1:
             return list(values)
+        compression = self._compression if compress else None
         if tf.executing_eagerly():
             prepared = values if prepare is None else [map_values(prepare, v) for v in values]
-            return self._eager_sum(prepared)
+            if compression is None:
+                return self._eager_sum(prepared)
+            one_by_one = Transport(lambda value: self._eager_sum([value])[0])
+            return [compression.sum(value, one_by_one) for value in prepared]
         self._check_can_communicate()
         with tf.name_scope("tfdp_all_reduce"):
-            return self.reducer.all_reduce(values, self.rank, prepare, merge_rows, watch)
+            return self.reducer.all_reduce(
+                values,
+                self.rank,
+                prepare,
+                merge_rows,
+                watch,
+                None if compression is None else compression.sum,
+            )
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
         """Sends the first replica's value, as `Replicas` says."""

@@ -144,6 +144,8 @@ def _outermost(
 ) -> Any:
     _check_scope(step, optimizer)
     accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
+    if accumulates:
+        _check_range(step, optimizer)
     in_trainer = step.share is not None and step.num_replicas > 1
     found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
     values = [one.value for one in found]
@@ -177,8 +179,26 @@ def _summed(step: Step, grads: list[Value | None]) -> list[Value | None]:
     if all(grad is None for grad in grads):
         return grads
     with step_recording.watching_buckets() as watch:
-        summed = iter(sparse_rows.summed(step, [g for g in grads if g is not None], None, watch))
+        given = [grad for grad in grads if grad is not None]
+        summed = iter(sparse_rows.summed(step, given, None, watch, compress=True))
     return [None if grad is None else next(summed) for grad in grads]
+
+
+def _check_range(step: Step, optimizer: BaseOptimizer) -> None:
+    """Raises unless accumulated gradients, which travel without the loss scale, keep their range.
+
+    Raises:
+      ValueError: Gradients that are scaled against underflow would be compressed without the scale.
+    """
+    compression = step.strategy.compression
+    scaled = isinstance(optimizer, LossScaleOptimizer) or optimizer.loss_scale_factor is not None
+    if scaled and compression is not None and not compression.keeps_range and step.num_replicas > 1:
+        raise ValueError(
+            "Gradients that a loss scale protects must travel with it, but an optimizer with "
+            "`gradient_accumulation_steps` sums them without it, once for each window, and "
+            f"received compression={compression!r}, which holds no small and no large numbers. Use "
+            'compression=tfdp.compression.Cast("bfloat16"), or no gradient_accumulation_steps.'
+        )
 
 
 def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:

@@ -25,6 +25,7 @@ def summed(
     gradients: Sequence[Value],
     prepare: Prepare | None,
     watch: Watch | None,
+    compress: bool,
 ) -> list[Value]:
     """Returns the sums of `gradients` over replicas, made in as few collectives as can be.
 
@@ -33,13 +34,14 @@ def summed(
       gradients: Tensors and IndexedSlices.
       prepare: A function that is applied to each buffer before it is sent.
       watch: A listener that is told of each bucket.
+      compress: Whether the strategy's `compression` is used.
     """
     lookups = Lookups(step)
     pieces = [lookups.pieces(gradient) for gradient in gradients]
     flat = [piece for each in pieces for piece in each]
     rows = [lookups.rows_of(piece) for piece in flat]
     sent = [_sent(*each) for each in zip(flat, rows, strict=True)]
-    sums = step.sum_prepared(sent, prepare, watch)
+    sums = step.sum_prepared(sent, prepare, watch, compress)
     found = (_received(*each) for each in zip(sums, flat, rows, strict=True))
     return [_together(each, found) for each in pieces]
 

@@ -24,7 +24,7 @@ import tensorflow as tf
 from tfdp.collectives import map_values
 from tfdp.errors import GradientError
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import Variable, variables_of_optimizer
+from tfdp.keras_adapter._keras import TensorFlowTrainer, Variable, variables_of_optimizer
 from tfdp.keras_adapter._tensorflow import could_possibly_record, parallel_for
 from tfdp.keras_adapter.gradients import sparse_rows
 from tfdp.keras_adapter.gradients.weighing import layouts_of, weighed
@@ -75,7 +75,10 @@ def gradient(
     assert share is not None
     given = [gradients[index] for index in everywhere]
     waits = bool(variables) and share.windows is not None and share.windows.wait(variables)
-    found = [_waiting(step, share, g) for g in given] if waits else _summed(step, share, given)
+    if waits:
+        found = [_waiting(step, share, value) for value in given]
+    else:
+        found = _summed(step, share, given, bool(variables) and _may_compress(step, share))
     for index, value in zip(everywhere, found, strict=True):
         gradients[index] = value
     return tf.nest.pack_sequence_as(sources, gradients)
@@ -128,6 +131,12 @@ class Windows:
     def __init__(self, model: keras.Model) -> None:
         self._model = weakref.ref(model)  # shares keep this object, but must not keep the model
         self._answers: dict[tuple[int, ...], bool] = {}
+
+    @property
+    def keras_own_step(self) -> bool:
+        """Whether the model's `train_step` is Keras' own."""
+        found = getattr(self._model(), "train_step", None)
+        return getattr(found, "__func__", None) is TensorFlowTrainer.train_step
 
     def wait(self, variables: Sequence[Any]) -> bool:
         """Returns whether gradients with respect to `variables` wait."""
@@ -223,14 +232,29 @@ def _tensors(value: Any) -> list[Any]:
     return [value, value.values, value.indices] if isinstance(value, tf.IndexedSlices) else [value]
 
 
-def _summed(step: Step, share: Share, gradients: list[Any]) -> list[Any]:
+def _may_compress(step: Step, share: Share) -> bool:
+    """Returns whether gradients with respect to variables reach the optimizer untouched."""
+    if share.windows is None or step.strategy.compression is None:
+        return False
+    if not share.windows.keras_own_step:
+        step.warn_once(
+            "compression",
+            "Gradients that a `train_step` of your own takes from a tape are summed whole, without "
+            "the strategy's `compression`, because the step may use them before an optimizer does. "
+            "They are compressed in Keras' own `train_step`, in optimizers with "
+            "`gradient_accumulation_steps`, and in loops of your own (`strategy.run`).",
+        )
+    return share.windows.keras_own_step
+
+
+def _summed(step: Step, share: Share, gradients: list[Any], compress: bool) -> list[Any]:
     if not gradients:
         return []
     if could_possibly_record():
         sums = [_differentiable_sum(step, share, value) for value in gradients]
     else:
         with step_recording.watching_buckets() as watch:
-            sums = sparse_rows.summed(step, gradients, share.select, watch)
+            sums = sparse_rows.summed(step, gradients, share.select, watch, compress)
     for total in sums:
         for part in _tensors(total):
             mark(part, Mark.SUM)
