@@ -13,6 +13,7 @@ from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.step import Phase, Share, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
+from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 
 
 @hook(Trainer, "get_metrics_result")
@@ -22,6 +23,9 @@ def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
     if step is None or step.share is None or step.phase is Phase.RESULTS:
         return original(self)
     variables = [variable for metric in self.metrics for variable in metric.variables]
+    if step.of_keras:  # the step's last act: what layers wrote can travel with the metrics
+        warn_of_undeclared(step, self)
+        end_written(step)
     return _result(step, variables, lambda: original(self))
 
 
@@ -86,7 +90,7 @@ def same_on_all(step: Step, logs: Any) -> Any:
     assert share is not None
     numbers = [tf.cast(leaves[index], at_least_float32(leaves[index].dtype)) for index in own]
     scaled = [share.scaled(number, share.fraction) for number in numbers]
-    for index, value in zip(own, step.sum(scaled), strict=True):
+    for index, value in zip(own, step.ending.send(scaled), strict=True):
         leaves[index] = tf.cast(value, leaves[index].dtype)
     return tf.nest.pack_sequence_as(logs, leaves)
 
@@ -127,7 +131,7 @@ def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
         if variable.aggregation not in ("sum", "mean"):
             number = tf.where(step.of_first, number, tf.zeros_like(number))
         own.append(number)
-    values = step.sum(own)
+    values = step.ending.send(own)
     for index, variable in enumerate(variables):
         if variable.aggregation == "mean":
             values[index] = values[index] / tf.cast(step.num_replicas, values[index].dtype)
