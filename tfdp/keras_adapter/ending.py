@@ -65,7 +65,7 @@ class Ending:
         In a branch, a loop or a function within the step the slots stay as they are: it may run
         often, or not at all.
         """
-        if not self._is_in_own_graph():
+        if not self.is_in_own_graph:
             return self._sum(values)
         slots = list(self._slots.values())
         self._slots.clear()
@@ -84,7 +84,7 @@ class Ending:
         slot = self._slots.get(name)
         if slot is None:
             return None
-        if self._is_in_own_graph():
+        if self.is_in_own_graph:
             del self._slots[name]
         return slot.use(self._sum(slot.values))
 
@@ -92,7 +92,9 @@ class Ending:
         """Drops what is in slots, after an error."""
         self._slots.clear()
 
-    def _is_in_own_graph(self) -> bool:
+    @property
+    def is_in_own_graph(self) -> bool:
+        """Whether the step's own graph is being built, and not one of a branch within it."""
         if self._graph is None:
             return tf.executing_eagerly()
         return tf.compat.v1.get_default_graph() is self._graph

@@ -192,6 +192,7 @@ class Step:
       is_masked: Whether `loss` leaves out the entries that a mask says.
       added: The losses that each layer gave to `add_loss`.
       metrics: The metrics whose results cover all replicas; set by `asking_for_all`.
+      metric_sums: The sums of the metrics' variables, by the variables' ids, while they hold.
       ending: What is summed at the step's end.
     """
 
@@ -215,6 +216,7 @@ class Step:
         default_factory=weakref.WeakKeyDictionary
     )
     metrics: Sequence[Any] = ()
+    metric_sums: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ending = Ending(self._sum_at_end)
@@ -300,8 +302,8 @@ class Step:
         thread_mode(context).strategy = self.strategy = strategy
         for kept in (self.written, self.differing, self.waiting, self.draws, self.linear):
             kept.clear()
-        self.added.clear()
-        self.ending.clear()
+        for held in (self.added, self.metric_sums, self.ending):
+            held.clear()
         self.loss, self.metrics, self.unseeded = None, (), Unseeded()
 
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
@@ -320,8 +322,7 @@ class Step:
     def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over the replicas, in as few collectives as possible; differentiable.
 
-        It is for what the step cannot go on without: the step waits for the other replicas here.
-        What is wanted at its end alone goes through `ending`.
+        The step waits here for the other replicas. What it wants at its end goes through `ending`.
         """
         if not values or self.num_replicas == 1:
             return list(values)

@@ -123,6 +123,20 @@ def _result(step: Step, variables: list[Any], compute: Callable[[], Any]) -> Any
 
 
 def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
+    """Reads variables over all replicas, and with the first of them those of all metrics.
+
+    A step may ask for the results one by one: they are one sum as long as no metric is written.
+    """
+    if not step.ending.is_in_own_graph:
+        return _sums(step, variables)
+    if any(id(variable) not in step.metric_sums for variable in variables):
+        every = [v for metric in step.metrics for v in metric.variables]
+        by_id = {id(variable): variable for variable in [*every, *variables]}
+        step.metric_sums.update(zip(by_id, _sums(step, list(by_id.values())), strict=True))
+    return [step.metric_sums[id(variable)] for variable in variables]
+
+
+def _sums(step: Step, variables: list[Any]) -> list[tf.Tensor]:
     """Reads each variable as its aggregation says: a sum (the default), mean, or first's value."""
     own = []
     for variable in variables:

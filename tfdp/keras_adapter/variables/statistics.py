@@ -51,6 +51,8 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     step = current()
     if step is None:
         return original(self, value)
+    if self.value.synchronization == tf.VariableSynchronization.ON_READ:
+        step.metric_sums.clear()
     if step.writes_alike:
         with step.replicas.identical_writes():
             return original(self, value)
