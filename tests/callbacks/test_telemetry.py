@@ -156,6 +156,9 @@ def test_bytes_are_those_of_the_schedule(tmp_path, topology):
     size = 4 * model.count_params()  # one bucket
     expected = sum(cost(strategy.topology.schedule(3, [0] * 3, size), [0] * 3, size).bytes_sent)
     assert {step["bytes_sent"] for step in lines(tmp_path)} == {expected}
+    # The loss needs nothing of the other replicas, and the metrics are one sum at the end.
+    counted = [step["collectives"] for step in lines(tmp_path)]
+    assert counted == 5 * [{"meetings": 0, "buckets": 1, "endings": 1}]
 
 
 def test_trust_ratios_are_those_of_the_update(tmp_path):

@@ -40,7 +40,7 @@ def test_what_replicas_wrote_becomes_the_mean_by_examples_and_the_first_ones_cou
     mean = keras.Variable([2.0, 4.0], trainable=False)
     count = keras.Variable(5, dtype="int32", trainable=False)
     # The other has 1 of 4 examples, and wrote [10, 20] and 9.
-    others = [[[np.int32(0)]], [[np.float32([10.0, 20.0]) / 4]]]
+    others = [[[np.float32([10.0, 20.0]) / 4, np.int32([0])]]]
     replicas = StandIn(0, others)
     step = step_of(replicas, **share_of(3, 4))
     step.note_written(mean, may_differ=True)
@@ -48,7 +48,7 @@ def test_what_replicas_wrote_becomes_the_mean_by_examples_and_the_first_ones_cou
     statistics.average_written(step)
     np.testing.assert_allclose(mean, [2 * 3 / 4 + 10 / 4, 4 * 3 / 4 + 20 / 4], rtol=1e-7)
     assert int(count) == 5
-    np.testing.assert_array_equal(replicas.sent[1][0], [1.5, 3.0])
+    np.testing.assert_array_equal(replicas.sent[0][0], [1.5, 3.0])
     assert replicas.within == ["identical_writes", "identical_writes"]
     assert not step.written
 

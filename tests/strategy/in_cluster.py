@@ -608,9 +608,23 @@ def test_a_rank_that_gets_less_than_its_share_is_named(strategy, board, fewer, s
     for use in (model.fit, model.evaluate):
         with pytest.raises(tfdp.errors.RankMismatchError, match=words):
             use(of_unknown_length(board, odd_sizes), verbose=0)
-    # It was found before anybody waited for it: all go on.
+    # It was found by all of them together: all go on.
     model.fit(of_unknown_length(board, (8, 8, 8)), epochs=2, verbose=0)
     alike(board, float(model.get_weights()[0].sum()))
+
+
+def test_a_rank_with_other_counts_is_named_before_whole_batches_meet(strategy, board):
+    """Collectives of different shapes would wait for each other."""
+
+    def spread(y, outputs):
+        y, outputs = tfdp.whole_batch((y, outputs))
+        return tf.math.reduce_std(outputs - y)
+
+    with strategy.scope():
+        model = harness.dense_model(loss=spread)
+    words = rf"8 on rank 0, (.*, )?6 on rank {board.world_size - 1}"
+    with pytest.raises(tfdp.errors.RankMismatchError, match=words):
+        model.fit(of_unknown_length(board, (8, 6, 8)), verbose=0)
 
 
 @pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])

@@ -87,6 +87,11 @@ class StepClock:
             self._waited = waited
         if self._knows_inside:
             line["bytes_sent"] = round(float(passed.of("bytes_sent").sum()))
+            # All replicas take part in all of them.
+            line["collectives"] = {
+                kind: round(float(passed.of(kind)[0]))
+                for kind in ("meetings", "buckets", "endings")
+            }
         return line
 
     def _sample(self, passed: Reading, inside: float, waited: float) -> dict[str, Any]:

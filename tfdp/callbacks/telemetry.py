@@ -35,14 +35,17 @@ class Telemetry(keras.callbacks.Callback):
       `tfdp.data.Pipeline` it is measured only where `steps_per_execution` is 1.
     - `bytes_sent`: the bytes of gradients that this rank's replicas sent by the topology's
       schedule, also to each other.
+    - `collectives`: the number of sums over the replicas. `meetings` are those that the step itself
+      waits for, before or inside its backward pass; `buckets` are those of gradients; `endings` are
+      at the end of the step, with the metrics. A sum of several dtypes counts once for each.
     - `loss_scale` and `skipped_steps`, with a `LossScaleOptimizer`.
     - In samples `communication_seconds`, the *exposed* communication: from the end of the backward
       pass, when the last gradient is there, to the last bucket's sum. It leaves out what was sent
       while the backward pass went on, but holds the waiting for a rank that comes late.
       `first_bucket_wait_seconds`, from this rank's arrival at the first bucket to its sum.
-      `meeting_seconds`, from the arrival to the sum of the numbers that the step itself needs of
-      all ranks before its backward pass: examples, a loss's denominator, statistics of a
-      synchronized BatchNormalization. They are few bytes, so this is waiting for whoever is late.
+      `meeting_seconds`, from the arrival to the sum in the meetings: of the entries that a loss's
+      mask leaves in, a loss's weights, statistics of a synchronized BatchNormalization. Most are
+      few bytes, so this is waiting for whoever is late. A step of known counts has no meeting.
       `compute_seconds`, what remains of the train function. Of several replicas in a process, the
       last to arrive counts.
     - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping, of
@@ -57,10 +60,9 @@ class Telemetry(keras.callbacks.Callback):
     values have come to the host. With `run_eagerly` there are no bytes and no parts of the step.
 
     After each epoch that has brought them to five samples, the ranks compare how long they waited
-    for each other, at the first bucket and where they met before: at the bucket alone it would
-    seldom show who is late. Ranks that waited less than the median of the others by 5 % of a step,
-    1 ms and more than noise, again and again, are named in the log (logger `tfdp`) and in a
-    `straggler` line each: the rule of `tfdp.stragglers`.
+    for each other, at the first bucket and in meetings. Ranks that waited less than the median of
+    the others by 5 % of a step, 1 ms and more than noise, again and again, are named in the log
+    (logger `tfdp`) and in a `straggler` line each: the rule of `tfdp.stragglers`.
 
     Under a strategy other than tfdp's, or none, the lines hold only what Keras tells: no examples,
     communication, norms or ratios. To compare with one device, use

@@ -33,6 +33,9 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random import seed_generator
 from keras.src.random.seed_generator import SeedGenerator, draw_seed
 from keras.src.saving import saving_lib
+
+# The sum of all losses that `compile` is given.
+from keras.src.trainers.compile_utils import CompileLoss
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 # The function that adds `class_weight` to batches.
@@ -58,6 +61,18 @@ kept_losses = Attribute(Layer, "_losses")
 
 # The state of a layer itself: the public list holds that of inner layers as well.
 own_state = Attribute(Layer, "_non_trainable_variables")
+
+# The steps of `fit` and `evaluate`, and their losses, as Keras itself has them: the value of a loss
+# goes to the tape and into the mean in the logs, and the metrics' results come last.
+for _owner, _name in (
+    (TensorFlowTrainer, "train_step"),
+    (TensorFlowTrainer, "test_step"),
+    (Trainer, "compute_loss"),
+    (Trainer, "_compute_loss"),
+):
+    method(_owner, _name)
+STEPS_OF_KERAS = (TensorFlowTrainer.train_step, TensorFlowTrainer.test_step)
+LOSS_OF_KERAS = Trainer.compute_loss
 
 # The axes that batch normalization averages over, which follow from its `axis`.
 reduction_axes = Attribute(keras.layers.BatchNormalization, "_reduction_axes")
@@ -92,9 +107,12 @@ MASKS_COUNT_WHOLE = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 15)
 
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
+    "LOSS_OF_KERAS",
     "MASKS_COUNT_WHOLE",
+    "STEPS_OF_KERAS",
     "ArrayDataAdapter",
     "BaseOptimizer",
+    "CompileLoss",
     "EpochIterator",
     "KerasVariable",
     "Layer",

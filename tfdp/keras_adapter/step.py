@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdp.keras_adapter._tensorflow import strategy_of_context, thread_mode
-from tfdp.recording import Watch, meeting
+from tfdp.keras_adapter.ending import Ending
+from tfdp.recording import Watch, ending, meeting
 from tfdp.replicas import Prepare, Replicas, Trace, Value
 
 _thread = threading.local()
@@ -91,6 +92,8 @@ class Share:
 
     def scaled(self, tensor: tf.Tensor, factor: tf.Tensor | None) -> tf.Tensor:
         """Returns `tensor * factor`, or zeros if this replica has no examples."""
+        if not self.may_be_empty:
+            return tensor if factor is None else tensor * tf.cast(factor, tensor.dtype)
         return tf.cond(
             self.examples > 0,
             lambda: (
@@ -187,9 +190,14 @@ class Step:
       draws: Random numbers whose use the end of the step checks: see `random.draws`.
       linear: Operations that may use waiting gradients, since they commute with the sum: see
         `gradients.arriving`.
+      of_keras: Whether the step, and how it computes its loss, are Keras' own.
       loss: The `keras.losses.Loss` that is being evaluated.
+      is_summand: Whether the value of `loss` goes nowhere but to the tape and into the logs.
+      is_masked: Whether `loss` leaves out the entries that a mask says.
       added: The losses that each layer gave to `add_loss`.
       metrics: The metrics whose results cover all replicas; set by `asking_for_all`.
+      metric_sums: The sums of the metrics' variables, by the variables' ids, while they hold.
+      ending: What is summed at the step's end.
     """
 
     strategy: tf.distribute.Strategy
@@ -204,11 +212,18 @@ class Step:
     waiting: list[Any] = dataclasses.field(default_factory=list)
     draws: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
+    of_keras: bool = False
     loss: Any = None
+    is_summand: bool = False
+    is_masked: bool = False
     added: weakref.WeakKeyDictionary[Any, list[Any]] = dataclasses.field(
         default_factory=weakref.WeakKeyDictionary
     )
     metrics: Sequence[Any] = ()
+    metric_sums: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ending = Ending(self._sum_at_end)
 
     @property
     def num_replicas(self) -> int:
@@ -291,7 +306,8 @@ class Step:
         thread_mode(context).strategy = self.strategy = strategy
         for kept in (self.written, self.differing, self.waiting, self.draws, self.linear):
             kept.clear()
-        self.added.clear()
+        for held in (self.added, self.metric_sums, self.ending):
+            held.clear()
         self.loss, self.metrics, self.unseeded = None, (), Unseeded()
 
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
@@ -308,17 +324,22 @@ class Step:
             logging.getLogger("tfdp").warning(message, *arguments)
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
-        """Sums each value over the replicas, in as few collectives as possible; differentiable."""
-        if not values:
-            return []
+        """Sums each value over the replicas, in as few collectives as possible; differentiable.
+
+        The step waits here for the other replicas. What it wants at its end goes through `ending`.
+        """
+        if not values or self.num_replicas == 1:
+            return list(values)
+        with self.during(Phase.SUM), meeting(values) as sums:
+            sums += self.replicas.sum(values)
+        return sums
+
+    def _sum_at_end(self, values: Sequence[Value]) -> list[Value]:
+        if not values or self.num_replicas == 1:
+            return list(values)
+        ending(values)
         with self.during(Phase.SUM):
             return self.replicas.sum(values)
-
-    def meet(self, values: Sequence[Value]) -> list[Value]:
-        """Sums values that the step cannot go on without; records how long it waits for them."""
-        with meeting(values) as sums:
-            sums += self.sum(values)
-        return sums
 
     def sum_prepared(
         self,

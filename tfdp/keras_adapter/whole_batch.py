@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.step import Share, Step, current
 from tfdp.keras_adapter.tracing.provenance import mark_global
+from tfdp.keras_adapter.training.cut import COUNTS
 from tfdp.keras_adapter.variables.telling import zero_if
 
 # The dtypes that collectives sum; tensors of other dtypes are cast to integers to be summed.
@@ -142,7 +143,7 @@ def _of_all(step: Step | None, own: list[tf.Tensor]) -> list[tf.Tensor]:
         return _without_step(own)
     if step.num_replicas == 1 or not own:
         return own
-    places = _asked(step, own) if step.share is None else _known(step.share, own)
+    places = _asked(step, own) if step.share is None else _known(step, step.share, own)
     wholes = list(own)
     floating = [index for index, tensor in enumerate(own) if tensor.dtype.is_floating]
     exact = [index for index in range(len(own)) if index not in floating]
@@ -161,18 +162,23 @@ def _without_step(own: list[tf.Tensor]) -> list[tf.Tensor]:
     return [context.all_gather(tensor, axis=0) for tensor in own]
 
 
-def _known(share: Share, own: list[tf.Tensor]) -> list[_Place]:
-    """Returns the places of tensors in the batch from the replica's share."""
+def _known(step: Step, share: Share, own: list[tf.Tensor]) -> list[_Place]:
+    """Returns the places of tensors in the batch from the replica's share.
+
+    The sum of tensors as long as the batch needs the same length on all ranks, so ranks that were
+    to compare their lengths at the step's end do so now.
+    """
     examples, before, rows, total = tf.unstack(tf.convert_to_tensor(share.place))
     fit = tf.stack([tf.shape(tensor, tf.int64)[0] == rows for tensor in own])
-    zero = zero_if(tf.reduce_all(fit), _NOT_OF_EXAMPLES)
+    with tf.control_dependencies(step.ending.send_early(COUNTS) or []):
+        zero = zero_if(tf.reduce_all(fit), _NOT_OF_EXAMPLES)
     return [_Place(examples, before + zero, total)] * len(own)
 
 
 def _asked(step: Step, own: list[tf.Tensor]) -> list[_Place]:
     """Returns the places of tensors from the sizes on all replicas, in a loop of the user's own."""
     rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in own])
-    (counts,) = step.meet(
+    (counts,) = step.sum(
         [tf.one_hot(step.replica_id, step.num_replicas, dtype=tf.int64)[:, None] * rows]
     )
     before, total = tf.reduce_sum(counts[: step.replica_id], 0), tf.reduce_sum(counts, 0)

@@ -7,7 +7,7 @@ nothing.
 
 from tfdp.recording.buckets import BucketWatch, Watch
 from tfdp.recording.recorder import Reading, Recorder
-from tfdp.recording.tap import Tap, current, meeting, tapped, trust_ratio_observer
+from tfdp.recording.tap import Tap, current, ending, meeting, tapped, trust_ratio_observer
 
 __all__ = [
     "BucketWatch",
@@ -16,6 +16,7 @@ __all__ = [
     "Tap",
     "Watch",
     "current",
+    "ending",
     "meeting",
     "tapped",
     "trust_ratio_observer",

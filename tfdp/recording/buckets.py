@@ -63,6 +63,7 @@ class BucketWatch:
     def finish(self) -> None:
         """Records the exposed communication and the bytes, after the last bucket."""
         self._tap.add("updates", 1)
+        self._tap.add("buckets", len(self._bytes))
         if self._inputs:
             self._add_between("communication_seconds", self._inputs, self._sums)
             self._tap.add("bytes_sent", sum(tf.cast(count, tf.float64) for count in self._bytes))

@@ -17,8 +17,11 @@ SUMS = (
     "examples",  # those of all replicas
     "updates",  # sums of gradients, whether or not these were finite
     "bytes_sent",
+    "meetings",  # sums that the step itself waits for, as of a loss's denominator
+    "buckets",  # sums of gradients
+    "endings",  # sums at the end of steps, which the next steps wait for at most
     "input_seconds",
-    "meeting_seconds",  # the time of sums that the step itself needs, as of a loss's denominator
+    "meeting_seconds",  # the time of the meetings
     "communication_seconds",
     "first_bucket_wait_seconds",
     "norms",

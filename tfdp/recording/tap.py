@@ -128,7 +128,20 @@ def meeting(values: Sequence[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
     arrived = None if tap is None else tap.instant(list(filter(tf.is_tensor, values)))
     yield sums
     if tap is not None:
+        tap.add("meetings", _collectives(values))
         tap.add("meeting_seconds", tap.instant(sums) - arrived)
+
+
+def ending(values: Sequence[tf.Tensor]) -> None:
+    """Records a sum of `values` over replicas at the end of a step, if anything records."""
+    tap = current()
+    if tap is not None:
+        tap.add("endings", _collectives(values))
+
+
+def _collectives(values: Sequence[tf.Tensor]) -> int:
+    """Returns the number of sums that are made of small `values`: one for each dtype."""
+    return len({value.dtype for value in values})
 
 
 @contextlib.contextmanager

@@ -67,6 +67,8 @@ def gradient(
         if value is None:
             continue
         tensor = isinstance(source, tf.Tensor)
+        if _is_variable(source) and isinstance(value, tf.Tensor):
+            gradients[index] = _of_known_shape(value, source.shape)
         if _is_variable(source) or (tensor and layouts.is_free(Place(source))):
             everywhere.append(index)
         elif tensor:
@@ -220,6 +222,15 @@ def _per_example(compute: Callable[[], Any], *rows: Any) -> Any:
         if value is not None and any(marks):
             _mark(value, next(filter(None, marks)))
     return result
+
+
+def _of_known_shape(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns a variable's gradient with the variable's shape, so that it fits into a bucket.
+
+    TensorFlow does not always know it, as that of a matrix which multiplies sequences.
+    """
+    known = gradient.shape.is_fully_defined() or not tf.TensorShape(shape).is_fully_defined()
+    return gradient if known else tf.ensure_shape(gradient, shape)
 
 
 def _mark(value: Any, as_what: Mark | None) -> None:

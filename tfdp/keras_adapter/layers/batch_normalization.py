@@ -73,7 +73,7 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
     """
     share = step.share
     if share is None:
-        return step.meet(values)
+        return step.sum(values)
 
     @tf.custom_gradient
     def summed(*values: tf.Tensor) -> Any:
@@ -81,6 +81,6 @@ def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
             own = [share.select(gradient) for gradient in upstream]
             return step.sum(own)
 
-        return step.meet([share.counted(value) for value in values]), backward
+        return step.sum([share.counted(value) for value in values]), backward
 
     return list(summed(*values))

@@ -27,4 +27,4 @@ def histogram(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
             "Equalization must run outside XLA on CPU, where XLA has no collective, but the model "
             "is compiled with jit_compile=True. Use jit_compile=False, or equalize in the dataset."
         )
-    return step.meet([tf.convert_to_tensor(counts)])[0]
+    return step.sum([tf.convert_to_tensor(counts)])[0]

@@ -1,18 +1,29 @@
 """Keras' losses, with the numerators and denominators of the global batch.
 
-Within a step of Keras' trainer a loss has the value that one device computes, on every replica, and
-its gradient on a replica is that replica's term of the global gradient.
-
 One device divides N, a sum of weighted values, by D, a count or a sum of weights (1 for a sum).
 Numerators N_r and denominators D_r of the replicas are summed apart: an average of the quotients
 N_r / D_r is another number where masks, weights or lengths make the D_r differ. Where D is a count,
-a replica's term of the gradient is grad(N_r) / D (`_global_value`); where it is a sum of weights,
-which may depend on variables, it is (grad(N_r) - N / D grad(D_r)) / D.
+a replica's term of the gradient is grad(N_r) / D; where it is a sum of weights, which may depend on
+variables, it is (grad(N_r) - N / D grad(D_r)) / D.
+
+A count is known without asking where the loss has equally many values for each example: then it is
+that many times the number of examples in the batch, of which each replica knows its fraction f_r.
+The number of entries that a mask leaves in, and a sum of weights, must be asked for.
+
+A loss has one of two values:
+
+- In Keras' own step nobody reads it before the step ends. There it is a number m_r such that the
+  sum of f_r m_r over replicas is N / D: as the mean over the share's examples, N_r / D_r, if D is a
+  known count. The tape weighs what it is given by f_r, and the metrics at the end of the step hold
+  the sum.
+- In a step of the user's own it is N / D, on every replica, with the replica's term of the gradient
+  (`_global_value`). No gradient waits for the sum of the N_r.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,14 +31,18 @@ import tensorflow as tf
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     MASKS_COUNT_WHOLE,
+    CompileLoss,
     TensorFlowTrainer,
     flatten_layers,
     losses,
     own_losses,
 )
+from tfdp.keras_adapter.gradients.weighing import layouts_of
 from tfdp.keras_adapter.losses import coupling, scalars
 from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
+from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.walk import Place, Walk
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -40,13 +55,23 @@ def call(
     step = current()
     if step is None or step.share is None:
         return original(self, y_true, y_pred, sample_weight)
-    outer, step.loss = step.loss, self
-    try:
+    # A class of the user's own may do anything with what this returns.
+    plain = type(self).__call__ is losses.Loss.__call__
+    is_summand = step.is_summand and step.loss is None and plain
+    with _setting(step, loss=self, is_summand=is_summand):
         values = original(self, y_true, y_pred, sample_weight)
         coupling.mark_rows(step, y_pred, values)
         return values
-    finally:
-        step.loss = outer
+
+
+@hook(CompileLoss, "call")
+def call_compiled(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Notes that the values of losses are added up and, in a step of Keras' own, not read."""
+    step = current()
+    if step is None or not step.of_keras:
+        return original(self, *args, **kwargs)
+    with _setting(step, is_summand=True):
+        return original(self, *args, **kwargs)
 
 
 @hook(losses, "reduce_weighted_values")
@@ -68,8 +93,10 @@ def reduce_weighted_values(
         if coupling.is_of_whole_batch(step, values):
             sample_weight = coupling.weights_of_whole_batch(step, sample_weight)
             mask = coupling.weights_of_whole_batch(step, mask)
-        return original(values, sample_weight, mask, reduction, dtype)
-    weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
+        with _setting(step, is_masked=mask is not None):
+            return original(values, sample_weight, mask, reduction, dtype)
+    with _setting(step, is_summand=False):  # the weight is a factor
+        weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
     return scalars.as_mean(step, values) * weight
 
 
@@ -92,14 +119,21 @@ def reduce_values(
     if reduction in (None, "none"):
         return values
     weighted = reduction == "mean_with_sample_weight" and sample_weight is not None
-    numerator = tf.reduce_sum(values)
     if step.compiling:
-        return _reduce_in_xla(step, values, numerator, reduction, weighted)
-    divisor = tf.reduce_sum(sample_weight) if weighted else tf.size(values)
+        return _reduce_in_xla(step, values, reduction, weighted)
+    is_mean = reduction in _MEANS
+    if step.is_summand and not weighted and (step.is_masked or _is_known(step, values, is_mean)):
+        return scalars.selected_mean(step.share, _own_mean(step.share, values, reduction))
     dtype = at_least_float32(values.dtype)
-    total, total_divisor = _sums(step, [numerator, divisor], dtype)
+    numerator = tf.reduce_sum(values)
+    divisor = tf.reduce_sum(sample_weight) if weighted else tf.size(values)
+    if not weighted and _is_known(step, values, is_mean):
+        (total,) = _sums(step, [numerator], dtype)
+        total_divisor = tf.cast(_entries(step.share, values), dtype)
+    else:
+        total, total_divisor = _sums(step, [numerator, divisor], dtype)
     scale = tf.ones([], dtype)
-    if reduction in _MEANS:
+    if is_mean:
         scale = tf.math.divide_no_nan(scale, total_divisor)
     value = total * scale
     if weighted:
@@ -115,7 +149,9 @@ def apply_mask(
     """Returns a mask as weights that add up to the number of entries in the global batch.
 
     The reduction divides by that number. Each valid entry weighs entries / valid entries, both of
-    the global batch, so that the result is the mean over the valid entries.
+    the global batch, so that the result is the mean over the valid entries. Where the reduction
+    divides by the replica's own number of entries, it weighs these / valid entries, and what weighs
+    the share's fraction later is divided by that.
     """
     step = current()
     if step is None or step.share is None:
@@ -125,7 +161,13 @@ def apply_mask(
     precise = at_least_float32(dtype)
     _forbid_in_xla(step, "a masked loss")
     valid = tf.cast(mask, precise)
-    size, total_valid = _sums(step, [tf.size(valid), tf.reduce_sum(valid)], precise)
+    size, number = tf.size(valid), tf.reduce_sum(valid)
+    if step.is_summand:
+        # `_own_mean` divides by the replica's own number of entries, which cancels this one.
+        (total_valid,) = _sums(step, [number], precise)
+        size = tf.math.divide_no_nan(tf.cast(size, precise), tf.cast(step.share.fraction, precise))
+    else:
+        size, total_valid = _sums(step, [size, number], precise)
     if MASKS_COUNT_WHOLE:
         valid = tf.cast(tf.cast(mask, tf.bool), precise)
     weight = valid * tf.math.divide_no_nan(size, total_valid)
@@ -199,6 +241,17 @@ def _share_that_divides_nothing() -> Share | None:
     return None if step is None or step.share is None or step.share.divides else step.share
 
 
+@contextlib.contextmanager
+def _setting(step: Step, **attributes: Any) -> Iterator[None]:
+    """Sets attributes of the step within the context."""
+    outer = {name: getattr(step, name) for name in attributes}
+    try:
+        vars(step).update(attributes)
+        yield
+    finally:
+        vars(step).update(outer)
+
+
 def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
     """Returns the sums of scalars over replicas, made in one collective, as constants.
 
@@ -208,7 +261,7 @@ def _sums(step: Step, values: list[tf.Tensor], dtype: tf.DType) -> list[tf.Tenso
     packed = tf.stack([tf.stop_gradient(tf.cast(value, dtype)) for value in values])
     assert step.share is not None
     packed = step.share.counted(packed)
-    (summed,) = step.meet([packed])
+    (summed,) = step.sum([packed])
     return tf.unstack(summed, num=len(values))
 
 
@@ -239,23 +292,43 @@ def _global_value(
     return mark(result, Mark.LOSS)
 
 
-def _reduce_in_xla(
-    step: Step, values: tf.Tensor, numerator: tf.Tensor, reduction: str, weighted: bool
-) -> tf.Tensor:
-    """Returns the replica's own loss, whose gradient becomes exact by its weight, n_r / n.
+def _is_known(step: Step, values: tf.Tensor, is_mean: bool) -> bool:
+    """Returns whether the number of values in the batch follows from that of its examples.
 
-    XLA has no collective on CPU, so the global D is unknown here. With k values for each example a
-    mean weighs N_r / (k n_r) * n_r / n = N_r / (k n), which is N_r / D. A sum is divided by the
-    weight in advance: (N_r / (n_r / n)) * n_r / n = N_r.
+    It does if each example has equally many: the values are rows of the examples, and all other
+    sizes are fixed. A sum needs no number.
     """
+    if step.num_replicas == 1 or not is_mean:
+        return True
+    if not values.shape[1:].is_fully_defined():
+        return False
+    return layouts_of(step, Walk()).of(Place(values)) is Layout.ROWS
+
+
+def _entries(share: Share, values: tf.Tensor) -> tf.Tensor:
+    """Returns the number of values in the batch, if `_is_known`; int64."""
+    _, _, rows, total = tf.unstack(tf.convert_to_tensor(share.place))
+    return tf.size(values, tf.int64) // tf.maximum(rows, 1) * total
+
+
+def _own_mean(share: Share, values: tf.Tensor, reduction: str) -> tf.Tensor:
+    """Returns the replica's own loss, which weighs the share's fraction, n_r / n.
+
+    With k values for each example a mean weighs N_r / (k n_r) * n_r / n = N_r / (k n), which is
+    N_r / D. A sum is divided by the weight in advance: (N_r / (n_r / n)) * n_r / n = N_r.
+    """
+    dtype = at_least_float32(values.dtype)
+    numerator = tf.reduce_sum(tf.cast(values, dtype))
+    divisor = tf.cast(share.fraction if reduction == "sum" else tf.size(values), dtype)
+    return tf.cast(tf.math.divide_no_nan(numerator, divisor), values.dtype)
+
+
+def _reduce_in_xla(step: Step, values: tf.Tensor, reduction: str, weighted: bool) -> tf.Tensor:
+    """Returns the replica's own loss: XLA has no collective on CPU to sum others with."""
     assert step.share is not None
     if weighted:
         _forbid_in_xla(step, "a loss with reduction 'mean_with_sample_weight'")
-    if reduction == "sum":
-        divisor = tf.cast(step.share.fraction, numerator.dtype)
-    else:
-        divisor = tf.cast(tf.size(values), numerator.dtype)
-    return tf.math.divide_no_nan(numerator, divisor)
+    return _own_mean(step.share, values, reduction)
 
 
 def _forbid_in_xla(step: Step, what: str) -> None:

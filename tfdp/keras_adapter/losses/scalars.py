@@ -49,6 +49,11 @@ def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list
     return mark(parts[0] if len(parts) == 1 else tf.add_n(parts), Mark.MEAN)
 
 
+def selected_mean(share: Share, mean: tf.Tensor) -> tf.Tensor:
+    """Returns a mean over this replica's examples; zero, also as a gradient, without examples."""
+    return mark(_selected(share, mean), Mark.MEAN)
+
+
 def _parts_as_means(step: Step, share: Share, value: tf.Tensor) -> list[tf.Tensor]:
     terms = terms_of(step, value, checks=False)
     weights = [_times_fraction(step, share, term) for term in terms]
@@ -84,6 +89,9 @@ def _weighed(share: Share, part: tf.Tensor, number: float | None) -> tf.Tensor:
 
 
 def _selected(share: Share, value: tf.Tensor) -> tf.Tensor:
+    if not share.may_be_empty:
+        return tf.identity(value)
+
     @tf.custom_gradient
     def selected(value: tf.Tensor) -> Any:
         return share.select(value), share.select

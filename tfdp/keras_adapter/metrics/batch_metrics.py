@@ -13,6 +13,7 @@ from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.step import Phase, Share, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
+from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 
 
 @hook(Trainer, "get_metrics_result")
@@ -22,6 +23,9 @@ def get_metrics_result(original: Callable[..., Any], self: Trainer) -> Any:
     if step is None or step.share is None or step.phase is Phase.RESULTS:
         return original(self)
     variables = [variable for metric in self.metrics for variable in metric.variables]
+    if step.of_keras:  # the step's last act: what layers wrote can travel with the metrics
+        warn_of_undeclared(step, self)
+        end_written(step)
     return _result(step, variables, lambda: original(self))
 
 
@@ -86,7 +90,7 @@ def same_on_all(step: Step, logs: Any) -> Any:
     assert share is not None
     numbers = [tf.cast(leaves[index], at_least_float32(leaves[index].dtype)) for index in own]
     scaled = [share.scaled(number, share.fraction) for number in numbers]
-    for index, value in zip(own, step.sum(scaled), strict=True):
+    for index, value in zip(own, step.ending.send(scaled), strict=True):
         leaves[index] = tf.cast(value, leaves[index].dtype)
     return tf.nest.pack_sequence_as(logs, leaves)
 
@@ -119,6 +123,20 @@ def _result(step: Step, variables: list[Any], compute: Callable[[], Any]) -> Any
 
 
 def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
+    """Reads variables over all replicas, and with the first of them those of all metrics.
+
+    A step may ask for the results one by one: they are one sum as long as no metric is written.
+    """
+    if not step.ending.is_in_own_graph:
+        return _sums(step, variables)
+    if any(id(variable) not in step.metric_sums for variable in variables):
+        every = [v for metric in step.metrics for v in metric.variables]
+        by_id = {id(variable): variable for variable in [*every, *variables]}
+        step.metric_sums.update(zip(by_id, _sums(step, list(by_id.values())), strict=True))
+    return [step.metric_sums[id(variable)] for variable in variables]
+
+
+def _sums(step: Step, variables: list[Any]) -> list[tf.Tensor]:
     """Reads each variable as its aggregation says: a sum (the default), mean, or first's value."""
     own = []
     for variable in variables:
@@ -127,7 +145,7 @@ def _read_over_replicas(step: Step, variables: list[Any]) -> list[tf.Tensor]:
         if variable.aggregation not in ("sum", "mean"):
             number = tf.where(step.of_first, number, tf.zeros_like(number))
         own.append(number)
-    values = step.sum(own)
+    values = step.ending.send(own)
     for index, variable in enumerate(variables):
         if variable.aggregation == "mean":
             values[index] = values[index] / tf.cast(step.num_replicas, values[index].dtype)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfdp.errors import RankMismatchError
+from tfdp.keras_adapter.ending import Slot
 from tfdp.keras_adapter.step import Step
 
 # The messages of checks in graphs that all ranks have the same data; each rank's number follows.
 ENDED = "Every rank must have as many batches; whether there is one (1) or not (0), by rank:"
 UNEQUAL = "Every rank must have the same batches; number of examples in this one, by rank:"
+
+# The slot, at the end of a step, in which the ranks compare their numbers of examples, and the base
+# in which these are written there.
+COUNTS = "counts"
+_BASE = 2**20
 
 
 class Cut(NamedTuple):
@@ -48,13 +54,14 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Te
       rows again as an int, or None if it is not known while the step is traced.
 
     Raises:
-      tf.errors.InvalidArgumentError: The ranks' batches differ in size; raised when the step runs.
+      tf.errors.InvalidArgumentError: The ranks' batches differ in size; raised when the step has
+        run.
     """
     if not isinstance(data, Cut):
         examples, rows = _num_examples(data)
         # Each replica puts its number of examples at its own index of a vector of zeros. The sum of
         # the vectors holds all numbers, from which the total and the number before follow.
-        (counts,) = step.meet(
+        (counts,) = step.sum(
             [tf.one_hot(step.replica_id, step.num_replicas, examples, dtype=tf.float64)]
         )
         before, total = tf.reduce_sum(counts[: step.replica_id]), tf.reduce_sum(counts)
@@ -62,7 +69,7 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Te
     computed, rows = _num_examples(data.rows)
     _, examples, before, total = tf.unstack(tf.cast(data.place, tf.float64))
     if step.replicas.processes.world_size > 1:  # each process has cut a batch that it read itself
-        total = _alike(step, total)
+        _compare_at_end(step, data.place[3])
     return examples, before, total, computed, rows
 
 
@@ -103,15 +110,24 @@ def _described(text: str, numbers: list[int], strategy: Any) -> str:
     )
 
 
-def _alike(step: Step, total: tf.Tensor) -> tf.Tensor:
-    """Returns `total` after a check that all processes have the same number."""
-    (totals,) = step.meet([tf.one_hot(step.replica_id, step.num_replicas, total, dtype=tf.float64)])
-    by_process = totals[:: step.replicas.processes.local_size]
-    alike = tf.debugging.Assert(
-        tf.reduce_all(tf.equal(by_process, total)), [UNEQUAL, by_process], summarize=-1
-    )
-    with tf.control_dependencies([] if alike is None else [alike]):
-        return tf.identity(total)
+def _compare_at_end(step: Step, total: tf.Tensor) -> None:
+    """Has it checked, at the end of the step, that all processes have the same `total`.
+
+    Each process knows the number of examples from its own cut. It travels as two numbers, which
+    float32, the dtype of nearly all metrics, holds exactly.
+    """
+    local_size = step.replicas.processes.local_size
+    parts = tf.stack([total // _BASE, total % _BASE])[:, tf.newaxis]
+    own = parts * tf.one_hot(step.replica_id, step.num_replicas, dtype=tf.int64)
+
+    def compare(sums: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        high, low = tf.unstack(tf.cast(sums[0], tf.int64))
+        by_process = (high * _BASE + low)[::local_size]
+        alike = tf.reduce_all(tf.equal(by_process, total))
+        check = tf.debugging.Assert(alike, [UNEQUAL, by_process], summarize=-1)
+        return [] if check is None else [check]
+
+    step.ending.put(COUNTS, Slot([tf.cast(own, tf.float32)], compare))
 
 
 def _num_examples(data: Any) -> tuple[tf.Tensor, int | None]:

@@ -13,6 +13,8 @@ from tfdp import recording
 from tfdp.errors import ScopeError
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
+    LOSS_OF_KERAS,
+    STEPS_OF_KERAS,
     ArrayDataAdapter,
     TensorFlowTrainer,
     Trainer,
@@ -28,7 +30,7 @@ from tfdp.keras_adapter.metrics import batch_metrics
 from tfdp.keras_adapter.step import current
 from tfdp.keras_adapter.training import compiling, cut, predictions, scopes, step_recording
 from tfdp.keras_adapter.training.sharing import place_in_batch, sharing
-from tfdp.keras_adapter.variables.statistics import average_written, warn_of_undeclared
+from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 from tfdp.replicas import Replicas, replicas_of
 
 
@@ -202,6 +204,7 @@ def _with_share(
 ) -> Callable[..., Any]:
     custom_loss = model.distribute_strategy.custom_loss
     windows = Windows(model)
+    of_keras = _is_of_keras(model, step_function)
     place_in_batch(model.distribute_strategy)  # outside of what is traced
 
     @tf.autograph.experimental.do_not_convert
@@ -214,15 +217,25 @@ def _with_share(
             sharing(step, data, custom_loss, windows) as (rows, total),
         ):
             step_recording.examples(total)
+            step.of_keras = of_keras
             with step.asking_for_all(model.metrics):
                 logs = step_function(rows)
                 check_waiting(step)
-                logs = batch_metrics.same_on_all(step, logs)
                 warn_of_undeclared(step, model)
-                average_written(step)
+                end_written(step)
+                logs = batch_metrics.same_on_all(step, logs)
         return logs
 
     return run
+
+
+def _is_of_keras(model: Any, step_function: Callable[..., Any]) -> bool:
+    """Returns whether a step, and how it computes its loss, are Keras' own code."""
+    computes_loss = getattr(model.compute_loss, "__func__", None)
+    return (
+        getattr(step_function, "__func__", None) in STEPS_OF_KERAS
+        and computes_loss is LOSS_OF_KERAS
+    )
 
 
 def _one_replica(spec: Any) -> Any:

@@ -14,6 +14,7 @@ add to them. A metric's variable with the aggregation "mean" holds the mean over
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers, own_state
+from tfdp.keras_adapter.ending import Slot
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing import writes
 from tfdp.keras_adapter.tracing.origins import Origin, origins
@@ -49,6 +51,8 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     step = current()
     if step is None:
         return original(self, value)
+    if self.value.synchronization == tf.VariableSynchronization.ON_READ:
+        step.metric_sums.clear()
     if step.writes_alike:
         with step.replicas.identical_writes():
             return original(self, value)
@@ -109,25 +113,50 @@ def check_unmanaged(variable: tf.Variable, value: Any) -> None:
 
 def average_written(step: Step) -> None:
     """Makes one value for all of what each replica wrote by itself: the last act of a step."""
-    if not step.written or step.num_replicas == 1:
+    end_written(step)
+    step.ending.send([])
+
+
+def end_written(step: Step) -> None:
+    """Lets what each replica wrote by itself become one value with the next sum at the end."""
+    if step.num_replicas == 1:
         return
+    by_dtype: dict[tf.DType, list[Variable]] = {}
     for variable in step.written:
-        if not variable.value.dtype.is_floating:
-            # The mean of counts or flags may be neither: replica 0's holds.
-            first = step.replicas.broadcast_from_first(
-                tf.convert_to_tensor(variable.value), variable.value.dtype
-            )
-            with step.replicas.identical_writes():
-                variable.value.assign(first, read_value=False)
-    variables = [v for v in step.written if v.value.dtype.is_floating]
-    own = [
-        tf.cast(tf.convert_to_tensor(v.value), at_least_float32(v.value.dtype)) for v in variables
-    ]
-    means = step.sum_prepared(own, lambda values: _weighted(step, values))
-    with step.replicas.identical_writes():
-        for variable, mean in zip(variables, means, strict=True):
-            variable.value.assign(tf.cast(mean, variable.value.dtype), read_value=False)
+        by_dtype.setdefault(_summed_as(variable.value.dtype), []).append(variable)
     step.written.clear()
+    for dtype, variables in by_dtype.items():
+        # One tensor for all of them: each costs an operation that leaves stand-ins out.
+        flat = [tf.reshape(tf.cast(_now(v), dtype), [-1]) for v in variables]
+        own = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
+        # The mean of counts or flags may be neither: replica 0's holds.
+        own = _weighted(step, own) if dtype.is_floating else _of_first(step, own)
+        name = f"statistics in {dtype.name}"
+        step.ending.put(name, Slot([own], functools.partial(_write_all, step, variables)))
+
+
+def _write_all(step: Step, variables: Sequence[Variable], sums: Sequence[tf.Tensor]) -> None:
+    sizes = [v.value.shape.num_elements() for v in variables]
+    parts = tf.split(sums[0], sizes)
+    with step.replicas.identical_writes():
+        for variable, part in zip(variables, parts, strict=True):
+            value = tf.cast(tf.reshape(part, variable.value.shape), variable.value.dtype)
+            variable.value.assign(value, read_value=False)
+
+
+def _now(variable: Variable) -> tf.Tensor:
+    return tf.convert_to_tensor(variable.value)
+
+
+def _of_first(step: Step, value: tf.Tensor) -> tf.Tensor:
+    return tf.where(step.of_first, value, tf.zeros_like(value))
+
+
+def _summed_as(dtype: tf.DType) -> tf.DType:
+    """Returns the dtype in which a variable's values are summed."""
+    if dtype.is_floating:
+        return at_least_float32(dtype)
+    return tf.int32 if dtype.is_bool or dtype.size < 4 or dtype == tf.int32 else tf.int64
 
 
 def warn_of_undeclared(step: Step, model: keras.Model) -> None:
