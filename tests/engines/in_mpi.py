@@ -29,7 +29,8 @@ def replica_sum(strategy, make):
     def step():
         def of_replica():
             context = tf.distribute.get_replica_context()
-            return context.all_reduce("SUM", make(int(context.replica_id_in_sync_group)))
+            rank = int(tf.get_static_value(context.replica_id_in_sync_group))
+            return context.all_reduce("SUM", make(rank))
 
         return strategy.run(of_replica)
 

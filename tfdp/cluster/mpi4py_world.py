@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import os
 import socket
 import sys
 from typing import Any
@@ -22,8 +23,9 @@ def connect(open_mpi: bool | None) -> tuple[Any, str]:
     The vendor of mpi4py's MPI is asked first, because another MPI than the launcher's would abort
     every rank when it is initialised, or make a world of one rank.
 
-    At the end of the process MPI is finalised, unless `abandon` was called or the program itself
-    has imported `mpi4py.MPI` before.
+    MPI is finalised at the end of the process. It is not if the program imported `mpi4py.MPI`
+    before, whose business that is then, or if `MPI4PY_RC_FINALIZE` is 0: `tfdp run` sees to it that
+    ranks may end without, each when it wants to.
 
     Args:
       open_mpi: Whether the launcher is Open MPI's; None if that is not known.
@@ -42,26 +44,34 @@ def connect(open_mpi: bool | None) -> tuple[Any, str]:
     if not mpi.Is_initialized():
         mpi.Init_thread()
     mpich_memory.remove_names()
-    if ours:
+    if ours and os.environ.get("MPI4PY_RC_FINALIZE") != "0":
         _to_finalize.append(mpi)
-        atexit.register(_finalize)
+        atexit.register(finalize)
     return mpi, ""
 
 
 def ends_together() -> bool:
-    """Returns whether this process waits at its end for all others, which MPI's end does."""
+    """Returns whether MPI is finalised at the end, where this process waits for all others."""
     return bool(_to_finalize)
 
 
-def abandon() -> None:
-    """Leaves MPI as it is at the end of the process: to finalise it would wait for lost ranks."""
-    _to_finalize.clear()
-
-
-def _finalize() -> None:
-    for mpi in _to_finalize:
+def finalize() -> None:
+    """Finalises MPI, if it was initialised here. The process does it at its end, unless it has."""
+    while _to_finalize:
+        mpi = _to_finalize.pop()
         if not mpi.Is_finalized():
             mpi.Finalize()
+
+
+def leave_to_caller(abandon: bool = False) -> None:
+    """Leaves it to the caller to call `finalize`, at a time that suits it.
+
+    Args:
+      abandon: Whether MPI stays as it is: to finalise it would wait for lost ranks for ever.
+    """
+    atexit.unregister(finalize)
+    if abandon:
+        _to_finalize.clear()
 
 
 @functools.cache

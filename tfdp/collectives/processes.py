@@ -208,6 +208,7 @@ class Processes:
             return TensorFlowEngine(devices, first, size, key_of_group, self.counters)
         if self._transport is None:
             self._transport = mpi.transport(choice.launcher, self.rank)
+            mpi4py_world.leave_to_caller()  # which is what says goodbye at the exit
         return HostEngine(choice.name, self._transport, self._driver, devices, first, size)
 
     def count_step(self) -> None:
@@ -273,10 +274,11 @@ class Processes:
                 self.board.timeout_seconds = float("inf")
                 with contextlib.suppress(ClusterError):
                     self.board.barrier("the end of the script on all ranks")
-            if self._uncaught is not None or self.board.failure is not None:
-                mpi4py_world.abandon()
+            failed = self._uncaught is not None or self.board.failure is not None
+            mpi4py_world.leave_to_caller(abandon=failed)
             self._watchdog.stop()
             self.board.close(self._uncaught)
+            mpi4py_world.finalize()
 
         self.watch_uncaught()
         atexit.register(end)
