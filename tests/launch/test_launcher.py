@@ -18,8 +18,10 @@ def environments(outcome):
 
 
 def test_every_rank_gets_its_place_in_one_cluster(runs):
-    outcome = runs.run("-n", 3, runs.script(TELL_ENVIRONMENT), TF_CONFIG='{"cluster": "of old"}')
+    around = {"TF_CONFIG": '{"cluster": "of old"}', "PMI_RANK": "1", "PMI_SIZE": "9"}
+    outcome = runs.run("-n", 3, runs.script(TELL_ENVIRONMENT), **around)
     assert outcome.returncode == 0
+    assert not any("PMI_RANK" in environ for environ in environments(outcome).values())
     configs = {r: json.loads(e["TF_CONFIG"]) for r, e in environments(outcome).items()}
     assert [configs[r]["task"] for r in range(3)] == [
         {"type": "worker", "index": r} for r in range(3)

@@ -135,7 +135,8 @@ def thread_level(
       python: A Python for which `find_library` finds one.
       environ: The environment of the process, without a place among an `mpirun`'s ranks.
     """
-    words = _said([python, "-c", _THREADS], environ).split()
+    # Alone it needs no memory to share, of which Open MPI would leave a file.
+    words = _said([python, "-c", _THREADS], {**environ, "OMPI_MCA_btl": "self"}).split()
     return next((word for word in reversed(words) if word.startswith("MPI_THREAD_")), None)
 
 

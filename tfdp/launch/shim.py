@@ -16,7 +16,8 @@ the command (Linux).
 
 Under MPI it is MPI's launcher that starts the supervisor, and the rank's input and output must not
 go through that. The supervisor then takes its rank from the variable that MPI's launcher sets, and
-opens the pipes by their names.
+opens the pipes by their names. If MPI's launcher or its proxy is gone, the supervisor ends the rank
+and tells nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     while not command.reap():
         for number in _orders(control, woken, _LOOK_SECONDS):
             command.obey(number)
-        if os.getppid() != parent:  # without MPI's launcher, the rank cannot be told from a stray
+        if os.getppid() != parent:  # MPI's launcher is gone, or its proxy on this host
             command.obey(signal.SIGKILL)
             return 1
     os.write(report, f"ended {command.returncode} {time.monotonic()}\n".encode())
