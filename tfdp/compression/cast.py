@@ -57,7 +57,7 @@ class Cast(Compression):
 
     @property
     def keeps_range(self) -> bool:
-        """Whether float32 fits: it does in bfloat16, and does not in float16."""
+        """Whether the dtype has the range of float32, which bfloat16 has and float16 has not."""
         return self.dtype == "bfloat16"
 
     def sum(self, value: Value, transport: Transport) -> Value:
