@@ -115,6 +115,28 @@ def test_values_of_all_examples_are_weighted_and_summed_once(trains_as_one_devic
     trains_as_one_device(build, lambda model: fitted(model, sample_weight=WEIGHTS))
 
 
+@pytest.mark.exhaustive("test_values_of_all_examples_are_weighted_and_summed_once")
+def test_values_of_all_examples_are_averaged_over_those_that_a_mask_leaves_in(
+    trains_as_one_device,
+):
+    def errors(y, outputs):
+        y, outputs = tfdp.whole_batch((y, outputs))
+        return tf.reduce_mean((y[:, None] - outputs) ** 2, axis=-1)
+
+    def build():
+        steps = [layers.Reshape([5, 1]), layers.Masking(), layers.Dense(2)]
+        model = keras.Sequential([keras.Input((5,)), *steps])
+        model.compile(keras.optimizers.SGD(0.1), errors)
+        return model
+
+    def fit(model):
+        x, y = harness.regression_data()
+        x[::3, 1:4] = 0.0  # steps that the mask leaves out
+        return harness.fit_arrays(model, x, y)
+
+    trains_as_one_device(build, fit)
+
+
 class All(layers.Layer):
     """Gives rows of the whole batch."""
 

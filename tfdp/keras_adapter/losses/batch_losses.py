@@ -90,10 +90,12 @@ def reduce_weighted_values(
         return original(values, sample_weight, mask, reduction, dtype)
     values = tf.cast(values, dtype or values.dtype)
     if values.shape.rank != 0:
-        if coupling.is_of_whole_batch(step, values):
+        is_whole = coupling.is_of_whole_batch(step, values)
+        if is_whole:
             sample_weight = coupling.weights_of_whole_batch(step, sample_weight)
             mask = coupling.weights_of_whole_batch(step, mask)
-        with _setting(step, is_masked=mask is not None):
+        is_summand = step.is_summand and not is_whole  # the whole batch's loss is no replica's term
+        with _setting(step, is_masked=mask is not None, is_summand=is_summand):
             return original(values, sample_weight, mask, reduction, dtype)
     with _setting(step, is_summand=False):  # the weight is a factor
         weight = original(tf.ones([], values.dtype), sample_weight, mask, reduction, dtype)
