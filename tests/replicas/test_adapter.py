@@ -11,7 +11,8 @@ from replicas.stand_in import StandIn
 from tfdp.keras_adapter import whole_batch
 from tfdp.keras_adapter.gradients import optimizers
 from tfdp.keras_adapter.random import random_layers
-from tfdp.keras_adapter.step import Share, Step, StrategyState, Unseeded, entered
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Step, StrategyState, Unseeded, entered
 from tfdp.keras_adapter.training import cut
 from tfdp.keras_adapter.variables import statistics
 

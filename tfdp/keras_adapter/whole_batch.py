@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.step import Share, Step, current
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.tracing.provenance import mark_global
 from tfdp.keras_adapter.training.cut import COUNTS
 from tfdp.keras_adapter.variables.telling import zero_if

@@ -28,7 +28,8 @@ from tfdp.keras_adapter._keras import TensorFlowTrainer, Variable, variables_of_
 from tfdp.keras_adapter._tensorflow import could_possibly_record, parallel_for
 from tfdp.keras_adapter.gradients import sparse_rows
 from tfdp.keras_adapter.gradients.weighing import layouts_of, weighed
-from tfdp.keras_adapter.step import Phase, Share, Step, current
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.keras_adapter.tracing.layouts import MARK_OF
 from tfdp.keras_adapter.tracing.provenance import Mark, mark, mark_local
 from tfdp.keras_adapter.tracing.walk import Place, Walk, users

@@ -25,7 +25,8 @@ import tensorflow as tf
 
 from tfdp.errors import GradientError
 from tfdp.keras_adapter._keras import Variable
-from tfdp.keras_adapter.step import Share, Step, knows_replica_count
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Step, knows_replica_count
 from tfdp.keras_adapter.tracing.layouts import Layouts
 from tfdp.keras_adapter.tracing.origins import Origin, origins
 from tfdp.keras_adapter.tracing.terms import Kind, Term, Terms, UnknownTerm

@@ -39,7 +39,8 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.gradients.weighing import layouts_of
 from tfdp.keras_adapter.losses import coupling, scalars
-from tfdp.keras_adapter.step import Share, Step, at_least_float32, current
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Step, at_least_float32, current
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.tracing.walk import Place, Walk

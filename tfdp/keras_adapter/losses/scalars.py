@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.gradients.weighing import terms_of, times_fraction
 from tfdp.keras_adapter.losses.coupling import name_of, refuse_or_warn
-from tfdp.keras_adapter.step import Share, Step
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.tracing.terms import Kind, OverLengthTerm, Term, UnknownTerm
 

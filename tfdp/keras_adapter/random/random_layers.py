@@ -24,7 +24,8 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.layers.outputs import Claims
 from tfdp.keras_adapter.random import draws, philox
-from tfdp.keras_adapter.step import Phase, Share, Step, Unseeded, current
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Phase, Step, Unseeded, current
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.tracing.walk import Place, Walk

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.keras_adapter.random import draws
-from tfdp.keras_adapter.step import Share, Step, Windows
+from tfdp.keras_adapter.share import Share, Windows
+from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.tracing.walk import remembering
 from tfdp.keras_adapter.training import cut

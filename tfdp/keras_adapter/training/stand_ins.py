@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.hooks import hook
-from tfdp.keras_adapter.step import Phase, Share, current
+from tfdp.keras_adapter.share import Share
+from tfdp.keras_adapter.step import Phase, current
 from tfdp.keras_adapter.tracing.provenance import mark_global
 
 _CONTEXTS = tf.distribute.ReplicaContext.__mro__
