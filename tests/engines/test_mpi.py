@@ -15,9 +15,9 @@ TESTS = pathlib.Path(__file__).parent.parent
 IN_MPI = TESTS / "engines" / "in_mpi.py"
 IN_CLUSTER = TESTS / "strategy" / "in_cluster.py"
 GOES_WRONG = TESTS / "strategy" / "scripts" / "goes_wrong.py"
-# What replicas do together in and out of graphs, and what they do after an error.
-OF_THE_ENGINE = "reduce or gather or replicas_sum or trace_again or topology_sums or do_not_mix"
-OF_THE_ENGINE += " or same_error or ends_first or auto_is_decided"
+# What replicas do together in graphs, and what they do after an error.
+FEW = "replicas_sum or trace_again or same_error"
+OF_THE_ENGINE = f"{FEW} or reduce or gather or topology_sums or do_not_mix or ends_first or decided"
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
@@ -28,7 +28,7 @@ def tfdp_run(*words):
 
 def test_ranks_under_mpi_are_one_strategy_with_one_thread_for_operations():
     launch = [*tfdp_run("-n", "2"), "--timeout", "500", "--"]
-    options = ["-m", "not exhaustive", "-k", f"in_mpi or {OF_THE_ENGINE}"]
+    options = ["-m", "not exhaustive", "-k", f"in_mpi or {FEW}"]
     environ = {"TF_NUM_INTEROP_THREADS": "1", "TFDP_TESTS_AS_TRACED": "1"}
     clusters.every_rank_passes([IN_MPI, IN_CLUSTER], options, 2, launch=launch, **environ)
 
@@ -70,6 +70,7 @@ def test_a_killed_rank_is_named_by_the_other():
     assert "SIGKILL" in output.splitlines()[-1] or "SIGKILL" in output.splitlines()[-2], output
 
 
+@pytest.mark.exhaustive("test_a_killed_rank_is_named_by_the_other")
 def test_a_stopped_rank_is_named_with_the_operation_at_the_deadline():
     texts, output = goes_wrong("stopped")
     assert texts[0].startswith("CollectiveTimeoutError: Rank 0: all_reduce of "), output

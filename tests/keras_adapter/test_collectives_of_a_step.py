@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tiers
 
-from tfdp.collectives import Communicator
+from tfdp.engines import TensorFlowEngine
 
 CLASSES = 4
 
@@ -38,7 +38,7 @@ def traced(monkeypatch):
         return noted
 
     for name in ("all_reduce", "all_gather"):
-        monkeypatch.setattr(Communicator, name, noting(getattr(Communicator, name)))
+        monkeypatch.setattr(TensorFlowEngine, name, noting(getattr(TensorFlowEngine, name)))
     return found
 
 
