@@ -25,11 +25,16 @@ class _Run:
     def __init__(self, collective: Collective) -> None:
         self._waiting = [(strand, next(strand, ())) for strand in collective.strands]
 
+    @property
+    def ended(self) -> bool:
+        return not self._waiting
+
     def advance(self) -> bool:
-        """Resumes the strands whose requests are done; returns whether all strands have ended."""
-        waiting = []
+        """Resumes the strands whose requests are done; returns whether there were any."""
+        waiting, resumed = [], False
         for strand, requests in self._waiting:
             while all_done(requests):
+                resumed = True
                 following = next(strand, None)
                 if following is None:
                     break
@@ -37,7 +42,7 @@ class _Run:
             else:
                 waiting.append((strand, requests))
         self._waiting = waiting
-        return not waiting
+        return resumed
 
 
 @dataclasses.dataclass
@@ -82,9 +87,9 @@ class Driver:
         polls = _Polls()
         try:
             run = _Run(collective)
-            while not run.advance():
+            while not run.ended:
                 self._check()
-                polls.pause()
+                polls.pause(run.advance())
         except Exception as error:
             self._on_error(error)
             raise
@@ -143,13 +148,14 @@ class Driver:
                     self._lock.wait()
                 if self._handed:
                     polls = _Polls()
-                running += self._handed
-                self._handed.clear()
-            left = []
+                    running += self._handed
+                    self._handed.clear()
+            left, resumed = [], False
             for handed in running:
                 try:
                     self._check()
-                    if not handed.run.advance():
+                    resumed |= handed.run.advance()
+                    if not handed.run.ended:
                         left.append(handed)
                         continue
                     self._end()
@@ -157,21 +163,24 @@ class Driver:
                 except Exception as caught:
                     error = caught
                     self._on_error(caught)
-                polls = _Polls()
                 handed.when_done(error)
             running = left
             if running:
-                polls.pause()
+                polls.pause(resumed)
 
 
 class _Polls:
-    """The pauses between the polls of one wait: none at first, then longer and longer ones."""
+    """The pauses between the polls of a wait: none at first, then longer and longer ones."""
 
     def __init__(self) -> None:
         self._count = 0
         self._seconds = _FIRST_SLEEP_SECONDS
 
-    def pause(self) -> None:
+    def pause(self, resumed: bool) -> None:
+        """Pauses after a poll; `resumed` says whether something that was waited for had come."""
+        if resumed:
+            self._count, self._seconds = 0, _FIRST_SLEEP_SECONDS
+            return
         self._count += 1
         if self._count <= _EAGER_POLLS:
             os.sched_yield()
