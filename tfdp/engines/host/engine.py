@@ -24,7 +24,7 @@ _ordinals = itertools.count()
 
 # A collective of a large tensor runs in the driver's thread, so that TensorFlow's threads compute
 # meanwhile; the way there and back takes longer than a small one.
-_LARGE_BYTES = 2**18
+_LARGE_BYTES = 2**21
 
 
 class HostEngine(Engine):
