@@ -14,7 +14,7 @@ NAMES = ("auto", "tensorflow", "mpi")
 
 _START = (
     "Start all ranks with MPI's launcher (`mpiexec -n 2 python train.py`, or `tfdp run -n 2 "
-    "--engine mpi train.py`), or leave `engine` out."
+    "--engine mpi train.py`), or leave `engine` out"
 )
 
 
