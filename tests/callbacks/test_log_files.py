@@ -74,7 +74,6 @@ def test_scalars_are_events_that_tensorboard_reads(tmp_path):
 @given(st.recursive(st.floats() | st.integers() | st.text(), lambda s: st.lists(s), max_leaves=9))
 def test_whatever_is_logged_is_strict_json(value):
     text = json.dumps(plain({"value": value}), allow_nan=False)
-    assert "NaN" not in text.replace('"nan"', "") or isinstance(value, str)
     json.loads(text, parse_constant=pytest.fail)
 
 
