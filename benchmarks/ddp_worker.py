@@ -12,12 +12,14 @@ import json
 import os
 import statistics
 import time
-
-import torch
-from torch.nn.parallel import DistributedDataParallel
+from typing import TYPE_CHECKING
 
 from benchmarks.models import CLASSES, DENSE, LEARNING_RATE, MOMENTUM, random_batch
 from tfdp.bench import gloo
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
 
 
 def measure(model: str, batch: int, steps: int) -> dict:
@@ -31,6 +33,9 @@ def measure(model: str, batch: int, steps: int) -> dict:
     Returns:
       What :func:`benchmarks.fit_worker.measure` returns.
     """
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
     rank, world_size = gloo.join()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
@@ -66,6 +71,8 @@ def measure(model: str, batch: int, steps: int) -> dict:
 
 
 def _build(model: str) -> torch.nn.Module:
+    import torch
+
     sizes = DENSE[model]
     layers: list[torch.nn.Module] = []
     for number in range(sizes.layers):
