@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfdp.engines.pieces import Pieces
+from tfdp.engines.pieces import Pieces, slices
 from tfdp.topology import Exchange, Schedule, Transfer
 
 if TYPE_CHECKING:
     from tfdp.engines.tensorflow import TensorFlowEngine
-
-_MOST_SLICES = 4
-_LEAST_SLICE_BYTES = 2**20
 
 
 def run(
@@ -40,14 +37,14 @@ def run(
     size = tensor.shape.num_elements()
     if size == 0:
         return tf.identity(tensor)
-    slices = _slices(size, size * tensor.dtype.size)
+    bounds = slices(size, size * tensor.dtype.size)
     keys = sum(len(exchange.transfers) for exchange in exchanges)
 
     def transfer_all(tensor: tf.Tensor, rank: int, key: int) -> tf.Tensor:
         flat = tf.reshape(tensor, [-1])
         sends: list[tf.Operation] = []
         sums = []
-        for start, stop in slices:
+        for start, stop in bounds:
             pieces = Pieces(flat[start:stop], stop - start, functools.partial(tf.concat, axis=0))
             for exchange in exchanges:
                 where = functools.partial(_where, schedule, stop - start)
@@ -61,7 +58,7 @@ def run(
     # The digest names the transfers: in a cluster, calls of one name get the same keys again.
     digest = zlib.crc32(repr((schedule.chunks, exchanges)).encode())
     kind = f"all_reduce in {len(exchanges)} exchanges ({digest:08x})"
-    return engine.together(transfer_all, kind, tensor, keys * len(slices))
+    return engine.together(transfer_all, kind, tensor, keys * len(bounds))
 
 
 def _where(schedule: Schedule, size: int, transfer: Transfer) -> slice | None:
@@ -94,13 +91,3 @@ def _exchange(
     for change, where, value in arrivals:
         change(where, value)
     return sends
-
-
-def _slices(size: int, size_bytes: int) -> list[tuple[int, int]]:
-    """Returns the bounds of the slices of a buffer.
-
-    >>> _slices(1000, 4000), _slices(2**20, 2**22)
-    ([(0, 1000)], [(0, 262144), (262144, 524288), (524288, 786432), (786432, 1048576)])
-    """
-    count = max(1, min(_MOST_SLICES, size_bytes // _LEAST_SLICE_BYTES))
-    return [(size * i // count, size * (i + 1) // count) for i in range(count)]

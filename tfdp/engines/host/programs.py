@@ -7,13 +7,15 @@ The programs of one rank's collective that run at the same time are its strands.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from tfdp.engines.host import buffers
-from tfdp.engines.host.transport import MOST_STRANDS, Lane, Request
+from tfdp.engines.host.transport import Lane, Request
+from tfdp.engines.pieces import slices
 from tfdp.topology import Direct, Exchange, Schedule
 
 Strand: TypeAlias = Generator[Sequence[Request], None, None]
@@ -21,8 +23,6 @@ Strand: TypeAlias = Generator[Sequence[Request], None, None]
 # Up to this size of what arrives at a rank, an all-reduce that sends everything to everybody takes
 # one step of latency instead of two, and its bytes do not count.
 _SMALL_BYTES = 2**16
-
-_LEAST_SLICE_BYTES = 2**20
 
 
 @dataclasses.dataclass
@@ -50,10 +50,10 @@ def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collectiv
     Small arrays are sent to everybody and summed in the order of ranks. Of large ones each member
     sums its part for all (see `tfdp.topology.Direct`).
     """
-    size, result = len(group), buffers.empty(own.shape, own.dtype)
-    if own.nbytes * (size - 1) <= _SMALL_BYTES:
+    if own.nbytes * (len(group) - 1) <= _SMALL_BYTES:
+        result = buffers.empty(own.shape, own.dtype)
         return Collective([_gather_and_sum(own, result, lane, group)], result)
-    return _Plan.of_group(group, lane.rank)(own, lane)
+    return _plan_of_group(group, lane.rank)(own, lane)
 
 
 def exchange_plan(
@@ -84,20 +84,13 @@ class _Plan:
         self._phases = [(each.sent_by(rank), each.received_by(rank)) for each in exchanges]
         self._ranks = ranks
 
-    @classmethod
-    def of_group(cls, group: tuple[int, ...], rank: int) -> _Plan:
-        """Returns the plan of the all-reduce of a group's large arrays."""
-        schedule = Direct().schedule(len(group), [0] * len(group), _SMALL_BYTES)
-        return cls(schedule, schedule.exchanges(), group.index(rank), group)
-
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
         result = buffers.empty(own.shape, own.dtype)
         source, target = own.reshape(-1), result.reshape(-1)
-        count = max(1, min(MOST_STRANDS, own.nbytes // _LEAST_SLICE_BYTES))
-        strands = []
-        for number in range(count):
-            where = slice(own.size * number // count, own.size * (number + 1) // count)
-            strands.append(self._strand(source[where], target[where], lane, number))
+        strands = [
+            self._strand(source[start:stop], target[start:stop], lane, number)
+            for number, (start, stop) in enumerate(slices(own.size, own.nbytes))
+        ]
         return Collective(strands, result)
 
     def _strand(self, own: np.ndarray, result: np.ndarray, lane: Lane, number: int) -> Strand:
@@ -131,6 +124,13 @@ class _Plan:
 
     def _rank(self, number: int) -> int:
         return number if self._ranks is None else self._ranks[number]
+
+
+@functools.cache
+def _plan_of_group(group: tuple[int, ...], rank: int) -> _Plan:
+    """Returns the plan of a rank for the all-reduce of its group's large arrays."""
+    schedule = Direct().schedule(len(group), [0] * len(group), _SMALL_BYTES)
+    return _Plan(schedule, schedule.exchanges(), group.index(rank), group)
 
 
 def _gather(own: np.ndarray, rows: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Strand:

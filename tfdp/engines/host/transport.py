@@ -7,6 +7,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from tfdp.engines.pieces import MOST_SLICES
+
 
 class Request(Protocol):
     """A send or receive that was begun, and reads its array or writes to it until it is done."""
@@ -41,10 +43,6 @@ class Transport(Protocol[RequestT_co]):
         """Begins to receive the bytes of `array` from a process, which may be this one."""
 
 
-# The most strands of a collective: each has tags of its own.
-MOST_STRANDS = 4
-
-
 class Lane:
     """The sends and receives of one rank in one collective, which meet those of the same key alone.
 
@@ -62,7 +60,7 @@ class Lane:
         self.rank = rank
         self._transport = transport
         self._local_size = local_size
-        per_key = MOST_STRANDS * local_size**2
+        per_key = MOST_SLICES * local_size**2  # each slice has a strand of its own
         self._first_tag = key % (transport.tags // per_key) * per_key
 
     def send(self, array: np.ndarray, target: int, strand: int = 0) -> Request:
