@@ -76,8 +76,7 @@ class Launcher:
           keys: The number of instance keys that the collective needs; they follow each other.
         """
         sequences, rank = sequence.current()
-        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
-        call = sequence.Call(kind, tensor.dtype.name, shape, group)
+        call = sequence.Call.of(kind, tensor, group)
         group_key: int | tf.Tensor = self.group_key(group)
         instance_key: Key = sequences.instance_key(rank, call, keys)
         if not tensor.shape.is_fully_defined():

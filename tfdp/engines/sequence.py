@@ -48,6 +48,12 @@ class Call:
     shape: tuple[int | None, ...] | None
     group: tuple[int, ...]
 
+    @classmethod
+    def of(cls, kind: str, tensor: tf.Tensor, group: tuple[int, ...]) -> Call:
+        """Returns the call of `kind` with `tensor`."""
+        shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+        return cls(kind, tensor.dtype.name, shape, group)
+
     def __str__(self) -> str:
         shape = "unknown shape" if self.shape is None else list(self.shape)
         return f"{self.kind} of {self.dtype} {shape} between ranks {list(self.group)}"

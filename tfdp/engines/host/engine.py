@@ -96,8 +96,7 @@ class HostEngine(Engine):
         shape: tf.TensorShape,
     ) -> tf.Tensor:
         sequences, rank = sequence.current()
-        static = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
-        call = sequence.Call(kind, tensor.dtype.name, static, group)
+        call = sequence.Call.of(kind, tensor, group)
         key = sequences.instance_key(rank, call)
         lane = Lane(self._transport, rank, len(self._ranks), key)
 
