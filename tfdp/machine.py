@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -13,10 +11,6 @@ import re
 import sys
 
 _NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
-# What <malloc.h> calls these parameters, and the size of the blocks and the heap's end to keep.
-_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
-_MALLOC_KEEPS_BYTES = 2**30
-
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
 # The distributions of a module that comes as several.
@@ -113,17 +107,3 @@ def _version(module: str) -> str | None:
         if found is not None:
             return found
     return "unknown"
-
-
-def keep_large_blocks() -> None:
-    """Tells glibc to keep freed blocks of any size, unless the user has told it something.
-
-    It would return those of 32 MiB or more to the kernel, and the next step would have a page fault
-    for each 4 KiB of its gradients. Elsewhere than on Linux this does nothing.
-    """
-    if any(name.startswith("MALLOC_") for name in os.environ):
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(_M_MMAP_THRESHOLD, _MALLOC_KEEPS_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _MALLOC_KEEPS_BYTES)

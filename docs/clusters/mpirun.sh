@@ -23,10 +23,8 @@ export TFDP_SECRET
 export OMP_NUM_THREADS="$CORES" TF_NUM_INTRAOP_THREADS="$CORES"
 # Fewer, TensorFlow's default on few cores, can starve the iterators of several devices.
 export TF_NUM_INTEROP_THREADS=8
-# glibc keeps freed gradients, instead of giving them back to the kernel in every step.
-export MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=1073741824
 NAMES=(TFDP_COORDINATOR TFDP_PEERS TFDP_SECRET OMP_NUM_THREADS TF_NUM_INTRAOP_THREADS
-    TF_NUM_INTEROP_THREADS MALLOC_MMAP_THRESHOLD_ MALLOC_TRIM_THRESHOLD_)
+    TF_NUM_INTEROP_THREADS)
 
 COMMAND=("$PYTHON" -u train.py --epochs 3)
 if mpirun --version | grep -q "Open MPI"; then

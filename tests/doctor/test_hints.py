@@ -79,19 +79,6 @@ def test_many_cores_give_enough_inter_op_threads_by_default():
     assert hints([facts]) == []
 
 
-def test_the_allocator_s_settings_matter_to_several_processes_on_cpu_only():
-    def ranks(count, **changed):
-        each = [healthy(rank, count, **changed) for rank in range(count)]
-        return [without(facts, "MALLOC_TRIM_THRESHOLD_") for facts in each]
-
-    hint = the_hint(*ranks(2))
-    assert hint.ranks == (0, 1)
-    assert "export MALLOC_TRIM_THRESHOLD_=1073741824`" in hint.text
-    assert hints(ranks(1)) == []
-    preloaded = [with_environment(f, LD_PRELOAD="/usr/lib/libjemalloc.so.2") for f in ranks(2)]
-    assert hints(preloaded) == []
-
-
 def test_ranks_of_one_host_without_a_limit_on_their_threads_are_named():
     ranks = [without(healthy(rank, 2), "TF_NUM_INTRAOP_THREADS") for rank in range(2)]
     hint = the_hint(*ranks)

@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -37,25 +35,6 @@ def test_only_the_cluster_replaces_what_the_user_has_set():
         "TFDP_SECRET": "of this run",
     }
     assert json.loads(added["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
-def test_freed_memory_is_kept_for_the_next_step():
-    program = (
-        "import resource\n"
-        "for _ in range(20): bytearray(b'x') * 10**8\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
-    )
-
-    def page_faults(**environ):
-        child = subprocess.run(
-            [sys.executable, "-c", program], env=environ, capture_output=True, check=True
-        )
-        return int(child.stdout)
-
-    added = rank_environment([20000], 0, environ={})
-    allocator = {name: value for name, value in added.items() if name.startswith("MALLOC_")}
-    assert page_faults(**allocator) < 0.8 * page_faults()
 
 
 def test_two_runs_get_different_ports_also_after_their_release(monkeypatch):

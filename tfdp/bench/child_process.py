@@ -21,8 +21,6 @@ ENVIRONMENT = {
 # The variables by which `tfdp run` makes processes on one host fast, and which users of the stock
 # strategy do not set.
 _LAUNCHER_SETTINGS = (
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
     "OMP_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import hooks, machine
+from tfdp import hooks
 from tfdp.cluster import mpi4py_world, secret
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board, Post
@@ -313,7 +313,6 @@ def join(
     """
     with _lock:
         if not _joined:
-            machine.keep_large_blocks()
             _joined.append(Processes(cluster, local_size, timeout_seconds, startup_seconds))
         processes = _joined[0]
         if (processes.cluster, processes.local_size) != (cluster, local_size):

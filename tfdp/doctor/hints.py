@@ -11,8 +11,6 @@ from tfdp.doctor.facts import Facts
 from tfdp.hooks import versions
 
 _MIN_INTEROP_THREADS = 8
-_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-_MALLOC_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +35,7 @@ def hints(ranks: Sequence[Facts]) -> list[Hint]:
     """
     found: dict[str, list[int]] = {}
     for facts in ranks:
-        for text in _of_one(facts, len(ranks)):
+        for text in _of_one(facts):
             found.setdefault(text, []).append(facts.rank)
     by_host: dict[str, list[Facts]] = collections.defaultdict(list)
     for facts in ranks:
@@ -48,14 +46,12 @@ def hints(ranks: Sequence[Facts]) -> list[Hint]:
     return [Hint(text, tuple(about)) for text, about in found.items()]
 
 
-def _of_one(facts: Facts, world_size: int) -> Iterator[str]:
+def _of_one(facts: Facts) -> Iterator[str]:
     yield from _untested_versions(facts)
     yield from _another_backend(facts)
     yield from _unused_gpus(facts)
     if not facts.uses_gpu:
         yield from _few_interop_threads(facts)
-        if world_size > 1:
-            yield from _returned_memory(facts)
 
 
 def _untested_versions(facts: Facts) -> Iterator[str]:
@@ -112,19 +108,6 @@ def _few_interop_threads(facts: Facts) -> Iterator[str]:
         f"TF_NUM_INTEROP_THREADS should be at least {_MIN_INTEROP_THREADS} on CPU devices, but "
         f"{found}: with few threads the iterators of datasets can wait for each other for ever. Do "
         f"`export TF_NUM_INTEROP_THREADS={_MIN_INTEROP_THREADS}`; `tfdp run` does it for its ranks."
-    )
-
-
-def _returned_memory(facts: Facts) -> Iterator[str]:
-    missing = [variable for variable in _MALLOC_VARIABLES if variable not in facts.environment]
-    if not missing or "malloc" in facts.environment.get("LD_PRELOAD", ""):
-        return
-    settings = " ".join(f"{variable}={_MALLOC_BYTES}" for variable in missing)
-    yield (
-        f"{' and '.join(missing)} should be set on CPU, but "
-        f"{'is' if len(missing) == 1 else 'are'} not: glibc gives the gradients' memory back to "
-        "the kernel in every step, and the next one waits for it again. Do "
-        f"`export {settings}`; `tfdp run` does it for its ranks."
     )
 
 

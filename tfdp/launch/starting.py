@@ -26,10 +26,6 @@ DEVICES_VARIABLE = "TFDP_DEVICES_PER_PROCESS"
 _MIN_INTEROP_THREADS = 8
 _INTEROP_THREADS_PER_DEVICE = 4
 
-# glibc returns every freed block of this size or more to the kernel, and the next step has a page
-# fault for each 4 KiB of its gradients.
-_MALLOC_KEEPS_BYTES = 2**30
-
 
 class ReservedPorts:
     """The reserved ports of the loopback interface, which nobody else listens on.
@@ -152,8 +148,6 @@ def rank_environment(
     share = str(max(1, len(machine.cores()) // len(ports)))
     interop = max(_MIN_INTEROP_THREADS, _INTEROP_THREADS_PER_DEVICE * (devices_per_process or 1))
     defaults = {
-        "MALLOC_MMAP_THRESHOLD_": str(_MALLOC_KEEPS_BYTES),
-        "MALLOC_TRIM_THRESHOLD_": str(_MALLOC_KEEPS_BYTES),
         "OMP_NUM_THREADS": share,
         "PYTHONUNBUFFERED": "1",
         "TF_NUM_INTEROP_THREADS": str(interop),

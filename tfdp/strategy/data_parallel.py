@@ -18,6 +18,7 @@ from tfdp.replicas import OneProcess, ProcessGroup
 from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
+from tfdp.strategy.freed_memory import keep_freed_memory
 from tfdp.topology import saving
 
 _LEAST_BUCKET_BYTES = 2**10
@@ -187,6 +188,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             auto = auto_topology.decided(extended)
             extended.use_topology(auto, bucket_bytes or _bucket_bytes_of(auto))
         keras_adapter.install(self)
+        keep_freed_memory()
         run_status.mark_strategy_made()
         determinism.note_strategy_made()
 
