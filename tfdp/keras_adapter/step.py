@@ -98,6 +98,7 @@ class Step:
       draws: Random numbers whose use the end of the step checks: see `random.draws`.
       linear: Operations that may use waiting gradients, since they commute with the sum: see
         `gradients.arriving`.
+      compiles: Whether XLA compiles what it can of the step.
       of_keras: Whether the step, and how it computes its loss, are Keras' own.
       loss: The `keras.losses.Loss` that is being evaluated.
       is_summand: Whether the value of `loss` goes nowhere but to the tape and into the logs.
@@ -120,6 +121,7 @@ class Step:
     waiting: list[Any] = dataclasses.field(default_factory=list)
     draws: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
+    compiles: bool = False
     of_keras: bool = False
     loss: Any = None
     is_summand: bool = False

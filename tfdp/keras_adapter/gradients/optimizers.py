@@ -9,7 +9,7 @@ unscaling and accumulating are linear and may come before the sum, clipping is n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -102,11 +102,18 @@ def all_reduce_sum_gradients(
 
 @hook(TFOptimizer, "_backend_update_step")
 def backend_update_step(
-    original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any
+    original: Callable[..., Any],
+    self: TFOptimizer,
+    grads: Any,
+    variables: Any,
+    learning_rate: Any,
 ) -> Any:
-    """Records trust ratios around the update of all variables, once per update."""
+    """Compiles the update of all variables if the model asks for it, or records trust ratios."""
+    step = current()
+    if step is not None and step.compiles and _can_be_compiled(grads):
+        return _compiled(lambda *given: original(self, *given), grads, variables, learning_rate)
     with step_recording.trust_ratios(len(variables_of_optimizer(self))):
-        return original(self, *args, **kwargs)
+        return original(self, grads, variables, learning_rate)
 
 
 @hook(LossScaleOptimizer, "check_finite")
@@ -134,6 +141,22 @@ def add_variable_from_reference(
         return original(self, reference_variable, name=name, initializer=initializer)
     with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
+
+
+def _can_be_compiled(grads: Sequence[Value]) -> bool:
+    """Returns whether XLA can compile an update: of dense gradients, which nothing records."""
+    dense = all(isinstance(g, tf.Tensor) and g.shape.is_fully_defined() for g in grads)
+    return dense and not tf.executing_eagerly() and not step_recording.is_on()
+
+
+def _compiled(
+    update: Callable[..., Any], grads: Sequence[Value], variables: Any, learning_rate: Any
+) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def run(grads: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+        update(grads, variables, learning_rate)
+
+    run(list(grads), tf.convert_to_tensor(learning_rate))
 
 
 def _outermost(

@@ -1,7 +1,8 @@
-"""`jit_compile=True` under a strategy: XLA compiles the model's call and its gradient only.
+"""`jit_compile=True` under a strategy: XLA compiles the model's call, its gradient and the update.
 
 XLA has no collective on CPU. The model's call becomes a compiled function of its own, whose
-gradient TensorFlow compiles as well. Losses, metrics and the optimizer are not compiled.
+gradient TensorFlow compiles as well. The update of the variables is another one: see
+`gradients.optimizers`. Losses, metrics, clipping and accumulation are not compiled.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def forward_only(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         jit_compile.set(model, compiles)
+
+
+def asked(model: keras.Model) -> bool:
+    """Returns whether the step of `model` is to be compiled, as far as it can be."""
+    return bool(_COMPILES.get(model))
 
 
 def note_asked(model: keras.Model, given: Any) -> None:

@@ -62,6 +62,11 @@ def watching_buckets() -> Iterator[recording.BucketWatch | None]:
         watch.finish()
 
 
+def is_on() -> bool:
+    """Returns whether the step that is traced is recorded."""
+    return recording.current() is not None
+
+
 def trust_ratios(variables: int) -> contextlib.AbstractContextManager[None]:
     """Returns a context that records the trust ratios of an update of so many variables."""
     tap = recording.current()

@@ -218,6 +218,7 @@ def _with_share(
         ):
             step_recording.examples(total)
             step.of_keras = of_keras
+            step.compiles = compiling.asked(model)
             with step.asking_for_all(model.metrics):
                 logs = step_function(rows)
                 check_waiting(step)
