@@ -4,6 +4,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tiers
 from keras import layers, ops, optimizers
 
@@ -53,6 +54,22 @@ def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
         }
 
     trains_as_one_device(MODELS[kind], use)
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_the_update_of_the_variables_is_compiled_if_the_model_asks_for_it(compiles):
+    traced_in = set()
+
+    class Told(optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            traced_in.add(tf.compat.v1.get_default_graph().name)
+            super().update_step(gradient, variable, learning_rate)
+
+    def build():
+        return harness.dense_model(Told(0.1), jit_compile=compiles)
+
+    harness.fit_arrays(harness.build_in_scope(build, 2))
+    assert (traced_in == {"compiled_update"}) == compiles
 
 
 @pytest.mark.exhaustive("test_a_compiled_step_trains_as_on_one_device")

@@ -153,10 +153,10 @@ def _compiled(
     update: Callable[..., Any], grads: Sequence[Value], variables: Any, learning_rate: Any
 ) -> None:
     @tf.function(jit_compile=True, autograph=False)
-    def run(grads: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+    def compiled_update(grads: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
         update(grads, variables, learning_rate)
 
-    run(list(grads), tf.convert_to_tensor(learning_rate))
+    compiled_update(list(grads), tf.convert_to_tensor(learning_rate))
 
 
 def _outermost(
