@@ -82,6 +82,7 @@ class FitOptions:
         metavar="ENGINES",
     )
     steps: int = option(20, "timed steps a process (%(default)s)", at_least=1)
+    jit_compile: bool = option(False, "train with jit_compile=True on all sides but DDP")
     one_device: bool = option(False, "also time one device with the global batch")
     timeout_seconds: float = option(600.0, "seconds for each process (%(default)g)", above=0)
     json: pathlib.Path | None = option(None, "write the raw results", writes=(), metavar="FILE")
@@ -278,6 +279,8 @@ def _measure(side: str, model: str, replicas: int, options: FitOptions) -> dict 
         module = "benchmarks.fit_worker"
         values |= {"side": side, "replicas": replicas}
     arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+    if options.jit_compile and side != "ddp":
+        arguments.append("--jit-compile")
     if options.processes == 1 or side == "one_device":
         return run_for_json(module, arguments, options.timeout_seconds)
     launch = ["run", "-n", str(options.processes)]

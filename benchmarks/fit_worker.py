@@ -30,7 +30,9 @@ from tfdp.bench import multi_worker
 from tfdp.cluster import run_status
 
 
-def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dict:
+def measure(
+    side: str, model: str, replicas: int, batch: int, steps: int, jit_compile: bool = False
+) -> dict:
     """Times `model.fit` on logical CPU devices of this process, or of the cluster that it is in.
 
     Args:
@@ -41,6 +43,7 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
       replicas: The number of replicas.
       batch: The number of examples per replica.
       steps: The number of steps to time after the first.
+      jit_compile: The argument of `compile`.
 
     Returns:
       The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end of
@@ -51,7 +54,7 @@ def measure(side: str, model: str, replicas: int, batch: int, steps: int) -> dic
     strategy = _strategy(side, 1 if side == "one_device" else replicas)
     keras.utils.set_random_seed(0)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
-        built = build_model(model)
+        built = build_model(model, jit_compile)
     global_batch_size = replicas * batch
     inputs, labels = random_batch(model, global_batch_size)
     batches = (
@@ -133,6 +136,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, required=True)
     for name in ("--replicas", "--batch", "--steps"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--jit-compile", action="store_true")
     print(json.dumps(measure(**vars(parser.parse_args()))))
 
 

@@ -34,13 +34,14 @@ _INPUT_SHAPES: dict[str, tuple[int, ...]] = {
 MODELS = tuple(_INPUT_SHAPES)
 
 
-def build_model(name: str) -> keras.Model:
+def build_model(name: str, jit_compile: bool = False) -> keras.Model:
     """Builds and compiles a model that is mostly communication, overhead, or computation.
 
     Args:
       name: `"mlp"`, twelve layers of 1024 units with 12.6 million parameters (50 MB of gradients);
         `"small"`, three layers of 128 units with 43 thousand; or `"mobilenet"`, MobileNetV2 for
         64x64 pixels with 2.3 million in 158 tensors.
+      jit_compile: The argument of `compile`. Keras' "auto" means False on CPU.
     """
     import keras
 
@@ -56,6 +57,7 @@ def build_model(name: str) -> keras.Model:
     model.compile(
         optimizer=keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit_compile,
     )
     return model
 
