@@ -7,6 +7,7 @@ import itertools
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdp.cluster import secret
@@ -19,10 +20,11 @@ from tfdp.launch.gpu_shares import gpu_shares
 from tfdp.launch.mpiexec import environment, fitting_mpiexec, one_line, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
+from tfdp.launch.restarting import RESTART_COUNT, Attempt, Restarts, announcement, summary
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.starting import ReservedPorts, rank_environment
 from tfdp.launch.supervision import ReceivedSignals, Supervisor
-from tfdp.launch.verdict import Failure, verdict
+from tfdp.launch.verdict import Failure, Outcome, signal_name, verdict
 
 _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
 
@@ -30,10 +32,13 @@ _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
 def run(options: RunOptions) -> int:
     """Starts the ranks, waits for all, and says on standard error what went wrong.
 
+    After a failure all ranks start again, if the options leave restarts.
+
     Returns:
-      0 if every rank ended with 0. Else the exit code of the rank that failed first; 128 + the
-      signal if a signal killed that rank or the launcher; 124 where the limit ended the run; 1 if a
-      rank ended with 0 and made no strategy: it trained alone, or others waited for it.
+      0 if every rank ended with 0, in the last attempt. Else the exit code of the rank that failed
+      first; 128 + the signal if a signal killed that rank or the launcher; 124 where the limit
+      ended the run; 1 if a rank ended with 0 and made no strategy: it trained alone, or others
+      waited for it.
 
     Raises:
       CommandError: There is no such command; nothing was started.
@@ -46,11 +51,37 @@ def run(options: RunOptions) -> int:
     environ = without_rank(os.environ)
     mpi = fitting_mpiexec(command, environ) if options.engine == "mpi" else None
     gpus = gpu_shares(options, environ)
-    with ReservedPorts(options.processes) as reserved:
-        if options.dry_run:
+    if options.dry_run:
+        with ReservedPorts(options.processes) as reserved:
             _print_plan(options, command, reserved.ports, mpi, gpus)
-            return 0
-        return _run(options, command, reserved, environ, mpi, gpus)
+        return 0
+    restarts = Restarts(options.max_restarts, options.restart_window_seconds)
+    attempts: list[Attempt] = []
+    end = time.monotonic() + (options.timeout_seconds or float("inf"))
+    with ReceivedSignals() as received:
+        sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
+        while True:
+            began = time.monotonic()
+            own = {**environ, RESTART_COUNT: str(len(attempts))}
+            with ReservedPorts(options.processes) as reserved:
+                ended = _attempt(options, command, reserved, own, mpi, gpus, received, sink, end)
+            attempts.append(Attempt(*ended, time.monotonic() - began))
+            pause = restarts.pause() if attempts[-1].failed else None
+            if pause is None or time.monotonic() + pause >= end:
+                break
+            _say(sink, announcement(attempts[-1], pause, restarts.left))
+            stopped_by = received.within(pause)
+            if stopped_by is not None:
+                _say(sink, f"{signal_name(stopped_by)} came, and no rank was started again.")
+                return 128 + stopped_by
+    _say(sink, attempts[-1].message)
+    _say(sink, summary(attempts))
+    return attempts[-1].code
+
+
+def _say(sink: Sink, message: str) -> None:
+    if message:
+        sink.write(sink.stderr, [f"tfdp run: {message}\n".encode(errors="backslashreplace")])
 
 
 def _print_plan(
@@ -62,7 +93,7 @@ def _print_plan(
 ) -> None:
     """Prints for each rank the line that a shell would run; under MPI one line for all."""
     print("# Each rank also gets TFDP_RUN_STATUS, a temporary folder made at the start,")
-    print("# and TFDP_SECRET, by which they know each other.")
+    print("# and TFDP_SECRET, by which they know each other, and TFDP_RESTART_COUNT=0.")
     lines = []
     for rank in range(options.processes):
         added = rank_environment(ports, rank, options.devices_per_process, gpus=gpus[rank])
@@ -75,20 +106,22 @@ def _print_plan(
         print(f"# rank {rank}\n{shlex.join(line)}")
 
 
-def _run(
+def _attempt(
     options: RunOptions,
     command: Sequence[str],
     reserved: ReservedPorts,
     environ: Mapping[str, str],
     mpi: Mpiexec | None,
     gpus: Sequence[str | None],
-) -> int:
+    received: ReceivedSignals,
+    sink: Sink,
+    end: float,
+) -> tuple[int, str, Outcome]:
+    """Starts the ranks once and waits for all; returns the exit code, the message and the way."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         in_memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
         memory = stack.enter_context(temporary_folder(in_memory)) if mpi is not None else ""
-        received = stack.enter_context(ReceivedSignals())
-        sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
         logs = [] if options.log_dir is None else open_logs(options.log_dir, options.processes)
         for each in logs:
             stack.callback(each.close)
@@ -122,18 +155,14 @@ def _run(
 
         ranks = started[: options.processes]
         launcher = started[-1] if mpi is not None else None
-        limit = options.timeout_seconds
-        outcome = Supervisor(ranks, received, describe, absent, limit, launcher).supervise()
+        outcome = Supervisor(ranks, received, describe, absent, end, launcher).supervise()
         for stream in itertools.chain(*streams.values()):
             stream.finish()
         failures = {rank.rank: describe(rank) for rank in ranks if rank.failed}
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)
         configs = [each["TF_CONFIG"] for each in added]
-        code, message = verdict(options, outcome, failures, folder, configs)
-        if message:
-            sink.write(sink.stderr, [f"tfdp run: {message}\n".encode(errors="backslashreplace")])
-    return code
+        return *verdict(options, outcome, failures, folder, configs), outcome
 
 
 def _starting(

@@ -72,9 +72,25 @@ class RunOptions:
         parse=_folder,
         metavar="DIR",
     )
+    max_restarts: int = option(
+        0,
+        "start all ranks again after a failure, at most R times (%(default)s); a training goes on "
+        "where its own checkpoint says",
+        at_least=0,
+        example="3",
+        metavar="R",
+    )
+    restart_window_seconds: float | None = option(
+        None,
+        "count restarts of the last S seconds alone; by default all of the run",
+        flags=("--restart-window",),
+        above=0,
+        example="3600",
+        metavar="S",
+    )
     timeout_seconds: float | None = option(
         None,
-        "end all ranks after S seconds (exit code 124)",
+        "end all ranks after S seconds, restarts included (exit code 124)",
         above=0,
         example="3600",
         metavar="S",
@@ -90,6 +106,11 @@ class RunOptions:
             raise ValueError(
                 f"`COMMAND` must follow the options; received none; "
                 f"do `tfdp run -n {self.processes} train.py`."
+            )
+        if self.restart_window_seconds is not None and not self.max_restarts:
+            raise ValueError(
+                "`restart-window` must come with restarts; received no `max-restarts`; do "
+                "`--max-restarts 3`, or leave it out."
             )
         if self.log_dir is not None and os.path.exists(self.log_dir) and not self.log_dir.is_dir():
             raise ValueError(

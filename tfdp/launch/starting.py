@@ -129,8 +129,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
-    `TF_CONFIG` replaces the launcher's own and has precedence over MPI and Slurm. Thread counts and
-    allocator settings yield to those that the user has set.
+    `TF_CONFIG` replaces the launcher's own and has precedence over MPI and Slurm. Thread counts
+    yield to those that the user has set.
 
     Args:
       ports: One port per rank.

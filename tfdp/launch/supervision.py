@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import threading
@@ -81,6 +82,16 @@ class ReceivedSignals:
         """Returns a descriptor that is readable when there is something to :meth:`take`."""
         return self._reader
 
+    def within(self, seconds: float) -> int | None:
+        """Waits, and returns the first signal that ends a run; None if none came in that time."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            select.select([self._reader], [], [], left)
+            for number in self.take():
+                if number in (*ENDING, signal.SIGPIPE):
+                    return number
+        return None
+
     def broken(self) -> None:
         """Adds SIGPIPE, from any thread: nobody reads the launcher's output."""
         os.write(self._writer, bytes([signal.SIGPIPE]))
@@ -101,7 +112,7 @@ class Supervisor:
       received: The signals to the launcher.
       describe: Returns what is known of a failed rank by now.
       absent: Returns those of the ranks that ended with 0 for whose strategy others wait.
-      timeout_seconds: The limit of the whole run, or None.
+      end: The monotonic time at which the limit ends the run; infinite without one.
       launcher: MPI's launcher, if it starts the ranks.
     """
 
@@ -111,7 +122,7 @@ class Supervisor:
         received: ReceivedSignals,
         describe: Callable[[RankProcess], Failure],
         absent: Callable[[Sequence[int]], Sequence[int]],
-        timeout_seconds: float | None,
+        end: float,
         launcher: RankProcess | None = None,
     ) -> None:
         self._ranks = ranks
@@ -120,7 +131,7 @@ class Supervisor:
         self._absent = absent
         self._launcher = launcher
         self._dismissed = launcher is None
-        self._limit = time.monotonic() + (timeout_seconds or float("inf"))
+        self._limit = end
         self._to_send: list[tuple[float, int]] = []  # when, which signal
         self._signal: int | None = None
         self._signalled_at = float("-inf")

@@ -1,0 +1,116 @@
+"""Restarts of a run: which failed attempts another one follows, when, and what is said of all."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from tfdp.launch.verdict import Outcome
+
+# The variable that tells each rank how many attempts of the run have failed before this one.
+RESTART_COUNT = "TFDP_RESTART_COUNT"
+
+# The pause before a restart, which doubles with each further one up to the longest.
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One start of all ranks, and how it ended.
+
+    Attributes:
+      code: The exit code.
+      message: What is said of the end; empty if all ranks ended well.
+      outcome: How the ranks ended.
+      seconds: The time from the start to the end.
+    """
+
+    code: int
+    message: str
+    outcome: Outcome
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether ranks failed of themselves, so that another attempt may go on.
+
+        A signal to the launcher or the time limit is somebody's will. Ranks that ended with 0 and
+        trained alone would do so again.
+        """
+        outcome = self.outcome
+        wanted = outcome.signal is not None or outcome.timed_out
+        return not wanted and bool(outcome.failed or outcome.launcher_first)
+
+
+class Restarts:
+    """The restarts of a run.
+
+    Args:
+      most: The most restarts within the window.
+      window_seconds: The window, which ends now; None: the whole run.
+      clock: Returns the time in seconds.
+
+    >>> restarts = Restarts(2)
+    >>> restarts.pause(), restarts.pause(), restarts.pause()
+    (1.0, 2.0, None)
+    """
+
+    def __init__(
+        self,
+        most: int,
+        window_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = most
+        self._window = float("inf") if window_seconds is None else window_seconds
+        self._clock = clock
+        self._made: list[float] = []
+
+    def pause(self) -> float | None:
+        """Returns the seconds to wait before a restart, and counts it; None if none is left."""
+        now = self._clock()
+        self._made = [when for when in self._made if now - when < self._window]
+        if len(self._made) >= self._most:
+            return None
+        self._made.append(now)
+        return min(_FIRST_PAUSE_SECONDS * 2 ** (len(self._made) - 1), _LONGEST_PAUSE_SECONDS)
+
+    @property
+    def left(self) -> int:
+        """The number of restarts that the window leaves."""
+        return self._most - len(self._made)
+
+
+def announcement(attempt: Attempt, pause: float, left: int) -> str:
+    """Returns what is said between a failed attempt and the next."""
+    return (
+        f"{attempt.message}\ntfdp run: all ranks start again in {pause:g} s; restarts left after "
+        f"that: {left}."
+    )
+
+
+def summary(attempts: Sequence[Attempt]) -> str:
+    """Returns a line for each attempt, if there were several; else nothing.
+
+    >>> ended = Outcome(None, False, failed=(1,), unfinished=(0,), absent=())
+    >>> well = dataclasses.replace(ended, failed=(), unfinished=())
+    >>> print(summary([
+    ...     Attempt(137, "rank 1 of 2 failed first, with signal SIGKILL. It ...", ended, 61.2),
+    ...     Attempt(0, "", well, 30.0),
+    ... ]))
+    2 attempts were made:
+      1. after 61 s: rank 1 of 2 failed first, with signal SIGKILL.
+      2. after 30 s: all ranks ended well.
+    """
+    if len(attempts) < 2:
+        return ""
+    lines = [f"{len(attempts)} attempts were made:"]
+    for number, attempt in enumerate(attempts, 1):
+        # The first sentence: others name logs, which have moved since.
+        said = (
+            attempt.message.partition("\n")[0].partition(". ")[0].rstrip(".")
+            or "all ranks ended well"
+        )
+        lines.append(f"  {number}. after {attempt.seconds:.0f} s: {said}.")
+    return "\n".join(lines)
