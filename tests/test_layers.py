@@ -31,17 +31,18 @@ LAYERS = {
     "collectives": 6,  # made of an engine's primitives
     "compression": 7,  # what gradients become on their way; `strategy` gives it to `collectives`
     "replicas": 7,  # what replicas do together: asked by what is above, answered by `strategy`
-    "callbacks": 8,
+    "checkpoint": 8,  # what a checkpoint is; the callback keeps it
+    "callbacks": 9,
     "data": 8,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
-    "keras_adapter": 9,
-    "strategy": 10,  # composes the Keras adapter, which knows nothing of it
-    "verification": 11,  # trains users' programs under a strategy
-    "bench": 12,
-    "doctor": 12,
-    "launch": 12,
-    "report": 12,
-    "demo": 13,  # starts its processes with the launcher
-    "cli": 14,  # calls the others of its kind
+    "keras_adapter": 10,
+    "strategy": 11,  # composes the Keras adapter, which knows nothing of it
+    "verification": 12,  # trains users' programs under a strategy
+    "bench": 13,
+    "doctor": 13,
+    "launch": 13,
+    "report": 13,
+    "demo": 14,  # starts its processes with the launcher
+    "cli": 15,  # calls the others of its kind
 }
 
 # These import the package's lazy surface (`import tfdp`) as a user would.
@@ -63,6 +64,7 @@ PRIVATE_IMPORTS_IN = {
 
 # What remains outside of the shims: above all what iterators of tf.distribute keep.
 PRIVATE_ATTRIBUTES_IN = {
+    "tfdp/callbacks/checkpoint.py": {"_initial_epoch"},
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
     "tfdp/keras_adapter/training/feeding.py": {"_distribute_strategy"},
     "tfdp/strategy/extended.py": {"_clone"},

@@ -26,16 +26,24 @@ def adopt_seeds(board: Board) -> None:
 
 def adopt_states(board: Board) -> None:
     """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
-    own: dict[str, Any] = {}
-    if board.rank == 0:
-        python: Any = random.getstate()
-        array: Any = np.random.get_state(legacy=True)
-        own = {
-            "python": [python[0], list(python[1]), python[2]],
-            "numpy": [array[0], np.asarray(array[1]).tolist(), *array[2:]],
-        }
-    states = board.from_first("the random states of rank 0", own).value
+    own = states() if board.rank == 0 else {}
+    first = board.from_first("the random states of rank 0", own).value
     if board.rank != 0:
-        version, internal, gauss = states["python"]
-        random.setstate((version, tuple(internal), gauss))
-        np.random.set_state(tuple(states["numpy"]))
+        set_states(first)
+
+
+def states() -> dict[str, Any]:
+    """Returns the random states of Python and NumPy as JSON."""
+    python: Any = random.getstate()
+    array: Any = np.random.get_state(legacy=True)
+    return {
+        "python": [python[0], list(python[1]), python[2]],
+        "numpy": [array[0], np.asarray(array[1]).tolist(), *array[2:]],
+    }
+
+
+def set_states(states: dict[str, Any]) -> None:
+    """Sets the random states of Python and NumPy to what `states` returned."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state(tuple(states["numpy"]))

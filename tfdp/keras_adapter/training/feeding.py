@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.callbacks import InputMonitor, Telemetry
+from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
 from tfdp.data.feed import AbstractFeed, trainer_knows_feeds
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
@@ -65,6 +65,8 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
         if isinstance(callback, (InputMonitor, Telemetry)):
             data = feed if len(given_data) == 1 else tuple(given_data)
             callback.watch(data, feed if isinstance(feed, AbstractFeed) else None)
+        if isinstance(callback, Checkpoint):
+            callback.watch(feed, arguments["steps_per_epoch"], given)
     if not isinstance(feed, AbstractFeed) or not feed.is_fresh:
         return
     # It comes first, so that the other callbacks see where the feed begins.

@@ -1,0 +1,323 @@
+"""Checkpoint: a training that was stopped at any moment ends as if it had not been."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiers
+
+import tfdp
+from tfdp.checkpoint import folder
+
+EXAMPLES, BATCH, EPOCHS = 21, 4, 4
+STEPS = 6  # of an epoch, the last one short
+
+
+class Stop(Exception):
+    """Stands for the end of a process."""
+
+
+def stop():
+    raise Stop
+
+
+class StopAt(keras.callbacks.Callback):
+    """Stops after so many steps of the whole training."""
+
+    def __init__(self, steps, how):
+        super().__init__()
+        self.left = steps
+        self.how = how
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            self.how()
+
+
+class Counts(keras.callbacks.Callback):
+    """A callback of a user's own that offers its state."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs += 1
+
+    def get_state(self):
+        return {"epochs": self.epochs}
+
+    def set_state(self, state):
+        self.epochs = state["epochs"]
+
+
+def adam():
+    return keras.optimizers.Adam(0.05, global_clipnorm=1.0, gradient_accumulation_steps=4)
+
+
+def build(make_optimizer=adam, devices=("CPU:0", "CPU:1"), normalizes=True):
+    keras.utils.set_random_seed(3)
+    with tfdp.DataParallelStrategy(devices).scope():
+        model = keras.Sequential(
+            [
+                keras.Input((5,)),
+                keras.layers.Dense(4, activation="relu"),
+                keras.layers.Dropout(0.5),
+                *([keras.layers.BatchNormalization()] if normalizes else []),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(make_optimizer(), loss="mse", metrics=["mae"])
+    return model
+
+
+def pipeline():
+    return tfdp.data.pipeline(harness.regression_data(EXAMPLES), BATCH, seed=7)
+
+
+def train(
+    directory,
+    *,
+    stop_at=-1,
+    how=stop,
+    epochs=EPOCHS,
+    steps_per_execution=1,
+    make_optimizer=adam,
+    devices=("CPU:0", "CPU:1"),
+    normalizes=True,
+    **every,
+):
+    """Trains from the newest checkpoint, as a script that is started again does."""
+    model = build(make_optimizer, devices, normalizes)
+    model.steps_per_execution = steps_per_execution
+    counts = Counts()
+    callbacks = [
+        StopAt(stop_at, how),
+        keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.5),
+        keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True),
+        counts,
+    ]
+    if every:
+        callbacks.append(tfdp.callbacks.Checkpoint(directory, **every))
+    history = model.fit(
+        pipeline(),
+        epochs=epochs,
+        callbacks=callbacks,
+        validation_data=harness.regression_data(8),
+        verbose=0,
+    )
+    values = [
+        tf.convert_to_tensor(v).numpy() for v in (*model.variables, *model.optimizer.variables)
+    ]
+    return values, history.history, history.epoch, counts.epochs
+
+
+def assert_same(left, right):
+    for a, b in zip(left[0], right[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert left[1:] == right[1:]
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return train(None)
+
+
+CASES = {
+    "within an epoch": (2 * STEPS + 3, {"every_steps": 1}),
+    "at the first step": (1, {"every_steps": 1}),
+    "before an epoch's end": (STEPS - 1, {"every_steps": 2}),
+    "at an epoch's end": (STEPS, {"every_steps": 1}),
+    "by epochs": (2 * STEPS + 3, {"every_epochs": 1}),
+    "by two epochs": (3 * STEPS + 1, {"every_epochs": 2}),
+}
+
+
+@pytest.mark.parametrize("case", tiers.cases(CASES, ["within an epoch"]))
+def test_a_training_that_was_stopped_ends_like_one_that_was_not(case, tmp_path, undisturbed):
+    stop_at, every = CASES[case]
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=stop_at, **every)
+    assert_same(train(tmp_path, **every), undisturbed)
+
+
+OTHERS = {
+    "one replica goes on": ["CPU:0"],
+    "three replicas go on": ["CPU:0", "CPU:1", "CPU:2"],
+}
+
+
+@pytest.mark.parametrize("case", tiers.cases(OTHERS, ["three replicas go on"]))
+def test_other_replicas_go_on_within_rounding(case, tmp_path):
+    # The statistics of BatchNormalization are each share's own.
+    whole = train(None, normalizes=False)
+    with pytest.raises(Stop):  # within a window of accumulated gradients
+        train(tmp_path, stop_at=STEPS + 3, every_steps=1, normalizes=False)
+    values, history, *rest = train(tmp_path, every_steps=1, normalizes=False, devices=OTHERS[case])
+    for left, right in zip(values, whole[0], strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+    assert history.keys() == whole[1].keys()
+    for name in history:
+        np.testing.assert_allclose(history[name], whole[1][name], rtol=1e-5)
+    assert rest == list(whole[2:])
+
+
+@pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
+def test_a_loss_scale_and_averages_go_on(tmp_path):
+    def make_optimizer():
+        inner = keras.optimizers.Nadam(0.05, use_ema=True, ema_overwrite_frequency=5)
+        return keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=4)
+
+    whole = train(None, make_optimizer=make_optimizer)
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=9, make_optimizer=make_optimizer, every_steps=1)
+    assert_same(train(tmp_path, make_optimizer=make_optimizer, every_steps=1), whole)
+
+
+@pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
+def test_a_training_that_has_ended_is_there_again_without_a_step(tmp_path, undisturbed):
+    train(tmp_path, every_epochs=1)
+    assert_same(train(tmp_path, stop_at=1, every_epochs=1), undisturbed)
+
+
+@pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
+def test_more_epochs_go_on_where_the_training_ended(tmp_path, undisturbed):
+    train(tmp_path, epochs=2, every_steps=100)
+    assert_same(train(tmp_path, every_steps=100), undisturbed)
+
+
+@pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
+def test_executions_of_several_steps_are_kept_at_their_end(tmp_path):
+    whole = train(None, steps_per_execution=4)
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=3, steps_per_execution=4, every_steps=2)
+    assert_same(train(tmp_path, steps_per_execution=4, every_steps=2), whole)
+
+
+@pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
+def test_the_newest_checkpoints_stay(tmp_path):
+    train(tmp_path, epochs=2, every_steps=2, keep=2)
+    assert [path.name for path in folder.newest_first(tmp_path)] == [
+        f"step-{step:08}.checkpoint" for step in (2 * STEPS, 2 * STEPS - 2)
+    ]
+
+
+def begun(directory, make_optimizer):
+    """The callback of a model that is about to train."""
+    model = build(make_optimizer)
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    kept = tfdp.callbacks.Checkpoint(directory, every_epochs=1)
+    kept.watch(pipeline(), None, [])
+    keras.callbacks.CallbackList([kept], add_history=True, model=model, epochs=1)
+    model.history.on_train_begin()
+    return kept
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_difference(tmp_path):
+    kept = begun(tmp_path, lambda: keras.optimizers.SGD(0.1))
+    kept.on_train_begin()
+    kept.save_now()
+    kept.on_train_end()
+    with pytest.raises(ValueError, match=r"the optimizer there: SGD; here: Adam.*another folder"):
+        begun(tmp_path, lambda: keras.optimizers.Adam(0.1)).on_train_begin()
+    with pytest.raises(ValueError, match=r"variables of the kind 'optimizer'"):
+        begun(tmp_path, lambda: keras.optimizers.SGD(0.1, momentum=0.9)).on_train_begin()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "One of `every_steps` and `every_epochs` must be given"),
+        ({"every_steps": 1, "every_epochs": 1}, "received every_steps=1 and every_epochs=1"),
+        ({"every_steps": 0}, "`every_steps` must be a whole number of at least 1"),
+        ({"every_epochs": 1.5}, "received 1.5"),
+        ({"every_epochs": 1, "keep": True}, "`keep` must be"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        tfdp.callbacks.Checkpoint("folder", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "words"),
+    [
+        (lambda: tf.data.Dataset.from_tensors(harness.regression_data(4)), {}, "whose place is"),
+        (pipeline, {"steps_per_epoch": 2}, "given steps_per_epoch=2. Leave it out."),
+    ],
+)
+def test_data_without_a_known_place_are_refused(data, arguments, words, tmp_path):
+    kept = tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1)
+    with pytest.raises(ValueError, match=words):
+        build().fit(data(), callbacks=[kept], verbose=0, **arguments)
+
+
+def test_a_model_that_its_first_step_builds_is_refused(tmp_path):
+    kept = begun(tmp_path, lambda: keras.optimizers.SGD(0.1))
+    with kept.model.distribute_strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    kept.set_model(model)
+    with pytest.raises(ValueError, match=r"Build it before: give it a `keras.Input`"):
+        kept.on_train_begin()
+
+
+def test_a_model_outside_of_a_strategy_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    kept = tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1)
+    with pytest.raises(ValueError, match=r"Make and compile the model within"):
+        model.fit(pipeline(), callbacks=[kept], verbose=0)
+
+
+RANK = """
+import hashlib, json, os, signal, sys
+sys.path[:0] = {paths!r}
+import numpy as np
+import test_checkpoint
+
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+first = os.environ["TFDP_RESTART_COUNT"] == "0"
+values, history, epochs, _ = test_checkpoint.train(
+    f"{folder}/rank-{{rank}}",  # no rank sees another one's folder
+    stop_at=9 if first and rank == 1 else -1,
+    how=lambda: os.kill(os.getpid(), signal.SIGKILL),
+    devices=None,
+    every_steps=2,
+)
+digest = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
+print("digest", digest, len(epochs), flush=True)
+if rank == 0:
+    np.savez("{folder}/values.npz", *values)
+"""
+
+
+@pytest.mark.multiprocess
+def test_ranks_that_start_again_after_a_kill_end_like_a_training_that_was_not_disturbed(
+    tmp_path, undisturbed
+):
+    script = tmp_path / "train.py"
+    here = pathlib.Path(__file__).parent
+    script.write_text(RANK.format(paths=[str(here), str(here.parent)], folder=tmp_path))
+    command = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--max-restarts", "1"]
+    run = subprocess.run(
+        [*command, str(script)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert "rank 1 of 2 failed first, with signal SIGKILL" in run.stderr
+    assert "The training goes on from" in run.stderr
+    digests = re.findall(r"digest (\w+) (\d+)", run.stdout)
+    assert digests == [digests[0]] * 2
+    assert digests[0][1] == str(EPOCHS)
+    assert not (tmp_path / "rank-1").exists()
+    with np.load(tmp_path / "values.npz") as values:
+        for name, expected in zip(values, undisturbed[0], strict=True):
+            np.testing.assert_allclose(values[name], expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,83 @@
+"""The newest good checkpoint is found, and why newer ones are not."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tfdp.checkpoint import archive, folder
+
+ARRAYS = {
+    "weight-0": np.arange(6, dtype="float32").reshape(2, 3),
+    "weight-1": np.array(7, "int64"),
+    "empty": np.zeros((0, 4), "float16"),
+    "half": np.array([1.5, -2], ml_dtypes.bfloat16),
+    "flags": np.array([True, False]),
+}
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = folder.path_of(tmp_path, 12)
+    archive.write(path, {"step": 12, "loss": float("nan")}, ARRAYS)
+    manifest, arrays = archive.read(path.read_bytes())
+    assert manifest["step"] == 12
+    assert np.isnan(manifest["loss"])
+    assert arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path):
+    path = folder.path_of(tmp_path, 1)
+    archive.write(path, {"step": 1}, ARRAYS)
+    whole = path.read_bytes()
+    right = archive.read(whole)
+    rng = np.random.default_rng(0)
+    for at in rng.integers(len(whole), size=200):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << rng.integers(8)
+        try:
+            manifest, arrays = archive.read(bytes(damaged))
+        except archive.DamagedCheckpointError:
+            continue
+        # What no part depends on, such as a date.
+        assert manifest == right[0]
+        for name in arrays:
+            np.testing.assert_array_equal(arrays[name], right[1][name])
+    for length in range(0, len(whole), 7):
+        with pytest.raises(archive.DamagedCheckpointError):
+            archive.read(whole[:length])
+
+
+@pytest.mark.parametrize("damage", [b"", b"weights", b"PK\x05\x06" + bytes(18)])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(damage, tmp_path):
+    for step in (9, 10, 100):
+        archive.write(folder.path_of(tmp_path, step), {"step": step}, ARRAYS)
+    (tmp_path / "step-5.checkpoint.txt").write_text("of somebody else")
+    folder.path_of(tmp_path, 100).write_bytes(damage)
+    path, manifest, _, passed_over = folder.newest_good(tmp_path)
+    assert (path.name, manifest["step"]) == ("step-00000010.checkpoint", 10)
+    assert [text.split(":")[0] for text in passed_over] == ["step-00000100.checkpoint"]
+
+
+def test_another_format_is_no_good_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "FORMAT", 9)
+    archive.write(folder.path_of(tmp_path, 1), {}, {})
+    monkeypatch.undo()
+    path, _, _, (reason,) = folder.newest_good(tmp_path)
+    assert path is None
+    assert "it is of format 9, and this tfdp reads 1" in reason
+
+
+def test_no_folder_holds_no_checkpoint(tmp_path):
+    assert folder.newest_good(tmp_path / "none") == (None, {}, {}, [])
+
+
+def test_the_newest_stay(tmp_path):
+    for step in (1, 2, 30, 4):
+        archive.write(folder.path_of(tmp_path, step), {}, {})
+    folder.remove_old(tmp_path, keep=2)
+    assert [path.name for path in folder.newest_first(tmp_path)] == [
+        "step-00000030.checkpoint",
+        "step-00000004.checkpoint",
+    ]

@@ -1,0 +1,47 @@
+"""Checkpoints are written beside the training, and a disk that fails does not end it."""
+
+import errno
+import logging
+import os
+
+import numpy as np
+
+from tfdp.checkpoint import archive, folder
+from tfdp.checkpoint.writer import Writer
+
+ARRAYS = {"weight-0": np.ones(4)}
+
+
+def test_checkpoints_are_written_in_order_and_the_newest_stay(tmp_path):
+    writer = Writer(tmp_path / "new" / "folder", keep=2)
+    for step in range(4):
+        writer.write(step, {"step": step}, ARRAYS)
+    writer.wait()
+    left = folder.newest_first(tmp_path / "new" / "folder")
+    assert [archive.read(path.read_bytes())[0]["step"] for path in left] == [3, 2]
+
+
+def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path, monkeypatch, caplog):
+    writer = Writer(tmp_path, keep=2)
+    writer.write(1, {"step": 1}, ARRAYS)
+    writer.wait()
+
+    def fsync(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with caplog.at_level(logging.ERROR, "tfdp"):
+        writer.write(2, {"step": 2}, ARRAYS)
+        writer.wait()
+    assert "step-00000002.checkpoint could not be written: [Errno 28]" in caplog.text
+    assert "The training goes on" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.checkpoint"]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    writer = Writer(tmp_path / "file" / "folder", keep=1)
+    with caplog.at_level(logging.ERROR, "tfdp"):
+        writer.write(1, {}, {})
+        writer.wait()
+    assert "could not be written" in caplog.text

@@ -1,0 +1,59 @@
+"""The folder of a training's checkpoints: their names, the newest good one, and how many stay."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from tfdp.checkpoint import archive
+
+_NAME = re.compile(r"step-(\d+)\.checkpoint")
+
+
+def path_of(folder: pathlib.Path, step: int) -> pathlib.Path:
+    """Returns the file of the checkpoint after so many steps.
+
+    >>> path_of(pathlib.Path("run"), 12).as_posix()
+    'run/step-00000012.checkpoint'
+    """
+    return folder / f"step-{step:08}.checkpoint"
+
+
+def newest_first(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files of checkpoints, the one after the most steps first."""
+    if not folder.is_dir():
+        return []
+    found = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
+    steps = {path: int(match[1]) for path, match in found.items() if match}
+    return sorted(steps, key=lambda path: steps[path], reverse=True)
+
+
+def remove_old(folder: pathlib.Path, keep: int) -> None:
+    """Removes all checkpoints but the newest ones.
+
+    Raises:
+      OSError: A file cannot be removed.
+    """
+    for path in newest_first(folder)[keep:]:
+        path.unlink(missing_ok=True)
+
+
+def newest_good(
+    folder: pathlib.Path,
+) -> tuple[pathlib.Path | None, dict[str, Any], dict[str, np.ndarray], list[str]]:
+    """Returns the newest whole checkpoint, with its manifest and arrays.
+
+    Returns:
+      The file, None if there is none; the manifest; the arrays; for each newer file that is not
+      whole its name and what is wrong with it.
+    """
+    passed_over: list[str] = []
+    for path in newest_first(folder):
+        try:
+            return path, *archive.read(path.read_bytes()), passed_over
+        except (archive.DamagedCheckpointError, OSError) as error:
+            passed_over.append(f"{path.name}: {error}")
+    return None, {}, {}, passed_over
