@@ -14,6 +14,7 @@ import tiers
 
 import tfdp
 from tfdp.checkpoint import folder
+from tfdp.checkpoint.place import PipelinePlace
 
 EXAMPLES, BATCH, EPOCHS = 21, 4, 4
 STEPS = 6  # of an epoch, the last one short
@@ -92,6 +93,8 @@ def train(
     make_optimizer=adam,
     devices=("CPU:0", "CPU:1"),
     normalizes=True,
+    data=None,
+    others=(),
     **every,
 ):
     """Trains from the newest checkpoint, as a script that is started again does."""
@@ -103,11 +106,13 @@ def train(
         keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.5),
         keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True),
         counts,
+        *others,
     ]
     if every:
-        callbacks.append(tfdp.callbacks.Checkpoint(directory, **every))
+        # First in the list: it must see what those after it have changed.
+        callbacks.insert(0, tfdp.callbacks.Checkpoint(directory, **every))
     history = model.fit(
-        pipeline(),
+        **(data() if data else {"x": pipeline()}),
         epochs=epochs,
         callbacks=callbacks,
         validation_data=harness.regression_data(8),
@@ -146,6 +151,94 @@ def test_a_training_that_was_stopped_ends_like_one_that_was_not(case, tmp_path, 
     with pytest.raises(Stop):
         train(tmp_path, stop_at=stop_at, **every)
     assert_same(train(tmp_path, **every), undisturbed)
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices(harness.regression_data(EXAMPLES)).shuffle(9)
+
+
+def generated():
+    x, y = harness.regression_data(EXAMPLES)
+    random = np.random.default_rng(5)
+    while True:
+        chosen = random.integers(0, EXAMPLES, BATCH)
+        yield x[chosen], y[chosen]
+
+
+class Shuffled(keras.utils.PyDataset):
+    """Shuffles as many datasets of users do: in NumPy's own state, at an epoch's end."""
+
+    def __init__(self):
+        super().__init__()
+        self.x, self.y = harness.regression_data(EXAMPLES)
+        self.order = np.arange(EXAMPLES)
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        chosen = self.order[index * BATCH : (index + 1) * BATCH]
+        return self.x[chosen], self.y[chosen]
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+def arrays(**arguments):
+    x, y = harness.regression_data(EXAMPLES)
+    return {"x": x, "y": y, "batch_size": BATCH, **arguments}
+
+
+DATA = {
+    "arrays": arrays,
+    "arrays from a later epoch": lambda: arrays(initial_epoch=1),
+    "a dataset": lambda: {"x": dataset().batch(BATCH)},
+    "a dataset of unknown length": lambda: {"x": dataset().batch(BATCH).filter(lambda *_: True)},
+    "a repeated dataset": lambda: {"x": dataset().repeat().batch(BATCH), "steps_per_epoch": 5},
+    "an iterator over several epochs": lambda: {
+        "x": dataset().repeat(2).batch(BATCH),
+        "steps_per_epoch": 4,
+    },
+    "a generator": lambda: {"x": generated(), "steps_per_epoch": 5},
+    "a shuffled PyDataset": lambda: {"x": Shuffled()},
+    "a pipeline in other epochs": lambda: {"x": pipeline(), "steps_per_epoch": 4},
+}
+
+
+@pytest.mark.parametrize("kind", tiers.cases(DATA, ["arrays", "a pipeline in other epochs"]))
+def test_data_of_other_kinds_go_on_where_they_were(kind, tmp_path):
+    whole = train(None, data=DATA[kind])
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=10, data=DATA[kind], every_steps=1)
+    assert_same(train(tmp_path, data=DATA[kind], every_steps=1), whole)
+
+
+@pytest.mark.exhaustive("test_data_of_other_kinds_go_on_where_they_were")
+def test_data_of_other_kinds_go_on_between_epochs(tmp_path):
+    whole = train(None, data=arrays)
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=2 * STEPS + 2, data=arrays, every_epochs=1)
+    assert_same(train(tmp_path, data=arrays, every_epochs=1), whole)
+
+
+@pytest.mark.exhaustive("test_data_of_other_kinds_go_on_where_they_were")
+def test_data_go_on_after_two_stops_with_several_steps_an_execution(tmp_path):
+    whole = train(None, data=arrays, steps_per_execution=4)
+    for stop_at in (3, 2):
+        with pytest.raises(Stop):
+            train(tmp_path, stop_at=stop_at, data=arrays, steps_per_execution=4, every_steps=4)
+    assert_same(train(tmp_path, data=arrays, steps_per_execution=4, every_steps=4), whole)
+
+
+def test_what_callbacks_do_at_an_epoch_s_beginning_is_done_once(tmp_path):
+    def slower():
+        return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
+
+    whole = train(None, others=slower())
+    for stop_at in (STEPS + 2, 2 * STEPS):
+        with pytest.raises(Stop):
+            train(tmp_path, stop_at=stop_at, others=slower(), every_steps=1)
+    assert_same(train(tmp_path, others=slower(), every_steps=1), whole)
 
 
 OTHERS = {
@@ -215,7 +308,7 @@ def begun(directory, make_optimizer):
     with model.distribute_strategy.scope():
         model.optimizer.build(model.trainable_variables)
     kept = tfdp.callbacks.Checkpoint(directory, every_epochs=1)
-    kept.watch(pipeline(), None, [])
+    kept.watch(PipelinePlace(pipeline()), [])
     keras.callbacks.CallbackList([kept], add_history=True, model=model, epochs=1)
     model.history.on_train_begin()
     return kept
@@ -224,7 +317,7 @@ def begun(directory, make_optimizer):
 def test_a_checkpoint_of_another_model_is_refused_with_the_difference(tmp_path):
     kept = begun(tmp_path, lambda: keras.optimizers.SGD(0.1))
     kept.on_train_begin()
-    kept.save_now()
+    kept.on_epoch_end(0)
     kept.on_train_end()
     with pytest.raises(ValueError, match=r"the optimizer there: SGD; here: Adam.*another folder"):
         begun(tmp_path, lambda: keras.optimizers.Adam(0.1)).on_train_begin()
@@ -247,17 +340,58 @@ def test_wrong_arguments_are_refused(arguments, words):
         tfdp.callbacks.Checkpoint("folder", **arguments)
 
 
+def stopped(directory, data):
+    with pytest.raises(Stop):
+        train(directory, stop_at=3, data=data, every_steps=1)
+
+
 @pytest.mark.parametrize(
-    ("data", "arguments", "words"),
+    ("before", "after", "words"),
     [
-        (lambda: tf.data.Dataset.from_tensors(harness.regression_data(4)), {}, "whose place is"),
-        (pipeline, {"steps_per_epoch": 2}, "given steps_per_epoch=2. Leave it out."),
+        (arrays, lambda: {"x": pipeline()}, r"those were no `tfdp.data.pipeline`"),
+        (lambda: {"x": pipeline()}, arrays, r"those were a `tfdp.data.pipeline`"),
+        (
+            arrays,
+            lambda: keras.utils.set_random_seed(4) or arrays(),
+            r"the seed of TensorFlow was another one \(3; now 4\)",
+        ),
+        (
+            arrays,
+            lambda: np.random.random() and arrays(),
+            r"the state of `numpy.random` was another",
+        ),
+        (
+            lambda: {"x": dataset().batch(BATCH)},
+            lambda: {"x": dataset().take(BATCH).batch(BATCH)},
+            r"kept after 2 batches, but these have 1",
+        ),
     ],
 )
-def test_data_without_a_known_place_are_refused(data, arguments, words, tmp_path):
-    kept = tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1)
+def test_other_data_are_refused(before, after, words, tmp_path):
+    stopped(tmp_path, before)
     with pytest.raises(ValueError, match=words):
-        build().fit(data(), callbacks=[kept], verbose=0, **arguments)
+        train(tmp_path, data=after, every_steps=1)
+
+
+def test_an_execution_over_the_place_is_refused(tmp_path):
+    stopped(tmp_path, arrays)
+    with pytest.raises(ValueError, match=r"after 2 steps of an epoch, and steps_per_execution=4"):
+        train(tmp_path, data=arrays, every_steps=1, steps_per_execution=4)
+
+
+def test_data_without_a_seed_are_refused(tmp_path):
+    def unseeded():
+        tf.random.set_seed(None)
+        return arrays()
+
+    with pytest.raises(ValueError, match=r"Call `keras.utils.set_random_seed\(1\)`"):
+        train(tmp_path, data=unseeded, every_epochs=1)
+
+
+def test_two_checkpoints_are_refused(tmp_path):
+    both = [tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1) for _ in range(2)]
+    with pytest.raises(ValueError, match=r"one Checkpoint at most, but received 2"):
+        build().fit(pipeline(), callbacks=both, verbose=0)
 
 
 def test_a_model_that_its_first_step_builds_is_refused(tmp_path):

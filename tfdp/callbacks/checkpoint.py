@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import keras
 
 from tfdp import machine
 from tfdp.checkpoint import archive, callback_states, folder, variables
+from tfdp.checkpoint.place import AbstractPlace
 from tfdp.checkpoint.writer import Writer
 from tfdp.collectives import random_states
 from tfdp.replicas import processes_of, replicas_of
@@ -31,6 +33,11 @@ class Checkpoint(keras.callbacks.Callback):
     returns JSON) and `set_state`. It does not hold seeds of draws that no layer keeps, such as
     `keras.random.normal` without `seed=` in a `train_step`.
 
+    A `tfdp.data.pipeline` goes to its place without reading. Data of other kinds are read again
+    from the beginning of the training, for their shuffling has no place that could be kept. They
+    must come alike again: call `keras.utils.set_random_seed` first. Of data whose length Keras does
+    not know before it has seen an epoch, the first epoch is kept at its end only.
+
     A checkpoint is one file, `step-00000120.checkpoint`, whole or not there. If the newest cannot
     be read, the one before is taken, and the log says why. In a cluster rank 0 writes and reads the
     files; the others need not see the folder.
@@ -48,8 +55,8 @@ class Checkpoint(keras.callbacks.Callback):
 
     Raises:
       ValueError: An argument is out of its range; or, when training begins, the model was made
-        outside of the scope or is not built, the data are no `tfdp.data.pipeline`,
-        `steps_per_epoch` is given, or the checkpoint is of another model.
+        outside of the scope or is not built, there are two Checkpoints, the data could not come
+        alike again, or the checkpoint is of another model or of other data.
 
     >>> import keras, numpy as np, tempfile, tfdp
     >>> directory = tempfile.mkdtemp()
@@ -90,130 +97,153 @@ class Checkpoint(keras.callbacks.Callback):
             raise ValueError("`directory` must name a folder; received ''. Use 'checkpoints'.")
         self.directory = pathlib.Path(directory)
         self.every_steps, self.every_epochs, self.keep = every_steps, every_epochs, keep
-        self._feed: Any = None
-        self._steps_per_epoch: int | None = None
+        self._place: AbstractPlace | None = None
         self._others: list[Any] = []
         self._writer = Writer(self.directory, keep)
         self._restored: tuple[dict[str, Any], dict[str, Any]] | None = None
 
-    def watch(self, data: Any, steps_per_epoch: int | None, callbacks: Sequence[Any]) -> None:
-        """Notes what `fit` is given; `fit` calls it."""
-        self._feed, self._steps_per_epoch = data, steps_per_epoch
+    @property
+    def place(self) -> AbstractPlace:
+        """The place in the data, of which `fit` tells.
+
+        Raises:
+          RuntimeError: No `fit` that knows of Checkpoint has begun.
+        """
+        if self._place is None:
+            raise RuntimeError(
+                "Checkpoint must be a callback of `model.fit` under a strategy, but no `fit` has "
+                "told it of its data. Make `tfdp.DataParallelStrategy()` first, and give the "
+                "callback to `fit`."
+            )
+        return self._place
+
+    def watch(self, place: AbstractPlace, callbacks: Sequence[Any]) -> None:
+        """Notes the place in the data, and the callbacks beside this one; `fit` calls it.
+
+        >>> import tempfile
+        >>> from tfdp.checkpoint.replayed_place import ReplayedPlace
+        >>> kept = Checkpoint(tempfile.mkdtemp(), every_epochs=1)
+        >>> kept.watch(ReplayedPlace(), [kept])
+        >>> kept.place.steps
+        0
+        """
+        self._place = place
         self._others = [callback for callback in callbacks if callback is not self]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Goes on from the newest checkpoint, if there is one."""
         self._check()
         processes = processes_of(self.model.distribute_strategy)
+        self.place.begin()
         path, manifest, arrays = self._read(processes)
-        self._epoch = self._steps = self._kept_at = 0
+        self._epoch = self._kept_at = 0
         self._restored = None
         if path is None:
-            self._batches = self._feed.progress.batches
             return
         self._check_fits(path, manifest, arrays)
-        self._assign(arrays, metrics=False)
-        self._feed.restore(manifest["pipeline"])
-        self._batches = self._feed.progress.batches
-        random_states.set_states(manifest["random"])
-        self._steps = self._kept_at = manifest["step"]
+        logger = logging.getLogger("tfdp")
+        log = logger.warning if processes.rank == 0 else logger.debug
+        self.place.restore(manifest["place"], manifest["random"], log)
+        self._kept_at = self.place.steps
         self._epoch = self.params["epochs"] if manifest["stopped"] else manifest["epoch"]
         self.model._initial_epoch = self._epoch
-        # What the other callbacks and Keras reset at the beginning is restored after that.
+        self._assign(manifest, arrays, metrics=False)
+        # What begins anew after this, such as `History`, is restored after that.
         self._restored = manifest, arrays
-        log = logging.getLogger("tfdp")
-        (log.warning if processes.rank == 0 else log.debug)(
+        log(
             "The training goes on from %s: epoch %d, %d steps in all.",
             path,
             manifest["epoch"] + 1,
-            self._steps,
+            self.place.steps,
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Restores what is reset at an epoch's beginning, or keeps the epoch before."""
-        if self._restored is not None:
-            if self._restored[0]["pipeline"]["position"] > 0:  # else a new epoch begins
-                self._assign(self._restored[1], metrics=True)
-            self._restore_callbacks()
-        else:
-            self._keep_if_due(epoch)
+        """Restores what has begun anew."""
         self._epoch = epoch
+        if self._restored is not None:
+            manifest, arrays = self._restored
+            if self.place.steps_in_epoch > 0:
+                # Callbacks have begun this epoch twice, and Keras has reset the metrics.
+                self._assign(manifest, arrays, metrics=False)
+                self._assign(manifest, arrays, metrics=True)
+            self._restore_history()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and keeps a checkpoint within an epoch if one is due."""
-        batches = self._feed.progress.batches
-        self._steps += batches - self._batches
-        self._batches = batches
-        # After an epoch's last step its results are still to come: see `on_epoch_begin`.
-        if self._due_in_steps() and self._feed.state()["position"] > 0:
-            self.save_now()
+        self.place.end_steps()
+        # After an epoch's last step its results are still to come: see `on_epoch_end`.
+        if self._due_in_steps() and self.place.is_within_epoch:
+            self._keep()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts the epoch."""
+        """Keeps a checkpoint between epochs if one is due, and at the training's end."""
         self._epoch = epoch + 1
+        self.place.end_epoch()
+        in_epochs = self.every_epochs is not None and self._epoch % self.every_epochs == 0
+        last = self._epoch == self.params["epochs"] or self.model.stop_training
+        if last or in_epochs or self._due_in_steps():
+            history = self.model.history
+            # `History` comes after the callbacks that `fit` was given.
+            self._keep({} if epoch in history.epoch else {epoch: dict(logs or {})})
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Keeps the end of the training, and waits until it is written."""
+        """Waits until the last checkpoint is written."""
         if self._restored is not None:  # no epoch was left
-            self._restore_callbacks()
-        elif self._steps > self._kept_at:
-            self.save_now()
+            self._restore_history()
         self._writer.wait()
-        self.model._initial_epoch = None
 
-    def save_now(self) -> None:
-        """Keeps a checkpoint of the present state: at the end of a step or epoch, on all ranks."""
+    def _due_in_steps(self) -> bool:
+        every = self.every_steps
+        return every is not None and self.place.steps // every > self._kept_at // every
+
+    def _keep(self, results: Mapping[int, Mapping[str, float]] = MappingProxyType({})) -> None:
+        """Keeps a checkpoint, on all ranks; with results of epochs that `History` has not yet."""
         strategy = self.model.distribute_strategy
         replicas, processes = replicas_of(strategy), processes_of(strategy)
         assert replicas is not None  # `_check` refuses the others
-        self._kept_at = self._steps
+        self._kept_at = self.place.steps
         arrays = variables.arrays(self.model)
         if processes.world_size > 1:
             arrays |= variables.gathered(processes, self.model, arrays)
         if processes.rank != 0:
             return
         states, own = callback_states.get(self._others)
-        history = self.model.history
+        history = {name: list(values) for name, values in self.model.history.history.items()}
+        for logs in results.values():
+            for name, value in logs.items():
+                history.setdefault(name, []).append(value)
         manifest = {
             "versions": machine.versions(),
             "replicas": replicas.num_replicas,
-            "step": self._steps,
             "epoch": self._epoch,
             "stopped": bool(self.model.stop_training),
             "optimizer": type(self.model.optimizer).__name__,
-            "pipeline": self._feed.state(),
+            "place": self.place.state(),
             "random": random_states.states(),
             "callbacks": callback_states.kinds(self._others),
             "callback_states": states,
-            "history": {k: [float(v) for v in values] for k, values in history.history.items()},
-            "epochs": list(history.epoch),
+            "history": {name: list(map(_number, values)) for name, values in history.items()},
+            "epochs": [*self.model.history.epoch, *results],
         }
-        self._writer.write(self._steps, manifest, {**arrays, **own})
+        self._writer.write(self.place.steps, manifest, {**arrays, **own})
 
-    def _assign(self, arrays: dict[str, Any], metrics: bool) -> None:
+    def _restore_history(self) -> None:
+        assert self._restored is not None
+        manifest, _ = self._restored
+        self._restored = None
+        history = self.model.history
+        history.history = {name: list(values) for name, values in manifest["history"].items()}
+        history.epoch = list(manifest["epochs"])
+
+    def _assign(self, manifest: dict[str, Any], arrays: dict[str, Any], metrics: bool) -> None:
+        """Assigns what the checkpoint holds of the metrics, or of all else."""
         replicas = replicas_of(self.model.distribute_strategy)
         processes = processes_of(self.model.distribute_strategy)
         first = processes.rank * processes.local_size
         assert replicas is not None  # `_check` refuses the others
         variables.assign(self.model, arrays, metrics, first, replicas.num_replicas)
-
-    def _keep_if_due(self, epoch: int) -> None:
-        in_epochs = self.every_epochs is not None and epoch % self.every_epochs == 0
-        if self._due_in_steps() or (in_epochs and self._steps > self._kept_at):
-            self.save_now()
-
-    def _due_in_steps(self) -> bool:
-        every = self.every_steps
-        return every is not None and self._steps // every > self._kept_at // every
-
-    def _restore_callbacks(self) -> None:
-        assert self._restored is not None
-        manifest, arrays = self._restored
-        self._restored = None
-        callback_states.set_(self._others, manifest["callback_states"], arrays)
-        history = self.model.history
-        history.history = {name: list(values) for name, values in manifest["history"].items()}
-        history.epoch = list(manifest["epochs"])
+        if not metrics:
+            callback_states.set_(self._others, manifest["callback_states"], arrays)
 
     def _read(self, processes: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """Returns what rank 0 finds in the folder; on the other ranks what rank 0 sends."""
@@ -239,17 +269,6 @@ class Checkpoint(keras.callbacks.Callback):
                 "`with tfdp.DataParallelStrategy().scope():`; it may have one replica."
             )
         said_by = processes_of(strategy).said_by
-        if not hasattr(self._feed, "progress"):
-            raise ValueError(
-                f"{said_by}Checkpoint needs data whose place is known, but `fit` was given "
-                f"{type(self._feed).__name__}. Give it `tfdp.data.pipeline(...)`, or use "
-                "`keras.callbacks.BackupAndRestore`, which begins epochs anew."
-            )
-        if self._steps_per_epoch is not None:
-            raise ValueError(
-                f"{said_by}With Checkpoint an epoch must be one of the pipeline's, but `fit` was "
-                f"given steps_per_epoch={self._steps_per_epoch}. Leave it out."
-            )
         optimizer = self.model.optimizer
         if not self.model.built or not getattr(optimizer, "built", True):
             raise ValueError(
@@ -276,3 +295,7 @@ class Checkpoint(keras.callbacks.Callback):
                 f"another: {different}. Give Checkpoint another folder, or delete "
                 f"{str(self.directory)!r} to begin anew."
             )
+
+
+def _number(value: Any) -> int | float:
+    return value if isinstance(value, int) else float(value)

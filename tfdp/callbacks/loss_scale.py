@@ -72,6 +72,20 @@ class LossScaleMonitor(keras.callbacks.Callback):
         if self.model.steps_per_execution == 1 or whole:
             logs["skipped_steps"] = self._attempted - (self._applied() - self._before)
 
+    def get_state(self) -> dict[str, int]:
+        """Returns what the epoch's numbers are counted from, for Checkpoint; JSON.
+
+        >>> monitor = LossScaleMonitor()
+        >>> monitor.set_state({"before": 100, "attempted": 3})
+        >>> monitor.get_state()
+        {'before': 100, 'attempted': 3}
+        """
+        return {"before": self._before, "attempted": self._attempted}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Goes on counting an epoch, whose beginning `get_state` has returned."""
+        self._before, self._attempted = state["before"], state["attempted"]
+
     def _applied(self) -> int:
         return applied_steps(self.model.optimizer) or 0
 

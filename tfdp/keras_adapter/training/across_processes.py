@@ -38,8 +38,10 @@ def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) 
 def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
-    feeding.arrange(name, bound.arguments)
-    with feeding.explained(bound.arguments), feeding.during(name, model):
+    if name == "fit" and replicas_of(model.distribute_strategy) is not None:
+        batch_and_rate.prepare(model, bound.arguments)
+    place = feeding.arrange(name, bound.arguments)
+    with feeding.explained(bound.arguments), feeding.during(name, model, place):
         return _run_arranged(name, original, model, bound)
 
 
@@ -55,8 +57,6 @@ def _run_arranged(
                 model.name,
             )
         return original(*bound.args, **bound.kwargs)
-    if name == "fit":
-        batch_and_rate.prepare(model, bound.arguments)
     processes = replicas.processes
     if processes.world_size == 1:  # there is no other rank to compare with
         return original(*bound.args, **bound.kwargs)

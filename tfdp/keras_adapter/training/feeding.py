@@ -16,6 +16,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
+from tfdp.checkpoint.place import AbstractPlace, PipelinePlace
+from tfdp.checkpoint.replayed_place import ReplayedPlace
 from tfdp.data.feed import AbstractFeed, trainer_knows_feeds
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
@@ -29,6 +31,9 @@ from tfdp.replicas import replicas_of
 # Whether `predict`, with Keras' own `make_predict_function`, makes the iterator.
 _PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
 
+# The place in the data of the `fit` that runs, if a checkpoint keeps it; None in `evaluate`.
+_PLACE: contextvars.ContextVar[AbstractPlace | None] = contextvars.ContextVar("place", default=None)
+
 # The strategy that Keras uses where there is none.
 _DEFAULT = tf.distribute.get_strategy()
 
@@ -41,7 +46,7 @@ def callbacks_in(arguments: dict[str, Any]) -> list[Any]:
     return tf.nest.flatten(callbacks) if callbacks else []
 
 
-def arrange(method: str, arguments: dict[str, Any]) -> None:
+def arrange(method: str, arguments: dict[str, Any]) -> AbstractPlace | None:
     """Prepares the feeds and callbacks among the arguments of a method of Keras' trainer.
 
     Feeds for evaluation and prediction are read from their start. In `fit` callbacks that watch
@@ -50,14 +55,17 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
     Args:
       method: "fit", "evaluate" or "predict".
       arguments: The method's arguments, by name; changed in place.
+
+    Returns:
+      The place in the data, for `during`, if a callback keeps it.
     """
     if method != "fit":
         if isinstance(arguments["x"], AbstractFeed):
             arguments["x"] = arguments["x"].from_start()
-        return
+        return None
     if isinstance(arguments["validation_data"], AbstractFeed):
         arguments["validation_data"] = arguments["validation_data"].from_start()
-    feed, callbacks = arguments["x"], arguments["callbacks"]
+    feed = arguments["x"]
     given_data = [arguments.get(name) for name in ("x", "y", "sample_weight")]
     given_data = [part for part in given_data if part is not None]
     given = callbacks_in(arguments)
@@ -65,29 +73,55 @@ def arrange(method: str, arguments: dict[str, Any]) -> None:
         if isinstance(callback, (InputMonitor, Telemetry)):
             data = feed if len(given_data) == 1 else tuple(given_data)
             callback.watch(data, feed if isinstance(feed, AbstractFeed) else None)
-        if isinstance(callback, Checkpoint):
-            callback.watch(feed, arguments["steps_per_epoch"], given)
-    if not isinstance(feed, AbstractFeed) or not feed.is_fresh:
-        return
-    # It comes first, so that the other callbacks see where the feed begins.
-    first = _FirstEpoch(feed, arguments["steps_per_epoch"])
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks.insert(0, first)
-    else:
-        arguments["callbacks"] = [first, *given]
+    place = _watched_place(feed, given)
+    # It comes last, so that it keeps and restores what the other callbacks have changed.
+    ordered = sorted(given, key=lambda callback: isinstance(callback, Checkpoint))
+    if isinstance(feed, AbstractFeed) and feed.is_fresh:
+        # It comes first, so that the other callbacks see where the feed begins.
+        ordered = [_FirstEpoch(feed, arguments["steps_per_epoch"]), *ordered]
+    if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
+        given[:] = ordered
+    elif ordered:
+        arguments["callbacks"] = ordered
+    return place
+
+
+def _watched_place(data: Any, callbacks: list[Any]) -> AbstractPlace | None:
+    """Returns the place in the data, which the `Checkpoint` among the callbacks is told of."""
+    keeping = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+    if not keeping:
+        return None
+    if len(keeping) > 1:
+        raise ValueError(
+            f"`fit` must be given one Checkpoint at most, but received {len(keeping)}: a training "
+            "goes on from one place. Keep more files with `keep=`, or weights for other uses with "
+            "`keras.callbacks.ModelCheckpoint`."
+        )
+    place = PipelinePlace(data) if isinstance(data, AbstractFeed) else ReplayedPlace()
+    keeping[0].watch(place, callbacks)
+    return place
 
 
 @contextlib.contextmanager
-def during(method: str, model: Any) -> Iterator[None]:
-    """Tells the hooks of iterators, within the context, which method of the model makes them."""
+def during(method: str, model: Any, place: AbstractPlace | None) -> Iterator[None]:
+    """Tells the hooks of iterators, within the context, which method of the model makes them.
+
+    Args:
+      method: "fit", "evaluate" or "predict".
+      model: The model.
+      place: What `arrange` returned.
+    """
     own = getattr(type(model), "make_predict_function", None)
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
-    token = _PREDICTING.set(predicts)
+    token, token_of_place = _PREDICTING.set(predicts), _PLACE.set(place)
     try:
         with trainer_knows_feeds():
             yield
     finally:
         _PREDICTING.reset(token)
+        _PLACE.reset(token_of_place)
+        if place is not None:  # the next `fit` is another training
+            model._initial_epoch = None
 
 
 @contextlib.contextmanager
@@ -168,12 +202,27 @@ class _Cuts:
 
 @hook(EpochIterator, "_enumerate_iterator")
 def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
-    """Tells Keras the number of batches of the epoch that begins, which may not be the first's."""
+    """Tells Keras the number of batches of the epoch that begins, which may not be the first's.
+
+    A training that goes on from a checkpoint gets what is left of its epoch.
+    """
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
-    steps = original(self)
+    place = _PLACE.get()
+    if place is None:
+        steps = original(self)
+    else:
+        steps = place.executions(original, self, lambda: _length_of_epoch(self))
     return _counted(self, feed, steps) if feed is not None and self._tfdp_counts else steps
+
+
+def _length_of_epoch(iterator: Any) -> int | None:
+    """Returns how many batches the next epoch of Keras' iterator takes; None: not known."""
+    left = iterator._num_batches
+    if left and iterator.steps_per_epoch and iterator._current_iterator is not None:
+        left -= iterator._steps_seen  # an iterator goes on where the epoch before has ended
+    return min((n for n in (iterator.steps_per_epoch, left) if n), default=None)
 
 
 def _counted(iterator: Any, feed: AbstractFeed, steps: Iterator[Any]) -> Iterator[Any]:
