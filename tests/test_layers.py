@@ -69,7 +69,6 @@ PRIVATE_ATTRIBUTES_IN = {
     "tfdp/keras_adapter/training/feeding.py": {
         "_current_iterator",
         "_distribute_strategy",
-        "_initial_epoch",
         "_steps_seen",
     },
     "tfdp/strategy/extended.py": {"_clone"},

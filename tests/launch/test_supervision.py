@@ -144,3 +144,21 @@ def test_what_a_rank_leaves_behind_is_ended(runs, wait_until_ended):
     launcher = started(runs, WITH_GRANDCHILDREN + "marked()")
     assert wait_until_ended(launcher, 60).returncode == 0
     runs.assert_nobody_is_left(within_seconds=0.1)
+
+
+STOPS = """
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+marked()
+open(f"ready-{rank}", "w").close()
+time.sleep(60)
+"""
+
+
+def test_sigusr1_is_passed_on_and_ranks_that_stop_are_not_started_again(runs, wait_until_ended):
+    launcher = started(runs, STOPS, "--max-restarts", 3)
+    launcher.send_signal(signal.SIGUSR1)
+    outcome = wait_until_ended(launcher, 30)
+    assert outcome.returncode == 75
+    assert "ranks 0, 1 of 2 stopped with exit code 75" in outcome.err
+    assert "attempts" not in outcome.err
+    runs.assert_nobody_is_left()

@@ -13,6 +13,7 @@ import keras
 
 from tfdp import machine
 from tfdp.checkpoint import archive, callback_states, folder, variables
+from tfdp.checkpoint.common_stop import CommonStop
 from tfdp.checkpoint.place import AbstractPlace
 from tfdp.checkpoint.writer import Writer
 from tfdp.collectives import random_states
@@ -37,6 +38,10 @@ class Checkpoint(keras.callbacks.Callback):
     from the beginning of the training, for their shuffling has no place that could be kept. They
     must come alike again: call `keras.utils.set_random_seed` first. Of data whose length Keras does
     not know before it has seen an epoch, the first epoch is kept at its end only.
+
+    SIGTERM or SIGUSR1 to any rank makes all ranks stop after the same step, keep a checkpoint and
+    end with exit code 75 (`os.EX_TEMPFAIL`); within an epoch's evaluation, after it. Signals for
+    which the program has handlers of its own are left to these.
 
     A checkpoint is one file, `step-00000120.checkpoint`, whole or not there. If the newest cannot
     be read, the one before is taken, and the log says why. In a cluster rank 0 writes and reads the
@@ -100,6 +105,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._place: AbstractPlace | None = None
         self._others: list[Any] = []
         self._writer = Writer(self.directory, keep)
+        self._stop: CommonStop | None = None
         self._restored: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     @property
@@ -135,6 +141,8 @@ class Checkpoint(keras.callbacks.Callback):
         self._check()
         processes = processes_of(self.model.distribute_strategy)
         self.place.begin()
+        self._stop = CommonStop(processes)
+        self._stop.open()
         path, manifest, arrays = self._read(processes)
         self._epoch = self._kept_at = 0
         self._restored = None
@@ -172,8 +180,11 @@ class Checkpoint(keras.callbacks.Callback):
         """Counts steps, and keeps a checkpoint within an epoch if one is due."""
         self.place.end_steps()
         # After an epoch's last step its results are still to come: see `on_epoch_end`.
-        if self._due_in_steps() and self.place.is_within_epoch:
-            self._keep()
+        if self.place.is_within_epoch:
+            asked = self._asked()
+            if asked or self._due_in_steps():
+                self._keep()
+            self._end_if(asked)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keeps a checkpoint between epochs if one is due, and at the training's end."""
@@ -181,16 +192,47 @@ class Checkpoint(keras.callbacks.Callback):
         self.place.end_epoch()
         in_epochs = self.every_epochs is not None and self._epoch % self.every_epochs == 0
         last = self._epoch == self.params["epochs"] or self.model.stop_training
-        if last or in_epochs or self._due_in_steps():
+        asked = self._asked()
+        if asked or last or in_epochs or self._due_in_steps():
             history = self.model.history
             # `History` comes after the callbacks that `fit` was given.
             self._keep({} if epoch in history.epoch else {epoch: dict(logs or {})})
+        self._end_if(asked)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits until the last checkpoint is written."""
         if self._restored is not None:  # no epoch was left
             self._restore_history()
         self._writer.wait()
+
+    def close(self) -> None:
+        """Ends what the beginning of training began; `fit` calls it, however it ends.
+
+        >>> import tempfile
+        >>> Checkpoint(tempfile.mkdtemp(), every_epochs=1).close()
+        """
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None
+            self.model._initial_epoch = None  # the next `fit` is another training
+
+    def _asked(self) -> str | None:
+        return None if self._stop is None else self._stop.here()
+
+    def _end_if(self, asked: str | None) -> None:
+        """Ends the process if a stop was asked for, when the checkpoint is written."""
+        if not asked:
+            return
+        self._writer.wait()
+        if processes_of(self.model.distribute_strategy).rank == 0:
+            logging.getLogger("tfdp").warning(
+                "The training stops after %d steps, since %s came; exit code %d. Start the same "
+                "command again to go on.",
+                self.place.steps,
+                asked,
+                os.EX_TEMPFAIL,
+            )
+        raise SystemExit(os.EX_TEMPFAIL)
 
     def _due_in_steps(self) -> bool:
         every = self.every_steps

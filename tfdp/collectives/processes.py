@@ -176,6 +176,18 @@ class Processes:
         """Returns every rank's post on `subject`, in the order of ranks."""
         return self.board.all_gather(subject, value, payload)
 
+    def post(self, key: str, value: object) -> None:
+        """Tells all ranks a value (JSON) under a key, without waiting."""
+        self.board.post(key, value)
+
+    def posted(self, key: str) -> dict[int, Post]:
+        """Returns what ranks told under a key so far, by rank."""
+        return self.board.posted(key)
+
+    def wait_for_posts(self, key: str) -> dict[int, Post]:
+        """Waits until all ranks have told a value under a key, and returns them by rank."""
+        return self.board.wait(key, range(self.world_size), key, keep=True)
+
     def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over processes, outside of graphs: see `eager`."""
         return eager.sums(self.board, values)

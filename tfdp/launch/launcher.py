@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import shlex
@@ -36,9 +37,9 @@ def run(options: RunOptions) -> int:
 
     Returns:
       0 if every rank ended with 0, in the last attempt. Else the exit code of the rank that failed
-      first; 128 + the signal if a signal killed that rank or the launcher; 124 where the limit
-      ended the run; 1 if a rank ended with 0 and made no strategy: it trained alone, or others
-      waited for it.
+      first; 75 if a signal stopped the training after a checkpoint; 128 + the signal if a signal
+      killed that rank or the launcher; 124 where the limit ended the run; 1 if a rank ended with 0
+      and made no strategy: it trained alone, or others waited for it.
 
     Raises:
       CommandError: There is no such command; nothing was started.
@@ -158,6 +159,8 @@ def _attempt(
         outcome = Supervisor(ranks, received, describe, absent, end, launcher).supervise()
         for stream in itertools.chain(*streams.values()):
             stream.finish()
+        stopped = tuple(rank.rank for rank in ranks if rank.stopped)
+        outcome = dataclasses.replace(outcome, stopped=stopped)
         failures = {rank.rank: describe(rank) for rank in ranks if rank.failed}
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)

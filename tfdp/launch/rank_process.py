@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from tfdp.launch import shim
 
+# The exit code of a training that a signal has stopped after a checkpoint.
+STOPPED = os.EX_TEMPFAIL
+
 MPI_LAUNCHER = -1  # stands for a rank where the process is `mpiexec`
 
 
@@ -54,8 +57,13 @@ class RankProcess:
 
     @property
     def failed(self) -> bool:
-        """Whether the command ended with another exit code than 0, or by a signal."""
-        return self.returncode not in (None, 0)
+        """Whether the command ended by a signal or with an exit code that tells of a failure."""
+        return self.returncode not in (None, 0, STOPPED)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the command ended before its end, to go on when it is started again."""
+        return self.returncode == STOPPED
 
     def send(self, number: int) -> None:
         """Signals the command's process group; SIGKILL reaches all its descendants."""

@@ -16,6 +16,8 @@ from tfdp.launch.verdict import SAME_TIME_SECONDS, Failure, Outcome
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PAUSING = (signal.SIGTSTP, signal.SIGCONT)
+# A training with a Checkpoint stops at it; what else it means is the program's own affair.
+STOPPING = (signal.SIGUSR1,)
 
 # The steps after a failure or the time limit: SIGTERM, and SIGKILL after the grace period.
 GRACE_SECONDS = 5.0
@@ -60,7 +62,7 @@ class ReceivedSignals:
         os.set_blocking(self._writer, False)
         if threading.current_thread() is threading.main_thread():
             self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-            for number in (*ENDING, *PAUSING):
+            for number in (*ENDING, *PAUSING, *STOPPING):
                 if signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, lambda number, frame: None)
         return self
@@ -88,7 +90,7 @@ class ReceivedSignals:
         while (left := deadline - time.monotonic()) > 0:
             select.select([self._reader], [], [], left)
             for number in self.take():
-                if number in (*ENDING, signal.SIGPIPE):
+                if number in (*ENDING, *STOPPING, signal.SIGPIPE):
                     return number
         return None
 
@@ -232,7 +234,7 @@ class Supervisor:
             if number == signal.SIGTSTP:
                 self._send(number)
                 os.kill(os.getpid(), signal.SIGSTOP)  # as SIGTSTP would have done
-            elif number == signal.SIGCONT:
+            elif number in (signal.SIGCONT, *STOPPING):
                 self._send(number)
             elif number == signal.SIGPIPE:  # nobody reads the output: end as any program does
                 self._signal = self._signal or number

@@ -14,7 +14,7 @@ from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.run_status import ranks_without_strategy
 from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.output import log_path
-from tfdp.launch.rank_process import MPI_LAUNCHER
+from tfdp.launch.rank_process import MPI_LAUNCHER, STOPPED
 from tfdp.launch.run_options import RunOptions
 
 TIMED_OUT = 124  # as of GNU's `timeout`
@@ -46,6 +46,7 @@ class Outcome:
       unfinished: The ranks that had not ended by then.
       absent: The ranks that ended with 0 while others waited for them to make their strategy.
       launcher_first: Whether MPI's launcher ended before the ranks, and none had failed by then.
+      stopped: The ranks that a signal has stopped after a checkpoint.
     """
 
     signal: int | None
@@ -54,6 +55,7 @@ class Outcome:
     unfinished: tuple[int, ...]
     absent: tuple[int, ...]
     launcher_first: bool = False
+    stopped: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +188,12 @@ def verdict(
         return TIMED_OUT, _timeout_message(options, outcome)
     if outcome.absent and outcome.signal is None:
         return 1, _absent_message(options, outcome)
+    if not failures and outcome.stopped:
+        return STOPPED, (
+            f"{ranks_in_words(outcome.stopped)} of {options.processes} stopped with exit code "
+            f"{STOPPED}, as a training with a Checkpoint does after a signal. Start the same "
+            "command again to go on."
+        )
     if not failures and outcome.signal is None:
         return _trained_alone(options, status_folder, configs)
     if not failures:

@@ -32,6 +32,7 @@ class OneProcess:
         self.error: str | None = None
         self.settings: dict[str, Callable[[], bool]] = {}
         self.counters: ProgressCounters | None = None
+        self._posts: dict[str, Post] = {}
 
     def resolver(self) -> None:
         """Returns None, for there is no cluster to describe."""
@@ -46,6 +47,18 @@ class OneProcess:
     def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
         """Returns the given value and payload as the only post."""
         return [Post(value, payload)]
+
+    def post(self, key: str, value: object) -> None:
+        """Keeps the value."""
+        self._posts[key] = Post(value)
+
+    def posted(self, key: str) -> dict[int, Post]:
+        """Returns what was posted here."""
+        return {0: self._posts[key]} if key in self._posts else {}
+
+    def wait_for_posts(self, key: str) -> dict[int, Post]:
+        """Returns what was posted here."""
+        return self.posted(key)
 
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Does nothing, for there are no other options to compare with."""

@@ -91,6 +91,15 @@ class ProcessGroup(Protocol):
     def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
         """Returns the `value` (JSON) and `payload` that each process passes, in rank order."""
 
+    def post(self, key: str, value: object) -> None:
+        """Tells all processes a `value` (JSON) under a key, without waiting, from any thread."""
+
+    def posted(self, key: str) -> dict[int, Post]:
+        """Returns what was told under a key so far, by rank."""
+
+    def wait_for_posts(self, key: str) -> dict[int, Post]:
+        """Waits until all processes have told a value under a key, and returns them by rank."""
+
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Waits for the `options` (JSON) of all processes, and compares them.
 

@@ -40,8 +40,8 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
     bound.apply_defaults()
     if name == "fit" and replicas_of(model.distribute_strategy) is not None:
         batch_and_rate.prepare(model, bound.arguments)
-    place = feeding.arrange(name, bound.arguments)
-    with feeding.explained(bound.arguments), feeding.during(name, model, place):
+    checkpoint = feeding.arrange(name, bound.arguments)
+    with feeding.explained(bound.arguments), feeding.during(name, model, checkpoint):
         return _run_arranged(name, original, model, bound)
 
 

@@ -46,7 +46,7 @@ def callbacks_in(arguments: dict[str, Any]) -> list[Any]:
     return tf.nest.flatten(callbacks) if callbacks else []
 
 
-def arrange(method: str, arguments: dict[str, Any]) -> AbstractPlace | None:
+def arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
     """Prepares the feeds and callbacks among the arguments of a method of Keras' trainer.
 
     Feeds for evaluation and prediction are read from their start. In `fit` callbacks that watch
@@ -57,7 +57,7 @@ def arrange(method: str, arguments: dict[str, Any]) -> AbstractPlace | None:
       arguments: The method's arguments, by name; changed in place.
 
     Returns:
-      The place in the data, for `during`, if a callback keeps it.
+      The callback that keeps checkpoints, for `during`, if there is one.
     """
     if method != "fit":
         if isinstance(arguments["x"], AbstractFeed):
@@ -73,7 +73,7 @@ def arrange(method: str, arguments: dict[str, Any]) -> AbstractPlace | None:
         if isinstance(callback, (InputMonitor, Telemetry)):
             data = feed if len(given_data) == 1 else tuple(given_data)
             callback.watch(data, feed if isinstance(feed, AbstractFeed) else None)
-    place = _watched_place(feed, given)
+    checkpoint = _checkpoint(feed, given)
     # It comes last, so that it keeps and restores what the other callbacks have changed.
     ordered = sorted(given, key=lambda callback: isinstance(callback, Checkpoint))
     if isinstance(feed, AbstractFeed) and feed.is_fresh:
@@ -83,11 +83,11 @@ def arrange(method: str, arguments: dict[str, Any]) -> AbstractPlace | None:
         given[:] = ordered
     elif ordered:
         arguments["callbacks"] = ordered
-    return place
+    return checkpoint
 
 
-def _watched_place(data: Any, callbacks: list[Any]) -> AbstractPlace | None:
-    """Returns the place in the data, which the `Checkpoint` among the callbacks is told of."""
+def _checkpoint(data: Any, callbacks: list[Any]) -> Checkpoint | None:
+    """Returns the Checkpoint among the callbacks, which is told of the data and the others."""
     keeping = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
     if not keeping:
         return None
@@ -99,29 +99,30 @@ def _watched_place(data: Any, callbacks: list[Any]) -> AbstractPlace | None:
         )
     place = PipelinePlace(data) if isinstance(data, AbstractFeed) else ReplayedPlace()
     keeping[0].watch(place, callbacks)
-    return place
+    return keeping[0]
 
 
 @contextlib.contextmanager
-def during(method: str, model: Any, place: AbstractPlace | None) -> Iterator[None]:
+def during(method: str, model: Any, checkpoint: Checkpoint | None) -> Iterator[None]:
     """Tells the hooks of iterators, within the context, which method of the model makes them.
 
     Args:
       method: "fit", "evaluate" or "predict".
       model: The model.
-      place: What `arrange` returned.
+      checkpoint: What `arrange` returned.
     """
     own = getattr(type(model), "make_predict_function", None)
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
-    token, token_of_place = _PREDICTING.set(predicts), _PLACE.set(place)
+    token = _PREDICTING.set(predicts)
+    token_of_place = _PLACE.set(None if checkpoint is None else checkpoint.place)
     try:
         with trainer_knows_feeds():
             yield
     finally:
         _PREDICTING.reset(token)
         _PLACE.reset(token_of_place)
-        if place is not None:  # the next `fit` is another training
-            model._initial_epoch = None
+        if checkpoint is not None:
+            checkpoint.close()
 
 
 @contextlib.contextmanager
