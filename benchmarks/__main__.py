@@ -12,6 +12,7 @@ from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.data.data_options import DataOptions
 from benchmarks.equivalence import add_equivalence
 from benchmarks.everything import add_all
+from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.optimizers import add_optimizers
 from benchmarks.telemetry import add_telemetry
@@ -47,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_convergence,
         _add_data,
         add_equivalence,
+        add_faults,
         add_fit,
         add_optimizers,
         add_telemetry,

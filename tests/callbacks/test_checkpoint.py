@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import harness
 import keras
@@ -17,9 +18,11 @@ from resumed_training import (
     EXAMPLES,
     STEPS,
     Stop,
+    StopAt,
     assert_same,
     build,
     pipeline,
+    stop,
     train,
 )
 
@@ -192,6 +195,19 @@ def test_executions_of_several_steps_are_kept_at_their_end(tmp_path):
     assert_same(train(tmp_path, steps_per_execution=4, every_steps=2), whole)
 
 
+def test_a_training_is_kept_by_the_clock(tmp_path, undisturbed):
+    def wait():
+        time.sleep(1.2)
+
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=STEPS + 3, others=[StopAt(STEPS + 1, wait)], every_seconds=1)
+    newest = folder.newest_first(tmp_path)[0]
+    assert int(newest.stem.removeprefix("step-")) > STEPS
+    with pytest.raises(ValueError, match="the callbacks there"):  # `StopAt` was one of them
+        train(tmp_path, every_seconds=1)
+    assert_same(train(tmp_path, others=[StopAt(-1, stop)], every_seconds=1), undisturbed)
+
+
 @pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
 def test_the_newest_checkpoints_stay(tmp_path):
     train(tmp_path, epochs=2, every_steps=2, keep=2)
@@ -200,34 +216,44 @@ def test_the_newest_checkpoints_stay(tmp_path):
     ]
 
 
-def begun(directory, make_optimizer):
-    """The callback of a model that is about to train."""
-    model = build(make_optimizer)
-    with model.distribute_strategy.scope():
-        model.optimizer.build(model.trainable_variables)
-    kept = tfdp.callbacks.Checkpoint(directory, every_epochs=1)
-    kept.watch(PipelinePlace(pipeline()), [])
-    keras.callbacks.CallbackList([kept], add_history=True, model=model, epochs=1)
-    model.history.on_train_begin()
-    return kept
+@pytest.fixture
+def begin():
+    """Makes the callbacks of models that begin to train."""
+    begun = []
+
+    def begin(directory, model):
+        with model.distribute_strategy.scope():
+            if model.built:
+                model.optimizer.build(model.trainable_variables)
+        kept = tfdp.callbacks.Checkpoint(directory, every_epochs=1)
+        kept.watch(PipelinePlace(pipeline()), [])
+        begun.append(kept)
+        keras.callbacks.CallbackList([kept], add_history=True, model=model, epochs=1)
+        model.history.on_train_begin()
+        kept.on_train_begin()
+        return kept
+
+    yield begin
+    for kept in begun:
+        kept.close()
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_the_difference(tmp_path):
-    kept = begun(tmp_path, lambda: keras.optimizers.SGD(0.1))
-    kept.on_train_begin()
+def test_a_checkpoint_of_another_model_is_refused_with_the_difference(tmp_path, begin):
+    kept = begin(tmp_path, build(lambda: keras.optimizers.SGD(0.1)))
     kept.on_epoch_end(0)
     kept.on_train_end()
     with pytest.raises(ValueError, match=r"the optimizer there: SGD; here: Adam.*another folder"):
-        begun(tmp_path, lambda: keras.optimizers.Adam(0.1)).on_train_begin()
+        begin(tmp_path, build(lambda: keras.optimizers.Adam(0.1)))
     with pytest.raises(ValueError, match=r"variables of the kind 'optimizer'"):
-        begun(tmp_path, lambda: keras.optimizers.SGD(0.1, momentum=0.9)).on_train_begin()
+        begin(tmp_path, build(lambda: keras.optimizers.SGD(0.1, momentum=0.9)))
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "One of `every_steps` and `every_epochs` must be given"),
-        ({"every_steps": 1, "every_epochs": 1}, "received every_steps=1 and every_epochs=1"),
+        ({}, "One of `every_steps`, `every_epochs` and `every_seconds` must be given"),
+        ({"every_steps": 1, "every_epochs": 1}, "received every_steps=1, every_epochs=1,"),
+        ({"every_seconds": 0.5}, "`every_seconds` must be a number of at least 1"),
         ({"every_steps": 0}, "`every_steps` must be a whole number of at least 1"),
         ({"every_epochs": 1.5}, "received 1.5"),
         ({"every_epochs": 1, "keep": True}, "`keep` must be"),
@@ -292,14 +318,12 @@ def test_two_checkpoints_are_refused(tmp_path):
         build().fit(pipeline(), callbacks=both, verbose=0)
 
 
-def test_a_model_that_its_first_step_builds_is_refused(tmp_path):
-    kept = begun(tmp_path, lambda: keras.optimizers.SGD(0.1))
-    with kept.model.distribute_strategy.scope():
+def test_a_model_that_its_first_step_builds_is_refused(tmp_path, begin):
+    with tfdp.DataParallelStrategy(["CPU:0"]).scope():
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    kept.set_model(model)
     with pytest.raises(ValueError, match=r"Build it before: give it a `keras.Input`"):
-        kept.on_train_begin()
+        begin(tmp_path, model)
 
 
 def test_a_model_outside_of_a_strategy_is_refused(tmp_path):

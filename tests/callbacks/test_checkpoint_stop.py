@@ -13,7 +13,7 @@ import tiers
 from resumed_training import EPOCHS, STEPS, Stop, assert_same, train
 
 from tfdp.checkpoint import folder
-from tfdp.checkpoint.common_stop import SIGNALS
+from tfdp.checkpoint.agreed_points import SIGNALS
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from typing import Any
 import keras
 
 from tfdp import machine
-from tfdp.checkpoint import archive, callback_states, folder, variables
-from tfdp.checkpoint.common_stop import CommonStop
+from tfdp.checkpoint import callback_states, checks, folder, variables
+from tfdp.checkpoint.agreed_points import INTERVAL, AgreedPoints
 from tfdp.checkpoint.place import AbstractPlace
 from tfdp.checkpoint.writer import Writer
 from tfdp.collectives import random_states
@@ -55,7 +55,9 @@ class Checkpoint(keras.callbacks.Callback):
       directory: The folder of this training's checkpoints. The first one makes it.
       every_steps: Keep a checkpoint after so many steps, counted over all epochs; with
         `steps_per_execution` after the execution that reaches them.
-      every_epochs: Keep one after so many epochs. One of the two must be given.
+      every_epochs: Keep one after so many epochs.
+      every_seconds: Keep one after so many seconds, by rank 0's clock, at the end of a step. One of
+        the three must be given.
       keep: How many checkpoints stay; the oldest go.
 
     Raises:
@@ -82,30 +84,39 @@ class Checkpoint(keras.callbacks.Callback):
         directory: str | os.PathLike[str],
         every_steps: int | None = None,
         every_epochs: int | None = None,
+        every_seconds: float | None = None,
         keep: int = 3,
     ) -> None:
         super().__init__()
-        if (every_steps is None) == (every_epochs is None):
+        given = {
+            "every_steps": every_steps,
+            "every_epochs": every_epochs,
+            "every_seconds": every_seconds,
+        }
+        if sum(value is not None for value in given.values()) != 1:
+            received = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(
-                "One of `every_steps` and `every_epochs` must be given; received "
-                f"every_steps={every_steps!r} and every_epochs={every_epochs!r}. Use "
-                "every_epochs=1, or every_steps=1000."
+                "One of `every_steps`, `every_epochs` and `every_seconds` must be given; received "
+                f"{received}. Use every_epochs=1, every_steps=1000, or every_seconds=600."
             )
-        given = {"every_steps": every_steps, "every_epochs": every_epochs, "keep": keep}
-        for name, value in given.items():
-            if value is not None and (type(value) is not int or value < 1):
+        for name, value in {**given, "keep": keep}.items():
+            kinds = (int, float) if name == "every_seconds" else (int,)
+            if value is not None and (type(value) not in kinds or not value >= 1):
+                what = "number" if name == "every_seconds" else "whole number"
                 raise ValueError(
-                    f"`{name}` must be a whole number of at least 1, but received {value!r}. "
+                    f"`{name}` must be a {what} of at least 1, but received {value!r}. "
                     f"Use {name}=3."
                 )
         if not os.fspath(directory):
             raise ValueError("`directory` must name a folder; received ''. Use 'checkpoints'.")
         self.directory = pathlib.Path(directory)
-        self.every_steps, self.every_epochs, self.keep = every_steps, every_epochs, keep
+        self.every_steps, self.every_epochs = every_steps, every_epochs
+        self.every_seconds, self.keep = every_seconds, keep
         self._place: AbstractPlace | None = None
         self._others: list[Any] = []
         self._writer = Writer(self.directory, keep)
-        self._stop: CommonStop | None = None
+        self._points: AgreedPoints | None = None
+        self._ends = False
         self._restored: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     @property
@@ -138,17 +149,17 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Goes on from the newest checkpoint, if there is one."""
-        self._check()
+        checks.check_model(self.model)
         processes = processes_of(self.model.distribute_strategy)
         self.place.begin()
-        self._stop = CommonStop(processes)
-        self._stop.open()
-        path, manifest, arrays = self._read(processes)
+        self._points = AgreedPoints(processes, self.every_seconds)
+        self._points.open()
+        path, manifest, arrays = folder.newest_good_of_first(self.directory, processes)
         self._epoch = self._kept_at = 0
         self._restored = None
         if path is None:
             return
-        self._check_fits(path, manifest, arrays)
+        checks.check_same_training(self.model, self._others, path, manifest, arrays)
         logger = logging.getLogger("tfdp")
         log = logger.warning if processes.rank == 0 else logger.debug
         self.place.restore(manifest["place"], manifest["random"], log)
@@ -184,7 +195,7 @@ class Checkpoint(keras.callbacks.Callback):
             asked = self._asked()
             if asked or self._due_in_steps():
                 self._keep()
-            self._end_if(asked)
+            self._stop_if(asked)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keeps a checkpoint between epochs if one is due, and at the training's end."""
@@ -197,7 +208,7 @@ class Checkpoint(keras.callbacks.Callback):
             history = self.model.history
             # `History` comes after the callbacks that `fit` was given.
             self._keep({} if epoch in history.epoch else {epoch: dict(logs or {})})
-        self._end_if(asked)
+        self._stop_if(asked)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits until the last checkpoint is written."""
@@ -211,17 +222,18 @@ class Checkpoint(keras.callbacks.Callback):
         >>> import tempfile
         >>> Checkpoint(tempfile.mkdtemp(), every_epochs=1).close()
         """
-        if self._stop is not None:
-            self._stop.close()
-            self._stop = None
+        if self._points is not None:
+            self._points.close(self._ends)
+            self._points = None
             self.model._initial_epoch = None  # the next `fit` is another training
 
-    def _asked(self) -> str | None:
-        return None if self._stop is None else self._stop.here()
+    def _asked(self) -> dict[int, str]:
+        return {} if self._points is None else self._points.here()
 
-    def _end_if(self, asked: str | None) -> None:
-        """Ends the process if a stop was asked for, when the checkpoint is written."""
-        if not asked:
+    def _stop_if(self, asked: dict[int, str]) -> None:
+        """Ends the process if a signal came, when the checkpoint is written."""
+        signals = {rank: what for rank, what in asked.items() if what != INTERVAL}
+        if not signals:
             return
         self._writer.wait()
         if processes_of(self.model.distribute_strategy).rank == 0:
@@ -229,9 +241,10 @@ class Checkpoint(keras.callbacks.Callback):
                 "The training stops after %d steps, since %s came; exit code %d. Start the same "
                 "command again to go on.",
                 self.place.steps,
-                asked,
+                " and ".join(f"{name} to rank {rank}" for rank, name in signals.items()),
                 os.EX_TEMPFAIL,
             )
+        self._ends = True
         raise SystemExit(os.EX_TEMPFAIL)
 
     def _due_in_steps(self) -> bool:
@@ -242,7 +255,7 @@ class Checkpoint(keras.callbacks.Callback):
         """Keeps a checkpoint, on all ranks; with results of epochs that `History` has not yet."""
         strategy = self.model.distribute_strategy
         replicas, processes = replicas_of(strategy), processes_of(strategy)
-        assert replicas is not None  # `_check` refuses the others
+        assert replicas is not None  # `check_model` refuses the others
         self._kept_at = self.place.steps
         arrays = variables.arrays(self.model)
         if processes.world_size > 1:
@@ -282,61 +295,10 @@ class Checkpoint(keras.callbacks.Callback):
         replicas = replicas_of(self.model.distribute_strategy)
         processes = processes_of(self.model.distribute_strategy)
         first = processes.rank * processes.local_size
-        assert replicas is not None  # `_check` refuses the others
+        assert replicas is not None  # `check_model` refuses the others
         variables.assign(self.model, arrays, metrics, first, replicas.num_replicas)
         if not metrics:
             callback_states.set_(self._others, manifest["callback_states"], arrays)
-
-    def _read(self, processes: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """Returns what rank 0 finds in the folder; on the other ranks what rank 0 sends."""
-        if processes.rank != 0:
-            post = processes.from_first("the checkpoint to go on from")
-            if not post.value:
-                return None, {}, {}
-            return pathlib.Path(post.value), *archive.read(post.payload)
-        path, manifest, arrays, passed_over = folder.newest_good(self.directory)
-        for text in passed_over:
-            logging.getLogger("tfdp").warning("A checkpoint was passed over: %s.", text)
-        if processes.world_size > 1:
-            content = b"" if path is None else path.read_bytes()
-            processes.from_first("the checkpoint to go on from", str(path or ""), content)
-        return path, manifest, arrays
-
-    def _check(self) -> None:
-        strategy = self.model.distribute_strategy
-        if replicas_of(strategy) is None:
-            raise ValueError(
-                "Checkpoint needs a model of a DataParallelStrategy, but "
-                f"{self.model.name!r} was made outside of one. Make and compile the model within "
-                "`with tfdp.DataParallelStrategy().scope():`; it may have one replica."
-            )
-        said_by = processes_of(strategy).said_by
-        optimizer = self.model.optimizer
-        if not self.model.built or not getattr(optimizer, "built", True):
-            raise ValueError(
-                f"{said_by}Checkpoint needs a model that is built when training begins, but "
-                f"{self.model.name!r} is built by its first step. Build it before: give it a "
-                "`keras.Input`, or call it and `optimizer.build(model.trainable_variables)`."
-            )
-
-    def _check_fits(self, path: Any, manifest: dict[str, Any], arrays: dict[str, Any]) -> None:
-        different = None
-        pairs = {
-            "the optimizer": (manifest["optimizer"], type(self.model.optimizer).__name__),
-            "the callbacks": (manifest["callbacks"], callback_states.kinds(self._others)),
-        }
-        for what, (there, here) in pairs.items():
-            if there != here:
-                different = f"{what} there: {there}; here: {here}"
-        own = {name: a for name, a in arrays.items() if not name.startswith("callback-")}
-        different = different or variables.difference(self.model, own)
-        if different is not None:
-            said_by = processes_of(self.model.distribute_strategy).said_by
-            raise ValueError(
-                f"{said_by}A checkpoint must be of the same training, but {str(path)!r} is of "
-                f"another: {different}. Give Checkpoint another folder, or delete "
-                f"{str(self.directory)!r} to begin anew."
-            )
 
 
 def _number(value: Any) -> int | float:

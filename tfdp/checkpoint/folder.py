@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import re
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfdp.checkpoint import archive
+from tfdp.replicas import ProcessGroup
 
 _NAME = re.compile(r"step-(\d+)\.checkpoint")
 
@@ -57,3 +59,28 @@ def newest_good(
         except (archive.DamagedCheckpointError, OSError) as error:
             passed_over.append(f"{path.name}: {error}")
     return None, {}, {}, passed_over
+
+
+def newest_good_of_first(
+    folder: pathlib.Path, processes: ProcessGroup
+) -> tuple[pathlib.Path | None, dict[str, Any], dict[str, np.ndarray]]:
+    """Returns what rank 0 finds in its folder, on all ranks; the log of rank 0 says what is wrong.
+
+    All ranks must call it.
+
+    Returns:
+      As `newest_good`.
+    """
+    subject = "the checkpoint to go on from"
+    if processes.rank != 0:
+        post = processes.from_first(subject)
+        if not post.value:
+            return None, {}, {}
+        return pathlib.Path(post.value), *archive.read(post.payload)
+    path, manifest, arrays, passed_over = newest_good(folder)
+    for text in passed_over:
+        logging.getLogger("tfdp").warning("A checkpoint was passed over: %s.", text)
+    if processes.world_size > 1:
+        content = b"" if path is None else path.read_bytes()
+        processes.from_first(subject, str(path or ""), content)
+    return path, manifest, arrays

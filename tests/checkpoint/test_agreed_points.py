@@ -1,4 +1,4 @@
-"""The agreement on where to stop: at one point on all ranks, whoever hears of it and when."""
+"""The agreement of ranks: on one point, whoever is asked and when, and again after that."""
 
 import random
 import threading
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdp.checkpoint.common_stop import CommonStop
+from tfdp.checkpoint.agreed_points import INTERVAL, AgreedPoints
 from tfdp.cluster.board import Post
 from tfdp.errors import RankLostError
 
@@ -44,55 +44,72 @@ class Rank:
             return dict(self.ranks.posts[key])
 
 
-def run(count, points, hears, seed):
-    """Lets ranks go through points in step, as collectives hold them; returns where each stopped.
+def run(count, points, asked, seed):
+    """Lets ranks go through points in step, as collectives hold them.
 
     A rank cannot end an execution before the others have begun it.
+
+    Returns:
+      For each rank what it was told at which points.
     """
     ranks, meeting = Ranks(count), threading.Barrier(count)
-    stops = [CommonStop(Rank(ranks, rank)) for rank in range(count)]
-    for stop in stops:
-        stop._key = "the stop"  # one process has a number for each
-    ended = {}
+    agreed = [AgreedPoints(Rank(ranks, rank)) for rank in range(count)]
+    for each in agreed:
+        each._training = 0  # one process has a number for each
+    told = [{} for _ in range(count)]
 
     def train(rank):
         draws = random.Random(seed * count + rank)
         for point in range(points):
             meeting.wait(20)
-            if (rank, point) in hears:
-                stops[rank]._hear(15)
+            if (rank, point) in asked:
+                agreed[rank].ask(f"{rank} at {point}")
             time.sleep(draws.random() * 0.002)
-            if stops[rank].here() is not None:
-                ended[rank] = point
-                return
+            if here := agreed[rank].here():
+                told[rank][point] = here
 
     threads = [threading.Thread(target=train, args=(rank,)) for rank in range(count)]
-    for stop in stops:
-        stop.open()
+    for each in agreed:
+        each.open()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    for stop in stops:
-        stop.close()
-    return ended
+    for each in agreed:
+        each.close()
+    return told
 
 
 @settings(max_examples=15, deadline=None)
 @given(
     count=st.integers(1, 4),
-    hears=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=3),
+    asked=st.sets(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 2, 3, 150])), max_size=3),
     seed=st.integers(0, 99),
 )
-def test_all_ranks_stop_at_one_point(count, hears, seed):
-    hears = {(rank, point) for rank, point in hears if rank < count}
-    ended = run(count, 200, hears, seed)
-    if hears:
-        assert ended.keys() == set(range(count))
-        assert len(set(ended.values())) == 1
-        assert ended[0] >= min(point for _, point in hears)
-    else:
-        assert ended == {}
+def test_all_ranks_agree_on_one_point_for_each_thing_asked_for(count, asked, seed):
+    asked = {(rank, point) for rank, point in asked if rank < count}
+    told = run(count, 400, asked, seed)
+    assert all(each == told[0] for each in told)
+    said = [text for here in told[0].values() for text in here.values()]
+    for rank in {rank for rank, _ in asked}:
+        # What one rank is asked for twice before it is told is the last thing.
+        last = max(point for r, point in asked if r == rank)
+        assert f"{rank} at {last}" in said
+    for point, here in told[0].items():
+        assert all(int(text.split()[-1]) <= point for text in here.values())
+
+
+def test_rank_0_asks_when_the_interval_is_over():
+    points = AgreedPoints(Rank(Ranks(1), 0), every_seconds=0.3)
+    points.open()
+    began, times = time.monotonic(), []
+    while len(times) < 2 and time.monotonic() < began + 20:
+        if points.here() == {0: INTERVAL}:
+            times.append(time.monotonic() - began)
+        time.sleep(0.01)
+    points.close()
+    assert times[0] >= 0.3
+    assert times[1] - times[0] >= 0.3
 
 
 def test_a_lost_rank_ends_the_wait():
@@ -103,20 +120,18 @@ def test_a_lost_rank_ends_the_wait():
         def wait_for_posts(self, key):
             raise RankLostError("Rank 0: lost rank 1")
 
-    stop = CommonStop(Lost(Ranks(2), 0))
-    stop.open()
-    stop._hear(15)
+    points = AgreedPoints(Lost(Ranks(2), 0))
+    points.ask("SIGTERM")
     with pytest.raises(RankLostError):
-        stop.here()
-    stop.close()
+        points.here()
 
 
 def test_points_that_lie_far_apart_are_said_once(caplog, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    stop = CommonStop(Rank(Ranks(1), 0))
+    points = AgreedPoints(Rank(Ranks(1), 0))
     for seconds in (100.0, 1.0, 31.0, 90.0):  # the first one has traced
         now[0] += seconds
-        stop.here()
+        points.here()
     assert caplog.text.count("A training can stop between two executions") == 1
     assert "Here 31 s lay between" in caplog.text

@@ -1,0 +1,166 @@
+"""The training that `benchmarks faults` disturbs: each rank inflicts on itself what it is told.
+
+A fault comes at a phase, which the rank itself knows best: the start of the process, the trace of
+the first step, a step, the write of a checkpoint, the evaluation, the end. Faults come one after
+the other; a file in the run's folder tells all ranks and attempts which have come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import resource
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+PHASES = ("start", "trace", "step", "save", "evaluate", "end")
+KINDS = (
+    "kill",
+    "stop",
+    "terminate",
+    "usr1",
+    "terminate the launcher",
+    "kill the launcher",
+    "full disk",
+    "corrupt",
+)
+
+EPOCHS, EXAMPLES, BATCH = 3, 94, 12
+STEPS = 8  # of an epoch; the last one is short
+_SMALL_FILE_BYTES = 1 << 14  # less than a checkpoint, more than the notes of a run
+
+
+class Injector:
+    """Notes the phases of a rank, and inflicts the faults that are due.
+
+    Args:
+      folder: The run's folder.
+      rank: The rank.
+      faults: The faults in their order; `phase`, `rank`, `skip` (how many times the phase comes
+        before), `delay` (seconds) and `kind`.
+    """
+
+    def __init__(self, folder: pathlib.Path, rank: int, faults: list[dict[str, Any]]) -> None:
+        self._folder, self._rank, self._faults = folder, rank, faults
+        self._seen: dict[int, int] = {}  # how often each fault's phase has come since it was due
+
+    def phase(self, name: str) -> None:
+        """Notes that a phase comes; the next fault follows if it is due here."""
+        number = len(list(self._folder.glob("fault-*")))
+        if number >= len(self._faults):
+            return
+        fault = self._faults[number]
+        if (fault["phase"], fault["rank"]) != (name, self._rank):
+            return
+        seen = self._seen[number] = self._seen.get(number, 0) + 1
+        if seen == fault["skip"] + 1:
+            threading.Timer(fault["delay"], self._inflict, [number, fault["kind"]]).start()
+
+    def note(self, what: str) -> None:
+        """Writes a line with the time, which all processes of a host share."""
+        with open(self._folder / "events", "a") as file:
+            file.write(json.dumps([time.monotonic(), self._rank, what]) + "\n")
+
+    def _inflict(self, number: int, kind: str) -> None:
+        (self._folder / f"fault-{number}").write_text(str(time.monotonic()))
+        launcher = int((self._folder / "launcher").read_text())
+        if kind == "full disk":  # for this process, until it ends
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_SMALL_FILE_BYTES, most))
+            return
+        if kind == "corrupt":
+            for path in sorted((self._folder / "kept").glob("*.checkpoint"))[-1:]:
+                content = bytearray(path.read_bytes())
+                content[len(content) // 2] ^= 1
+                path.write_bytes(content)
+        target = launcher if kind.endswith("launcher") else os.getpid()
+        numbers = {
+            "stop": signal.SIGSTOP,
+            "terminate": signal.SIGTERM,
+            "usr1": signal.SIGUSR1,
+            "terminate the launcher": signal.SIGTERM,
+        }
+        os.kill(target, numbers.get(kind, signal.SIGKILL))
+
+
+def main(arguments: list[str]) -> None:
+    """Trains, and writes the SHA-256 of all variables to `digest-RANK`.
+
+    Args:
+      arguments: The run's folder, with `faults.json` in it.
+    """
+    folder = pathlib.Path(arguments[0])
+    rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    injector = Injector(folder, rank, json.loads((folder / "faults.json").read_text()))
+    injector.phase("start")
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdp
+    from tfdp.checkpoint import archive
+
+    write = archive.write
+
+    def noted_write(*arguments: Any) -> None:
+        injector.phase("save")
+        write(*arguments)
+
+    archive.write = noted_write  # type: ignore[assignment]
+
+    class Phases(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            injector.phase("trace")
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            injector.phase("step")
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            injector.note("step")
+
+        def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+            injector.phase("evaluate")
+
+    keras.utils.set_random_seed(3)
+    strategy = tfdp.DataParallelStrategy(timeout_seconds=60, startup_timeout_seconds=60)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input([20]),
+                keras.layers.Dense(64, activation="relu"),
+                keras.layers.Dropout(0.3),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(1),
+            ]
+        )
+        adam = keras.optimizers.Adam(0.01, global_clipnorm=1.0, gradient_accumulation_steps=3)
+        model.compile(adam, "mse", metrics=["mae"])
+    random = np.random.default_rng(7)
+    x = random.normal(size=[EXAMPLES, 20]).astype("float32")
+    y = np.tanh(x[:, :1] - x[:, 1:2] * x[:, 2:3])
+    kept = tfdp.callbacks.Checkpoint(folder / "kept", every_steps=3)
+    slower = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.1)
+    history = model.fit(
+        tfdp.data.pipeline((x, y), BATCH, seed=7),
+        epochs=EPOCHS,
+        validation_data=(x[:24], y[:24]),
+        callbacks=[Phases(), slower, kept],
+        verbose=0,
+    )
+    injector.phase("end")
+    time.sleep(0.1)  # for a fault with a delay
+    values = [np.array(tf.convert_to_tensor(v)) for v in (*model.variables, *adam.variables)]
+    assert int(adam.iterations) == EPOCHS * STEPS // 3, "a step was made twice or left out"
+    told = repr([sorted(history.history.items()), history.epoch]).encode()
+    digest = hashlib.sha256(b"".join([*(v.tobytes() for v in values), told])).hexdigest()
+    (folder / f"digest-{rank}").write_text(digest)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

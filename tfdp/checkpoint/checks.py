@@ -1,0 +1,63 @@
+"""The checks of a model that goes on from a checkpoint, or is to be kept in one."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdp.checkpoint import callback_states, variables
+from tfdp.replicas import processes_of, replicas_of
+
+
+def check_model(model: Any) -> None:
+    """Checks that all that a model holds can be kept.
+
+    Raises:
+      ValueError: It was made outside of a strategy, or is not built.
+    """
+    strategy = model.distribute_strategy
+    if replicas_of(strategy) is None:
+        raise ValueError(
+            "Checkpoint needs a model of a DataParallelStrategy, but "
+            f"{model.name!r} was made outside of one. Make and compile the model within "
+            "`with tfdp.DataParallelStrategy().scope():`; it may have one replica."
+        )
+    if not model.built or not getattr(model.optimizer, "built", True):
+        raise ValueError(
+            f"{processes_of(strategy).said_by}Checkpoint needs a model that is built when training "
+            f"begins, but {model.name!r} is built by its first step. Build it before: give it a "
+            "`keras.Input`, or call it and `optimizer.build(model.trainable_variables)`."
+        )
+
+
+def check_same_training(
+    model: Any,
+    callbacks: Sequence[Any],
+    path: pathlib.Path,
+    manifest: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> None:
+    """Checks that a checkpoint is of a model, an optimizer and callbacks like these.
+
+    Raises:
+      ValueError: It is of others; names the first difference.
+    """
+    different = None
+    pairs = {
+        "the optimizer": (manifest["optimizer"], type(model.optimizer).__name__),
+        "the callbacks": (manifest["callbacks"], callback_states.kinds(callbacks)),
+    }
+    for what, (there, here) in pairs.items():
+        if there != here:
+            different = f"{what} there: {there}; here: {here}"
+    own = {name: array for name, array in arrays.items() if not name.startswith("callback-")}
+    different = different or variables.difference(model, own)
+    if different is not None:
+        raise ValueError(
+            f"{processes_of(model.distribute_strategy).said_by}A checkpoint must be of the same "
+            f"training, but {str(path)!r} is of another: {different}. Give Checkpoint another "
+            f"folder, or delete {str(path.parent)!r} to begin anew."
+        )
