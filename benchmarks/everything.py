@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = {
     "data-arrays": "python -m benchmarks data --sources arrays --rounds 7",
     "data-records": "python -m benchmarks data --sources records --rounds 7",
     "data-images": "python -m benchmarks data --sources images --image-files 10000 --rounds 7",
+    "faults": "python -m benchmarks faults",
     "fit": "python -m benchmarks fit --rounds 3 --steps 10",
     "fit-processes": "python -m benchmarks fit --processes 2 --one-device",
     **{

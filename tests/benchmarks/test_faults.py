@@ -1,0 +1,70 @@
+"""Runs under faults: what is drawn, what is told of it, and one real run under a new draw."""
+
+import collections
+import itertools
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import faults
+from benchmarks.faults_training import KINDS, PHASES
+
+
+@given(seed=st.integers(0, 10**6), runs=st.integers(1, 30), each=st.integers(1, 6))
+def test_every_fault_can_come(seed, runs, each):
+    drawn = faults.drawn(seed, runs, each, [2, 3])
+    assert drawn == faults.drawn(seed, runs, each, [2, 3])
+    assert [len(run) for run in drawn] == [each] * runs
+    kinds = collections.Counter(fault["kind"] for run in drawn for fault in run)
+    assert max(kinds.values()) - min(kinds[kind] for kind in KINDS) <= 1
+    for number, run in enumerate(drawn):
+        assert all(fault["rank"] < [2, 3][number % 2] for fault in run)
+        assert all(fault["phase"] != "end" for fault in run[:-1])
+        for before, fault in itertools.pairwise(run):
+            if before["kind"] == "full disk":
+                assert fault["phase"] in ("step", "evaluate", "end")
+        assert all(f["rank"] == 0 for f in run if f["phase"] == "save" or f["kind"] == "full disk")
+
+
+def test_a_draw_of_the_default_size_hits_each_phase_five_times():
+    for seed in range(20):
+        drawn = faults.drawn(seed, 20, 5, [2, 3])
+        phases = collections.Counter(fault["phase"] for run in drawn for fault in run)
+        assert min(phases[phase] for phase in PHASES) >= 5
+
+
+def test_the_time_to_the_next_step_is_told_unless_another_fault_came_before(tmp_path):
+    kinds = ["kill", "kill", "full disk", "usr1"]
+    for number, when in enumerate([10.0, 12.0, 30.0, 40.0]):
+        (tmp_path / f"fault-{number}").write_text(str(when))
+    steps = [9.9, 10.1, 20.5, 20.6, 41.0, 47.0]  # 10.1 and 41.0 were on their way
+    told = faults._with_recoveries(tmp_path, [{"kind": kind} for kind in kinds], steps)
+    assert [took for _, took in told] == [None, 8.5, None, 7.0]
+
+
+def test_the_processes_of_a_run_are_found_until_they_end():
+    name = f"a run {random.random()}"
+    child = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={faults._RUN: name}
+    )
+    try:
+        assert faults._processes_of(name) == [child.pid]
+    finally:
+        child.communicate(b"\n")
+    assert faults._left(name) == 0
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(900)
+@pytest.mark.exhaustive("test_every_fault_can_come")
+def test_a_run_under_another_draw_each_time_ends_with_the_same_bits(capsys):
+    options = faults.FaultsOptions(runs=1, faults=4, processes=(2,))
+    assert faults.run(options) == 0, capsys.readouterr().out  # it begins with the seed
+    said = capsys.readouterr().out
+    assert "the same bits" in said
+    assert json.loads(said.split()[1]) >= 0
