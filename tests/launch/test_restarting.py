@@ -54,6 +54,26 @@ def test_the_last_failure_s_code_is_the_run_s_when_no_restart_is_left(runs):
     assert "restarts left after that: 0." in run.err
 
 
+DIES_AT = """
+from tfdp.cluster.run_status import StepMark
+mark = StepMark()
+attempt = int(os.environ["TFDP_RESTART_COUNT"])
+for step in range(1, [7, 9, 9][attempt] + 1):
+    if rank == 1:
+        mark.write(step)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)  # after which nothing can be told
+time.sleep(60)
+"""
+
+
+def test_two_deaths_at_one_step_are_said_to_be_no_accident(runs):
+    run = runs.run("-n", 2, "--max-restarts", 2, runs.script(DIES_AT))
+    assert run.returncode == 137
+    assert run.err.count("failed at step 9, too, which is no accident") == 1
+    assert "failed at step 7" not in run.err
+
+
 @pytest.mark.parametrize(
     ("script", "words", "code"),
     [

@@ -16,6 +16,7 @@ from tfdp.checkpoint import callback_states, checks, folder, variables
 from tfdp.checkpoint.agreed_points import INTERVAL, AgreedPoints
 from tfdp.checkpoint.place import AbstractPlace
 from tfdp.checkpoint.writer import Writer
+from tfdp.cluster import run_status
 from tfdp.collectives import random_states
 from tfdp.replicas import processes_of, replicas_of
 
@@ -116,6 +117,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._others: list[Any] = []
         self._writer = Writer(self.directory, keep)
         self._points: AgreedPoints | None = None
+        self._mark = run_status.StepMark()
         self._ends = False
         self._restored: tuple[dict[str, Any], dict[str, Any]] | None = None
 
@@ -186,6 +188,10 @@ class Checkpoint(keras.callbacks.Callback):
                 self._assign(manifest, arrays, metrics=False)
                 self._assign(manifest, arrays, metrics=True)
             self._restore_history()
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tells `tfdp run` which step begins."""
+        self._mark.write(self.place.steps + 1)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and keeps a checkpoint within an epoch if one is due."""

@@ -1,20 +1,24 @@
-"""The files by which a strategy tells `tfdp run` that it was made.
+"""The files by which a rank tells `tfdp run` that its strategy was made, and how far it came.
 
 `tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`, and each
 rank's strategy leaves empty files there. A rank that leaves no file has trained alone, or the
-others wait for it in vain. The launcher then says so.
+others wait for it in vain. The launcher then says so. A training that goes on from checkpoints
+keeps the number of its step in a file, which outlives a kill.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import pathlib
+import struct
 from collections.abc import Mapping
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
-_BEGUN, _MADE = "begun", "made"
+_BEGUN, _MADE, _STEP = "begun", "made", "step"
+_STEP_FORMAT = struct.Struct("=q")
 
 
 def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
@@ -51,16 +55,59 @@ def ranks_that_wait(folder: str, world_size: int) -> list[int]:
     return [rank for rank in without if _mark(folder, rank, _BEGUN).exists()]
 
 
+class StepMark:
+    """The number of the step that this rank has begun, for the launcher to read after its end.
+
+    Does nothing outside `tfdp run`. A write costs less than a microsecond.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 1}}'
+    >>> StepMark({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task}).write(12)
+    >>> last_step(folder.name, world_size=2), last_step(folder.name, world_size=1)
+    (12, None)
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._memory: mmap.mmap | None = None
+        path = _own_mark(environ, _STEP)
+        if path is not None:
+            with contextlib.suppress(OSError), open(path, "w+b") as file:
+                file.write(_STEP_FORMAT.pack(0))
+                file.flush()
+                self._memory = mmap.mmap(file.fileno(), _STEP_FORMAT.size)
+
+    def write(self, step: int) -> None:
+        """Says that a step begins; the first is 1."""
+        if self._memory is not None:
+            _STEP_FORMAT.pack_into(self._memory, 0, step)
+
+
+def last_step(folder: str, world_size: int) -> int | None:
+    """Returns the last step that a rank has begun; None if none has told."""
+    steps: list[int] = []
+    for rank in range(world_size):
+        with contextlib.suppress(OSError, struct.error):
+            steps += _STEP_FORMAT.unpack(_mark(folder, rank, _STEP).read_bytes())
+    return max(steps, default=0) or None
+
+
 def _leave_word(environ: Mapping[str, str], word: str) -> None:
+    path = _own_mark(environ, word)
+    if path is not None:
+        with contextlib.suppress(OSError):  # the launcher is gone
+            path.touch()
+
+
+def _own_mark(environ: Mapping[str, str], word: str) -> pathlib.Path | None:
     folder = environ.get(STATUS_VARIABLE)
     if not folder:
-        return
+        return None
     try:
         rank = int(json.loads(environ.get("TF_CONFIG", ""))["task"]["index"])
     except (KeyError, TypeError, ValueError):
-        return  # a script that changed TF_CONFIG is no rank of this run
-    with contextlib.suppress(OSError):  # the launcher is gone
-        _mark(folder, rank, word).touch()
+        return None  # a script that changed TF_CONFIG is no rank of this run
+    return _mark(folder, rank, word)
 
 
 def _mark(folder: str, rank: int, word: str) -> pathlib.Path:

@@ -14,18 +14,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from tfdp.cluster import secret
 from tfdp.cluster.mpi import without_rank
 from tfdp.cluster.mpi_installation import Mpiexec
-from tfdp.cluster.run_status import ranks_that_wait, ranks_without_strategy
+from tfdp.cluster.run_status import last_step, ranks_that_wait, ranks_without_strategy
 from tfdp.files import temporary_folder
 from tfdp.launch.command import resolve
 from tfdp.launch.gpu_shares import gpu_shares
 from tfdp.launch.mpiexec import environment, fitting_mpiexec, one_line, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
-from tfdp.launch.restarting import RESTART_COUNT, Attempt, Restarts, announcement, summary
+from tfdp.launch.restarting import (
+    RESTART_COUNT,
+    Attempt,
+    Restarts,
+    announcement,
+    same_step,
+    summary,
+)
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.starting import ReservedPorts, rank_environment
 from tfdp.launch.supervision import ReceivedSignals, Supervisor
-from tfdp.launch.verdict import Failure, Outcome, signal_name, verdict
+from tfdp.launch.verdict import Failure, signal_name, verdict
 
 _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
 
@@ -62,20 +69,23 @@ def run(options: RunOptions) -> int:
     with ReceivedSignals() as received:
         sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
         while True:
-            began = time.monotonic()
             own = {**environ, RESTART_COUNT: str(len(attempts))}
             with ReservedPorts(options.processes) as reserved:
-                ended = _attempt(options, command, reserved, own, mpi, gpus, received, sink, end)
-            attempts.append(Attempt(*ended, time.monotonic() - began))
+                attempts.append(
+                    _attempt(options, command, reserved, own, mpi, gpus, received, sink, end)
+                )
             pause = restarts.pause() if attempts[-1].failed else None
             if pause is None or time.monotonic() + pause >= end:
                 break
-            _say(sink, announcement(attempts[-1], pause, restarts.left))
+            _say(sink, attempts[-1].message)
+            _say(sink, same_step(attempts))
+            _say(sink, announcement(pause, restarts.left))
             stopped_by = received.within(pause)
             if stopped_by is not None:
                 _say(sink, f"{signal_name(stopped_by)} came, and no rank was started again.")
                 return 128 + stopped_by
     _say(sink, attempts[-1].message)
+    _say(sink, same_step(attempts))
     _say(sink, summary(attempts))
     return attempts[-1].code
 
@@ -117,8 +127,9 @@ def _attempt(
     received: ReceivedSignals,
     sink: Sink,
     end: float,
-) -> tuple[int, str, Outcome]:
-    """Starts the ranks once and waits for all; returns the exit code, the message and the way."""
+) -> Attempt:
+    """Starts the ranks once, and waits for all."""
+    began = time.monotonic()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         in_memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
@@ -165,7 +176,9 @@ def _attempt(
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)
         configs = [each["TF_CONFIG"] for each in added]
-        return *verdict(options, outcome, failures, folder, configs), outcome
+        code, message = verdict(options, outcome, failures, folder, configs)
+        step = last_step(folder, options.processes)
+        return Attempt(code, message, outcome, time.monotonic() - began, step)
 
 
 def _starting(

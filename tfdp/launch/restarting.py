@@ -24,12 +24,14 @@ class Attempt:
       message: What is said of the end; empty if all ranks ended well.
       outcome: How the ranks ended.
       seconds: The time from the start to the end.
+      step: The last step that a training with a Checkpoint has begun; None: not known.
     """
 
     code: int
     message: str
     outcome: Outcome
     seconds: float
+    step: int | None = None
 
     @property
     def failed(self) -> bool:
@@ -82,11 +84,27 @@ class Restarts:
         return self._most - len(self._made)
 
 
-def announcement(attempt: Attempt, pause: float, left: int) -> str:
-    """Returns what is said between a failed attempt and the next."""
+def announcement(pause: float, left: int) -> str:
+    """Returns what is said before the next attempt."""
+    return f"all ranks start again in {pause:g} s; restarts left after that: {left}."
+
+
+def same_step(attempts: Sequence[Attempt]) -> str:
+    """Returns what is said where the last two attempts failed at the same step; else nothing.
+
+    >>> ended = Outcome(None, False, failed=(1,), unfinished=(0,), absent=())
+    >>> attempt = Attempt(1, "rank 1 of 2 failed first, ...", ended, 61.2, step=12)
+    >>> same_step([attempt])
+    ''
+    >>> print(same_step([attempt, attempt]))
+    the attempt before failed at step 12, too, which is no accident: look at the error above.
+    """
+    steps = [attempt.step for attempt in attempts[-2:] if attempt.failed]
+    if len(steps) < 2 or steps[0] is None or steps[0] != steps[1]:
+        return ""
     return (
-        f"{attempt.message}\ntfdp run: all ranks start again in {pause:g} s; restarts left after "
-        f"that: {left}."
+        f"the attempt before failed at step {steps[0]}, too, which is no accident: look at the "
+        "error above."
     )
 
 
