@@ -9,7 +9,8 @@ import tfdp
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
-epochs = parser.parse_args().epochs
+parser.add_argument("--checkpoints", help="a folder of checkpoints, to keep and to go on from")
+arguments = parser.parse_args()
 
 strategy = tfdp.DataParallelStrategy()  # the first of the two lines, before TensorFlow is used
 
@@ -27,5 +28,10 @@ with strategy.scope():  # the second
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-history = model.fit(images, labels, batch_size=64, epochs=epochs, verbose=0).history
+callbacks = []
+if arguments.checkpoints:  # rank 0 reads and writes them
+    callbacks = [tfdp.callbacks.Checkpoint(arguments.checkpoints, every_epochs=1)]
+history = model.fit(
+    images, labels, batch_size=64, epochs=arguments.epochs, callbacks=callbacks, verbose=0
+).history
 print(f"{strategy.num_replicas_in_sync} replicas, loss {history['loss'][-1]:.6f}")

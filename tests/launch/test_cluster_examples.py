@@ -122,13 +122,41 @@ def test_the_batch_script_gives_every_task_its_cores(tmp_path):
         'echo "$TFDP_PEERS, ${#TFDP_SECRET}" > "$HOME/told";; esac',
     )
     environ = {"PATH": path, "HOME": str(tmp_path)}
-    environ |= {"SLURM_CPUS_PER_TASK": "16", "SLURM_NNODES": "2"}
+    environ |= {"SLURM_CPUS_PER_TASK": "16", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
     called = subprocess.run(
         ["bash", FOLDER / "slurm.sbatch"], env=environ, capture_output=True, text=True, check=True
     ).stdout
     assert (tmp_path / "told").read_text() == "10.0.0.1 fd00::1 10.0.0.2, 44\n"
     assert called.startswith("16 8 --cpus-per-task=16 ")
-    assert called.endswith(" python -u train.py --epochs 3\n")
+    assert called.endswith(" python -u train.py --epochs 3 --checkpoints checkpoints-7\n")
+
+
+@pytest.mark.parametrize(("restarts", "queued"), [("", True), ("4", True), ("5", False)])
+def test_the_batch_script_goes_back_into_the_queue_five_times(tmp_path, restarts, queued):
+    home = tmp_path / "venv" / "bin"
+    home.mkdir(parents=True)
+    (home / "activate").touch()
+    stub(tmp_path, "scontrol", 'echo "scontrol $*"')
+    path = stub(tmp_path, "srun", 'case "$*" in *"hostname -I") echo a;; *) exit 75;; esac')
+    environ = {"PATH": path, "HOME": str(tmp_path), "SLURM_RESTART_COUNT": restarts}
+    environ |= {"SLURM_CPUS_PER_TASK": "16", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(
+        ["bash", FOLDER / "slurm.sbatch"], env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 75
+    assert done.stdout == ("scontrol requeue 7\n" if queued else "")
+
+
+def test_a_pod_that_a_signal_has_stopped_is_replaced_and_none_of_the_failures():
+    yaml = pytest.importorskip("yaml")
+    *_, job = yaml.safe_load_all(MANIFEST.read_text())
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert rule == {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [75]}}
+    pod = job["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"  # which a podFailurePolicy needs
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert mount["name"] == pod["volumes"][0]["name"]
+    assert pod_script().endswith(f" --checkpoints {mount['mountPath']}")
 
 
 @pytest.mark.exhaustive("demo/test_processes.py::test_processes_train_like_one_device")
