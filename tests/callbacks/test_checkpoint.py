@@ -312,10 +312,19 @@ def test_data_without_a_seed_are_refused(tmp_path):
         train(tmp_path, data=unseeded, every_epochs=1)
 
 
-def test_two_checkpoints_are_refused(tmp_path):
-    both = [tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1) for _ in range(2)]
-    with pytest.raises(ValueError, match=r"one Checkpoint at most, but received 2"):
-        build().fit(pipeline(), callbacks=both, verbose=0)
+def test_two_that_go_on_with_a_training_are_refused(tmp_path):
+    kept = tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1)
+    again = tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1)
+    for other in (again, keras.callbacks.BackupAndRestore(tmp_path / "backup")):
+        words = f"received Checkpoint and {type(other).__name__}"
+        with pytest.raises(ValueError, match=words):
+            build().fit(pipeline(), callbacks=[other, kept], verbose=0)
+
+
+def test_a_backup_is_said_to_begin_epochs_anew(tmp_path, caplog):
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    build().fit(pipeline(), callbacks=[backup], verbose=0)
+    assert "`tfdp.callbacks.Checkpoint(folder, every_steps=1000)` goes on" in caplog.text
 
 
 def test_a_model_that_its_first_step_builds_is_refused(tmp_path, begin):

@@ -16,8 +16,6 @@ import keras
 import tensorflow as tf
 
 from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
-from tfdp.checkpoint.place import AbstractPlace, PipelinePlace
-from tfdp.checkpoint.replayed_place import ReplayedPlace
 from tfdp.data.feed import AbstractFeed, trainer_knows_feeds
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
@@ -26,13 +24,11 @@ from tfdp.keras_adapter._keras import (
     TFEpochIterator,
     make_class_weight_map_fn,
 )
+from tfdp.keras_adapter.training import checkpointing
 from tfdp.replicas import replicas_of
 
 # Whether `predict`, with Keras' own `make_predict_function`, makes the iterator.
 _PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
-
-# The place in the data of the `fit` that runs, if a checkpoint keeps it; None in `evaluate`.
-_PLACE: contextvars.ContextVar[AbstractPlace | None] = contextvars.ContextVar("place", default=None)
 
 # The strategy that Keras uses where there is none.
 _DEFAULT = tf.distribute.get_strategy()
@@ -73,7 +69,7 @@ def arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
         if isinstance(callback, (InputMonitor, Telemetry)):
             data = feed if len(given_data) == 1 else tuple(given_data)
             callback.watch(data, feed if isinstance(feed, AbstractFeed) else None)
-    checkpoint = _checkpoint(feed, given)
+    checkpoint = checkpointing.checkpoint_among(given, feed)
     # It comes last, so that it keeps and restores what the other callbacks have changed.
     ordered = sorted(given, key=lambda callback: isinstance(callback, Checkpoint))
     if isinstance(feed, AbstractFeed) and feed.is_fresh:
@@ -84,22 +80,6 @@ def arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
     elif ordered:
         arguments["callbacks"] = ordered
     return checkpoint
-
-
-def _checkpoint(data: Any, callbacks: list[Any]) -> Checkpoint | None:
-    """Returns the Checkpoint among the callbacks, which is told of the data and the others."""
-    keeping = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
-    if not keeping:
-        return None
-    if len(keeping) > 1:
-        raise ValueError(
-            f"`fit` must be given one Checkpoint at most, but received {len(keeping)}: a training "
-            "goes on from one place. Keep more files with `keep=`, or weights for other uses with "
-            "`keras.callbacks.ModelCheckpoint`."
-        )
-    place = PipelinePlace(data) if isinstance(data, AbstractFeed) else ReplayedPlace()
-    keeping[0].watch(place, callbacks)
-    return keeping[0]
 
 
 @contextlib.contextmanager
@@ -114,15 +94,11 @@ def during(method: str, model: Any, checkpoint: Checkpoint | None) -> Iterator[N
     own = getattr(type(model), "make_predict_function", None)
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
     token = _PREDICTING.set(predicts)
-    token_of_place = _PLACE.set(None if checkpoint is None else checkpoint.place)
     try:
-        with trainer_knows_feeds():
+        with trainer_knows_feeds(), checkpointing.during(checkpoint):
             yield
     finally:
         _PREDICTING.reset(token)
-        _PLACE.reset(token_of_place)
-        if checkpoint is not None:
-            checkpoint.close()
 
 
 @contextlib.contextmanager
@@ -210,20 +186,8 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
-    place = _PLACE.get()
-    if place is None:
-        steps = original(self)
-    else:
-        steps = place.executions(original, self, lambda: _length_of_epoch(self))
+    steps = checkpointing.executions(original, self)
     return _counted(self, feed, steps) if feed is not None and self._tfdp_counts else steps
-
-
-def _length_of_epoch(iterator: Any) -> int | None:
-    """Returns how many batches the next epoch of Keras' iterator takes; None: not known."""
-    left = iterator._num_batches
-    if left and iterator.steps_per_epoch and iterator._current_iterator is not None:
-        left -= iterator._steps_seen  # an iterator goes on where the epoch before has ended
-    return min((n for n in (iterator.steps_per_epoch, left) if n), default=None)
 
 
 def _counted(iterator: Any, feed: AbstractFeed, steps: Iterator[Any]) -> Iterator[Any]:
