@@ -57,22 +57,30 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
         return None
     ranks = range(num_replicas) if ranks is None else ranks
 
-    def cut(*batch: Any) -> tf.data.Dataset:
-        batch = batch[0] if len(batch) == 1 else batch
+    def one_share(batch: Any, rank: Any) -> Any:
         leaves = tf.nest.flatten(batch)
         size = rows_of(next(leaf for leaf in leaves if _can_be_cut(leaf)))
+        place, start, end = place_and_rows(size, num_replicas, rank)
+        shares = [
+            _with_static_rows(_rows(leaf, start, end), leaf, num_replicas)
+            if _can_be_cut(leaf)
+            else leaf
+            for leaf in leaves
+        ]
+        return tf.nest.pack_sequence_as(dataset.element_spec, shares), place
 
-        def one_share(rank: tf.Tensor) -> Any:
-            place, start, end = place_and_rows(size, num_replicas, rank)
-            shares = [
-                _with_static_rows(_rows(leaf, start, end), leaf, num_replicas)
-                if _can_be_cut(leaf)
-                else leaf
-                for leaf in leaves
-            ]
-            return tf.nest.pack_sequence_as(dataset.element_spec, shares), place
+    def whole(batch: tuple[Any, ...]) -> Any:
+        return batch[0] if len(batch) == 1 else batch
 
-        return tf.data.Dataset.range(ranks.start, ranks.stop).map(one_share)
+    if len(ranks) == 1:
+        # A dataset for each batch would cost several times what the cut does.
+        only = tf.constant(ranks.start, tf.int64)
+        return dataset.map(lambda *batch: one_share(whole(batch), only))
+
+    def cut(*batch: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.range(ranks.start, ranks.stop).map(
+            lambda rank: one_share(whole(batch), rank)
+        )
 
     divided = dataset.flat_map(cut)
     cardinality = dataset.cardinality()

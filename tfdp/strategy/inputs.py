@@ -140,11 +140,11 @@ class Inputs(MirroredExtended):
         return input_batches.divide(dataset, self._num_replicas_in_sync, self._ranks)
 
     def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
-        distributed = ShareDataset(
+        distributed = ShareDataset.of(
+            input_batches.without_autotuning(divided),
             self._input_workers_with_options(options),
             self._container_strategy(),
-            input_batches.without_autotuning(divided),
-            options=options,
+            options,
         )
         # The cardinality counts global batches, as the user does.
         distributed._cardinality = dataset.cardinality().numpy()

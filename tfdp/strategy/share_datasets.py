@@ -11,6 +11,9 @@ from tfdp.data.tally import Tally
 from tfdp.strategy._tensorflow import DistributedDataset, DistributedDatasetSpec
 from tfdp.strategy.share_iterators import Counted, ShareIterator, element_of, tally_specs
 
+# As many shares as TensorFlow's iterators over several devices have ready.
+_READ_AHEAD = 2
+
 
 def distribute(
     feed: AbstractFeed,
@@ -29,12 +32,38 @@ def distribute(
       options: `tf.distribute.InputOptions` or None.
     """
     counted = tf.data.Dataset.zip(Counted(shares))
-    distributed = ShareDataset(input_workers, strategy, counted, options=options)
+    distributed = ShareDataset.of(counted, input_workers, strategy, options)
     distributed.feed, distributed.tally = feed, feed.tally
     distributed._cardinality = feed.cardinality().numpy()
     # Each batch has a share for every replica: no step need ask which replica has one left.
     distributed._enable_get_next_as_optional = False
     return distributed
+
+
+def read_on_one_device(
+    shares: tf.data.Dataset, input_workers: Any, options: Any
+) -> tuple[tf.data.Dataset, Any]:
+    """Lets one plain iterator give the shares of a process that has one CPU replica.
+
+    TensorFlow's iterators over the devices of a process fetch each share through threads and remote
+    calls of its own, which take longer than a step of a small model. One device needs none of it.
+
+    Args:
+      shares: The shares of the process' own replicas.
+      input_workers: TensorFlow's description of where the shares are read.
+      options: `tf.distribute.InputOptions` or None. What a user has asked for stays.
+
+    Returns:
+      The shares, and the options to distribute them with.
+    """
+    (worker,) = input_workers.worker_devices
+    if options is not None or tuple(input_workers.compute_devices_for_worker(0)) != (worker,):
+        return shares, options
+    plain = tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+    return shares.prefetch(_READ_AHEAD), plain
 
 
 class ShareDataset(DistributedDataset):
@@ -47,6 +76,18 @@ class ShareDataset(DistributedDataset):
 
     feed: AbstractFeed | None = None  # known where the dataset was made, but not in graphs
     tally: Tally | None = None
+
+    @classmethod
+    def of(
+        cls,
+        shares: tf.data.Dataset,
+        input_workers: Any,
+        strategy: tf.distribute.Strategy,
+        options: Any,
+    ) -> ShareDataset:
+        """Makes a dataset of the shares of the process' own replicas."""
+        shares, options = read_on_one_device(shares, input_workers, options)
+        return cls(input_workers, strategy, shares, options=options)
 
     def __iter__(self) -> ShareIterator:
         return ShareIterator.over(super().__iter__(), tally=self.tally, feed=self.feed)
