@@ -121,8 +121,9 @@ class ShareIterator(DistributedIterator):
         """The spec of the elements that are given."""
         return self._given(self._cut_of(self._element_spec))
 
-    @property
+    @functools.cached_property
     def _type_spec(self) -> ShareIteratorSpec:
+        # TensorFlow asks for it in every step, and to make it takes a good part of a small one.
         return self._spec_class(**_described(self))
 
     @property
@@ -235,7 +236,7 @@ class ShareIteratorSpec(DistributedIteratorSpec):
         """The class that the spec describes."""
         return ShareIterator
 
-    @property
+    @functools.cached_property
     def _component_specs(self) -> list[Any]:
         return [*super()._component_specs, HANDLE_SPEC, *tally_specs(self._element_spec)]
 
