@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
+from tfdp import machine
 from tfdp.cluster.admission import Network, doorkeeper, is_beside
-from tfdp.cluster.spec import cannot_listen, port_of
-from tfdp.collectives._tensorflow import ServerDef, context
+from tfdp.cluster.spec import cannot_listen, host_of, port_of
+from tfdp.collectives._tensorflow import ConfigProto, ServerDef, context, context_config
 from tfdp.collectives._tensorflow import global_seed as global_seed
 from tfdp.errors import ClusterError
 
@@ -51,6 +52,8 @@ def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | Non
             f"Rank {rank}: the strategy must be made before TensorFlow is used, but an operation "
             "has run already. Make `tfdp.DataParallelStrategy()` the first thing after the imports."
         ) from None
+    if _ranks_share_cores(rank, addresses, len(machine.cores())):
+        _let_idle_threads_sleep()
     server = ServerDef(
         cluster=tf.train.ClusterSpec({_JOB: list(addresses)}).as_cluster_def(),
         default_session_config=ctx.config,
@@ -73,6 +76,27 @@ def start(rank: int, addresses: Sequence[str], admitted: Sequence[Network] | Non
             _warn_of_open_port(rank, port_of(addresses[rank]), "TensorFlow listens elsewhere")
         # The kernel closes the socket with the process; Python would, before TensorFlow ends.
         door.detach()
+
+
+def _ranks_share_cores(rank: int, addresses: Sequence[str], cores: int) -> bool:
+    """Returns whether this rank's host has fewer than two cores for each of its ranks."""
+    hosts = [host_of(address) for address in addresses]
+    return cores < 2 * hosts.count(hosts[rank])
+
+
+def _let_idle_threads_sleep() -> None:
+    """Has TensorFlow's threads sleep as soon as they have nothing to do; before it starts.
+
+    They spin for a while otherwise, on the core where another rank, or another thread of this one,
+    computes.
+    """
+    tf.config.list_physical_devices()  # only thereafter TensorFlow leaves the devices as they are
+    config = ConfigProto()
+    known = context_config(context())
+    if known is not None:
+        config.CopyFrom(known)
+    config.experimental.disable_thread_spinning = True
+    context_config.set(context(), config)
 
 
 def _door(networks: Sequence[Network], rank: int, port: int) -> socket.socket | None:
