@@ -57,7 +57,7 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
         return None
     ranks = range(num_replicas) if ranks is None else ranks
 
-    def one_share(batch: Any, rank: Any) -> Any:
+    def one_share(batch: tuple[Any, ...], rank: tf.Tensor) -> Any:
         leaves = tf.nest.flatten(batch)
         size = rows_of(next(leaf for leaf in leaves if _can_be_cut(leaf)))
         place, start, end = place_and_rows(size, num_replicas, rank)
@@ -69,19 +69,20 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
         ]
         return tf.nest.pack_sequence_as(dataset.element_spec, shares), place
 
-    def whole(batch: tuple[Any, ...]) -> Any:
-        return batch[0] if len(batch) == 1 else batch
+    # There is nothing to convert, and to look for it takes longer than to trace.
+    @tf.autograph.experimental.do_not_convert
+    def only_share(*batch: Any) -> Any:
+        return one_share(batch, tf.constant(ranks.start, tf.int64))
 
-    if len(ranks) == 1:
-        # A dataset for each batch would cost several times what the cut does.
-        only = tf.constant(ranks.start, tf.int64)
-        return dataset.map(lambda *batch: one_share(whole(batch), only))
-
+    @tf.autograph.experimental.do_not_convert
     def cut(*batch: Any) -> tf.data.Dataset:
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(
-            lambda rank: one_share(whole(batch), rank)
+            tf.autograph.experimental.do_not_convert(functools.partial(one_share, batch))
         )
 
+    if len(ranks) == 1:
+        # A dataset for each batch would take several times as long as the cut.
+        return dataset.map(only_share)
     divided = dataset.flat_map(cut)
     cardinality = dataset.cardinality()
     if cardinality == tf.data.UNKNOWN_CARDINALITY:
