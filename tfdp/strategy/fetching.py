@@ -40,8 +40,13 @@ class Fetching:
             operations raise it.
         """
         up = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.bool)
-        assertion = tf.debugging.Assert(~up, [f"The replicas' batches are out of step: {BROKEN}"])
-        with tf.control_dependencies([] if assertion is None else [assertion]):
+        said = [f"The replicas' batches are out of step: {BROKEN}"]
+        if tf.executing_eagerly():
+            tf.debugging.Assert(~up, said)
+            return self._set(True)
+        # Without the conditional that `tf.debugging.Assert` puts around it, to which nodes belong
+        # that a step has to run.
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=~up, data=said)]):
             return self._set(True)
 
     def end(self, value: tf.Tensor) -> tf.Tensor:

@@ -92,6 +92,8 @@ class ShareIterator(DistributedIterator):
                 # The devices fetch one after the other, so the first error is the cause.
                 elements = self._next_elements()
                 self._check(elements)
+            elif len(self._strategy.extended.worker_devices) == 1 and not self._must_agree:
+                elements = [self._only_element()]
             else:
                 optionals = self._next_optionals()
                 with tf.control_dependencies([self._all_or_end(optionals)]):
@@ -168,6 +170,13 @@ class ShareIterator(DistributedIterator):
         self._fetching.end(tf.constant(True))
         return elements
 
+    def _only_element(self) -> Any:
+        """Fetches in a graph for the process' only device, whose share cannot miss others."""
+        (optional,) = self._next_optionals()
+        there = self._fetching.end(optional.has_value())
+        with tf.control_dependencies([tf.cond(there, lambda: tf.constant(True), self._end)]):
+            return optional.get_value()
+
     def _next_optionals(self) -> list[Any]:
         """Fetches an optional for each device; the caller must `end` the fetching thereafter."""
         with tf.control_dependencies(self._fetching.begin()):
@@ -201,12 +210,14 @@ class ShareIterator(DistributedIterator):
 
     def _all_or_end(self, optionals: Sequence[Any]) -> Any:
         """Raises unless all shares of a batch are there; OutOfRangeError if none is."""
+        return tf.cond(
+            self._has_next(optionals), lambda: self._check(self._values(optionals)), self._end
+        )
 
-        def end() -> tf.Tensor:
-            with tf.control_dependencies(_tensors(self._worker.get_next_as_list())):
-                return tf.constant(True)
-
-        return tf.cond(self._has_next(optionals), lambda: self._check(self._values(optionals)), end)
+    def _end(self) -> tf.Tensor:
+        """Raises OutOfRangeError in a graph, where the worker's iterator is at its end."""
+        with tf.control_dependencies(_tensors(self._worker.get_next_as_list())):
+            return tf.constant(True)
 
     def _check(self, elements: Sequence[Any]) -> tf.Tensor:
         """Raises unless the elements are the shares of one batch."""

@@ -117,12 +117,6 @@ class TurnIterator(ShareIterator):
                 elements.append((element, place))
         return elements
 
-    def _end(self) -> tf.Tensor:
-        with tf.control_dependencies(
-            tf.nest.flatten(self._worker.get_next_as_list(), expand_composites=True)
-        ):
-            return tf.constant(True)
-
 
 class TurnIteratorSpec(ShareIteratorSpec):
     """The spec of a `TurnIterator`, which a traced function knows it by."""
