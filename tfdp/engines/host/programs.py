@@ -24,6 +24,10 @@ Strand: TypeAlias = Generator[Sequence[Request], None, None]
 # one step of latency instead of two, and its bytes do not count.
 _SMALL_BYTES = 2**16
 
+# Of two ranks each sends as many bytes in one step as in two. From this size on the halves of the
+# sum that each then adds for both take less time than the second step.
+_SMALL_BYTES_OF_TWO = 2**18
+
 
 @dataclasses.dataclass
 class Collective:
@@ -50,7 +54,8 @@ def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collectiv
     Small arrays are sent to everybody and summed in the order of ranks. Of large ones each member
     sums its part for all (see `tfdp.topology.Direct`).
     """
-    if own.nbytes * (len(group) - 1) <= _SMALL_BYTES:
+    small = _SMALL_BYTES_OF_TWO if len(group) == 2 else _SMALL_BYTES
+    if own.nbytes * (len(group) - 1) <= small:
         result = buffers.empty(own.shape, own.dtype)
         return Collective([_gather_and_sum(own, result, lane, group)], result)
     return _plan_of_group(group, lane.rank)(own, lane)
@@ -144,12 +149,16 @@ def _gather(own: np.ndarray, rows: np.ndarray, lane: Lane, group: tuple[int, ...
 def _gather_and_sum(
     own: np.ndarray, result: np.ndarray, lane: Lane, group: tuple[int, ...]
 ) -> Strand:
-    rows = buffers.empty((len(group), own.size), own.dtype)
-    yield from _gather(own, rows, lane, group)
+    others = [member for member in group if member != lane.rank]
+    arrays = list(np.empty((len(others), own.size), own.dtype))
+    requests = [lane.receive(array, member) for array, member in zip(arrays, others, strict=True)]
+    requests += [lane.send(own, member) for member in others]
+    yield requests
+    arrays.insert(group.index(lane.rank), own.reshape(-1))
     total = result.reshape(-1)
-    np.add(rows[0], rows[1], out=total)
-    for row in rows[2:]:
-        np.add(total, row, out=total)
+    np.add(arrays[0], arrays[1], out=total)
+    for array in arrays[2:]:
+        np.add(total, array, out=total)
 
 
 def _overlap(one: slice, other: slice) -> bool:
