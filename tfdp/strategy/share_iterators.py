@@ -7,6 +7,7 @@ taken for the end of the data.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -87,7 +88,7 @@ class ShareIterator(DistributedIterator):
           RankMismatchError: The data of some ranks ended before that of others; in a graph an
             `InvalidArgumentError` says so.
         """
-        with explained(self._feed), Clock() as clock, cut.explained(self._strategy):
+        with explained(self._feed), self._clock() as clock, cut.explained(self._strategy):
             if tf.executing_eagerly() and not self._must_agree:
                 # The devices fetch one after the other, so the first error is the cause.
                 elements = self._next_elements()
@@ -103,7 +104,7 @@ class ShareIterator(DistributedIterator):
 
     def get_next_as_optional(self) -> Any:
         """Returns the shares of the next batch, or an empty optional."""
-        with explained(self._feed), Clock() as clock:
+        with explained(self._feed), self._clock() as clock:
             optionals = self._next_optionals()
 
             def shares() -> Any:
@@ -142,9 +143,13 @@ class ShareIterator(DistributedIterator):
             lambda leaf: input_batches.first_rows(leaf, share.place[1]), share.rows
         )
 
-    def _count(self, clock: Clock, elements: Sequence[Any]) -> None:
+    def _clock(self) -> contextlib.AbstractContextManager[Clock | None]:
+        """Returns the clock that times the wait for a batch, if anybody wants to know."""
+        return contextlib.nullcontext() if self._tally is None else Clock()
+
+    def _count(self, clock: Clock | None, elements: Sequence[Any]) -> None:
         """Counts the batch whose shares are the elements, if a feed gives them."""
-        if self._tally is not None:
+        if self._tally is not None and clock is not None:
             self._tally.add(clock.seconds_until(elements[0]))
 
     # ---- one batch
