@@ -51,3 +51,30 @@ def test_a_runtime_that_is_in_use_cannot_be_started():
     tf.constant(1.0)
     with pytest.raises(ClusterError, match="must be made before TensorFlow is used"):
         runtime.start(0, ["127.0.0.1:1", "127.0.0.1:2"])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cores", "share"),
+    [
+        ("a", 1, True),
+        ("a", 2, False),
+        ("aa", 2, True),
+        ("aa", 4, False),
+        ("ab", 2, False),
+        ("aab", 3, True),
+    ],
+)
+def test_ranks_share_cores_where_their_host_has_fewer_than_two_for_each(hosts, cores, share):
+    addresses = [f"{host}:{port}" for port, host in enumerate(hosts, start=1)]
+    assert runtime._ranks_share_cores(0, addresses, cores) == share
+
+
+def test_idle_threads_are_told_to_sleep_and_all_else_stays_configured(monkeypatch):
+    context = _tensorflow.context()
+    assert not context.config.experimental.disable_thread_spinning
+    known = _tensorflow.ConfigProto(log_device_placement=True)
+    monkeypatch.setattr(context, "_config", known)
+    runtime._let_idle_threads_sleep()
+    assert context.config.experimental.disable_thread_spinning
+    assert context.config.log_device_placement
+    assert not known.experimental.disable_thread_spinning

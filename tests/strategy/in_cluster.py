@@ -20,7 +20,9 @@ import tensorflow as tf
 import tiers
 
 import tfdp
+from tfdp import machine
 from tfdp.cluster import port_of
+from tfdp.collectives._tensorflow import context
 
 pytestmark = pytest.mark.telling
 
@@ -42,6 +44,26 @@ def alike(board, value):
     """Asserts that `value` (JSON) is the same on all ranks."""
     values = [post.value for post in board.all_gather("a value", value)]
     assert all(other == values[0] for other in values), values
+
+
+def test_idle_threads_sleep_where_the_ranks_share_cores(strategy):
+    shared = len(machine.cores()) < 2 * strategy.world_size  # all ranks are on one host
+    assert context().config.experimental.disable_thread_spinning == shared
+
+
+def test_a_process_of_one_device_reads_its_shares_through_one_plain_iterator(strategy):
+    dataset = tf.data.Dataset.range(3 * strategy.num_replicas_in_sync)
+    batches = dataset.batch(strategy.num_replicas_in_sync)
+    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    (worker,) = iterator._iterators
+    of_one = strategy.num_replicas_in_sync == strategy.world_size
+    assert isinstance(worker._iterator, tf.data.Iterator) == of_one
+    step = tf.function(lambda iterator: strategy.gather(next(iterator), 0))
+    seen = [int(number) for _ in range(3) for number in step(iterator)]
+    assert seen == list(range(3 * strategy.num_replicas_in_sync))
+    for _ in range(2):
+        with pytest.raises(tf.errors.OutOfRangeError):
+            step(iterator)
 
 
 def test_all_ranks_go_on_with_the_random_states_of_rank_0(board):

@@ -238,3 +238,43 @@ def test_what_is_iterated_autotunes_only_where_the_dataset_asks_for_it(
     }[given](dataset)
     (iterator,) = iter(distributed)._iterators
     assert iterator._dataset.options().autotune.enabled is outcome
+
+
+# ---- the shares of one rank
+
+
+ONE_RANK = {
+    "even": tf.data.Dataset.range(12).batch(6, drop_remainder=True),
+    "uneven and empty": tf.data.Dataset.range(13).batch(6),
+    "nested": tf.data.Dataset.range(9).map(lambda n: {"x": (n, [n, n]), "y": n}).batch(4),
+    "one in a tuple": tf.data.Dataset.from_tensor_slices((np.arange(8),)).batch(4),
+    "ragged": tf.data.Dataset.range(7).map(tf.range).ragged_batch(4),
+    "endless": tf.data.Dataset.range(8).batch(4).repeat(),
+}
+
+
+@pytest.mark.parametrize("name", ONE_RANK)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_rank_cuts_for_itself_what_all_ranks_cut(name, rank):
+    dataset = ONE_RANK[name]
+    own = input_batches.divide(dataset, 3, range(rank, rank + 1))
+    every = input_batches.divide(dataset, 3)
+    assert own.element_spec == every.element_spec
+    assert own.cardinality() == dataset.cardinality()
+    expected = list(every.take(12))[rank::3]
+    shares = list(own.take(4))
+    assert len(shares) == len(expected)
+    for share, wanted in zip(shares, expected, strict=True):
+        tf.nest.map_structure(
+            np.testing.assert_array_equal,
+            *(tf.nest.flatten(each, expand_composites=True) for each in (share, wanted)),
+        )
+
+
+def test_one_rank_makes_no_dataset_of_each_batch():
+    for ranks, makes_some in ((range(2), True), (range(1, 2), False)):
+        divided = input_batches.divide(tf.data.Dataset.range(8).batch(4), 2, ranks)
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(divided)
+        ).numpy()
+        assert (b"FlatMapDataset" in graph) == makes_some

@@ -133,3 +133,91 @@ def test_what_the_ranks_read_of_a_stream_is_said_once(caplog):
     indexed = tfdp.data.pipeline(IDS, 3, seed=1)
     indexed.say_what_is_read(2)
     assert "arrays" not in caplog.text.split("reads all of")[0]
+
+
+# ---- a process with one CPU replica
+
+
+def fetching(dataset):
+    (worker,) = iter(dataset)._iterators
+    return worker._iterator
+
+
+def test_one_device_has_one_plain_iterator_that_reads_ahead():
+    _, _, dataset = distributed(1)
+    iterator = fetching(dataset)
+    assert isinstance(iterator, tf.data.Iterator)
+    graph = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(iterator._dataset)
+    ).numpy()
+    assert b"PrefetchDataset" in graph
+    assert not isinstance(fetching(distributed(2)[2]), tf.data.Iterator)
+
+
+def test_a_share_lies_on_its_device_and_what_the_user_asks_for_is_done():
+    pipeline = tfdp.data.pipeline(IDS, 8, seed=1)
+    second = tfdp.DataParallelStrategy(devices=["CPU:1"])
+    dataset = second.experimental_distribute_dataset(pipeline)
+    share = next(iter(dataset))
+    assert share.device.endswith("CPU:1")
+    assert whole(second, share) == plain(pipeline)[0]
+    asked = tf.distribute.InputOptions(experimental_per_replica_buffer_size=3)
+    dataset = strategy(1).experimental_distribute_dataset(pipeline, asked)
+    assert not isinstance(fetching(dataset), tf.data.Iterator)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_iterator_in_a_graph_says_at_each_call_that_it_is_at_its_end(replicas):
+    under, pipeline, dataset = distributed(replicas)
+
+    @tf.function
+    def step(iterator):
+        return next(iterator)
+
+    iterator = iter(dataset)
+    assert [whole(under, step(iterator)) for _ in range(3)] == plain(pipeline)
+    for _ in range(2):
+        with pytest.raises(tf.errors.OutOfRangeError):
+            step(iterator)
+    assert pipeline.progress.batches == 3
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_iterator_in_a_graph_does_not_go_on_after_an_error(replicas):
+    def fails_at_9(number):
+        with tf.control_dependencies([tf.debugging.Assert(number != 9, ["number nine"])]):
+            return tf.identity(number)
+
+    under = strategy(replicas)
+    pipeline = tfdp.data.pipeline(IDS, 8, seed=1, shuffle=False, map_fn=fails_at_9)
+    iterator = iter(under.experimental_distribute_dataset(pipeline))
+
+    @tf.function
+    def step(iterator):
+        return next(iterator)
+
+    assert whole(under, step(iterator)) == list(range(8))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="number nine"):
+        step(iterator)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"out of step.*Make a new one"):
+        step(iterator)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_iterator_makes_its_spec_once(replicas):
+    iterator = iter(distributed(replicas)[2])
+    spec = iterator._type_spec
+    assert spec is iterator._type_spec
+    assert spec._component_specs is spec._component_specs
+    assert iterator.cuts is iterator.cuts
+
+
+@pytest.mark.parametrize("given", ["a pipeline", "a dataset"])
+def test_the_wait_is_timed_only_where_somebody_reads_it(given):
+    under, pipeline, _ = distributed(2)
+    batches = pipeline if given == "a pipeline" else tf.data.Dataset.range(8).batch(4)
+    iterator = iter(under.experimental_distribute_dataset(batches))
+    step = tf.function(lambda iterator: next(iterator))
+    graph = step.get_concrete_function(iterator).graph
+    timed = [op for op in graph.get_operations() if op.type == "Timestamp"]
+    assert bool(timed) == (given == "a pipeline")

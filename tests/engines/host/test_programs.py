@@ -90,7 +90,7 @@ def test_replicas_of_one_process_have_messages_of_their_own():
         np.testing.assert_array_equal(result, values.sum(0))
 
 
-@pytest.mark.parametrize("elements", [1, 100, 40_000], ids=["one", "small", "large"])
+@pytest.mark.parametrize("elements", [1, 100, 200_000], ids=["one", "small", "large"])
 @pytest.mark.parametrize("group", [(0, 1), (0, 1, 2), (1, 3), (0, 1, 2, 3, 4)], ids=str)
 @pytest.mark.parametrize(
     "dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int64], ids=lambda d: d.__name__
@@ -135,3 +135,17 @@ def test_a_large_sum_sends_the_fewest_bytes():
     values = np.ones((4, size), "float32")
     run_all([programs.all_reduce(values[rank], every[rank], (0, 1, 2, 3)) for rank in range(4)])
     assert sum(memory.sizes) == 2 * 3 * 4 * size
+
+
+@pytest.mark.parametrize(("elements", "messages"), [(2**16, 2), (2**16 + 1, 4)])
+def test_two_ranks_sum_in_one_step_as_long_as_that_is_faster_and_send_as_many_bytes(
+    elements, messages
+):
+    memory = Memory()
+    every = lanes(2, memory=memory)
+    values = np.random.default_rng(4).normal(size=(2, elements)).astype("float32")
+    results = run_all([programs.all_reduce(values[rank], every[rank], (0, 1)) for rank in (0, 1)])
+    assert len(memory.sizes) == messages
+    assert sum(memory.sizes) == 2 * values[0].nbytes
+    for result in results:
+        assert result.tobytes() == (values[0] + values[1]).tobytes()
