@@ -243,12 +243,17 @@ def test_what_is_iterated_autotunes_only_where_the_dataset_asks_for_it(
 # ---- the shares of one rank
 
 
+def _sparse(number):
+    return tf.sparse.from_dense(tf.one_hot(number, 9))
+
+
 ONE_RANK = {
     "even": tf.data.Dataset.range(12).batch(6, drop_remainder=True),
     "uneven and empty": tf.data.Dataset.range(13).batch(6),
     "nested": tf.data.Dataset.range(9).map(lambda n: {"x": (n, [n, n]), "y": n}).batch(4),
     "one in a tuple": tf.data.Dataset.from_tensor_slices((np.arange(8),)).batch(4),
     "ragged": tf.data.Dataset.range(7).map(tf.range).ragged_batch(4),
+    "sparse": tf.data.Dataset.range(7).map(_sparse).batch(4),
     "endless": tf.data.Dataset.range(8).batch(4).repeat(),
 }
 

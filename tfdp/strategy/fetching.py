@@ -44,8 +44,7 @@ class Fetching:
         if tf.executing_eagerly():
             tf.debugging.Assert(~up, said)
             return self._set(True)
-        # Without the conditional that `tf.debugging.Assert` puts around it, to which nodes belong
-        # that a step has to run.
+        # In a graph `tf.debugging.Assert` puts a conditional around it, which every step runs.
         with tf.control_dependencies([tf.raw_ops.Assert(condition=~up, data=said)]):
             return self._set(True)
 
