@@ -76,8 +76,10 @@ def test_no_folder_holds_no_checkpoint(tmp_path):
 def test_the_newest_stay(tmp_path):
     for step in (1, 2, 30, 4):
         archive.write(folder.path_of(tmp_path, step), {}, {})
-    folder.remove_old(tmp_path, keep=2)
+    folder.remove_old(tmp_path, keep=2, newest=folder.path_of(tmp_path, 4))
     assert [path.name for path in folder.newest_first(tmp_path)] == [
-        "step-00000030.checkpoint",
         "step-00000004.checkpoint",
+        "step-00000002.checkpoint",
     ]
+    # From that no training has gone on.
+    assert (tmp_path / "step-00000030.checkpoint.damaged").exists()

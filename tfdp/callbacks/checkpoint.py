@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfdp import machine
 from tfdp.checkpoint import callback_states, checks, folder, variables
@@ -110,14 +111,19 @@ class Checkpoint(keras.callbacks.Callback):
                 )
         if not os.fspath(directory):
             raise ValueError("`directory` must name a folder; received ''. Use 'checkpoints'.")
-        self.directory = pathlib.Path(directory)
+        if "://" in os.fspath(directory):
+            raise ValueError(
+                f"`directory` must be a folder of this file system; received {directory!r}. Mount "
+                "the storage, and give the folder where it is mounted."
+            )
+        self.directory = pathlib.Path(directory).expanduser()
         self.every_steps, self.every_epochs = every_steps, every_epochs
         self.every_seconds, self.keep = every_seconds, keep
         self._place: AbstractPlace | None = None
         self._others: list[Any] = []
         self._writer = Writer(self.directory, keep)
         self._points: AgreedPoints | None = None
-        self._mark = run_status.StepMark()
+        self._mark: run_status.StepMark | None = None
         self._ends = False
         self._restored: tuple[dict[str, Any], dict[str, Any]] | None = None
 
@@ -142,7 +148,7 @@ class Checkpoint(keras.callbacks.Callback):
         >>> import tempfile
         >>> from tfdp.checkpoint.replayed_place import ReplayedPlace
         >>> kept = Checkpoint(tempfile.mkdtemp(), every_epochs=1)
-        >>> kept.watch(ReplayedPlace(), [kept])
+        >>> kept.watch(ReplayedPlace([1, 2]), [kept])
         >>> kept.place.steps
         0
         """
@@ -151,7 +157,13 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Goes on from the newest checkpoint, if there is one."""
+        if not self.params or "epochs" not in self.params:
+            raise ValueError(
+                "Checkpoint must know the number of epochs, but the CallbackList has no `params`. "
+                "Give `fit` a list of callbacks, or the CallbackList `epochs=`."
+            )
         checks.check_model(self.model)
+        self._mark, self._ends = run_status.StepMark(), False
         processes = processes_of(self.model.distribute_strategy)
         self.place.begin()
         self._points = AgreedPoints(processes, self.every_seconds)
@@ -171,11 +183,17 @@ class Checkpoint(keras.callbacks.Callback):
         self._assign(manifest, arrays, metrics=False)
         # What begins anew after this, such as `History`, is restored after that.
         self._restored = manifest, arrays
+        left = (
+            ""
+            if self._epoch < self.params["epochs"]
+            else (". No epoch is left: raise `epochs`, or give another folder, to train")
+        )
         log(
-            "The training goes on from %s: epoch %d, %d steps in all.",
+            "The training goes on from %s: epoch %d, %d steps in all%s.",
             path,
             manifest["epoch"] + 1,
             self.place.steps,
+            left,
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -191,13 +209,14 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells `tfdp run` which step begins."""
-        self._mark.write(self.place.steps + 1)
+        if self._mark is not None:
+            self._mark.write(self.place.steps + 1)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and keeps a checkpoint within an epoch if one is due."""
         self.place.end_steps()
         # After an epoch's last step its results are still to come: see `on_epoch_end`.
-        if self.place.is_within_epoch:
+        if self.place.is_within_epoch and not self.model.stop_training:
             asked = self._asked()
             if asked or self._due_in_steps():
                 self._keep()
@@ -219,17 +238,21 @@ class Checkpoint(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits until the last checkpoint is written."""
         if self._restored is not None:  # no epoch was left
+            random_states.set_states(self._restored[0]["random"])
             self._restore_history()
         self._writer.wait()
 
-    def close(self) -> None:
+    def close(self, well: bool = False) -> None:
         """Ends what the beginning of training began; `fit` calls it, however it ends.
+
+        Args:
+          well: Whether `fit` ends without an error.
 
         >>> import tempfile
         >>> Checkpoint(tempfile.mkdtemp(), every_epochs=1).close()
         """
         if self._points is not None:
-            self._points.close(self._ends)
+            self._points.close(self._ends, well)
             self._points = None
             self.model._initial_epoch = None  # the next `fit` is another training
 
@@ -283,7 +306,7 @@ class Checkpoint(keras.callbacks.Callback):
             "random": random_states.states(),
             "callbacks": callback_states.kinds(self._others),
             "callback_states": states,
-            "history": {name: list(map(_number, values)) for name, values in history.items()},
+            "history": {name: list(map(_plain, values)) for name, values in history.items()},
             "epochs": [*self.model.history.epoch, *results],
         }
         self._writer.write(self.place.steps, manifest, {**arrays, **own})
@@ -293,7 +316,8 @@ class Checkpoint(keras.callbacks.Callback):
         manifest, _ = self._restored
         self._restored = None
         history = self.model.history
-        history.history = {name: list(values) for name, values in manifest["history"].items()}
+        kept = manifest["history"].items()
+        history.history = {name: list(map(_value, values)) for name, values in kept}
         history.epoch = list(manifest["epochs"])
 
     def _assign(self, manifest: dict[str, Any], arrays: dict[str, Any], metrics: bool) -> None:
@@ -307,5 +331,15 @@ class Checkpoint(keras.callbacks.Callback):
             callback_states.set_(self._others, manifest["callback_states"], arrays)
 
 
-def _number(value: Any) -> int | float:
-    return value if isinstance(value, int) else float(value)
+def _plain(value: Any) -> Any:
+    """Returns a result in the logs as JSON."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    array = np.asarray(value)
+    if array.dtype == object:
+        return repr(value)
+    return array.item() if array.ndim == 0 else {"dtype": array.dtype.name, "is": array.tolist()}
+
+
+def _value(plain: Any) -> Any:
+    return np.array(plain["is"], plain["dtype"]) if isinstance(plain, dict) else plain

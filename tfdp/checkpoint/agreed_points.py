@@ -31,6 +31,11 @@ _GRACE_SECONDS = 30.0
 
 _numbers = itertools.count()  # of trainings: all ranks begin them in the same order
 
+# Signals that are ignored since a training was stopped here, and not by the program's wish.
+_ignored_after_a_stop: set[int] = set()
+
+_open: set[AgreedPoints] = set()
+
 
 class AgreedPoints:
     """The agreement of all ranks on points of a training.
@@ -71,7 +76,8 @@ class AgreedPoints:
         self._asked_at = time.monotonic()
         self._handlers: dict[int, object] = {}
         self._wakeup_before = -1
-        self._ends = self._warned = False
+        self._unanswered: int | None = None  # the last signal that no agreed point has answered
+        self._warned = False
         self._last_point: float | None = None
 
     def open(self) -> None:
@@ -80,6 +86,12 @@ class AgreedPoints:
         os.set_blocking(self._writer, False)
         if threading.current_thread() is threading.main_thread():
             self._handle_signals()
+        else:
+            logging.getLogger("tfdp").warning(
+                "`fit` runs in a thread, where Python hears no signals: SIGTERM does not make "
+                "Checkpoint keep the training. Call `fit` in the main thread."
+            )
+        _open.add(self)
         self._thread = threading.Thread(target=self._listen, name="tfdp-agreement", daemon=True)
         self._thread.start()
 
@@ -97,28 +109,51 @@ class AgreedPoints:
                 return {}
         posts = self._processes.wait_for_posts(self._key)
         said = {rank: post.value for rank, post in posts.items()}
-        last = max(point for point, _ in said.values())
-        agreed = self._next == last
+        if any(point is None for point, _ in said.values()):
+            return {}  # a rank has passed its last point
+        agreed = self._next == max(point for point, _ in said.values())
         with self._lock:
             self._next += 1
             if agreed:
                 self._round, self._told = self._round + 1, False
                 self._asked_at = time.monotonic()
+                if said[self._processes.rank][1] != INTERVAL and self._asked is None:
+                    self._unanswered = None
         return {rank: asked for rank, (_, asked) in said.items() if asked and agreed}
 
-    def close(self, ends: bool = False) -> None:
+    def close(self, ends: bool = False, well: bool = False) -> None:
         """Gives signals back their handlers.
 
         Args:
           ends: Whether the process ends now, in which it is not to be disturbed: the signals are
             ignored.
+          well: Whether all points were passed. A signal that came after the last one is raised
+            again then.
         """
+        with self._lock, contextlib.suppress(Exception):  # of the cluster
+            if not self._told and self._processes.world_size > 1:
+                self._told = True
+                self._processes.post(self._key, [None, None])
+        _open.discard(self)
         if self._handlers:
             signal.set_wakeup_fd(self._wakeup_before)
         for number, before in self._handlers.items():
             signal.signal(number, signal.SIG_IGN if ends else before)  # type: ignore[arg-type]
+        if ends:
+            _ignored_after_a_stop.update(self._handlers)
         os.close(self._writer)  # ends the thread
         self._thread.join()
+        os.close(self._reader)
+        if well and self._unanswered is not None:
+            signal.raise_signal(self._unanswered)
+
+    def leave_to_parent(self) -> None:
+        """Gives a forked child, which is no rank, the handlers from before, and no part in this."""
+        if self._handlers:
+            signal.set_wakeup_fd(-1)
+        for number, before in self._handlers.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        os.close(self._writer)
         os.close(self._reader)
 
     def ask(self, what: str) -> None:
@@ -134,6 +169,8 @@ class AgreedPoints:
     def _handle_signals(self) -> None:
         for number in SIGNALS:
             before = signal.getsignal(number)
+            if before == signal.SIG_IGN and number in _ignored_after_a_stop:
+                before = signal.SIG_DFL
             if before == signal.SIG_DFL:
                 self._handlers[number] = signal.signal(number, lambda *_: None)
             elif before != signal.SIG_IGN:
@@ -154,6 +191,7 @@ class AgreedPoints:
                 self._pass_on(numbers)
                 for number in numbers:
                     if number in self._handlers:
+                        self._unanswered = number
                         self.ask(signal.Signals(number).name)
             elif self._is_time():
                 self.ask(INTERVAL)
@@ -195,3 +233,32 @@ class AgreedPoints:
                 _GRACE_SECONDS,
                 2 * since,
             )
+
+
+_mask_before_fork: list[set[int]] = []  # one, in the instant of a fork
+
+
+def _block_signals() -> None:
+    """Lets a signal to a forked child wait until that has its own handlers again.
+
+    Before, it would write into the pipe of its parent.
+    """
+    if _open:
+        _mask_before_fork.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
+
+
+def _unblock_signals() -> None:
+    if _mask_before_fork:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask_before_fork.pop())
+
+
+def _leave_to_parent() -> None:
+    for points in list(_open):
+        points.leave_to_parent()
+    _open.clear()
+    _unblock_signals()
+
+
+os.register_at_fork(
+    before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_leave_to_parent
+)

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from tfdp.checkpoint import callback_states, variables
@@ -16,7 +17,7 @@ def check_model(model: Any) -> None:
     """Checks that all that a model holds can be kept.
 
     Raises:
-      ValueError: It was made outside of a strategy, or is not built.
+      ValueError: It was made outside of a strategy, or it or an optimizer in it is not built.
     """
     strategy = model.distribute_strategy
     if replicas_of(strategy) is None:
@@ -31,6 +32,14 @@ def check_model(model: Any) -> None:
             f"begins, but {model.name!r} is built by its first step. Build it before: give it a "
             "`keras.Input`, or call it and `optimizer.build(model.trainable_variables)`."
         )
+    for part in variables.parts(model):
+        if isinstance(part, keras.optimizers.Optimizer) and not part.built:
+            raise ValueError(
+                f"{processes_of(strategy).said_by}Checkpoint needs optimizers that are built when "
+                f"training begins, but {type(part).__name__} {part.name!r} in {model.name!r} is "
+                "built by its first step. Call its `build` with the variables that it updates, "
+                "before `fit` and within `strategy.scope()`."
+            )
 
 
 def check_same_training(
@@ -48,7 +57,10 @@ def check_same_training(
     different = None
     pairs = {
         "the optimizer": (manifest["optimizer"], type(model.optimizer).__name__),
-        "the callbacks": (manifest["callbacks"], callback_states.kinds(callbacks)),
+        "the callbacks that have a state": (
+            manifest["callbacks"],
+            callback_states.kinds(callbacks),
+        ),
     }
     for what, (there, here) in pairs.items():
         if there != here:

@@ -28,18 +28,30 @@ def newest_first(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files of checkpoints, the one after the most steps first."""
     if not folder.is_dir():
         return []
-    found = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
+    found = {path: _NAME.fullmatch(path.name) for path in folder.iterdir() if path.is_file()}
     steps = {path: int(match[1]) for path, match in found.items() if match}
     return sorted(steps, key=lambda path: steps[path], reverse=True)
 
 
-def remove_old(folder: pathlib.Path, keep: int) -> None:
-    """Removes all checkpoints but the newest ones.
+def remove_old(folder: pathlib.Path, keep: int, newest: pathlib.Path) -> None:
+    """Removes all checkpoints but the newest one, which was written now, and those before it.
+
+    Files of more steps could not be read when the training went on from an older one: they are
+    renamed, to `step-00000120.checkpoint.damaged`.
+
+    Args:
+      folder: The folder.
+      keep: How many checkpoints stay.
+      newest: The newest one.
 
     Raises:
-      OSError: A file cannot be removed.
+      OSError: A file cannot be removed or renamed.
     """
-    for path in newest_first(folder)[keep:]:
+    paths = newest_first(folder)
+    at = paths.index(newest)
+    for path in paths[:at]:
+        path.rename(path.with_name(f"{path.name}.damaged"))
+    for path in paths[at + keep :]:
         path.unlink(missing_ok=True)
 
 
@@ -51,13 +63,22 @@ def newest_good(
     Returns:
       The file, None if there is none; the manifest; the arrays; for each newer file that is not
       whole its name and what is wrong with it.
+
+    Raises:
+      OSError: No file is whole, and one could not be read, which may be otherwise the next time.
     """
     passed_over: list[str] = []
+    unread: OSError | None = None
     for path in newest_first(folder):
         try:
             return path, *archive.read(path.read_bytes()), passed_over
-        except (archive.DamagedCheckpointError, OSError) as error:
+        except archive.DamagedCheckpointError as error:
             passed_over.append(f"{path.name}: {error}")
+        except OSError as error:
+            passed_over.append(f"{path.name}: {error}")
+            unread = error
+    if unread is not None:
+        raise unread
     return None, {}, {}, passed_over
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdp import collectives
@@ -23,19 +25,26 @@ _NAMES = {
     "numpy": "state of `numpy.random`",
 }
 
+# Data that a training of this process has read, by their ids.
+_read_before: dict[int, weakref.ref[Any]] = {}
+
 
 class ReplayedPlace(AbstractPlace):
     """The place in data of any kind, which are read again from the beginning of the training.
 
+    Args:
+      data: What `fit` is given as `x`.
+
     >>> tf.random.set_seed(1)
-    >>> place = ReplayedPlace()
+    >>> place = ReplayedPlace([1, 2])
     >>> place.begin()
     >>> place.state()["epochs"], place.state()["steps_in_epoch"]
     (0, 0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, data: Any) -> None:
         super().__init__()
+        self._data = data
         self._epochs = 0
         self._begun_with: dict[str, Any] = {}
         self._to_replay: tuple[dict[str, Any], Callable[..., None]] | None = None
@@ -49,6 +58,8 @@ class ReplayedPlace(AbstractPlace):
                 "on, but no seed is set. Call `keras.utils.set_random_seed(1)` at the start of the "
                 "program, or give `fit` a `tfdp.data.pipeline`, which has a seed of its own."
             )
+        if _gives_once(self._data):
+            _check_unread(self._data)
         self._begun_with = {"seed": seed, **random_states.states()}
 
     def end_epoch(self) -> None:
@@ -87,6 +98,8 @@ class ReplayedPlace(AbstractPlace):
         super().restore(state, random, log)
         self._epochs = state["epochs"]
         self._to_replay = random, log
+        if self.steps_in_epoch == 0:  # callbacks draw when the epoch begins
+            random_states.set_states(random)
 
     def executions(
         self,
@@ -100,7 +113,8 @@ class ReplayedPlace(AbstractPlace):
             return self._counting(original(iterator))
         (random, log), self._to_replay = self._to_replay, None
         began = time.perf_counter()
-        random_states.set_states(self._begun_with)  # callbacks may have drawn
+        present = random if self.steps_in_epoch > 0 else random_states.states()
+        random_states.set_states(self._begun_with)
         read = sum(_read_epoch(original, iterator, length()) for _ in range(self._epochs))
         self._length = length()
         executions = original(iterator)
@@ -118,21 +132,40 @@ class ReplayedPlace(AbstractPlace):
                 read,
                 time.perf_counter() - began,
             )
-        self._restore_random(random, log)
+        self._restore_random(present, random, log)
         return self._counting(executions)
 
-    def _restore_random(self, random: dict[str, Any], log: Callable[..., None]) -> None:
-        """Restores the random states, unless the data draw from them."""
+    def _restore_random(
+        self, present: dict[str, Any], random: dict[str, Any], log: Callable[..., None]
+    ) -> None:
+        """Restores the random states of before the data were read, unless these draw as well."""
         now = random_states.states()
-        if all(now[key] == self._begun_with[key] for key in now):
-            random_states.set_states(random)
-        elif now != random:
+        if now == random or all(now[key] == self._begun_with[key] for key in now):
+            random_states.set_states(present)
+        else:
             log(
                 "The data draw from Python's or NumPy's random state, which is not what it was at "
                 "the checkpoint: they draw ahead of the steps, and then all is well, or something "
                 "else draws too, and then the training differs from here on. Let the data draw "
                 "from a generator of their own, `numpy.random.default_rng(seed)`."
             )
+
+
+def _gives_once(data: Any) -> bool:
+    """Returns whether data may come in another order when they are read again."""
+    return isinstance(data, (tf.data.Dataset, keras.utils.PyDataset)) or hasattr(data, "__next__")
+
+
+def _check_unread(data: Any) -> None:
+    before = _read_before.get(id(data))
+    if before is not None and before() is data:
+        raise ValueError(
+            "With Checkpoint each `fit` needs data that none has read before, but the same "
+            f"{type(data).__name__} was given to an earlier one, which has moved its shuffling on. "
+            "Make it anew before each `fit`."
+        )
+    with contextlib.suppress(TypeError):  # not all iterators can be referred to weakly
+        _read_before[id(data)] = weakref.ref(data)
 
 
 def _read_epoch(original: Callable[[Any], Executions], iterator: Any, length: int | None) -> int:

@@ -14,9 +14,14 @@ from tfdp.replicas import ProcessGroup
 _KINDS = ("weight", "optimizer", "metric", "other")
 _OWNERS = (
     keras.Layer,
+    keras.constraints.Constraint,
+    keras.losses.Loss,
     keras.metrics.Metric,
     keras.optimizers.Optimizer,
+    keras.optimizers.schedules.LearningRateSchedule,
     keras.random.SeedGenerator,
+    keras.regularizers.Regularizer,
+    tf.Module,
 )
 
 
@@ -24,9 +29,9 @@ def named(model: Any) -> dict[str, Any]:
     """Returns the variables of a model by names that another process gives them, too.
 
     The names count the variables of a kind: Keras' own paths hold numbers that depend on what else
-    a process has made. The kind "other" is what Keras does not list, and what the model, a layer, a
-    metric or an optimizer has as an attribute, by itself or in a list, tuple or dict: Nadam's
-    product of momenta, the state of a `tf.random.Generator`, variables of a user's own.
+    a process has made. The kind "other" is what Keras does not list, and what the model, an object
+    of Keras in it, or a `tf.Module`, has as an attribute, by itself or in a list, tuple or dict:
+    Nadam's product of momenta, the state of a `tf.random.Generator`, variables of a user's own.
 
     >>> import keras
     >>> list(named(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])))
@@ -45,18 +50,26 @@ def named(model: Any) -> dict[str, Any]:
 def _others(model: Any, listed: Iterable[Iterable[Any]]) -> list[Any]:
     """Returns the variables that the model or a part of it has as an attribute, unless listed."""
     known = {id(_value(variable)) for variables in listed for variable in variables}
-    found, owners, seen = [], [model], {id(model)}
-    for owner in owners:  # grows
+    found = []
+    for owner in parts(model):
         for leaf in _leaves(list(vars(owner).values())):
-            if isinstance(leaf, _OWNERS) and id(leaf) not in seen:
-                seen.add(id(leaf))
-                owners.append(leaf)
             if isinstance(leaf, tf.random.Generator):
                 leaf = leaf.state
             if isinstance(leaf, (keras.Variable, tf.Variable)) and id(_value(leaf)) not in known:
                 known.add(id(_value(leaf)))
                 found.append(leaf)
     return found
+
+
+def parts(model: Any) -> list[Any]:
+    """Returns the model, and all objects in it that may have variables, from outside inwards."""
+    owners, seen = [model], {id(model)}
+    for owner in owners:  # grows
+        for leaf in _leaves(list(vars(owner).values())):
+            if isinstance(leaf, _OWNERS) and id(leaf) not in seen:
+                seen.add(id(leaf))
+                owners.append(leaf)
+    return owners
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -27,7 +27,7 @@ class Writer:
     def __init__(self, into: pathlib.Path, keep: int) -> None:
         self._folder = into
         self._keep = keep
-        self._threads = concurrent.futures.ThreadPoolExecutor(1, "tfdp-checkpoint")
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
         self._last: concurrent.futures.Future[None] | None = None
 
     def write(
@@ -35,6 +35,8 @@ class Writer:
     ) -> None:
         """Begins to write the checkpoint after so many steps, when the one before is written."""
         self.wait()
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(1, "tfdp-checkpoint")
         self._last = self._threads.submit(self._write, step, manifest, arrays)
 
     def wait(self) -> None:
@@ -50,11 +52,13 @@ class Writer:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             archive.write(path, manifest, arrays)
-            folder.remove_old(self._folder, self._keep)
-        except OSError as error:
+            folder.remove_old(self._folder, self._keep, path)
+        except Exception as error:  # whatever it is, the training goes on
             logging.getLogger("tfdp").error(
-                "The checkpoint %s could not be written: %s. The training goes on; the last good "
-                "checkpoint stays. Free space there, or allow to write.",
+                "The checkpoint %s could not be written, or older ones not be removed: %s: %s. The "
+                "training goes on; the last good checkpoint stays. Free space there, or allow to "
+                "write.",
                 path,
+                type(error).__name__,
                 error,
             )

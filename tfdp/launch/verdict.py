@@ -219,9 +219,11 @@ def _failure_message(
     if ended_well is None:
         message = f"rank {first.rank} of {options.processes} failed first, with {first.how}."
     else:
+        code = STOPPED if ended_well in outcome.stopped else 0
         message = (
-            f"rank {ended_well} of {options.processes} ended with exit code 0 before the others "
-            "were done. Let all ranks come to the end of the script, without `sys.exit(0)`. "
+            f"rank {ended_well} of {options.processes} ended with exit code {code} before the "
+            f"others were done. Let all ranks come to the end of the script, without "
+            f"`sys.exit({code})`. "
             f"Rank {first.rank} failed of that, with {first.how}."
         )
     if first.how == "signal SIGKILL":

@@ -46,7 +46,7 @@ def checkpoint_among(callbacks: Sequence[Any], data: Any) -> Checkpoint | None:
         )
     if not keeping:
         return None
-    place = PipelinePlace(data) if isinstance(data, AbstractFeed) else ReplayedPlace()
+    place = PipelinePlace(data) if isinstance(data, AbstractFeed) else ReplayedPlace(data)
     keeping[0].watch(place, callbacks)
     return keeping[0]
 
@@ -55,12 +55,14 @@ def checkpoint_among(callbacks: Sequence[Any], data: Any) -> Checkpoint | None:
 def during(checkpoint: Checkpoint | None) -> Iterator[None]:
     """Lets `executions` know of a checkpoint, within the context, and closes that at its end."""
     token = _PLACE.set(None if checkpoint is None else checkpoint.place)
+    well = False
     try:
         yield
+        well = True
     finally:
         _PLACE.reset(token)
         if checkpoint is not None:
-            checkpoint.close()
+            checkpoint.close(well)
 
 
 def executions(original: Callable[[Any], Executions], iterator: Any) -> Executions:
