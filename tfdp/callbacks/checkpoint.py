@@ -254,6 +254,7 @@ class Checkpoint(keras.callbacks.Callback):
         if self._points is not None:
             self._points.close(self._ends, well)
             self._points = None
+            self._writer.wait()
             self.model._initial_epoch = None  # the next `fit` is another training
 
     def _asked(self) -> dict[int, str]:

@@ -49,16 +49,19 @@ class Writer:
         self, step: int, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
     ) -> None:
         path = folder.path_of(self._folder, step)
+        log = logging.getLogger("tfdp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             archive.write(path, manifest, arrays)
-            folder.remove_old(self._folder, self._keep, path)
         except Exception as error:  # whatever it is, the training goes on
-            logging.getLogger("tfdp").error(
-                "The checkpoint %s could not be written, or older ones not be removed: %s: %s. The "
-                "training goes on; the last good checkpoint stays. Free space there, or allow to "
-                "write.",
+            log.error(
+                "The checkpoint %s could not be written: %s. The training goes on; the last good "
+                "checkpoint stays. Free space there, or allow to write.",
                 path,
-                type(error).__name__,
                 error,
             )
+            return
+        try:
+            folder.remove_old(self._folder, self._keep, path)
+        except OSError as error:
+            log.error("Checkpoints older than %s could not be removed: %s.", path, error)
