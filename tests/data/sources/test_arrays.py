@@ -149,14 +149,14 @@ def test_an_example_may_be_empty():
         ((np.zeros(2), None), TypeError, "nothing but str and bytes, but received a NoneType."),
         (np.array([1, "a"], object), TypeError, "str and bytes, but received a int."),
         (np.zeros(2, "M8[D]"), TypeError, "TensorFlow has, but received datetime64[D]."),
-        (tf.ragged.constant([[1], [2, 3]]), TypeError, "but received a RaggedTensor."),
+        (lambda: tf.ragged.constant([[1], [2, 3]]), TypeError, "but received a RaggedTensor."),
         (iter([1, 2]), TypeError, "but received a list_iterator."),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_nest_of_arrays_of_one_length_is_refused(arrays, error, message):
     with pytest.raises(error, match=re.escape(message)):
-        ArraySource(arrays)
+        ArraySource(arrays() if callable(arrays) else arrays)
 
 
 def fingerprint(arrays):

@@ -62,8 +62,8 @@ def records(tmp_path):
     "arrays",
     [
         np.zeros(3),
-        tf.zeros(3),
-        tf.Variable(tf.zeros(3)),
+        lambda: tf.zeros(3),  # TensorFlow starts when tests run, with the devices of `harness`
+        lambda: tf.Variable(tf.zeros(3)),
         [1.0, 2.0, 3.0],
         (np.zeros(3), [1, 2, 3]),
         [np.zeros(3), np.zeros([3, 1])],
@@ -73,7 +73,7 @@ def records(tmp_path):
     ids=lambda arrays: type(arrays).__name__,
 )
 def test_arrays_and_nests_of_them(arrays):
-    source = as_source(arrays)
+    source = as_source(arrays() if callable(arrays) else arrays)
     assert type(source).__name__ == "ArraySource"
     assert len(source) == 3
 
@@ -176,8 +176,9 @@ def test_a_folder_without_folders_is_refused(tmp_path, records):
         as_source(tmp_path)
 
 
-@pytest.mark.parametrize("source", [np.zeros(3), tf.data.Dataset.range(3), Items()])
+@pytest.mark.parametrize("source", [np.zeros(3), lambda: tf.data.Dataset.range(3), Items()])
 def test_a_split_of_anything_else_is_refused(source):
+    source = source() if callable(source) else source
     with pytest.raises(ValueError, match=r"received split='train' with a .* Leave `split` out\."):
         as_source(source, split="train")
 
