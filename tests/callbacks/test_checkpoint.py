@@ -105,40 +105,53 @@ DATA = {
 }
 
 
+# What is asked of data and callbacks does not depend on the replicas.
+ALONE = ("CPU:0",)
+
+
 @pytest.mark.parametrize("kind", tiers.cases(DATA, ["arrays", "a pipeline in other epochs"]))
 def test_data_of_other_kinds_go_on_where_they_were(kind, tmp_path):
-    whole = train(None, data=DATA[kind])
+    whole = train(None, devices=ALONE, data=DATA[kind])
     with pytest.raises(Stop):
-        train(tmp_path, stop_at=10, data=DATA[kind], every_steps=1)
-    assert_same(train(tmp_path, data=DATA[kind], every_steps=1), whole)
+        train(tmp_path, stop_at=10, devices=ALONE, data=DATA[kind], every_steps=1)
+    assert_same(train(tmp_path, devices=ALONE, data=DATA[kind], every_steps=1), whole)
 
 
 @pytest.mark.exhaustive("test_data_of_other_kinds_go_on_where_they_were")
 def test_data_of_other_kinds_go_on_between_epochs(tmp_path):
-    whole = train(None, data=arrays)
+    whole = train(None, devices=ALONE, data=arrays)
     with pytest.raises(Stop):
-        train(tmp_path, stop_at=2 * STEPS + 2, data=arrays, every_epochs=1)
-    assert_same(train(tmp_path, data=arrays, every_epochs=1), whole)
+        train(tmp_path, stop_at=2 * STEPS + 2, devices=ALONE, data=arrays, every_epochs=1)
+    assert_same(train(tmp_path, devices=ALONE, data=arrays, every_epochs=1), whole)
 
 
 @pytest.mark.exhaustive("test_data_of_other_kinds_go_on_where_they_were")
 def test_data_go_on_after_two_stops_with_several_steps_an_execution(tmp_path):
-    whole = train(None, data=arrays, steps_per_execution=4)
+    whole = train(None, devices=ALONE, data=arrays, steps_per_execution=4)
     for stop_at in (3, 2):
         with pytest.raises(Stop):
-            train(tmp_path, stop_at=stop_at, data=arrays, steps_per_execution=4, every_steps=4)
-    assert_same(train(tmp_path, data=arrays, steps_per_execution=4, every_steps=4), whole)
+            train(
+                tmp_path,
+                stop_at=stop_at,
+                devices=ALONE,
+                data=arrays,
+                steps_per_execution=4,
+                every_steps=4,
+            )
+    assert_same(
+        train(tmp_path, devices=ALONE, data=arrays, steps_per_execution=4, every_steps=4), whole
+    )
 
 
 def test_what_callbacks_do_at_an_epoch_s_beginning_is_done_once(tmp_path):
     def slower():
         return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
 
-    whole = train(None, others=slower())
+    whole = train(None, devices=ALONE, others=slower())
     for stop_at in (STEPS + 2, 2 * STEPS):
         with pytest.raises(Stop):
-            train(tmp_path, stop_at=stop_at, others=slower(), every_steps=1)
-    assert_same(train(tmp_path, others=slower(), every_steps=1), whole)
+            train(tmp_path, stop_at=stop_at, devices=ALONE, others=slower(), every_steps=1)
+    assert_same(train(tmp_path, devices=ALONE, others=slower(), every_steps=1), whole)
 
 
 OTHERS = {

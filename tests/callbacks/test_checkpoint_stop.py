@@ -58,7 +58,6 @@ def test_a_signal_keeps_the_training_and_ends_it(
     assert end.value.code == os.EX_TEMPFAIL == 75
     assert f"since {number.name} to rank 0 came" in caplog.text
     assert signal.getsignal(number) == signal.SIG_IGN  # while the process ends
-    handlers()
     assert [path.name for path in folder.newest_first(tmp_path)] == [
         f"step-{STOPS[case]:08}.checkpoint"
     ]

@@ -186,7 +186,7 @@ class Checkpoint(keras.callbacks.Callback):
         left = (
             ""
             if self._epoch < self.params["epochs"]
-            else (". No epoch is left: raise `epochs`, or give another folder, to train")
+            else ". No epoch is left: raise `epochs`, or give another folder, to train"
         )
         log(
             "The training goes on from %s: epoch %d, %d steps in all%s.",

@@ -172,7 +172,8 @@ class AgreedPoints:
             if before == signal.SIG_IGN and number in _ignored_after_a_stop:
                 before = signal.SIG_DFL
             if before == signal.SIG_DFL:
-                self._handlers[number] = signal.signal(number, lambda *_: None)
+                signal.signal(number, lambda *_: None)
+                self._handlers[number] = before
             elif before != signal.SIG_IGN:
                 logging.getLogger("tfdp").warning(
                     "%s has a handler of the program's own, so it does not make Checkpoint keep "
