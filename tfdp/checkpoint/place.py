@@ -51,6 +51,7 @@ class AbstractPlace(abc.ABC):
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:
         """Returns the place as JSON."""
+        return {"steps": self.steps, "steps_in_epoch": self.steps_in_epoch}
 
     @abc.abstractmethod
     def restore(
@@ -113,11 +114,7 @@ class PipelinePlace(AbstractPlace):
 
     def state(self) -> dict[str, Any]:
         """Returns the steps, and the pipeline's own state."""
-        return {
-            "steps": self.steps,
-            "steps_in_epoch": self.steps_in_epoch,
-            "pipeline": self._pipeline.state(),
-        }
+        return {**super().state(), "pipeline": self._pipeline.state()}
 
     def restore(
         self, state: dict[str, Any], random: dict[str, Any], log: Callable[..., None]

@@ -69,12 +69,7 @@ class ReplayedPlace(AbstractPlace):
 
     def state(self) -> dict[str, Any]:
         """Returns the steps and epochs, and what the order of the data rests on."""
-        return {
-            "steps": self.steps,
-            "steps_in_epoch": self.steps_in_epoch,
-            "epochs": self._epochs,
-            "begun_with": self._begun_with,
-        }
+        return {**super().state(), "epochs": self._epochs, "begun_with": self._begun_with}
 
     def restore(
         self, state: dict[str, Any], random: dict[str, Any], log: Callable[..., None]
