@@ -109,6 +109,7 @@ DATA = {
 ALONE = ("CPU:0",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tiers.cases(DATA, ["arrays", "a pipeline in other epochs"]))
 def test_data_of_other_kinds_go_on_where_they_were(kind, tmp_path):
     whole = train(None, devices=ALONE, data=DATA[kind])
@@ -143,6 +144,7 @@ def test_data_go_on_after_two_stops_with_several_steps_an_execution(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_callbacks_do_at_an_epoch_s_beginning_is_done_once(tmp_path):
     def slower():
         return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
@@ -160,6 +162,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", tiers.cases(OTHERS, ["three replicas go on"]))
 def test_other_replicas_go_on_within_rounding(case, tmp_path):
     # The statistics of BatchNormalization are each share's own.
@@ -207,6 +210,7 @@ def test_executions_of_several_steps_are_kept_at_their_end(tmp_path):
     assert_same(train(tmp_path, steps_per_execution=4, every_steps=2), whole)
 
 
+@pytest.mark.slow
 def test_a_training_is_kept_by_the_clock(tmp_path, undisturbed):
     def wait():
         time.sleep(1.2)

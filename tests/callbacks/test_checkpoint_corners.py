@@ -85,6 +85,7 @@ CASES = {
 @pytest.mark.parametrize(
     "every", [{"every_steps": 1}, {"every_epochs": 1}], ids=["steps", "epochs"]
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("case", tiers.cases(CASES, ["a callback draws when an epoch begins"]))
 def test_what_callbacks_do_goes_on(case, every, tmp_path):
     changed = dict(CASES[case])
@@ -95,6 +96,7 @@ def test_what_callbacks_do_goes_on(case, every, tmp_path):
     assert_same(train(tmp_path, others=others(), data=arrays, **every, **changed), whole)
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_itself_within_an_epoch_has_that_epoch(tmp_path):
     class StopInValidation(keras.callbacks.Callback):
         def on_test_begin(self, logs=None):
@@ -155,6 +157,7 @@ def test_a_second_optimizer_must_be_built(tmp_path):
         model.fit(pipeline(), callbacks=[kept], verbose=0)
 
 
+@pytest.mark.slow
 def test_callbacks_without_a_state_may_come_and_go(tmp_path):
     whole = train(None)
     with pytest.raises(Stop):

@@ -48,6 +48,7 @@ STOPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", tiers.cases(STOPS, ["within an epoch"]))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_keeps_the_training_and_ends_it(
@@ -65,6 +66,7 @@ def test_a_signal_keeps_the_training_and_ends_it(
     assert signal.getsignal(number) == signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_a_handler_of_the_program_s_own_stays(tmp_path, caplog, handlers):
     heard = []
     before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))

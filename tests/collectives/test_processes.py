@@ -43,7 +43,7 @@ def test_tensors_and_slices_come_back_from_bytes(dtype):
     parts = [eager._components(value) for value in (tensor, slices, tensor[:0])]
     described = [[eager._described(array) for array in arrays] for arrays in parts]
     payload = b"".join(array.tobytes() for arrays in parts for array in arrays)
-    received = eager._unpacked(Post(["sum", described], payload))
+    received = eager._unpacked(Post(["sum", described], payload), [True] * 3)
     for sent, came in zip(parts, received, strict=True):
         for a, b in zip(sent, came, strict=True):
             assert a.dtype == b.dtype

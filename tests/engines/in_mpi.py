@@ -60,6 +60,24 @@ def test_sums_of_every_dtype_and_size_are_exact(strategy, dtype):
             np.testing.assert_array_equal(total, np.full(size, count * (count + 1) // 2))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
+def test_sums_outside_of_graphs_go_by_mpi(strategy, dtype):
+    count, driver = strategy.num_replicas_in_sync, strategy.extended.processes._driver
+    for shape, moved in (([0, 3], 0), ([], 1), ([7, 3], 1), ([600_000], 1)):
+        done = driver.done
+        own = tf.fill(shape, tf.cast(strategy.rank + 1, dtype))
+        (total,) = strategy.extended.processes.sum_eagerly([own])
+        assert total.dtype == dtype
+        np.testing.assert_array_equal(total.numpy(), np.full(shape, count * (count + 1) // 2))
+        assert driver.done == done + moved
+
+
+def test_other_sums_outside_of_graphs_are_named_before_anything_moves(strategy):
+    own = [tf.ones([2 + strategy.rank])]
+    with pytest.raises(tfdp.errors.CollectiveMismatchError, match="must make the same reductions"):
+        strategy.extended.processes.sum_eagerly(own)
+
+
 def test_buckets_that_are_ready_in_opposite_orders_do_not_wait_for_each_other(strategy):
     """With one thread for operations: a rank that waits holds it."""
 

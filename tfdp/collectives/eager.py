@@ -1,6 +1,7 @@
-"""Reductions over processes outside of graphs, through the board.
+"""Reductions over processes outside of graphs: compared on the board, then summed.
 
-All bytes go through rank 0: they are for debugging and single numbers, not for training.
+Without an engine that can sum outside of graphs all bytes go through rank 0. That is for debugging
+and single numbers, not for training.
 """
 
 from __future__ import annotations
@@ -20,20 +21,33 @@ _Array: TypeAlias = list[str | list[int]]
 _Value: TypeAlias = list[_Array]
 _Described = TypeVar("_Described")
 
+# A function that returns the sum of an array over the processes, which all call it.
+AllReduce: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
-def sums(board: Board, values: Sequence[Value]) -> list[Value]:
+
+def sums(board: Board, values: Sequence[Value], all_reduce: AllReduce | None = None) -> list[Value]:
     """Returns the sums of tensors and IndexedSlices over the processes.
+
+    Args:
+      board: Carries the shapes, the rows of slices and, without `all_reduce`, all values.
+      values: What this process reduces.
+      all_reduce: Sums the dense arrays.
 
     Raises:
       CollectiveMismatchError: Another process reduces something else.
     """
     arrays = [_components(value) for value in values]
     described = [[_described(array) for array in parts] for parts in arrays]
-    payload = b"".join(array.tobytes() for parts in arrays for array in parts)
+    posted = [all_reduce is None or len(parts) > 1 or not parts[0].size for parts in arrays]
+    on_board = [parts for parts, is_posted in zip(arrays, posted, strict=True) if is_posted]
+    payload = b"".join(array.tobytes() for parts in on_board for array in parts)
     posts = _all_gather_alike(board, "sum", described, payload, _alike_for_sum)
-    received = [_unpacked(post) for post in posts]
+    received = [_unpacked(post, posted) for post in posts]
     results: list[Value] = []
     for index, value in enumerate(values):
+        if all_reduce is not None and not posted[index]:
+            results.append(tf.constant(all_reduce(arrays[index][0]), dtype=value.dtype))
+            continue
         of_ranks = [parts[index] for parts in received]
         if isinstance(value, tf.IndexedSlices):
             rows = [np.concatenate(parts) for parts in zip(*of_ranks, strict=True)]
@@ -81,18 +95,19 @@ def _all_gather_alike(
 def _components(value: Value) -> list[np.ndarray]:
     if isinstance(value, tf.IndexedSlices):
         return [value.values.numpy(), value.indices.numpy()]
-    return [np.asarray(value)]
+    return [np.asarray(value.numpy())]  # of a tensor itself NumPy makes no bfloat16 scalar
 
 
 def _described(array: np.ndarray) -> _Array:
     return [array.dtype.name, list(array.shape)]
 
 
-def _unpacked(post: Post) -> list[list[np.ndarray]]:
+def _unpacked(post: Post, posted: Sequence[bool]) -> list[list[np.ndarray]]:
+    """Returns the arrays of each value; none of a value whose bytes the post does not hold."""
     offset, values = 0, []
-    for parts in post.value[1]:
+    for parts, is_posted in zip(post.value[1], posted, strict=True):
         arrays = []
-        for dtype, shape in parts:
+        for dtype, shape in parts if is_posted else []:
             size = int(np.prod(shape, dtype=np.int64))
             arrays.append(np.frombuffer(post.payload, dtype, size, offset).reshape(shape))
             offset += arrays[-1].nbytes

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp import hooks
@@ -31,7 +32,7 @@ from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
 from tfdp.engines import Engine, ProgressCounters, TensorFlowEngine, mpi
-from tfdp.engines.host import Driver, HostEngine
+from tfdp.engines.host import Driver, HostEngine, Lane, programs
 from tfdp.engines.mpi import MpiTransport
 from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
 
@@ -51,6 +52,10 @@ _CONSEQUENCES = (
 
 # The errors that mark the end of the data, which every rank finds by itself.
 _ENDS = (tf.errors.OutOfRangeError, StopIteration)
+
+# The key of reductions outside of graphs, whose order is that of the program. Those in graphs have
+# keys from 1 on; this is the last one.
+_KEY_OUTSIDE_OF_GRAPHS = -1
 
 _DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
 
@@ -190,11 +195,20 @@ class Processes:
 
     def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over processes, outside of graphs: see `eager`."""
-        return eager.sums(self.board, values)
+        by_engine = None if self._transport is None else self._all_reduce
+        return eager.sums(self.board, values, by_engine)
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
         """Concatenates the processes' tensors along `axis`, outside of graphs: see `eager`."""
         return eager.gather(self.board, value, axis)
+
+    def _all_reduce(self, own: np.ndarray) -> np.ndarray:
+        """Sums an array over processes by the transport of the engine, outside of graphs."""
+        assert self._transport is not None
+        lane = Lane(self._transport, self.rank, 1, _KEY_OUTSIDE_OF_GRAPHS)
+        collective = programs.all_reduce(own, lane, tuple(range(self.world_size)))
+        self._driver.run(collective, "a reduction outside of graphs")
+        return collective.result
 
     # ---- tracing
 
