@@ -27,18 +27,22 @@ caller asks whether there is a cluster; where one must act otherwise, it asks `w
 A replica's number is a tensor, `replica_id`: arithmetic with it holds for every replica, so that
 one trace may serve all of them. `Trace` holds what Python may know while a step is traced.
 
-`replicas_of` returns the replicas of a strategy. A strategy of another kind, an engine or a sharded
+`replicas_of` returns the replicas of a strategy, and `cutter_of` what cuts batches for Keras' steps
+into a `Cut` for each replica. A strategy of another kind, an engine or a sharded
 optimizer implements or wraps the same protocol.
 """
 
 from tfdp.collectives import Value
+from tfdp.replicas.cut import Cut, FullCut, rows_of
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
 from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
-from tfdp.replicas.strategies import Replicated, processes_of, replicas_of
+from tfdp.replicas.strategies import Replicated, cutter_of, processes_of, replicas_of
 
 __all__ = [
     "Agreement",
+    "Cut",
+    "FullCut",
     "OneProcess",
     "Prepare",
     "ProcessGroup",
@@ -47,6 +51,8 @@ __all__ = [
     "Rows",
     "Trace",
     "Value",
+    "cutter_of",
     "processes_of",
     "replicas_of",
+    "rows_of",
 ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Iterator
+
 import tensorflow as tf
 
+from tfdp.replicas.cut import Cut
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import ProcessGroup
 from tfdp.replicas.protocol import Replicas
 
 
-class Replicated:
+class Replicated(abc.ABC):
     """The base class of `strategy.extended` in the strategies of tfdp, which have `Replicas`.
 
     Attributes:
@@ -17,6 +21,37 @@ class Replicated:
     """
 
     replicas: Replicas
+
+    @abc.abstractmethod
+    def cuts(self, iterator: Iterator[object]) -> Iterator[object]:
+        """Returns an iterator of global batches as a step of Keras' trainer takes it: of `Cut`s.
+
+        What does not come from a distributed dataset is returned as it is.
+        """
+
+    @abc.abstractmethod
+    def split_for_step(self, batch: object) -> Cut:
+        """Cuts a global batch, a nest of arrays or tensors, into what such a step takes."""
+
+
+def cutter_of(strategy: tf.distribute.Strategy) -> Replicated:
+    """Returns the part of a strategy of tfdp that cuts batches for Keras' trainer.
+
+    Raises:
+      TypeError: The strategy is not one of tfdp's.
+
+    >>> import tfdp
+    >>> strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])
+    >>> cut = cutter_of(strategy).split_for_step(tf.range(3))
+    >>> [rows.numpy().tolist() for rows in strategy.experimental_local_results(cut.rows)]
+    [[0, 1], [2]]
+    """
+    if not isinstance(strategy.extended, Replicated):
+        raise TypeError(
+            "Batches are cut by a strategy of tfdp, but received "
+            f"{type(strategy).__name__}. Use tfdp.DataParallelStrategy()."
+        )
+    return strategy.extended
 
 
 def replicas_of(strategy: tf.distribute.Strategy | None) -> Replicas | None:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.data.stream_shares import place_and_rows
-from tfdp.keras_adapter.training.cut import Cut, FullCut, rows_of
+from tfdp.replicas import Cut, FullCut, rows_of
 from tfdp.shares import share_place
 from tfdp.strategy._tensorflow import compute_batch_size
 

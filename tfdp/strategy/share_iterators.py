@@ -18,6 +18,7 @@ from tfdp.data.counting import explained
 from tfdp.data.feed import AbstractFeed
 from tfdp.data.tally import HANDLE_SPEC, Clock, Tally
 from tfdp.keras_adapter.training import cut
+from tfdp.replicas import Cut, FullCut
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import (
     DistributedIterator,
@@ -76,7 +77,7 @@ class ShareIterator(DistributedIterator):
         """An iterator over the same elements that gives a `Cut` for each share."""
         spec = self._element_spec
         several = self._strategy.extended.num_replicas > 1
-        cuts: Any = cut.Cut(*element_of(spec)) if several else cut.Cut(element_of(spec), ())
+        cuts: Any = Cut(*element_of(spec)) if several else Cut(element_of(spec), ())
         return self.over(self, element_spec=Counted(cuts) if isinstance(spec, Counted) else cuts)
 
     def get_next(self, name: str | None = None) -> Any:
@@ -133,11 +134,11 @@ class ShareIterator(DistributedIterator):
     def _spec_class(self) -> type[ShareIteratorSpec]:
         return ShareIteratorSpec
 
-    def _given(self, share: cut.Cut) -> Any:
+    def _given(self, share: Cut) -> Any:
         """Returns what a replica is given for a share, or its spec; no row where it is empty."""
-        if isinstance(element_of(self._element_spec), cut.Cut):
+        if isinstance(element_of(self._element_spec), Cut):
             return share
-        if isinstance(share, cut.FullCut) or not tf.is_tensor(share.place):
+        if isinstance(share, FullCut) or not tf.is_tensor(share.place):
             return share.rows
         return tf.nest.map_structure(
             lambda leaf: input_batches.first_rows(leaf, share.place[1]), share.rows
@@ -233,14 +234,14 @@ class ShareIterator(DistributedIterator):
             right = tf.reduce_all(ranks == tf.range(first, first + len(places), dtype=tf.int64))
             return _asserted(right, [_BROKEN], right)
 
-    def _cut_of(self, element: Any) -> cut.Cut:
+    def _cut_of(self, element: Any) -> Cut:
         """Returns an element, or its spec, as a `Cut`."""
         element = element_of(element)
         if self._strategy.extended.num_replicas == 1:
-            rows = element.rows if isinstance(element, cut.Cut) else element
-            return cut.FullCut(rows, input_batches.whole_place(rows))
+            rows = element.rows if isinstance(element, Cut) else element
+            return FullCut(rows, input_batches.whole_place(rows))
         rows_spec, _ = element_of(self._element_spec)
-        kind = cut.FullCut if input_batches.are_even(rows_spec) else cut.Cut
+        kind = FullCut if input_batches.are_even(rows_spec) else Cut
         return kind(*element)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.training import cut
+from tfdp.replicas import Cut
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import DistributedIterator
 from tfdp.strategy.share_iterators import ShareIterator, ShareIteratorSpec
@@ -61,11 +61,11 @@ class TurnIterator(ShareIterator):
     def _spec_class(self) -> type[ShareIteratorSpec]:
         return TurnIteratorSpec
 
-    def _given(self, share: cut.Cut) -> cut.Cut:
+    def _given(self, share: Cut) -> Cut:
         return share
 
-    def _cut_of(self, element: Any) -> cut.Cut:
-        return cut.Cut(*element)
+    def _cut_of(self, element: Any) -> Cut:
+        return Cut(*element)
 
     def _places(self, optionals: Sequence[Any]) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns each replica's `Cut.place` in the round, and whether there is any example."""

@@ -1,17 +1,18 @@
-"""The shares of a batch that a step is given, and each share's place in the batch."""
+"""The place of a share in its batch, and the checks that all ranks cut the same batches."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter.ending import Slot
 from tfdp.keras_adapter.step import Step
+from tfdp.replicas import Cut, rows_of
 
 # The messages of checks in graphs that all ranks have the same data; each rank's number follows.
 ENDED = "Every rank must have as many batches; whether there is one (1) or not (0), by rank:"
@@ -21,24 +22,6 @@ UNEQUAL = "Every rank must have the same batches; number of examples in this one
 # in which these are written there.
 COUNTS = "counts"
 _BASE = 2**20
-
-
-class Cut(NamedTuple):
-    """The share of one replica, as iterators of shares give it to a step of Keras' trainer.
-
-    Attributes:
-      rows: The replica's examples, as the model's step takes them. A replica without examples has a
-        stand-in: an example of another replica.
-      place: Four int64 numbers: the replica's rank, the number of its examples, the number of
-        examples before them in the batch, and the number of examples in the batch.
-    """
-
-    rows: Any
-    place: tf.Tensor
-
-
-class FullCut(Cut):
-    """The share of a replica in a batch of which every replica is known to have examples."""
 
 
 def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, int | None]:
@@ -71,15 +54,6 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Te
     if step.replicas.processes.world_size > 1:  # each process has cut a batch that it read itself
         _compare_at_end(step, data.place[3])
     return examples, before, total, computed, rows
-
-
-def rows_of(leaf: Any) -> Any:
-    """Returns the number of rows of an array, or of a dense, ragged or sparse tensor; int64."""
-    if isinstance(leaf, tf.RaggedTensor):
-        return tf.cast(leaf.nrows(), tf.int64)
-    if isinstance(leaf, tf.SparseTensor):
-        return leaf.dense_shape[0]
-    return tf.shape(leaf, tf.int64)[0]
 
 
 @contextlib.contextmanager

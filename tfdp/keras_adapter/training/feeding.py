@@ -25,7 +25,7 @@ from tfdp.keras_adapter._keras import (
     make_class_weight_map_fn,
 )
 from tfdp.keras_adapter.training import checkpointing
-from tfdp.replicas import replicas_of
+from tfdp.replicas import cutter_of, replicas_of
 
 # Whether `predict`, with Keras' own `make_predict_function`, makes the iterator.
 _PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
@@ -174,7 +174,7 @@ class _Cuts:
         self._strategy = strategy
 
     def __iter__(self) -> Any:
-        return self._strategy.extended.cuts(iter(self._dataset))
+        return cutter_of(self._strategy).cuts(iter(self._dataset))
 
 
 @hook(EpochIterator, "_enumerate_iterator")

@@ -8,9 +8,9 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.step import Step, current
-from tfdp.keras_adapter.training.cut import Cut, FullCut, rows_of
 from tfdp.keras_adapter.training.sharing import sharing
 from tfdp.keras_adapter.variables.statistics import average_written
+from tfdp.replicas import Cut, FullCut, rows_of
 
 
 class Predicting:

@@ -15,6 +15,7 @@ from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.tracing.walk import remembering
 from tfdp.keras_adapter.training import cut
+from tfdp.replicas import Cut, FullCut
 
 
 @contextlib.contextmanager
@@ -25,7 +26,7 @@ def sharing(
 
     Args:
       step: The replica's step.
-      data: A `cut.Cut`, or a share whose place in the batch is not known.
+      data: A `Cut`, or a share whose place in the batch is not known.
       custom_loss: The attribute of `Share`.
       windows: The attribute of `Share`.
 
@@ -39,8 +40,8 @@ def sharing(
     place = place_in_batch(step.strategy)
     numbers = tf.cast(tf.stack([examples, before, computed, total]), tf.int64)
     place.assign(numbers, read_value=False)
-    certain = isinstance(data, cut.FullCut) or step.num_replicas == 1
-    data = data.rows if isinstance(data, cut.Cut) else data
+    certain = isinstance(data, FullCut) or step.num_replicas == 1
+    data = data.rows if isinstance(data, Cut) else data
     single = rows == 1 and step.num_replicas > 1 and not tf.executing_eagerly()
     if single:
         data, rows = _of_any_length(data)

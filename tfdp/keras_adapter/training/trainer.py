@@ -31,7 +31,7 @@ from tfdp.keras_adapter.step import current
 from tfdp.keras_adapter.training import compiling, cut, predictions, scopes, step_recording
 from tfdp.keras_adapter.training.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
-from tfdp.replicas import Replicas, replicas_of
+from tfdp.replicas import Cut, Replicas, cutter_of, replicas_of
 
 
 @hook(TensorFlowTrainer, "_make_function")
@@ -247,15 +247,15 @@ def _one_replica(spec: Any) -> Any:
 def _cut(strategy: Any, iterator: Any) -> Iterable[Any]:
     """Returns an iterable of shares; whole batches, as from `train_on_batch`, are cut."""
     if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-        return strategy.extended.cuts(iterator)
+        return cutter_of(strategy).cuts(iterator)
 
     def shares() -> Iterator[Any]:
         for batch in iterator:
             leaves = tf.nest.flatten(batch)
             distributed = any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves)
-            if distributed or isinstance(batch, cut.Cut):
+            if distributed or isinstance(batch, Cut):
                 yield batch
             else:
-                yield strategy.extended.split_for_step(batch)
+                yield cutter_of(strategy).split_for_step(batch)
 
     return shares()

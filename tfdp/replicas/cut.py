@@ -1,0 +1,34 @@
+"""The shares of a batch that a step of Keras' trainer is given."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Cut(NamedTuple):
+    """The share of one replica, as iterators of shares give it to a step of Keras' trainer.
+
+    Attributes:
+      rows: The replica's examples, as the model's step takes them. A replica without examples has a
+        stand-in: an example of another replica.
+      place: Four int64 numbers: the replica's rank, the number of its examples, the number of
+        examples before them in the batch, and the number of examples in the batch.
+    """
+
+    rows: object
+    place: tf.Tensor
+
+
+class FullCut(Cut):
+    """The share of a replica in a batch of which every replica is known to have examples."""
+
+
+def rows_of(leaf: object) -> tf.Tensor:
+    """Returns the number of rows of an array, or of a dense, ragged or sparse tensor; int64."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, tf.int64)[0]
