@@ -19,7 +19,7 @@ from tfdp.report.summary import curves
 PART_NAMES = {
     "input": "input wait",
     "compute": "compute",
-    "meeting": "waiting in the loss",
+    "meeting": "waiting for numbers",
     "communication": "exposed communication",
     "other": "other",
     "rest": "rest of the step",
