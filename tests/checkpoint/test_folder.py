@@ -55,22 +55,24 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(damage, tmp_path
         archive.write(folder.path_of(tmp_path, step), {"step": step}, ARRAYS)
     (tmp_path / "step-5.checkpoint.txt").write_text("of somebody else")
     folder.path_of(tmp_path, 100).write_bytes(damage)
-    path, manifest, _, passed_over = folder.newest_good(tmp_path)
-    assert (path.name, manifest["step"]) == ("step-00000010.checkpoint", 10)
-    assert [text.split(":")[0] for text in passed_over] == ["step-00000100.checkpoint"]
+    found = folder.newest_good(tmp_path)
+    assert (found.path.name, found.manifest["step"]) == ("step-00000010.checkpoint", 10)
+    assert found.content == found.path.read_bytes()
+    assert [text.split(":")[0] for text in found.passed_over] == ["step-00000100.checkpoint"]
 
 
 def test_another_format_is_no_good_one(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "FORMAT", 9)
     archive.write(folder.path_of(tmp_path, 1), {}, {})
     monkeypatch.undo()
-    path, _, _, (reason,) = folder.newest_good(tmp_path)
+    found = folder.newest_good(tmp_path)
+    path, (reason,) = found.path, found.passed_over
     assert path is None
     assert "it is of format 9, and this tfdp reads 1" in reason
 
 
 def test_no_folder_holds_no_checkpoint(tmp_path):
-    assert folder.newest_good(tmp_path / "none") == (None, {}, {}, [])
+    assert folder.newest_good(tmp_path / "none") == folder.Found()
 
 
 def test_the_newest_stay(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 import re
@@ -55,14 +56,27 @@ def remove_old(folder: pathlib.Path, keep: int, newest: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def newest_good(
-    folder: pathlib.Path,
-) -> tuple[pathlib.Path | None, dict[str, Any], dict[str, np.ndarray], list[str]]:
-    """Returns the newest whole checkpoint, with its manifest and arrays.
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint of a folder.
 
-    Returns:
-      The file, None if there is none; the manifest; the arrays; for each newer file that is not
-      whole its name and what is wrong with it.
+    Attributes:
+      path: The file; None if there is none.
+      content: What the file holds.
+      manifest: The manifest in it.
+      arrays: The arrays in it.
+      passed_over: For each newer file that is not whole its name and what is wrong with it.
+    """
+
+    path: pathlib.Path | None = None
+    content: bytes = b""
+    manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    passed_over: list[str] = dataclasses.field(default_factory=list)
+
+
+def newest_good(folder: pathlib.Path) -> Found:
+    """Returns the newest whole checkpoint of a folder.
 
     Raises:
       OSError: No file is whole, and one could not be read, which may be otherwise the next time.
@@ -71,7 +85,8 @@ def newest_good(
     unread: OSError | None = None
     for path in newest_first(folder):
         try:
-            return path, *archive.read(path.read_bytes()), passed_over
+            content = path.read_bytes()
+            return Found(path, content, *archive.read(content), passed_over)
         except archive.DamagedCheckpointError as error:
             passed_over.append(f"{path.name}: {error}")
         except OSError as error:
@@ -79,7 +94,7 @@ def newest_good(
             unread = error
     if unread is not None:
         raise unread
-    return None, {}, {}, passed_over
+    return Found(passed_over=passed_over)
 
 
 def newest_good_of_first(
@@ -90,7 +105,7 @@ def newest_good_of_first(
     All ranks must call it.
 
     Returns:
-      As `newest_good`.
+      The file, None if there is none; the manifest; the arrays.
     """
     subject = "the checkpoint to go on from"
     if processes.rank != 0:
@@ -98,10 +113,8 @@ def newest_good_of_first(
         if not post.value:
             return None, {}, {}
         return pathlib.Path(post.value), *archive.read(post.payload)
-    path, manifest, arrays, passed_over = newest_good(folder)
-    for text in passed_over:
+    found = newest_good(folder)
+    for text in found.passed_over:
         logging.getLogger("tfdp").warning("A checkpoint was passed over: %s.", text)
-    if processes.world_size > 1:
-        content = b"" if path is None else path.read_bytes()
-        processes.from_first(subject, str(path or ""), content)
-    return path, manifest, arrays
+    processes.from_first(subject, str(found.path or ""), found.content)
+    return found.path, found.manifest, found.arrays
