@@ -62,7 +62,7 @@ def test_sums_of_every_dtype_and_size_are_exact(strategy, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
 def test_sums_outside_of_graphs_go_by_mpi(strategy, dtype):
-    count, driver = strategy.num_replicas_in_sync, strategy.extended.processes._driver
+    count, driver = strategy.world_size, strategy.extended.processes._driver
     for shape, moved in (([0, 3], 0), ([], 1), ([7, 3], 1), ([600_000], 1)):
         done = driver.done
         own = tf.fill(shape, tf.cast(strategy.rank + 1, dtype))

@@ -162,23 +162,25 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
-    "name, options",
-    [
-        *((name, {}) for name in REFUSED),
-        *(
-            pytest.param(name, {"run_eagerly": True}, marks=pytest.mark.exhaustive)
-            for name in REFUSED
-            if name != "in functions"  # where a warning says that they cannot be followed
-        ),
-    ],
-    ids=str,
-)
-def test_a_draw_that_is_used_for_others_is_refused(name, options, replicas):
+# In functions that run eagerly a draw cannot be followed, which a warning says.
+EAGERLY = [name for name in REFUSED if name != "in functions"]
+
+
+@pytest.mark.parametrize("name", tiers.cases(EAGERLY, ["as a mask", "for a kernel"]))
+def test_in_eager_steps_a_draw_that_is_used_for_others_is_refused(name, replicas):
     make_layer, message = REFUSED[name]
-    model = harness.build_in_scope(model_with(make_layer, **options), replicas)
+    model = harness.build_in_scope(model_with(make_layer, run_eagerly=True), replicas)
     with pytest.raises(ValueError, match=message):
         fit_in(replicas)(model)
+
+
+# A draw for rows that one device's batch has not, such as 2 * SHARE, fails there.
+FOR_WEIGHTS = [name for name in REFUSED if name != "for several rows of each example"]
+
+
+@pytest.mark.parametrize("name", tiers.cases(FOR_WEIGHTS, ["in functions", "for a kernel"]))
+def test_in_graphs_a_draw_for_weights_is_one_devices(name, replicas, trains_as_one_device):
+    trains_as_one_device(model_with(REFUSED[name][0]), fit_in(replicas))
 
 
 def drawn_for_one():

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout, static
 from tfdp.keras_adapter.tracing.layouts import Layouts
 from tfdp.keras_adapter.tracing.origins import Origin, origins
@@ -136,7 +137,7 @@ class Lookups:
         """Returns whether rows are seen not to be repeated: a range, or what is made of one."""
         place, node = self._walk.made_by(place)
         if node is None or node.type == "Const":
-            rows = tf.get_static_value(place.tensor)
+            rows = constant_value(place)
             return rows is None or examples is None or not _is_repeated(rows, examples)
         if node.type == "Range":
             return True

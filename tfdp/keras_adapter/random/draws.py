@@ -1,9 +1,9 @@
 """The test whether random numbers are drawn for each example, or once for all examples.
 
 A draw is for each example if its first size is the number of examples, as the traced program counts
-them. If shapes are fixed, a size that equals the share's number of examples may be that of a weight
-as well; then the end of the step checks what the numbers were combined with. A size of 1 may stand
-for all examples, so a share of one example is traced as a share of any length (`training.sharing`).
+them. A share of dense tensors is traced as one of any length (`training.sharing`). In eager steps,
+and beside sparse and ragged tensors, a size that equals the share's number of examples may be that
+of a weight as well; then the end of the step checks what the numbers were combined with.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.layers.outputs import Claims
 from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import ELEMENTWISE, Layout
 from tfdp.keras_adapter.tracing.layouts import Layouts
 from tfdp.keras_adapter.tracing.origins import READS, Origin, origins
@@ -58,7 +59,7 @@ def layout_of(layouts: Layouts, rows: int | None, shape: Any) -> Layout:
         return Layout.SPREAD
     if (shape.shape[0] if tf.is_tensor(shape) else len(shape)) == 0:
         return Layout.FREE
-    first = tf.get_static_value(shape[0])
+    first = constant_value(shape[0])
     if first is not None:
         return Layout.FITS if first == rows else Layout.FREE
     size = Place(shape if tf.is_tensor(shape) else shape[0])
@@ -70,10 +71,10 @@ def layout_of(layouts: Layouts, rows: int | None, shape: Any) -> Layout:
 
 def is_later(rows: int | None, shape: Any) -> bool:
     """Returns whether the examples seem to be on a later axis: (steps, examples, features)."""
-    sizes = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
+    sizes = constant_value(shape) if tf.is_tensor(shape) else shape
     if sizes is None or not len(sizes):
         return False
-    first, *others = (tf.get_static_value(size) for size in sizes)
+    first, *others = map(constant_value, sizes)
     if first is None or first == 1:
         return False
     return None in others if rows is None else first % max(rows, 1) != 0 and rows in others
@@ -82,13 +83,13 @@ def is_later(rows: int | None, shape: Any) -> bool:
 def warn_of_one(step: Step, shape: Any) -> None:
     """Warns of a first size of 1 if that may be the number of a replica's examples.
 
-    In a graph it may be only if a feature is sparse or ragged: else a share of one example is
-    traced without a number of rows.
+    In a graph it may be only if a feature is sparse or ragged: else a share is traced without a
+    number of rows.
     """
     share = step.share
     assert share is not None
-    sizes = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
-    if not share.rows or sizes is None or not len(sizes) or tf.get_static_value(sizes[0]) != 1:
+    sizes = constant_value(shape) if tf.is_tensor(shape) else shape
+    if not share.rows or sizes is None or not len(sizes) or constant_value(sizes[0]) != 1:
         return
     fewest = share.rows
     if tf.executing_eagerly():

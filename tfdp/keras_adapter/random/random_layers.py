@@ -26,6 +26,7 @@ from tfdp.keras_adapter.layers.outputs import Claims
 from tfdp.keras_adapter.random import draws, philox
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, Unseeded, current
+from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.tracing.walk import Place, Walk
@@ -198,7 +199,7 @@ def dropout(
         draws.warn_of_one(step, shape)
     claims = Claims(step)
     layout = of_inputs = claims.layouts.of(Place(inputs))
-    first = tf.get_static_value(shape[0]) if len(shape) == len(inputs.shape) else 1
+    first = constant_value(shape[0]) if len(shape) == len(inputs.shape) else 1
     if first is not None and first != inputs.shape[0]:
         layout = Layout.FREE  # one noise for all examples
     elif layout is not Layout.FREE and draws.is_later(step.share.rows, shape):
@@ -236,7 +237,7 @@ def _drawn(shape: Any, seed: Any, draw: Callable[..., Any], original: Callable[[
     if not tf.is_tensor(shape) and None in shape:
         raise ValueError(
             f"A draw needs a number for each size, but its shape is {tuple(shape)}: the number of "
-            "examples is not known before the step runs, nor that of a share of one example. Use "
+            "examples is not known before the step runs. Use "
             "`keras.ops.shape(x)[0]`, not `x.shape[0]`."
         )
     claims = Claims(step)

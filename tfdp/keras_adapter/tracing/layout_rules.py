@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.origins import is_random
 from tfdp.keras_adapter.tracing.walk import Node, Place
 
@@ -107,6 +108,8 @@ class Rules(ABC):
         others = [p for p, la in zip(node.inputs, layouts, strict=True) if la is Layout.FREE]
         if any((p.tensor.shape.rank or 0) > max(rank or 0 for rank in ranks) for p in others):
             return Layout.SPREAD
+        if Layout.ROWS in layouts and any(_has_a_row_each(output, place) for place in others):
+            return Layout.UNKNOWN
         confirmed = worst is Layout.FITS and Layout.ROWS in layouts
         return Layout.ROWS if confirmed else worst
 
@@ -295,12 +298,25 @@ class Rules(ABC):
 
 def static(place: Place) -> Any:
     """Returns the value of a constant as a NumPy array; None where it is not known."""
-    return tf.get_static_value(place.tensor)
+    return constant_value(place)
 
 
 def _has_shape_of_one(output: Any, places: list[Place]) -> bool:
     shapes = [place.tensor.shape.as_list() for place in places]
     return all(shape == shapes[0] for shape in shapes) or output.shape.as_list() in shapes
+
+
+def _has_a_row_each(output: Any, free: Place) -> bool:
+    """Returns whether a tensor without examples has a row of its own for each row of the output.
+
+    Where shapes are fixed, such is made for the number of the share's examples, as positions in the
+    batch are. With that of the whole batch it would not fit.
+    """
+    shape = free.tensor.shape
+    if not shape.rank or shape.rank != output.shape.rank or shape[0] in (None, 1):
+        return False
+    value = static(free)
+    return value is None or not bool((value == value[:1]).all())
 
 
 def _numbers_in_row(shape: tf.TensorShape) -> int | None:

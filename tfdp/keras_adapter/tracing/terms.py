@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.layouts import Layouts
 from tfdp.keras_adapter.tracing.origins import Origin, origins
@@ -287,10 +288,10 @@ def _has_sum(terms: list[Term]) -> bool:
 def _is_whole(node: Node) -> bool:
     if node.type == "L2Loss":
         return True
-    axes, rank = tf.get_static_value(node.inputs[1].tensor), node.inputs[0].tensor.shape.rank
+    axes, rank = constant_value(node.inputs[1]), node.inputs[0].tensor.shape.rank
     return axes is not None and rank == np.size(axes)
 
 
 def _number(place: Place) -> float | None:
-    value = tf.get_static_value(place.tensor)
+    value = constant_value(place)
     return float(np.reshape(value, ())) if value is not None and np.size(value) == 1 else None

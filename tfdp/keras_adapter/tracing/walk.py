@@ -94,6 +94,26 @@ class Node:
         return self.type.startswith(("__inference_", "__forward_"))
 
 
+def outside(place: Place, known: dict[int, dict[int, Any]] | None = None) -> Place | None:
+    """Returns the place of what a function's placeholder was given; None if it is not known.
+
+    Args:
+      place: The placeholder's place.
+      known: What each graph captures, as found before: by the graph's id the outer tensors, by the
+        ids of those inside. What is found is added.
+    """
+    if place.frame is not None:
+        return place.frame.arguments.get(id(place.tensor))
+    graph = place.tensor.graph
+    if not isinstance(graph, FuncGraph):
+        return None
+    known = {} if known is None else known
+    if id(graph) not in known:
+        known[id(graph)] = {id(inside): outer for outer, inside in graph.captures}
+    outer = known[id(graph)].get(id(place.tensor))
+    return None if outer is None else Place(outer)
+
+
 class Walk:
     """A reader of the program, from tensors back to what made them; it remembers what it found."""
 
@@ -115,7 +135,7 @@ class Walk:
                 return place, _remembered(tensor)
             op = tensor.op
             if op.type == "Placeholder":
-                outer = self._outside(place)
+                outer = outside(place, self._captures)
                 if outer is None:
                     return place, None
                 place = outer
@@ -128,18 +148,6 @@ class Walk:
                 return place, Node(op.type, inputs, tensor.value_index, op)
             if mark_of(place.tensor) is not None:
                 return place, None
-
-    def _outside(self, place: Place) -> Place | None:
-        if place.frame is not None:
-            return place.frame.arguments.get(id(place.tensor))
-        graph = place.tensor.graph
-        if not isinstance(graph, FuncGraph):
-            return None
-        if id(graph) not in self._captures:
-            pairs = graph.captures
-            self._captures[id(graph)] = {id(inside): outer for outer, inside in pairs}
-        outer = self._captures[id(graph)].get(id(place.tensor))
-        return None if outer is None else Place(outer)
 
     def _inside(self, place: Place) -> Place | None:
         op = place.tensor.op

@@ -20,7 +20,11 @@ from tfdp.replicas import Cut, FullCut
 
 @contextlib.contextmanager
 def sharing(
-    step: Step, data: Any, custom_loss: str | None = None, windows: Windows | None = None
+    step: Step,
+    data: Any,
+    custom_loss: str | None = None,
+    windows: Windows | None = None,
+    of_any_length: bool = False,
 ) -> Iterator[tuple[Any, tf.Tensor]]:
     """Makes the examples in `data` the replica's share of the batch within the context.
 
@@ -29,6 +33,8 @@ def sharing(
       data: A `Cut`, or a share whose place in the batch is not known.
       custom_loss: The attribute of `Share`.
       windows: The attribute of `Share`.
+      of_any_length: Whether tracing must not know how many examples the share has: see
+        `_of_any_length`.
 
     Yields:
       The share's rows, and the number of examples in the batch.
@@ -42,9 +48,9 @@ def sharing(
     place.assign(numbers, read_value=False)
     certain = isinstance(data, FullCut) or step.num_replicas == 1
     data = data.rows if isinstance(data, Cut) else data
-    single = rows == 1 and step.num_replicas > 1 and not tf.executing_eagerly()
-    if single:
-        data, rows = _of_any_length(data)
+    hides = step.num_replicas > 1 and not tf.executing_eagerly() and (of_any_length or rows == 1)
+    if hides and rows is not None:
+        data, rows = _of_any_length(data, rows)
     fraction = tf.math.divide_no_nan(examples, total)
     share = Share(examples, weakref.ref(place), fraction, rows, not certain, custom_loss, windows)
     for leaf in tf.nest.flatten(data):
@@ -56,30 +62,30 @@ def sharing(
         try:
             yield data, total
         except (TypeError, ValueError) as error:
-            if rows is None and single:
+            if rows is None and hides:
                 error.add_note(_OF_ANY_LENGTH)
             raise
         draws.check(step)
 
 
 _OF_ANY_LENGTH = (
-    "Each replica has one example here, and is traced for any number of them, so that nothing of "
-    "size 1 is taken for that: `x.shape[0]` is None. Use `tf.shape(x)[0]`, or give each replica "
-    "two or more."
+    "A replica's step is traced for any number of examples, for it has a share of the batch, whose "
+    "number is not the batch's: `x.shape[0]` is None. Use `tf.shape(x)[0]`."
 )
 
 
-def _of_any_length(data: Any) -> tuple[Any, int | None]:
-    """Hides from tracing that a share has one example: its tensors get an unknown number of rows.
+def _of_any_length(data: Any, rows: int) -> tuple[Any, int | None]:
+    """Hides from tracing how many examples a share has: its tensors get an unknown number of rows.
 
-    A size of 1 would be ambiguous: the number of examples, or one value for all examples.
+    A number that is known would be ambiguous. What a step computes with it, such as a sum over 4
+    examples divided by 4, or 8 random numbers, is meant for the batch; another 4 or 8 is not.
 
     Returns:
-      The tensors, and None; the given data and 1 if it holds sparse or ragged tensors.
+      The tensors, and None; the given data and `rows` if it holds sparse or ragged tensors.
     """
     leaves = tf.nest.flatten(data)
     if any(leaf is not None and not isinstance(leaf, tf.Tensor) for leaf in leaves):
-        return data, 1
+        return data, rows
 
     def of_any_length(leaf: tf.Tensor | None) -> tf.Tensor | None:
         if leaf is None or not leaf.shape.rank:  # a scalar, or a tensor of unknown rank

@@ -214,7 +214,7 @@ def _with_share(
             return step_function(data)
         with (
             step_recording.step(recorder, step.trace, model, data),
-            sharing(step, data, custom_loss, windows) as (rows, total),
+            sharing(step, data, custom_loss, windows, of_any_length=True) as (rows, total),
         ):
             step_recording.examples(total)
             step.of_keras = of_keras

@@ -26,6 +26,7 @@ from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers, o
 from tfdp.keras_adapter.ending import Slot
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing import writes
+from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.origins import Origin, origins
 
 _DECLARED = ("sum", "mean")
@@ -272,7 +273,7 @@ def _state_of_metric(step: Step, variable: Variable, value: Any) -> Any:
         return value
     if variable.aggregation == "mean":
         return _together(step, variable, tf.cast(value, variable.value.dtype))
-    constant = tf.get_static_value(value)
+    constant = constant_value(value)
     if constant is not None and not constant.any():
         return value  # A reset: all replicas set their shares to zero, also those without examples.
     symbolic_sum = variable.aggregation == "sum" and _is_symbolic(value)
