@@ -54,9 +54,12 @@ class RandomK(AbstractLossyCompression):
         size = update.elements(bucket.gradients[index].shape)
         count = math.ceil(self.ratio * size)
         seed = bucket.seed(self.seed, bucket.numbers[index])
-        return tf.random.experimental.index_shuffle(
+        shuffled = tf.random.experimental.index_shuffle(
             tf.range(count), seed, tf.constant(size - 1, tf.int32)
         )
+        # The shuffle prefers some places. Turned by an even draw, each place is as likely.
+        turned = shuffled - tf.random.stateless_uniform([], seed, maxval=size, dtype=tf.int32)
+        return tf.where(turned < 0, turned + size, turned)
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums at the drawn places, zeros elsewhere."""
