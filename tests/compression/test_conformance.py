@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tiers
-
 from compression import oracles
+
 from tfdp import compression as compressions
 from tfdp.compression import ErrorFeedback, Int8, PowerSGD, RandomK, Sign, TopK
 
@@ -123,9 +123,7 @@ def test_a_sum_is_what_numpy_computes_with_one_value_for_all(name, replicas, sum
         if name not in ("Int8", "Sign"):
             for index in range(len(SHAPES)):
                 mine = [own[index] for own in gradients]
-                total, own, before[index] = case.oracle(
-                    case.of, mine, index, number, before[index]
-                )
+                total, own, before[index] = case.oracle(case.of, mine, index, number, before[index])
                 assert_close(outcomes[0].sums[index], total, case.tolerance)
                 for rank, outcome in enumerate(outcomes):
                     assert_close(outcome.own[index], own[rank], case.tolerance)
