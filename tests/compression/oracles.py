@@ -28,14 +28,15 @@ def top_k(compression, gradients, number=0, step=0, before=None):
 def random_k(compression, gradients, number=0, step=0, before=None, feedback=False):
     size = gradients[0].size
     bucket = Bucket([tf.constant(gradients[0])], [{}], (number,), tf.constant(step))
-    places = compression.places(bucket, 0).numpy()
+    places = compression.places(bucket, 0)[0].numpy()
     count = math.ceil(compression.ratio * size)
-    assert len(set(places)) == count and places.min() >= 0 and places.max() < size
+    bounds = np.arange(count + 1) * size // count
+    assert np.all(bounds[:-1] <= places) and np.all(places < bounds[1:])
     own = []
     for gradient in gradients:
         sent = np.zeros(size)
         flat = np.asarray(gradient, "float64").ravel()
-        sent[places] = flat[places] * (1 if feedback else size / count)
+        sent[places] = flat[places] * (1 if feedback else np.diff(bounds))
         own.append(sent.reshape(gradient.shape))
     return sum(own), own, {}
 

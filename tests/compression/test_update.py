@@ -1,6 +1,7 @@
 """What compressions take, and which arguments they refuse."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -55,6 +56,24 @@ def test_an_argument_out_of_range_is_refused_with_the_fix(make, named):
 def test_feedback_of_what_is_no_such_compression_is_refused(inner):
     with pytest.raises(TypeError, match=r"`ErrorFeedback` must be given.*Use ErrorFeedback\("):
         ErrorFeedback(inner)
+
+
+@pytest.mark.parametrize("kind", ["normal", "a sample misleads", "all equal"])
+def test_of_a_long_gradient_exactly_the_largest_are_chosen(kind):
+    values = np.random.default_rng(0).normal(size=(300, 1000)).astype("float32")
+    if kind == "a sample misleads":
+        values.ravel()[::32] *= 1000
+    if kind == "all equal":
+        values = np.ones_like(values)
+    transport = Transport(tf.identity, lambda t: tf.stack([t, 0 * t]), world_size=2)
+
+    @tf.function
+    def own():
+        return TopK(0.01).compressed(Bucket.of(values), transport).own[0]
+
+    found = np.flatnonzero(own())
+    chosen = np.argsort(-np.abs(values.ravel()), kind="stable")[:3000]
+    np.testing.assert_array_equal(found, np.sort(chosen))
 
 
 def test_one_replica_applies_what_is_left_and_is_done():

@@ -1,4 +1,4 @@
-"""Gradients of which numbers at random places travel, the same places on all replicas."""
+"""Gradients of which numbers at random places travel, the same ones on all replicas."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
 
 @dataclasses.dataclass(frozen=True)
 class RandomK(AbstractLossyCompression):
-    """Sends the numbers at ceil(ratio * size) random places of each gradient.
+    """Sends ceil(ratio * size) numbers of each gradient, at random places.
 
-    All replicas draw the same places from the seed and the number of the update, without
-    replacement, so that only numbers travel, and are summed by the topology. Alone, the numbers are
-    multiplied by size / count, which makes the sum unbiased (Stich et al., "Sparsified SGD with
-    Memory", arXiv 1809.07599, remark 2.3). In `ErrorFeedback` they are sent as they are, as there:
-    scaled up they would not converge.
+    A gradient is cut into as many runs as even as can be, and one number is drawn from each, on all
+    replicas the same by the seed and the number of the update: so only numbers travel, and the
+    topology sums them. Alone, a number is multiplied by the length of its run, which makes the sum
+    unbiased (Stich et al., "Sparsified SGD with Memory", arXiv 1809.07599, remark 2.3, where places
+    are drawn without runs). In `ErrorFeedback` it is sent as it is, as there: multiplied it would
+    not converge.
 
     Cost: ratio times what the sum of the whole sends: 2(n-1)/n ratio S of S bytes.
 
@@ -33,8 +34,8 @@ class RandomK(AbstractLossyCompression):
     Raises:
       ValueError: An argument is out of range.
 
-    >>> RandomK(0.5).places(Bucket.of([1.0, 2.0, 3.0, 4.0]), 0).shape.as_list()
-    [2]
+    >>> RandomK(0.01).ratio
+    0.01
     """
 
     ratio: float
@@ -45,30 +46,32 @@ class RandomK(AbstractLossyCompression):
         update.check_ratio(self, "ratio")
         update.check_integer(self, "seed", 0)
 
-    def places(self, bucket: Bucket, index: int) -> tf.Tensor:
-        """Returns the places in one of the bucket's gradients, int32, each once.
+    def places(self, bucket: Bucket, index: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the places in one of the bucket's gradients, int32, and their runs' lengths.
 
-        >>> int(RandomK(1.0).places(Bucket.of([1.0]), 0)[0])
-        0
+        >>> places, lengths = RandomK(0.5).places(Bucket.of([5.0, 6.0, 7.0, 8.0]), 0)
+        >>> lengths.numpy().tolist()
+        [2, 2]
         """
         size = update.elements(bucket.gradients[index].shape)
         count = math.ceil(self.ratio * size)
-        seed = bucket.seed(self.seed, bucket.numbers[index])
-        shuffled = tf.random.experimental.index_shuffle(
-            tf.range(count), seed, tf.constant(size - 1, tf.int32)
+        bounds = tf.cast(tf.range(count + 1, dtype=tf.int64) * size // count, tf.int32)
+        lengths = bounds[1:] - bounds[:-1]
+        draws = tf.random.stateless_uniform(
+            [count], bucket.seed(self.seed, bucket.numbers[index]), dtype=tf.float32
         )
-        # The shuffle prefers some places. Turned by an even draw, each place is as likely.
-        turned = shuffled - tf.random.stateless_uniform([], seed, maxval=size, dtype=tf.int32)
-        return tf.where(turned < 0, turned + size, turned)
+        steps = tf.cast(draws * tf.cast(lengths, tf.float32), tf.int32)
+        return bounds[:-1] + tf.minimum(steps, lengths - 1), lengths
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums at the drawn places, zeros elsewhere."""
         flat = [tf.reshape(gradient, [-1]) for gradient in bucket.gradients]
-        places = [self.places(bucket, index) for index in range(len(flat))]
-        numbers = [
-            tf.gather(value, at) * self._scale(value, bucket) + update.poison(value)
-            for value, at in zip(flat, places, strict=True)
-        ]
+        places, numbers = [], []
+        for index, value in enumerate(flat):
+            at, lengths = self.places(bucket, index)
+            factors = 1.0 if bucket.feedback else tf.cast(lengths, tf.float32)
+            places.append(at)
+            numbers.append(tf.gather(value, at) * factors + update.poison(value))
         total = transport.sum(tf.concat(numbers, axis=0))
         parts = tf.split(total, [update.elements(value.shape) for value in numbers])
         sums, own = (
@@ -81,7 +84,3 @@ class RandomK(AbstractLossyCompression):
             for values in (parts, numbers)
         )
         return Sums(sums, own, bucket.slots)
-
-    def _scale(self, flat: tf.Tensor, bucket: Bucket) -> float:
-        size = update.elements(flat.shape)
-        return 1.0 if bucket.feedback else size / math.ceil(self.ratio * size)

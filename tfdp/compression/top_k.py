@@ -11,6 +11,12 @@ from tfdp.collectives import Transport
 from tfdp.compression import update
 from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
 
+# Every so-manieth number is sampled; fewer of them if less than so many of the largest would be
+# among the sample; and the threshold lies so far below that rarely too few exceed it.
+_STRIDE = 32
+_LEAST_SAMPLED = 64
+_MARGIN = 1.4
+
 
 @dataclasses.dataclass(frozen=True)
 class TopK(AbstractLossyCompression):
@@ -62,7 +68,7 @@ class TopK(AbstractLossyCompression):
         places, numbers, start = [], [], 0
         for gradient, size, count in zip(bucket.gradients, sizes, counts, strict=True):
             flat = tf.reshape(gradient, [-1])
-            chosen = tf.math.top_k(tf.abs(flat), count, sorted=False).indices
+            chosen = _largest(tf.abs(flat), count)
             places.append(chosen + start)
             numbers.append(tf.gather(flat, chosen) + update.poison(flat))
             start += size
@@ -76,6 +82,35 @@ class TopK(AbstractLossyCompression):
         own = _added(tf.zeros([start]), own_places, own_numbers)
         shapes = [gradient.shape for gradient in bucket.gradients]
         return Sums(_cut(total, sizes, shapes), _cut(own, sizes, shapes), bucket.slots)
+
+
+def _largest(values: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns the places of the largest values, exactly.
+
+    In a long vector a sample says what is surely too small: the choice is among the rest. Where the
+    sample misleads, so that the rest is too short, the choice is among all.
+    """
+    size = update.elements(values.shape)
+    stride = min(_STRIDE, count // _LEAST_SAMPLED)
+    if stride < 2 or 4 * count > size:
+        return tf.math.top_k(values, count, sorted=False).indices
+    sample = values[::stride]
+    enough = min(int(_MARGIN * count / stride) + 1, update.elements(sample.shape))
+    threshold = tf.reduce_min(tf.math.top_k(sample, enough, sorted=False).values)
+    candidates = tf.cast(tf.where(values >= threshold)[:, 0], tf.int32)
+
+    def among_candidates() -> tf.Tensor:
+        best = tf.math.top_k(tf.gather(values, candidates), count, sorted=False).indices
+        return tf.gather(candidates, best)
+
+    return tf.ensure_shape(
+        tf.cond(
+            tf.size(candidates) >= count,
+            among_candidates,
+            lambda: tf.math.top_k(values, count, sorted=False).indices,
+        ),
+        [count],
+    )
 
 
 def _added(total: tf.Tensor, places: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
