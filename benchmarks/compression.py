@@ -89,8 +89,8 @@ def run(replicas: Sequence[int], epochs: int, console: Console | None = None) ->
     alone = _trained(1, "None", epochs)
     table = Table(
         title=f"After {_epochs(epochs)}, against one device",
-        caption="n: replicas. KB/step: sent by each replica. difference: the largest of a weight over the "
-        "largest weight. accuracy: on the test split.",
+        caption="n: replicas. KB/step: sent by each replica. difference: the largest of a weight "
+        "over the largest weight. accuracy: on the test split.",
     )
     for column in ("n", "compression", "KB/step", "difference", "loss", "accuracy"):
         is_name = column == "compression"

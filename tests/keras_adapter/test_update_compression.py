@@ -4,6 +4,7 @@ The loss is linear in the weights, so that gradients do not depend on what was t
 NumPy says what each step applies.
 """
 
+import json
 import logging
 
 import harness
@@ -130,13 +131,20 @@ def test_each_step_applies_the_largest_numbers_and_what_was_left_before(eagerly)
 
 @pytest.mark.slow
 @pytest.mark.telling
-def test_int8_and_low_rank_train_alike_on_all_replicas_and_near_the_whole():
+def test_int8_trains_near_the_whole_and_rows_of_a_table_are_whole(caplog):
     batches = [data(seed) for seed in range(2)]
     whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)
-    model = fit(made(sgd, ErrorFeedback(Int8(smallest=1))), batches)
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        model = fit(made(sgd, ErrorFeedback(Int8(smallest=1))), batches)
+    said = sum("tf.IndexedSlices" in record.message for record in caplog.records)
+    assert said == (model.distribute_strategy.rank == 0)
     # Each of four quantizations is off by less than a level of its own numbers.
     np.testing.assert_allclose(weights(model), whole, atol=8 * np.abs(whole).max() / 127)
     assert np.any(weights(model) != whole)
+    table = np.zeros((ROWS, 2))
+    for _, rows, y in batches:
+        np.add.at(table, rows[:, 0], -y / y.size)
+    np.testing.assert_allclose(weights(model, "table"), table, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -304,3 +312,22 @@ def test_factors_of_low_rank_are_kept_for_the_next_update():
 def test_a_strategy_takes_them_and_says_what_it_has():
     strategy = tfdp.DataParallelStrategy(devices=["CPU:0"], compression=FEEDBACK)
     assert "ErrorFeedback(inner=TopK(" in strategy.describe()["options"]["compression"]
+
+
+@pytest.mark.slow
+@with_two_replicas
+def test_telemetry_has_the_bytes_and_the_norm_of_residuals_over_the_gradients(tmp_path):
+    batches = [data(seed) for seed in range(2)]
+    model = made(sgd)
+    for number, (x, rows, y) in enumerate(batches):
+        log = tfdp.callbacks.Telemetry(tmp_path / str(number), sample_every=1)
+        model.fit([x, rows], y, batch_size=EXAMPLES, shuffle=False, verbose=0, callbacks=[log])
+    lines = (tmp_path / "1" / "rank0.jsonl").read_text().splitlines()
+    (step,) = [line for line in map(json.loads, lines) if line["kind"] == "step"]
+    gradients = [kernel_gradients(*batch) for batch in batches]
+    _, left = simulated(gradients)
+    expected = np.linalg.norm(left) / np.linalg.norm(gradients[1])
+    assert step["compression_error"] == pytest.approx(expected, rel=1e-4)
+    # Two numbers with their places, to one other replica each; the bias; rows with their indices.
+    bias, table = 2 * 4, EXAMPLES // 2 * (2 * 4 + 4)
+    assert step["bytes_sent"] == 2 * (2 * 8 + bias + table)

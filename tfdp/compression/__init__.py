@@ -7,7 +7,7 @@ compressed; everything else that replicas send each other stays whole.
 from tfdp.collectives import Transport
 from tfdp.compression.base import Compression
 from tfdp.compression.cast import Cast
-from tfdp.compression.error_feedback import ErrorFeedback
+from tfdp.compression.error_feedback import RESIDUAL, ErrorFeedback
 from tfdp.compression.int8 import Int8
 from tfdp.compression.power_sgd import PowerSGD
 from tfdp.compression.random_k import RandomK
@@ -22,6 +22,7 @@ from tfdp.compression.update import (
 )
 
 __all__ = [
+    "RESIDUAL",
     "AbstractLossyCompression",
     "Bucket",
     "Cast",

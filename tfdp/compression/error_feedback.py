@@ -11,7 +11,8 @@ import tensorflow as tf
 from tfdp.collectives import Transport
 from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
 
-_RESIDUAL = "residual"
+# The name of the slot that holds what was lost.
+RESIDUAL = "residual"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class ErrorFeedback(UpdateCompression):
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns the residual, and what the inner compression keeps."""
-        return {_RESIDUAL: Slot(shape, of_replica=True), **self.inner.slots(shape)}
+        return {RESIDUAL: Slot(shape, of_replica=True), **self.inner.slots(shape)}
 
     def sum(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums with the residuals in them, also on one replica."""
@@ -75,14 +76,14 @@ class ErrorFeedback(UpdateCompression):
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the inner compression's sums of gradients and residuals."""
-        residuals = [slots[_RESIDUAL] for slots in bucket.slots]
+        residuals = [slots[RESIDUAL] for slots in bucket.slots]
         pairs = zip(bucket.gradients, residuals, strict=True)
         corrected = [gradient + residual for gradient, residual in pairs]
         found = self.inner.sum(
             dataclasses.replace(bucket, gradients=corrected, feedback=True), transport
         )
         slots = [
-            {**kept, _RESIDUAL: _kept_if_finite(total, value - own, residual)}
+            {**kept, RESIDUAL: _kept_if_finite(total, value - own, residual)}
             for total, value, own, residual, kept in zip(
                 found.sums, corrected, found.own, residuals, found.slots, strict=True
             )
