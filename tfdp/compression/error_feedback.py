@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdp.collectives import Transport
 from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
 
-# The name of the slot that holds what was lost.
+#: The name of the slot of `ErrorFeedback` that holds what was lost.
 RESIDUAL = "residual"
 
 
@@ -63,19 +63,44 @@ class ErrorFeedback(UpdateCompression):
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns what the inner compression takes."""
+        """Returns what the inner compression takes.
+
+        >>> from tfdp.compression import TopK
+        >>> ErrorFeedback(TopK(0.5)).takes([])
+        ()
+        """
         return self.inner.takes(variables)
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
-        """Returns the residual, and what the inner compression keeps."""
+        """Returns the residual, and what the inner compression keeps.
+
+        >>> from tfdp.compression import PowerSGD
+        >>> slots = ErrorFeedback(PowerSGD(2)).slots((30, 20))
+        >>> slots[RESIDUAL].shape, slots["factor"].shape
+        ((30, 20), (20, 2))
+        """
         return {RESIDUAL: Slot(shape, of_replica=True), **self.inner.slots(shape)}
 
     def sum(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums with the residuals in them, also on one replica."""
+        """Returns the sums with the residuals in them, also on one replica.
+
+        >>> from tfdp.compression import TopK
+        >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])
+        >>> found = ErrorFeedback(TopK(0.5)).sum(bucket, Transport(tf.identity))
+        >>> found.sums[0].numpy().tolist()
+        [1.5, 2.0]
+        """
         return self.compressed(bucket, transport)
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the inner compression's sums of gradients and residuals."""
+        """Returns the inner compression's sums of gradients and residuals.
+
+        >>> from tfdp.compression import TopK
+        >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])
+        >>> alone = Transport(tf.identity)
+        >>> ErrorFeedback(TopK(0.5)).compressed(bucket, alone).slots[0]["residual"].shape
+        TensorShape([2])
+        """
         residuals = [slots[RESIDUAL] for slots in bucket.slots]
         pairs = zip(bucket.gradients, residuals, strict=True)
         corrected = [gradient + residual for gradient, residual in pairs]
