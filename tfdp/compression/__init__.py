@@ -6,6 +6,7 @@ compressed; everything else that replicas send each other stays whole.
 
 from tfdp.collectives import Transport
 from tfdp.compression.base import Compression
+from tfdp.compression.between_hosts import BetweenHosts
 from tfdp.compression.cast import Cast
 from tfdp.compression.error_feedback import RESIDUAL, ErrorFeedback
 from tfdp.compression.int8 import Int8
@@ -24,6 +25,7 @@ from tfdp.compression.update import (
 __all__ = [
     "RESIDUAL",
     "AbstractLossyCompression",
+    "BetweenHosts",
     "Bucket",
     "Cast",
     "Compression",

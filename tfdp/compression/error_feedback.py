@@ -58,8 +58,8 @@ class ErrorFeedback(UpdateCompression):
         if not isinstance(self.inner, UpdateCompression) or isinstance(self.inner, ErrorFeedback):
             raise TypeError(
                 "`ErrorFeedback` must be given a compression such as `TopK`, `Int8`, `Sign`, "
-                f"`RandomK` or `PowerSGD`, but received {self.inner!r}. Use ErrorFeedback("
-                "TopK(0.01)); `Cast`, whose roundings are small, is used by itself."
+                f"`RandomK`, `PowerSGD` or `BetweenHosts`, but received {self.inner!r}. Use "
+                "ErrorFeedback(TopK(0.01)); `Cast`, whose roundings are small, is used by itself."
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
