@@ -16,7 +16,7 @@ from keras import optimizers
 
 import tfdp
 from tfdp.checkpoint import variables
-from tfdp.compression import ErrorFeedback, Int8, PowerSGD, TopK
+from tfdp.compression import BetweenHosts, ErrorFeedback, Int8, PowerSGD, TopK
 
 EXAMPLES, REPLICAS, ROWS = 8, 2, 5
 FEEDBACK = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
@@ -193,6 +193,17 @@ def test_without_a_loss_scale_what_is_not_finite_reaches_all_replicas_and_no_res
     fit(model, batches[1:])
     assert not np.isfinite(weights(model)).all()
     np.testing.assert_array_equal(residuals(model), before)
+
+
+@pytest.mark.slow
+@with_two_replicas
+@pytest.mark.parametrize("eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_on_one_host_nothing_is_compressed_between_hosts(eagerly):
+    batches = [data(seed) for seed in range(2)]
+    between = ErrorFeedback(BetweenHosts(TopK(1 / 3, smallest=1)))
+    model = fit(made(sgd, between, run_eagerly=eagerly), batches)
+    whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)
+    np.testing.assert_allclose(weights(model), whole, rtol=1e-5)
 
 
 class OwnStep(keras.Model):

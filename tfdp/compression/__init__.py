@@ -10,6 +10,7 @@ from tfdp.compression.between_hosts import BetweenHosts
 from tfdp.compression.cast import Cast
 from tfdp.compression.error_feedback import RESIDUAL, ErrorFeedback
 from tfdp.compression.int8 import Int8
+from tfdp.compression.momentum_correction import MomentumCorrection
 from tfdp.compression.power_sgd import PowerSGD
 from tfdp.compression.random_k import RandomK
 from tfdp.compression.sign import Sign
@@ -31,6 +32,7 @@ __all__ = [
     "Compression",
     "ErrorFeedback",
     "Int8",
+    "MomentumCorrection",
     "PowerSGD",
     "RandomK",
     "Sign",

@@ -108,7 +108,7 @@ class ErrorFeedback(UpdateCompression):
             dataclasses.replace(bucket, gradients=corrected, feedback=True), transport
         )
         slots = [
-            {**kept, RESIDUAL: _kept_if_finite(total, value - own, residual)}
+            {**kept, RESIDUAL: kept_if_finite(total, value - own, residual)}
             for total, value, own, residual, kept in zip(
                 found.sums, corrected, found.own, residuals, found.slots, strict=True
             )
@@ -116,6 +116,6 @@ class ErrorFeedback(UpdateCompression):
         return Sums(found.sums, found.own, slots)
 
 
-def _kept_if_finite(total: tf.Tensor, lost: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
-    """Returns what was lost; the old residual if the sum, alike on all replicas, is not finite."""
-    return tf.where(tf.reduce_all(tf.math.is_finite(total)), lost, residual)
+def kept_if_finite(total: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+    """Returns the new value; the old one if the sum, alike on all replicas, is not finite."""
+    return tf.where(tf.reduce_all(tf.math.is_finite(total)), new, old)
