@@ -148,6 +148,7 @@ def test_int8_trains_near_the_whole_and_rows_of_a_table_are_whole(caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
 def test_a_window_is_compressed_once():
     batches = [data(seed) for seed in range(4)]
@@ -184,6 +185,7 @@ def test_a_step_that_loss_scaling_skips_leaves_residuals_and_the_next_goes_on_wi
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
 def test_without_a_loss_scale_what_is_not_finite_reaches_all_replicas_and_no_residual():
     batches = [data(0), data(1)]
@@ -196,8 +198,9 @@ def test_without_a_loss_scale_what_is_not_finite_reaches_all_replicas_and_no_res
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
-@pytest.mark.parametrize("eagerly", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("eagerly", [False, True])
 def test_on_one_host_nothing_is_compressed_between_hosts(eagerly):
     batches = [data(seed) for seed in range(2)]
     between = ErrorFeedback(BetweenHosts(TopK(1 / 3, smallest=1)))
@@ -226,15 +229,21 @@ class OwnApply(optimizers.SGD):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once")
 @with_two_replicas
-def test_what_code_of_ones_own_may_use_is_whole_and_said_once(caplog):
+def test_what_a_step_of_ones_own_may_use_is_whole_and_said_once(caplog):
     x, rows, y = data()
-    total = sum(kernel_gradients(x, rows, y))
     with caplog.at_level(logging.WARNING, "tfdp"):
         model = fit(made(sgd, model=OwnStep), [(x, rows, y)])
-        np.testing.assert_allclose(weights(model), -total, rtol=1e-6)
+    np.testing.assert_allclose(weights(model), -sum(kernel_gradients(x, rows, y)), rtol=1e-6)
     assert sum("summed whole" in record.message for record in caplog.records) == 1
-    caplog.clear()
+
+
+@pytest.mark.slow
+@with_two_replicas
+def test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once(caplog):
+    x, rows, y = data()
+    total = sum(kernel_gradients(x, rows, y))
     with caplog.at_level(logging.WARNING, "tfdp"):
         harness.start_over()
         with harness.strategy(REPLICAS, compression=FEEDBACK).scope():
@@ -301,6 +310,7 @@ def test_checkpoints_keep_residuals_and_on_other_replicas_their_sum():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
 def test_factors_of_low_rank_are_kept_for_the_next_update():
     harness.start_over()
@@ -310,8 +320,7 @@ def test_factors_of_low_rank_are_kept_for_the_next_update():
         model.compile(sgd(), loss=product)
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(EXAMPLES, size)).astype("float32") for size in (8, 6))
-    for _ in range(30):
-        model.fit(x, y, batch_size=EXAMPLES, verbose=0)
+    model.fit(x, y, batch_size=EXAMPLES, epochs=30, verbose=0)
     before = weights(model)
     model.fit(x, y, batch_size=EXAMPLES, verbose=0)
     # The power iteration has come to the best approximation.
@@ -326,6 +335,7 @@ def test_a_strategy_takes_them_and_says_what_it_has():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
 def test_telemetry_has_the_bytes_and_the_norm_of_residuals_over_the_gradients(tmp_path):
     batches = [data(seed) for seed in range(2)]
