@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.compression import add_compression
+from benchmarks.compression_cost import add_compression_cost
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.data.data_options import DataOptions
 from benchmarks.equivalence import add_equivalence
@@ -45,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     for add in (
         add_all,
         add_compression,
+        add_compression_cost,
         _add_convergence,
         _add_data,
         add_equivalence,

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "tfdp run -n 2 -- tfdp doctor",
     "equivalence": "python -m benchmarks equivalence",
     "compression": "python -m benchmarks compression",
+    "compression-cost": "python -m benchmarks compression-cost",
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",

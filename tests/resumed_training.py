@@ -54,9 +54,9 @@ def adam():
     return keras.optimizers.Adam(0.05, global_clipnorm=1.0, gradient_accumulation_steps=4)
 
 
-def build(make_optimizer=adam, devices=("CPU:0", "CPU:1"), normalizes=True):
+def build(make_optimizer=adam, devices=("CPU:0", "CPU:1"), normalizes=True, compression=None):
     keras.utils.set_random_seed(3)
-    with tfdp.DataParallelStrategy(devices).scope():
+    with tfdp.DataParallelStrategy(devices, compression=compression).scope():
         model = keras.Sequential(
             [
                 keras.Input((5,)),
@@ -86,10 +86,11 @@ def train(
     normalizes=True,
     data=None,
     others=(),
+    compression=None,
     **every,
 ):
     """Trains from the newest checkpoint, as a script that is started again does."""
-    model = build(make_optimizer, devices, normalizes)
+    model = build(make_optimizer, devices, normalizes, compression)
     model.steps_per_execution = steps_per_execution
     counts = Counts()
     callbacks = [

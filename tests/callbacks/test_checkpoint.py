@@ -53,6 +53,18 @@ def test_a_training_that_was_stopped_ends_like_one_that_was_not(case, tmp_path, 
     assert_same(train(tmp_path, **every), undisturbed)
 
 
+@pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
+@pytest.mark.parametrize("inner", ["TopK", "PowerSGD", "Int8"])
+def test_what_a_compression_has_left_is_kept(inner, tmp_path):
+    kinds = {"TopK": {"ratio": 0.25}, "PowerSGD": {"rank": 1}, "Int8": {"block": 4}}
+    kind = getattr(tfdp.compression, inner)
+    feedback = tfdp.compression.ErrorFeedback(kind(**kinds[inner], smallest=1))
+    whole = train(None, compression=feedback)
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=2 * STEPS + 3, compression=feedback, every_steps=1)
+    assert_same(train(tmp_path, compression=feedback, every_steps=1), whole)
+
+
 def dataset():
     return tf.data.Dataset.from_tensor_slices(harness.regression_data(EXAMPLES)).shuffle(9)
 

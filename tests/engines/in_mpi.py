@@ -144,6 +144,20 @@ def test_a_model_trains_as_on_one_device(steps_per_execution):
     harness.assert_same_outcome(harness.train(build, use, count), expected)
 
 
+def test_chunks_of_8_bits_are_exchanged_and_gathered():
+    x, y = harness.regression_data(24)
+    feedback = tfdp.compression.ErrorFeedback(tfdp.compression.Int8(smallest=1))
+    losses = []
+    for compression in (None, feedback):
+        harness.start_over()
+        with harness.strategy(None, compression=compression).scope():
+            model = harness.dense_model(keras.optimizers.SGD(0.01))
+        losses.append(model.fit(x, y, batch_size=6, verbose=0, shuffle=False).history["loss"][0])
+        harness.assert_replicas_identical(model)
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
 def test_workers_that_are_forked_load_batches(strategy):
     with strategy.scope():
         model = harness.dense_model()

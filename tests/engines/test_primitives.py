@@ -58,6 +58,21 @@ def test_all_gather_concatenates_in_the_order_of_ranks(dtype, engine, on_replica
         np.testing.assert_array_equal(result.numpy().astype("int64"), arrays.reshape(8, 3))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("group", [EVERYONE, (1, 3)])
+def test_all_to_all_gives_each_member_its_row_of_all_others(dtype, group, engine, on_replicas):
+    arrays = np.random.default_rng(0).integers(-9, 9, size=(4, len(group), 2, 3))
+
+    def replica(rank):
+        own = tf.constant(arrays[rank], dtype)
+        return engine.all_to_all(own, group if rank in group else (rank,))
+
+    for rank, result in enumerate(on_replicas(4, replica)()):
+        expected = arrays[list(group), group.index(rank)] if rank in group else arrays[rank]
+        assert result.dtype.name == dtype
+        np.testing.assert_array_equal(result.numpy().astype("int64"), expected)
+
+
 @pytest.mark.parametrize("rows", [(1, 2, 3, 4), (0, 2, 0, 1), (5, 0, 0, 0), (0, 0, 0, 0)])
 @pytest.mark.parametrize("columns", [(), (2,), (2, 3)])
 def test_rows_are_gathered_whatever_their_number(rows, columns, engine, on_replicas):

@@ -42,6 +42,9 @@ class StandIn:
     def sum_prepared(self, values, prepare=None, merge_rows=False, watch=None, compress=False):
         return self.sum(values if prepare is None else [prepare(value) for value in values])
 
+    def sum_by(self, compress, tensors, watch=None):
+        raise NotImplementedError
+
     def broadcast_from_first(self, value, dtype):
         zero = tf.zeros_like(value)
         return self.sum([value if self.rank == 0 else zero])[0]

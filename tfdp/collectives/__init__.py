@@ -4,15 +4,17 @@ from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice, check_name, choose
 from tfdp.collectives.probing import Probe
 from tfdp.collectives.processes import STOP_TRAINING, Processes, join, joined
-from tfdp.collectives.reducer import Compress, Reducer, Transport
+from tfdp.collectives.reducer import Reducer
 from tfdp.collectives.runtime import global_seed
 from tfdp.collectives.slices import Value, map_values
+from tfdp.collectives.transport import Compress, CompressBucket, Transport
 
 __all__ = [
     "STOP_TRAINING",
     "Agreement",
     "Choice",
     "Compress",
+    "CompressBucket",
     "Probe",
     "Processes",
     "Reducer",

@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import tensorflow as tf
 
 from tfdp import bucketing
 from tfdp.collectives import slices
+from tfdp.collectives.transport import Compress, CompressBucket, Transport
 from tfdp.engines import Engine
 from tfdp.recording import Watch
 from tfdp.topology import Exchange, Native, Schedule, Topology
 from tfdp.topology.costs import cost
+from tfdp.topology.steps import ranks_of_hosts
 
 _SUMMABLE = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
-
-
-class Transport:
-    """Sums what is sent in place of a bucket or of slices, and notes what that is.
-
-    Attributes:
-      sent: The values that were summed, in their order.
-
-    Args:
-      sum_: Sums a tensor or IndexedSlices over all replicas, the same bits on each of them.
-
-    >>> transport = Transport(lambda value: 2 * value)
-    >>> float(transport.sum(tf.constant(3.0)))
-    6.0
-    >>> [float(value) for value in transport.sent]
-    [3.0]
-    """
-
-    def __init__(self, sum_: Callable[[slices.Value], slices.Value]) -> None:
-        self._sum = sum_
-        self.sent: list[slices.Value] = []
-
-    def sum(self, value: slices.Value) -> slices.Value:
-        """Returns the sum of `value` over all replicas.
-
-        Args:
-          value: A tensor, or IndexedSlices, whose sum holds the rows of all replicas.
-        """
-        self.sent.append(value)
-        return self._sum(value)
-
-
-# A function that returns the sum of a value, by sums of what it makes of it: see
-# `tfdp.compression`.
-Compress: TypeAlias = Callable[[slices.Value, Transport], slices.Value]
 
 
 class Reducer:
@@ -108,19 +75,18 @@ class Reducer:
         sparse: dict[int, Transport] = {}
         for index, value in enumerate(values):
             if isinstance(value, tf.IndexedSlices):
-                sparse[index] = Transport(lambda value: self._sum_slices(value, rank, merge_rows))
+                sparse[index] = Transport(
+                    functools.partial(self._sum_slices, rank=rank, merge_rows=merge_rows)
+                )
                 prepared = slices.map_values(prepare, value)
                 results[index] = compress(prepared, sparse[index])
             else:
                 results[index] = _summable(tf.convert_to_tensor(value))
                 dense.append(index)
-        # Gradients come in the order of their layers; the backward pass begins with the last.
-        dense.reverse()
-        items = [_item(results[index]) for index in dense]
-        for bucket in bucketing.assign(items, self._bucket_bytes):
+        for bucket in self._buckets([results[index] for index in dense]):
             members = [dense[position] for position in bucket]
             tensors = [results[index] for index in members]
-            transport = Transport(lambda value: self._run_schedule(value, rank))
+            transport = self._transport(rank)
             packed = prepare(tensors[0] if len(tensors) == 1 else _packed(tensors))
             summed = _unpacked(compress(packed, transport), tensors)
             for index, tensor in zip(members, summed, strict=True):
@@ -133,6 +99,35 @@ class Reducer:
                 watch.bucket(inputs, sums, self._bytes_sent(transport, rank))
         return results
 
+    def sum_by(
+        self,
+        compress: CompressBucket,
+        tensors: Sequence[tf.Tensor],
+        rank: int,
+        watch: Watch | None = None,
+    ) -> list[tf.Tensor]:
+        """Returns the sum of each tensor as `compress` makes it, bucket by bucket.
+
+        Args:
+          compress: Sums the tensors at some positions.
+          tensors: What is to be summed; their shapes are known.
+          rank: The caller's rank.
+          watch: Is told of each bucket.
+        """
+        results = list(tensors)
+        for members in self._buckets(tensors):
+            transport = self._transport(rank)
+            summed = compress(members, transport)
+            for index, tensor in zip(members, summed, strict=True):
+                results[index] = tensor
+            if watch is not None:
+                watch.bucket(
+                    [tensors[index] for index in members],
+                    summed,
+                    self._bytes_sent(transport, rank),
+                )
+        return results
+
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
         """Returns rank 0's `value` on every replica, for numbers and booleans."""
         small = value.dtype.is_bool or (value.dtype.is_integer and value.dtype.size < 4)
@@ -140,6 +135,68 @@ class Reducer:
         own = as_number if rank == 0 else tf.zeros_like(as_number)
         (summed,) = self.all_reduce([own], rank)
         return tf.cast(summed, value.dtype)
+
+    def _buckets(self, tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+        """Returns the positions of the tensors of each bucket."""
+        # Gradients come in the order of their layers; the backward pass begins with the last.
+        last = len(tensors) - 1
+        items = [_item(tensor) for tensor in reversed(tensors)]
+        return [
+            [last - position for position in bucket]
+            for bucket in bucketing.assign(items, self._bucket_bytes)
+        ]
+
+    def levels(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Returns the ranks of a rank's host, and those of its place on all hosts.
+
+        Raises:
+          ValueError: The hosts have different numbers of ranks.
+        """
+        hosts = ranks_of_hosts(self._engine.world_size, self._hosts)
+        if len(sizes := {len(ranks) for ranks in hosts}) > 1:
+            raise ValueError(
+                "`BetweenHosts` needs the same number of replicas on each host, but they have "
+                f"{', '.join(str(len(ranks)) for ranks in hosts)}. Use {max(sizes)} on each, or "
+                "the compression inside of it, which does not ask for hosts."
+            )
+        (own,) = [tuple(ranks) for ranks in hosts if rank in ranks]
+        place = own.index(rank)
+        return own, tuple(ranks[place] for ranks in hosts)
+
+    def _transport(self, rank: int) -> Transport:
+        everyone = tuple(range(self._engine.world_size))
+
+        def levels() -> tuple[Transport, Transport]:
+            within, between = self.levels(rank)
+            return self._transport_of(rank, within), self._transport_of(rank, between)
+
+        return self._transport_of(rank, everyone, levels)
+
+    def _transport_of(
+        self,
+        rank: int,
+        group: tuple[int, ...],
+        levels: Callable[[], tuple[Transport, Transport]] | None = None,
+    ) -> Transport:
+        engine = self._engine
+
+        def gather(tensor: tf.Tensor) -> tf.Tensor:
+            stacked = engine.all_gather(tensor[tf.newaxis], group)
+            return tf.ensure_shape(stacked, [len(group), *tensor.shape])
+
+        def sum_(tensor: tf.Tensor) -> tf.Tensor:
+            # The topology is that of all ranks.
+            is_all = len(group) == engine.world_size
+            return self._run_schedule(tensor, rank) if is_all else engine.all_reduce(tensor, group)
+
+        return Transport(
+            sum_,
+            gather,
+            lambda tensor: engine.all_to_all(tensor, group),
+            group.index(rank),
+            len(group),
+            levels,
+        )
 
     def _sum_slices(self, value: tf.IndexedSlices, rank: int, merge_rows: bool) -> tf.IndexedSlices:
         if merge_rows:
@@ -161,6 +218,13 @@ class Reducer:
                 total += elements * (value.dtype.size * 2 * (world_size - 1) / world_size)
             else:
                 total += cost(self._schedule(size), self._hosts, size).bytes_sent[rank]
+        for part in (transport, *transport.parts):
+            others = part.world_size - 1
+            total += sum(map(_bytes, part.gathered)) * others
+            total += sum(map(_bytes, part.exchanged)) * others // part.world_size
+        for part in transport.parts:  # by the engine's ring
+            sent = sum(_bytes(value) for value in part.sent)
+            total += 2 * sent * (part.world_size - 1) // part.world_size
         return total
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
@@ -195,6 +259,11 @@ def _summable(tensor: tf.Tensor) -> tf.Tensor:
             "parts of a complex number to float32."
         )
     return tensor
+
+
+def _bytes(tensor: tf.Tensor) -> int:
+    """Returns the size of a tensor of known shape."""
+    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
 
 
 def _packed(tensors: list[tf.Tensor]) -> tf.Tensor:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -84,6 +84,7 @@ def train(
     batch_size: int,
     seed: int,
     on_step: Callable[[], object] = lambda: None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> TrainingRun:
     """Trains the network; the same `seed` gives the same initial weights and order of examples.
 
@@ -94,6 +95,7 @@ def train(
       batch_size: The global batch size.
       seed: The seed of the weights and the order.
       on_step: Called after every step.
+      callbacks: More callbacks of the training.
     """
     keras.utils.set_random_seed(seed)
     examples = len(data.train_images)
@@ -114,7 +116,7 @@ def train(
         epochs=epochs,
         shuffle=False,
         validation_data=test_batches,
-        callbacks=[clock],
+        callbacks=[clock, *callbacks],
         verbose=0,
     )
     return TrainingRun(history.history, clock.step_seconds[1:], model.get_weights())

@@ -49,6 +49,18 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
+    def all_to_all(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Sends row i to member i of the group, and returns the rows that come, in their order.
+
+        Sends (n-1)/n of the tensor's bytes per rank.
+
+        Args:
+          tensor: A tensor of a dtype that `all_reduce` takes, of the same known shape on every
+            member, with a row for each member, in the order of ranks.
+          group: The ranks that take part, the caller's included.
+        """
+
+    @abc.abstractmethod
     def exchange(
         self, schedule: Schedule, exchanges: Sequence[Exchange], tensor: tf.Tensor
     ) -> tf.Tensor:

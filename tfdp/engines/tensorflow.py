@@ -88,6 +88,21 @@ class TensorFlowEngine(Engine):
             received.set_shape([None, *tensor.shape[1:]])
         return move(received, tensor.dtype)
 
+    def all_to_all(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Exchanges rows as `Engine` says, in one step."""
+        if len(group) == 1 or tensor.shape.num_elements() == 0:
+            return tf.identity(tensor)
+        launch = self._launcher.prepare("all_to_all", tensor, group)
+
+        def collective(tensor: tf.Tensor, ordering_token: tf.Tensor, **keys: Key) -> tf.Tensor:
+            return tf.raw_ops.CollectiveAllToAllV2(
+                input=tensor, ordering_token=[ordering_token], **keys, **self._options(len(group))
+            )
+
+        received = self._launcher.start(collective, tensor, launch)
+        received.set_shape(tensor.shape)
+        return received
+
     def exchange(
         self, schedule: Schedule, exchanges: Sequence[Exchange], tensor: tf.Tensor
     ) -> tf.Tensor:

@@ -25,6 +25,7 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
+    "gradients.compressing",
     "gradients.optimizers",
     "gradients.tape",
     "layers.batch_normalization",

@@ -91,6 +91,9 @@ jit_compile = Attribute(Trainer, "_jit_compile")
 strategy_of_optimizer = Attribute(TFOptimizer, "_distribution_strategy")
 variables_of_optimizer = Attribute(BaseOptimizer, "_trainable_variables")
 
+# The key by which an optimizer knows a variable, Keras' or TensorFlow's, or a replica's copy of it.
+key_of_variable = method(TFOptimizer, "_var_key")
+
 # The schedule itself: `optimizer.learning_rate` is its present value.
 rate_of_optimizer = Attribute(BaseOptimizer, "_learning_rate")
 
@@ -135,6 +138,7 @@ __all__ = [
     "io_utils",
     "jit_compile",
     "kept_losses",
+    "key_of_variable",
     "legacy_h5_format",
     "losses",
     "make_class_weight_map_fn",

@@ -98,6 +98,9 @@ class Step:
       draws: Random numbers whose use the end of the step checks: see `random.draws`.
       linear: Operations that may use waiting gradients, since they commute with the sum: see
         `gradients.arriving`.
+      updated: The variables of the update under way, in the order of its gradients.
+      to_compress: The keys of variables whose gradients wait for the update to be summed; None: all
+        wait.
       compiles: Whether XLA compiles what it can of the step.
       of_keras: Whether the step, and how it computes its loss, are Keras' own.
       loss: The `keras.losses.Loss` that is being evaluated.
@@ -121,6 +124,8 @@ class Step:
     waiting: list[Any] = dataclasses.field(default_factory=list)
     draws: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
+    updated: Sequence[Any] = ()
+    to_compress: frozenset[str] | None = None
     compiles: bool = False
     of_keras: bool = False
     loss: Any = None
@@ -219,6 +224,7 @@ class Step:
         for held in (self.added, self.metric_sums, self.ending):
             held.clear()
         self.loss, self.metrics, self.unseeded = None, (), Unseeded()
+        self.updated = ()
 
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
         """Logs a warning on the first replica, once for each subject in the strategy's life.

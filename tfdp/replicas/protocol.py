@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 import tensorflow as tf
 
-from tfdp.collectives import Value
+from tfdp.collectives import CompressBucket, Value
 from tfdp.recording import Watch
 from tfdp.replicas.process_group import ProcessGroup
 
@@ -85,6 +85,21 @@ class Replicas(Protocol):
           watch: Is told of the buckets that a graph sends.
           compress: Whether the strategy's `compression` is used. It is meant for gradients, and
             for nothing else.
+        """
+
+    def sum_by(
+        self,
+        compress: CompressBucket,
+        tensors: Sequence[tf.Tensor],
+        watch: Watch | None = None,
+    ) -> list[tf.Tensor]:
+        """Sums gradients over the replicas as `compress` does, without a gradient.
+
+        Args:
+          compress: A function that is given positions in `tensors`, and what sends on behalf of
+            the replica; it returns the sums of the tensors there, the same bits on all replicas.
+          tensors: Gradients of known shapes.
+          watch: Is told of the buckets that a graph sends.
         """
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:

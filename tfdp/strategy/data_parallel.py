@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdp import cluster, collectives, determinism, keras_adapter, machine
 from tfdp import topology as topologies
 from tfdp.cluster import run_status, tf_config
-from tfdp.compression import Compression
+from tfdp.compression import Compression, UpdateCompression
 from tfdp.errors import ScopeError
 from tfdp.replicas import OneProcess, ProcessGroup
 from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
@@ -57,9 +57,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
         and so does what is reduced outside of graphs.
       bucket_bytes: The most bytes that travel together, at least 1024. Gradients of up to half this
         size, and below 2 MiB, travel together. None: 25 MiB, or what "auto" chooses.
-      compression: What gradients become while they travel, such as
-        `tfdp.compression.Cast("bfloat16")`: half the bytes, and a rounding that one device does
-        not make. It holds for gradients that an optimizer gets untouched: in Keras' own
+      compression: What gradients become while they travel: an object of `tfdp.compression`. Such as
+        `Cast("bfloat16")`: half the bytes, and a rounding that one device does not make;
+        `ErrorFeedback(Int8())`: a quarter; `ErrorFeedback(TopK(0.01))`: less where replicas are
+        few. It holds for gradients that an optimizer gets untouched: in Keras' own
         `train_step`, in accumulation windows, in loops of your own. What the tape of a `train_step`
         of your own returns is summed whole, and the log says so. None: gradients travel whole.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
@@ -98,7 +99,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         topology: str | topologies.Topology = "native",
         bucket_bytes: int | None = None,
-        compression: Compression | None = None,
+        compression: Compression | UpdateCompression | None = None,
         engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
@@ -109,7 +110,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 f"`bucket_bytes` must be at least {_LEAST_BUCKET_BYTES}, but received "
                 f"{bucket_bytes}. Use bucket_bytes=25 * 2**20 for 25 MiB, or leave it out."
             )
-        if not (compression is None or isinstance(compression, Compression)):
+        if not (compression is None or isinstance(compression, (Compression, UpdateCompression))):
             raise TypeError(
                 "`compression` must be an object of `tfdp.compression`, but received "
                 f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave it '

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer
-from tfdp.compression import Compression
+from tfdp.compression import Compression, UpdateCompression
 from tfdp.keras_adapter.replicas import ReplicaFunction
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
@@ -79,7 +79,7 @@ class DataParallelExtended(Inputs, Replicated):
         choice: Choice,
         topology: Topology,
         bucket_bytes: int,
-        compression: Compression | None,
+        compression: Compression | UpdateCompression | None,
         around_replicas: Callable[
             [ReplicaFunction, tf.distribute.Strategy, Replicas],
             contextlib.AbstractContextManager[ReplicaFunction],

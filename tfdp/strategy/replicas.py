@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Reducer, Transport, map_values
-from tfdp.compression import Compression
+from tfdp.collectives import CompressBucket, Reducer, Transport, map_values
+from tfdp.compression import Compression, UpdateCompression
 from tfdp.recording import Watch
 from tfdp.replicas import Prepare, ProcessGroup, Rows, Trace, Value
 from tfdp.strategy import variables
@@ -30,7 +30,8 @@ class StrategyReplicas:
       processes: All processes.
       between: Sums values over processes, outside of replica functions.
       reducer: Sums the replicas' buffers in graphs.
-      compression: Sums what is to be compressed; None: nothing is.
+      compression: Sums what is to be compressed; None: nothing is. A compression of updates comes
+        in by `sum_by`.
     """
 
     def __init__(
@@ -39,13 +40,13 @@ class StrategyReplicas:
         processes: ProcessGroup,
         between: Between,
         reducer: Reducer,
-        compression: Compression | None,
+        compression: Compression | UpdateCompression | None,
     ) -> None:
         self._devices = devices
         self.processes = processes
         self._between = between
         self.reducer = reducer
-        self._compression = compression
+        self._compression = compression if isinstance(compression, Compression) else None
 
     identical_writes = staticmethod(variables.identical_writes)
     summed_on_read = staticmethod(variables.summed_on_read)
@@ -106,6 +107,49 @@ class StrategyReplicas:
                 watch,
                 None if compression is None else compression.sum,
             )
+
+    def sum_by(
+        self,
+        compress: CompressBucket,
+        tensors: Sequence[tf.Tensor],
+        watch: Watch | None = None,
+    ) -> list[tf.Tensor]:
+        """Sums as `Replicas` says; eagerly, or by one replica, all in one bucket."""
+        if not tensors:
+            return []
+        if self.num_replicas == 1:
+            return list(compress(range(len(tensors)), Transport(lambda value: value)))
+        if tf.executing_eagerly():
+            return list(compress(range(len(tensors)), self._eager_transport()))
+        self._check_can_communicate()
+        with tf.name_scope("tfdp_compressed"):
+            return self.reducer.sum_by(compress, tensors, self.rank, watch)
+
+    def _eager_transport(self) -> Transport:
+        rank, count = self.rank, self.num_replicas
+
+        def one(value: Value) -> Value:
+            return self._eager_sum([value])[0]
+
+        def gather(tensor: tf.Tensor) -> tf.Tensor:
+            # The others add zeros to the replica's row.
+            return one(tf.scatter_nd([[rank]], tensor[tf.newaxis], [count, *tensor.shape]))
+
+        def part(group: tuple[int, ...]) -> Transport:
+            place = group.index(rank)
+            return Transport(
+                lambda value: tf.reduce_sum(tf.gather(gather(value), group), axis=0),
+                lambda tensor: tf.gather(gather(tensor), group),
+                lambda tensor: tf.gather(gather(tensor), group)[:, place],
+                place,
+                len(group),
+            )
+
+        def levels() -> tuple[Transport, Transport]:
+            within, between = self.reducer.levels(rank)
+            return part(within), part(between)
+
+        return Transport(one, gather, lambda tensor: gather(tensor)[:, rank], rank, count, levels)
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
         """Sends the first replica's value, as `Replicas` says."""

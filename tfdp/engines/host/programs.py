@@ -48,6 +48,12 @@ def all_gather(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collectiv
     return Collective([_gather(own, result.reshape(len(group), -1), lane, group)], result)
 
 
+def all_to_all(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collective:
+    """Sends row i to member i, and returns the rows that the members send, in their order."""
+    result = buffers.empty(own.shape, own.dtype)
+    return Collective([_swap_rows(own, result, lane, group)], result)
+
+
 def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collective:
     """Sums the members' arrays, with the same bits on every member.
 
@@ -143,6 +149,17 @@ def _gather(own: np.ndarray, rows: np.ndarray, lane: Lane, group: tuple[int, ...
     requests = [lane.receive(row, member) for row, member in others]
     requests += [lane.send(own, member) for _, member in others]
     rows[group.index(lane.rank)] = own.reshape(-1)
+    yield requests
+
+
+def _swap_rows(own: np.ndarray, result: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Strand:
+    requests: list[Request] = []
+    rows = zip(own.reshape(len(group), -1), result.reshape(len(group), -1), group, strict=True)
+    for sent, received, member in rows:
+        if member == lane.rank:
+            received[...] = sent
+        else:
+            requests += [lane.receive(received, member), lane.send(sent, member)]
     yield requests
 
 

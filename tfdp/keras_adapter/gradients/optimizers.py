@@ -4,7 +4,8 @@ The order of an update: sum over replicas, decide whether all is finite, unscale
 update, average. In a step of Keras' trainer the tape has summed gradients already; in a custom loop
 they are summed on entry. An optimizer that accumulates lets replicas vote whether all is finite,
 unscales and accumulates each replica's own, and sums when its window closes, before it clips:
-unscaling and accumulating are linear and may come before the sum, clipping is not.
+unscaling and accumulating are linear and may come before the sum, clipping is not. Gradients that a
+compression of updates sums go the same way, with a window of one step: see `compressing`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import map_values
+from tfdp.compression import Compression
 from tfdp.errors import ScopeError
 from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     LossScaleOptimizer,
     TFOptimizer,
+    key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import sparse_rows
+from tfdp.keras_adapter.gradients import compressing, sparse_rows
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
@@ -46,9 +49,21 @@ def apply(
 ) -> Any:
     """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
     step = current()
-    if step is None or step.updating:
+    if step is None:
         return original(self, grads, *args, **kwargs)
-    return _outermost(step, self, list(grads), lambda grads: original(self, grads, *args, **kwargs))
+    grads = list(grads)
+    given = args[0] if args else kwargs.get("trainable_variables")
+    variables = variables_of_optimizer(self) if given is None else list(given)
+    if args:
+        args = (variables, *args[1:])
+    elif given is not None:
+        kwargs = {**kwargs, "trainable_variables": variables}
+    if step.updating:
+        _note_updated(step, grads, variables)
+        return original(self, grads, *args, **kwargs)
+    return _outermost(
+        step, self, grads, variables, lambda grads: original(self, grads, *args, **kwargs)
+    )
 
 
 @hook(BaseOptimizer, "apply_gradients", overrides=True)
@@ -68,6 +83,7 @@ def apply_gradients(
         step,
         self,
         [grad for grad, _ in pairs],
+        [variable for _, variable in pairs],
         lambda grads: original(
             self, [(g, v) for g, (_, v) in zip(grads, pairs, strict=True)], *args, **kwargs
         ),
@@ -83,7 +99,7 @@ def clip_gradients(
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
     summed = step.phase is Phase.UPDATE
-    grads = list(grads) if summed else _summed(step, list(grads))
+    grads = list(grads) if summed else _summed_in_update(step, self, list(grads))
     step_recording.gradient_norm(grads)
     with step.during(Phase.UPDATE):
         return original(self, grads, *args, **kwargs)
@@ -163,6 +179,7 @@ def _outermost(
     step: Step,
     optimizer: BaseOptimizer,
     grads: list[Value | None],
+    variables: Sequence[Any],
     run: Callable[[list[Value | None]], Any],
 ) -> Any:
     _check_scope(step, optimizer)
@@ -172,8 +189,14 @@ def _outermost(
     in_trainer = step.share is not None and step.num_replicas > 1
     found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
     values = [one.value for one in found]
+    step.to_compress = None
     if not accumulates:
         local = [index for index, one in enumerate(found) if one.local]
+        waits = _wait(step, optimizer, variables, local, values)
+        local = [index for index in local if index not in waits]
+        step.to_compress = frozenset(
+            key_of_variable(optimizer, variables[index]) for index in waits
+        )
         sums = _summed(step, [values[index] for index in local])
         for index, total in zip(local, sums, strict=True):
             values[index] = total
@@ -183,8 +206,62 @@ def _outermost(
         values = [
             v if one.local else _of_first(step, v) for one, v in zip(found, values, strict=True)
         ]
-    with step.during(Phase.LOCAL_UPDATE if accumulates else Phase.UPDATE):
+    in_update = accumulates or step.to_compress
+    with step.during(Phase.LOCAL_UPDATE if in_update else Phase.UPDATE):
+        _note_updated(step, values, variables)
         return run(values)
+
+
+def _wait(
+    step: Step,
+    optimizer: BaseOptimizer,
+    variables: Sequence[Any],
+    local: Sequence[int],
+    values: Sequence[Value | None],
+) -> set[int]:
+    """Returns the positions of gradients that are summed in the update, for they are compressed."""
+    if len(variables) != len(values) or compressing.compression_of(step.strategy) is None:
+        return set()
+    compressed = compressing.deferred(step, optimizer, variables)
+    if any(compressed[index] and isinstance(values[index], tf.IndexedSlices) for index in local):
+        step.warn_once(
+            "compressed_rows",
+            "Gradients of embeddings (tf.IndexedSlices) are summed whole, without the strategy's "
+            "`compression`. Name the tables in its `exclude`, such as exclude=['bias$', "
+            "'embeddings$'], to keep no residuals for them.",
+        )
+    return {index for index in local if compressed[index] and compressing.can_wait(values[index])}
+
+
+def _note_updated(step: Step, grads: Sequence[Value | None], variables: Sequence[Any]) -> None:
+    """Notes the variables of an update, as Keras goes on with them: those with a gradient."""
+    step.updated = [
+        variable
+        for grad, variable in zip(grads, variables, strict=False)
+        if grad is not None and not getattr(variable, "overwrite_with_gradient", False)
+    ]
+
+
+def _summed_in_update(
+    step: Step, optimizer: BaseOptimizer, grads: list[Value | None]
+) -> list[Value | None]:
+    """Returns the sums of gradients that waited for the update; the others are sums already."""
+    if compressing.compression_of(step.strategy) is None:
+        return _summed(step, grads)
+    variables = list(step.updated)
+    keys = [key_of_variable(optimizer, variable) for variable in variables]
+    wait = [
+        index
+        for index, key in enumerate(keys)
+        if step.to_compress is None or key in step.to_compress
+    ]
+    with step_recording.watching_buckets() as watch:
+        sums = compressing.summed(
+            step, optimizer, [grads[i] for i in wait], [variables[i] for i in wait], watch
+        )
+    for index, total in zip(wait, sums, strict=True):
+        grads[index] = total
+    return grads
 
 
 def _of_first(step: Step, grad: Value | None) -> Value | None:
@@ -214,8 +291,10 @@ def _check_range(step: Step, optimizer: BaseOptimizer) -> None:
       ValueError: Gradients that are scaled against underflow would be compressed without the scale.
     """
     compression = step.strategy.compression
+    if not isinstance(compression, Compression):
+        return
     scaled = isinstance(optimizer, LossScaleOptimizer) or optimizer.loss_scale_factor is not None
-    if scaled and compression is not None and not compression.keeps_range and step.num_replicas > 1:
+    if scaled and not compression.keeps_range and step.num_replicas > 1:
         raise ValueError(
             "Gradients that a loss scale protects must travel with it, but an optimizer with "
             "`gradient_accumulation_steps` sums them without it, once for each window, and "

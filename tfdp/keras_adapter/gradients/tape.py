@@ -7,7 +7,8 @@ before the step sees it, g means what it means on one device.
 
 - A gradient with respect to the batch is not summed: each replica has the rows of its examples.
 - Gradients that an optimizer accumulates wait for the sum until its window closes, which takes one
-  sum a window. Accumulating is linear; until then they must be used for nothing else.
+  sum a window. Accumulating is linear; until then they must be used for nothing else. So do those
+  that a compression of updates sums, until the optimizer updates: see `compressing`.
 - Gradients for each example (jacobians, `vectorized_map`) are the replica's rows. They are summed
   where they reach an optimizer: see `arriving`.
 """
@@ -22,6 +23,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.collectives import map_values
+from tfdp.compression import UpdateCompression
 from tfdp.errors import GradientError
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import TensorFlowTrainer, Variable, variables_of_optimizer
@@ -77,7 +79,7 @@ def gradient(
     share = step.share
     assert share is not None
     given = [gradients[index] for index in everywhere]
-    waits = bool(variables) and share.windows is not None and share.windows.wait(variables)
+    waits = bool(variables) and _waits(step, share, variables)
     if waits:
         found = [_waiting(step, share, value) for value in given]
     else:
@@ -242,6 +244,16 @@ def _mark(value: Any, as_what: Mark | None) -> None:
 def _tensors(value: Any) -> list[Any]:
     """Returns a tensor, or IndexedSlices with their tensors, which may be used by themselves."""
     return [value, value.values, value.indices] if isinstance(value, tf.IndexedSlices) else [value]
+
+
+def _waits(step: Step, share: Share, variables: Sequence[Any]) -> bool:
+    """Returns whether gradients are summed in the optimizer: accumulated or compressed ones."""
+    if share.windows is None:
+        return False
+    if share.windows.wait(variables):
+        return True
+    of_updates = isinstance(step.strategy.compression, UpdateCompression)
+    return of_updates and _may_compress(step, share) and not could_possibly_record()
 
 
 def _may_compress(step: Step, share: Share) -> bool:

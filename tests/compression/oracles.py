@@ -1,0 +1,90 @@
+"""What each compression computes, in NumPy in float64: the sum, and each replica's own term.
+
+A function of the compression, for each replica one gradient, the number of the variable and that of
+the update, and of what was kept before. Where a compression draws, the numbers drawn are its own:
+which numbers they are is no part of an algorithm.
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.compression import Bucket
+
+
+def top_k(compression, gradients, number=0, step=0, before=None):
+    own = []
+    for gradient in gradients:
+        flat = np.asarray(gradient, "float64").ravel()
+        count = math.ceil(compression.ratio * flat.size)
+        chosen = np.argsort(-np.abs(flat), kind="stable")[:count]
+        sent = np.zeros_like(flat)
+        sent[chosen] = flat[chosen]
+        own.append(sent.reshape(gradient.shape))
+    return sum(own), own, {}
+
+
+def random_k(compression, gradients, number=0, step=0, before=None, feedback=False):
+    size = gradients[0].size
+    bucket = Bucket([tf.constant(gradients[0])], [{}], (number,), tf.constant(step))
+    places = compression.places(bucket, 0)[0].numpy()
+    count = math.ceil(compression.ratio * size)
+    bounds = np.arange(count + 1) * size // count
+    assert np.all(bounds[:-1] <= places) and np.all(places < bounds[1:])
+    own = []
+    for gradient in gradients:
+        sent = np.zeros(size)
+        flat = np.asarray(gradient, "float64").ravel()
+        sent[places] = flat[places] * (1 if feedback else np.diff(bounds))
+        own.append(sent.reshape(gradient.shape))
+    return sum(own), own, {}
+
+
+def power_sgd(compression, gradients, number=0, step=0, before=None):
+    matrices = [np.asarray(g, "float64").reshape(-1, g.shape[-1]) for g in gradients]
+    left, _ = np.linalg.qr(sum(m @ before["factor"].astype("float64") for m in matrices))
+    right = [m.T @ left for m in matrices]
+    own = [(left @ q.T).reshape(g.shape) for q, g in zip(right, gradients, strict=True)]
+    return sum(own), own, {"factor": sum(right)}
+
+
+def sign(compression, gradients, number=0, step=0, before=None):
+    def quantized(blocks):
+        scale = np.abs(blocks).mean(-1, keepdims=True)
+        return np.where(blocks >= 0, scale, -scale)
+
+    return _in_chunks(gradients, compression.block, lambda blocks, rank, second: quantized(blocks))
+
+
+def int8(compression, gradients, number=0, step=0, before=None):
+    count = len(gradients)
+
+    def quantized(blocks, rank, second):
+        bucket = Bucket.of([0.0], step=step)
+        seed = bucket.seed(compression.seed, number, rank + count * second)
+        words = tf.random.stateless_uniform([blocks.size // 2], seed, None, None, tf.int32)
+        draws = words.numpy().view(np.uint16).reshape(blocks.shape) / 2**16
+        scale = np.abs(blocks).max(-1, keepdims=True) / 127
+        levels = np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0)
+        return np.floor(levels + draws) * scale
+
+    return _in_chunks(gradients, compression.block, quantized)
+
+
+def _in_chunks(gradients, block, quantized):
+    count, size = len(gradients), gradients[0].size
+    fill = -size % (block * count)
+    padded = [np.append(np.asarray(g, "float64").ravel(), np.zeros(fill)) for g in gradients]
+    chunks = [flat.reshape(count, -1, block) for flat in padded]
+    own = [quantized(chunk, rank, False) for rank, chunk in enumerate(chunks)]
+    totals = sum(own)
+    sums = np.stack([quantized(total, rank, True) for rank, total in enumerate(totals)])
+    for rank in range(count):
+        own[rank][rank] += sums[rank] - totals[rank]
+    shape = gradients[0].shape
+    return (
+        sums.ravel()[:size].reshape(shape),
+        [each.ravel()[:size].reshape(shape) for each in own],
+        {},
+    )

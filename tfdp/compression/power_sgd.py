@@ -1,0 +1,117 @@
+"""Gradients that travel as two thin factors of each matrix."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.collectives import Transport
+from tfdp.compression import update
+from tfdp.compression.update import AbstractLossyCompression, Bucket, Slot, Sums
+
+_FACTOR = "factor"
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerSGD(AbstractLossyCompression):
+    """Sends an approximation of low rank of each matrix, by one step of a power iteration.
+
+    Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
+    arXiv 1905.13727, algorithm 1, with sums in place of means, and Householder's QR in place of
+    Gram-Schmidt, for which a gradient of zeros is no exception. It is biased: use it in
+    `ErrorFeedback`, as the paper does.
+
+    A kernel of more than two axes is a matrix with its last axis as columns. What is no matrix, and
+    matrices whose factors would be larger than half of them, travel whole.
+
+    Cost: each replica sends the sum of rank (rows + columns) numbers in place of rows * columns, in
+    two sums, the second after the first. It computes three products of a matrix with a thin one,
+    and keeps the second factor, columns * rank numbers, which the next update begins with. On
+    replicas with unlike processors the QR may round unlike: use processors of one kind.
+
+    Args:
+      rank: The rank of the approximation.
+      seed: The seed of the first factors.
+      exclude: See `AbstractLossyCompression`.
+      smallest: See `AbstractLossyCompression`.
+
+    Raises:
+      ValueError: An argument is out of range.
+
+    >>> PowerSGD(4).takes_shape((3, 3, 64, 128)), PowerSGD(4).takes_shape((9000,))
+    (True, False)
+    >>> PowerSGD(4).slots((3, 3, 64, 128))["factor"].shape
+    (128, 4)
+    """
+
+    rank: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        update.check_integer(self, "rank", 1)
+        update.check_integer(self, "seed", 0)
+
+    def takes_shape(self, shape: tuple[int, ...]) -> bool:
+        """Returns whether a gradient of this shape is a large matrix that becomes smaller."""
+        if len(shape) < 2 or not super().takes_shape(shape):
+            return False
+        rows, columns = _matrix(shape)
+        return 2 * self.rank * (rows + columns) <= rows * columns
+
+    def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
+        """Returns the factor that the next update begins with, the same on all replicas."""
+        return {_FACTOR: Slot((shape[-1], self.rank), of_replica=False, seed=self.seed)}
+
+    def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
+        """Returns the sums' approximations.
+
+        1. P = M Q, with the Q of the update before.
+        2. Sum P over replicas: rank * rows numbers of each matrix.
+        3. Make P's columns orthonormal.
+        4. Q = M^T P.
+        5. Sum Q over replicas: rank * columns numbers of each.
+        6. The sum is P Q^T.
+
+        >>> powers = PowerSGD(1)
+        >>> bucket = Bucket.of([[2.0, 4.0], [3.0, 6.0]], slots=[{"factor": tf.ones([2, 1])}])
+        >>> powers.compressed(bucket, Transport(tf.identity)).sums[0].numpy().round(3).tolist()
+        [[2.0, 4.0], [3.0, 6.0]]
+        """
+        matrices = [tf.reshape(g, _matrix(tuple(g.shape))) for g in bucket.gradients]
+        before = [slots[_FACTOR] for slots in bucket.slots]
+        pairs = zip(matrices, before, strict=True)
+        left = _summed([tf.matmul(m, q) for m, q in pairs], transport.sum)
+        left = [tf.linalg.qr(p).q for p in left]
+        own = [tf.matmul(m, p, transpose_a=True) for m, p in zip(matrices, left, strict=True)]
+        right = _summed(own, transport.sum)
+        shapes = [gradient.shape for gradient in bucket.gradients]
+        slots = [
+            {_FACTOR: tf.where(tf.reduce_all(tf.math.is_finite(new)), new, old)}
+            for new, old in zip(right, before, strict=True)
+        ]
+        return Sums(_products(left, right, shapes), _products(left, own, shapes), slots)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    return update.elements(shape[:-1]), shape[-1]
+
+
+def _summed(
+    tensors: Sequence[tf.Tensor], sum_: Callable[[tf.Tensor], tf.Tensor]
+) -> list[tf.Tensor]:
+    """Sums tensors in one buffer."""
+    flat = sum_(tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0))
+    parts = tf.split(flat, [update.elements(tensor.shape) for tensor in tensors])
+    return [tf.reshape(part, like.shape) for part, like in zip(parts, tensors, strict=True)]
+
+
+def _products(
+    left: Sequence[tf.Tensor], right: Sequence[tf.Tensor], shapes: Sequence[tf.TensorShape]
+) -> list[tf.Tensor]:
+    return [
+        tf.reshape(tf.matmul(p, q, transpose_b=True), shape)
+        for p, q, shape in zip(left, right, shapes, strict=True)
+    ]

@@ -1,0 +1,192 @@
+"""Compressions of updates: what they keep for each variable, and the sums that they make.
+
+What a compression keeps belongs to an optimizer and a variable. It is made where the optimizer is
+built, and changes in updates alone. So the gradients that are compressed wait, as those do that an
+optimizer accumulates, until the optimizer updates: after it has decided not to skip the step, and
+unscaled, and before it clips.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.collectives import Transport
+from tfdp.compression import RESIDUAL, Bucket, Slot, UpdateCompression
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    key_of_variable,
+    strategy_of_optimizer,
+    variables_of_optimizer,
+)
+from tfdp.keras_adapter.gradients import sparse_rows
+from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.training import step_recording
+from tfdp.recording import Watch
+from tfdp.replicas import Replicas, Value, replicas_of
+
+# The attribute of an optimizer: by the key of each variable that is compressed its slots by name.
+# The attributes of an optimizer are where `tfdp.checkpoint` finds variables that Keras does not
+# list; in Keras' own list they would make files of the model unlike those of one device.
+_SLOTS = "tfdp_compression_slots"
+
+
+@hook(BaseOptimizer, "build", overrides=True)
+def build(
+    original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Makes what the strategy's compression keeps for each variable."""
+    result = original(self, variables, *args, **kwargs)
+    strategy = strategy_of_optimizer(self)
+    compression = compression_of(strategy)
+    replicas = replicas_of(strategy)
+    is_wrapper = innermost(self) != [self]
+    if compression is None or replicas is None or is_wrapper or _SLOTS in vars(self):
+        return result
+    known = list(variables_of_optimizer(self))
+    # Keras would track an attribute that is set.
+    vars(self)[_SLOTS] = {
+        key_of_variable(self, variable): {
+            name: _made(strategy, replicas, variable, name, slot)
+            for name, slot in compression.slots(tuple(variable.shape)).items()
+        }
+        for variable, taken in zip(known, compression.takes(known), strict=True)
+        if taken
+    }
+    return result
+
+
+def compression_of(strategy: Any) -> UpdateCompression | None:
+    """Returns the strategy's compression, if it is one of updates."""
+    found = getattr(strategy, "compression", None)
+    return found if isinstance(found, UpdateCompression) else None
+
+
+def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> tuple[bool, ...]:
+    """Returns for each variable whether its gradient may wait for the optimizer's update.
+
+    Args:
+      step: The replica's step.
+      optimizer: The outermost optimizer, built or not.
+      variables: The variables that it is to update.
+    """
+    if compression_of(step.strategy) is None:
+        return tuple(False for _ in variables)
+    chain = (optimizer, *innermost(optimizer))
+    own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
+    if own:
+        step.warn_once(
+            "own_apply",
+            "Gradients that are given to %s are summed whole, without the strategy's `compression`,"
+            " because its own `apply` may use them before the update. They are compressed in "
+            "optimizers that override `update_step` alone.",
+            ", ".join(own),
+        )
+        return tuple(False for _ in variables)
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            optimizer.build(list(variables))
+        optimizer.built = True
+    taken = {key for one in innermost(optimizer) for key in _slots(one)}
+    return tuple(key_of_variable(optimizer, variable) in taken for variable in variables)
+
+
+def can_wait(gradient: Value | None) -> bool:
+    """Returns whether a gradient is of the kind that is compressed."""
+    return (
+        gradient is not None
+        and not isinstance(gradient, tf.IndexedSlices)
+        and gradient.dtype == tf.float32
+        and gradient.shape.is_fully_defined()
+    )
+
+
+def summed(
+    step: Step,
+    optimizer: BaseOptimizer,
+    gradients: Sequence[Value],
+    variables: Sequence[Any],
+    watch: Watch | None,
+) -> list[Value]:
+    """Returns the sums of an update's own gradients: compressed where it is so, else whole.
+
+    Args:
+      step: The replica's step.
+      optimizer: The optimizer that updates.
+      gradients: The replica's own gradients.
+      variables: The variables that they belong to.
+      watch: A listener that is told of each bucket.
+    """
+    compression = compression_of(step.strategy)
+    assert compression is not None
+    slots = _slots(optimizer)
+    numbers = {key: number for number, key in enumerate(slots)}
+    keys = [key_of_variable(optimizer, variable) for variable in variables]
+    compressed = [
+        index
+        for index, (key, gradient) in enumerate(zip(keys, gradients, strict=True))
+        if key in slots and can_wait(gradient)
+    ]
+    whole = [index for index in range(len(keys)) if index not in compressed]
+    update = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
+
+    def compress(members: Sequence[int], transport: Transport) -> Sequence[tf.Tensor]:
+        chosen = [compressed[member] for member in members]
+        kept = [slots[keys[index]] for index in chosen]
+        own_gradients = [tf.convert_to_tensor(gradients[index]) for index in chosen]
+        found = compression.sum(
+            Bucket(
+                own_gradients,
+                [{name: held.read_value() for name, held in each.items()} for each in kept],
+                tuple(numbers[keys[index]] for index in chosen),
+                update,
+            ),
+            transport,
+        )
+        step_recording.compression_error(
+            [
+                after.get(RESIDUAL, given - own)
+                for after, given, own in zip(found.slots, own_gradients, found.own, strict=True)
+            ],
+            own_gradients,
+        )
+        with step.replicas.identical_writes():
+            for each, values in zip(kept, found.slots, strict=True):
+                for name, held in each.items():
+                    held.assign(values[name])
+        return found.sums
+
+    totals = list(gradients)
+    sums = sparse_rows.summed(step, [gradients[i] for i in whole], None, watch, compress=False)
+    sums += step.replicas.sum_by(compress, [gradients[i] for i in compressed], watch)
+    for index, total in zip(whole + compressed, sums, strict=True):
+        totals[index] = total
+    return totals
+
+
+def _slots(optimizer: BaseOptimizer) -> dict[str, dict[str, tf.Variable]]:
+    return vars(optimizer).get(_SLOTS, {})
+
+
+def _has_own_apply(optimizer: BaseOptimizer) -> bool:
+    """Returns whether users' own code may see the gradients before the update."""
+    for name in ("apply", "apply_gradients"):
+        owner = next(cls for cls in type(optimizer).__mro__ if name in vars(cls))
+        if owner.__module__.partition(".")[0] not in ("keras", "tfdp"):
+            return True
+    return False
+
+
+def _made(
+    strategy: tf.distribute.Strategy, replicas: Replicas, variable: Any, name: str, slot: Slot
+) -> tf.Variable:
+    beside = variable.value if isinstance(variable, keras.Variable) else variable
+    placed = replicas.summed_on_read() if slot.of_replica else contextlib.nullcontext()
+    with strategy.extended.colocate_vars_with(beside), placed:
+        return tf.Variable(slot.first, trainable=False, name=name)
