@@ -131,11 +131,11 @@ def test_pauses_double_up_to_a_minute():
     ],
 )
 def test_a_failure_is_what_the_ranks_do_of_themselves(changed, failed):
-    assert Attempt(1, "", outcome(**changed), 1.0).failed == failed
+    assert Attempt(1, "", outcome(**changed), 1.0, 2).failed == failed
 
 
 def test_a_run_of_one_attempt_needs_no_summary():
-    assert summary([Attempt(1, "rank 0 failed.", outcome(failed=(0,)), 1.0)]) == ""
+    assert summary([Attempt(1, "rank 0 failed.", outcome(failed=(0,)), 1.0, 1)]) == ""
 
 
 def test_a_window_without_restarts_is_refused():

@@ -14,10 +14,10 @@ import mmap
 import os
 import pathlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
-_BEGUN, _MADE, _STEP = "begun", "made", "step"
+_BEGUN, _MADE, _STEP, _CAN_STOP = "begun", "made", "step", "can-stop"
 _STEP_FORMAT = struct.Struct("=q")
 
 
@@ -38,20 +38,44 @@ def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
     >>> folder = tempfile.TemporaryDirectory()
     >>> task = '{"task": {"type": "worker", "index": 1}}'
     >>> mark_strategy_made({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
-    >>> ranks_without_strategy(folder.name, world_size=3)
+    >>> ranks_without_strategy(folder.name, range(3))
     [0, 2]
     """
     _leave_word(environ, _MADE)
 
 
-def ranks_without_strategy(folder: str, world_size: int) -> list[int]:
-    """Returns the ranks that made no strategy."""
-    return [rank for rank in range(world_size) if not _mark(folder, rank, _MADE).exists()]
+def mark_can_stop(can: bool, environ: Mapping[str, str] = os.environ) -> None:
+    """Marks that a signal makes this rank's training keep a checkpoint and stop, or no longer does.
+
+    Does nothing outside `tfdp run`, like `mark_strategy_begun`.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 1}}'
+    >>> mark_can_stop(True, {"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> can_stop(folder.name, [1]), can_stop(folder.name, [0, 1])
+    (True, False)
+    """
+    if can:
+        _leave_word(environ, _CAN_STOP)
+    elif (path := _own_mark(environ, _CAN_STOP)) is not None:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
-def ranks_that_wait(folder: str, world_size: int) -> list[int]:
-    """Returns the ranks that wait in making their first strategy, which needs all ranks to come."""
-    without = ranks_without_strategy(folder, world_size)
+def can_stop(folder: str, ranks: Iterable[int]) -> bool:
+    """Returns whether each of the ranks has said that it can stop at a checkpoint."""
+    return all(_mark(folder, rank, _CAN_STOP).exists() for rank in ranks)
+
+
+def ranks_without_strategy(folder: str, ranks: Iterable[int]) -> list[int]:
+    """Returns those of the ranks that made no strategy."""
+    return [rank for rank in ranks if not _mark(folder, rank, _MADE).exists()]
+
+
+def ranks_that_wait(folder: str, ranks: Iterable[int]) -> list[int]:
+    """Returns those that wait in making their first strategy, which needs all ranks to come."""
+    without = ranks_without_strategy(folder, ranks)
     return [rank for rank in without if _mark(folder, rank, _BEGUN).exists()]
 
 
@@ -64,7 +88,7 @@ class StepMark:
     >>> folder = tempfile.TemporaryDirectory()
     >>> task = '{"task": {"type": "worker", "index": 1}}'
     >>> StepMark({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task}).write(12)
-    >>> last_step(folder.name, world_size=2), last_step(folder.name, world_size=1)
+    >>> last_step(folder.name, range(2)), last_step(folder.name, range(1))
     (12, None)
     """
 
@@ -83,10 +107,10 @@ class StepMark:
             _STEP_FORMAT.pack_into(self._memory, 0, step)
 
 
-def last_step(folder: str, world_size: int) -> int | None:
-    """Returns the last step that a rank has begun; None if none has told."""
+def last_step(folder: str, ranks: Iterable[int]) -> int | None:
+    """Returns the last step that one of the ranks has begun; None if none has told."""
     steps: list[int] = []
-    for rank in range(world_size):
+    for rank in ranks:
         with contextlib.suppress(OSError, struct.error):
             steps += _STEP_FORMAT.unpack(_mark(folder, rank, _STEP).read_bytes())
     return max(steps, default=0) or None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tfdp.launch.verdict import Outcome
 
-# The variable that tells each rank how many attempts of the run have failed before this one.
+# The variable that tells each rank how many attempts of the run were made before this one.
 RESTART_COUNT = "TFDP_RESTART_COUNT"
 
 # The pause before a restart, which doubles with each further one up to the longest.
@@ -24,6 +24,8 @@ class Attempt:
       message: What is said of the end; empty if all ranks ended well.
       outcome: How the ranks ended.
       seconds: The time from the start to the end.
+      world_size: The number of ranks.
+      failed_at_start: The ranks that failed of themselves before their strategies were made.
       step: The last step that a training with a Checkpoint has begun; None: not known.
     """
 
@@ -31,6 +33,8 @@ class Attempt:
     message: str
     outcome: Outcome
     seconds: float
+    world_size: int
+    failed_at_start: tuple[int, ...] = ()
     step: int | None = None
 
     @property
@@ -41,8 +45,21 @@ class Attempt:
         trained alone would do so again.
         """
         outcome = self.outcome
-        wanted = outcome.signal is not None or outcome.timed_out
-        return not wanted and bool(outcome.failed or outcome.launcher_first)
+        return not self._wanted and bool(outcome.failed or outcome.launcher_first)
+
+    @property
+    def resized(self) -> bool:
+        """Whether the ranks stopped at a checkpoint, for another number of them to go on."""
+        return (
+            not self._wanted
+            and not self.failed
+            and self.outcome.resized
+            and bool(self.outcome.stopped)
+        )
+
+    @property
+    def _wanted(self) -> bool:
+        return self.outcome.signal is not None or self.outcome.timed_out
 
 
 class Restarts:
@@ -93,7 +110,7 @@ def same_step(attempts: Sequence[Attempt]) -> str:
     """Returns what is said where the last two attempts failed at the same step; else nothing.
 
     >>> ended = Outcome(None, False, failed=(1,), unfinished=(0,), absent=())
-    >>> attempt = Attempt(1, "rank 1 of 2 failed first, ...", ended, 61.2, step=12)
+    >>> attempt = Attempt(1, "rank 1 of 2 failed first, ...", ended, 61.2, 2, step=12)
     >>> same_step([attempt])
     ''
     >>> print(same_step([attempt, attempt]))
@@ -114,12 +131,12 @@ def summary(attempts: Sequence[Attempt]) -> str:
     >>> ended = Outcome(None, False, failed=(1,), unfinished=(0,), absent=())
     >>> well = dataclasses.replace(ended, failed=(), unfinished=())
     >>> print(summary([
-    ...     Attempt(137, "rank 1 of 2 failed first, with signal SIGKILL. It ...", ended, 61.2),
-    ...     Attempt(0, "", well, 30.0),
+    ...     Attempt(137, "rank 1 of 2 failed first, with signal SIGKILL. It ...", ended, 61.2, 2),
+    ...     Attempt(0, "", well, 30.0, 1),
     ... ]))
     2 attempts were made:
-      1. after 61 s: rank 1 of 2 failed first, with signal SIGKILL.
-      2. after 30 s: all ranks ended well.
+      1. 2 ranks, after 61 s: rank 1 of 2 failed first, with signal SIGKILL.
+      2. 1 rank, after 30 s: all ranks ended well.
     """
     if len(attempts) < 2:
         return ""
@@ -130,5 +147,6 @@ def summary(attempts: Sequence[Attempt]) -> str:
             attempt.message.partition("\n")[0].partition(". ")[0].rstrip(".")
             or "all ranks ended well"
         )
-        lines.append(f"  {number}. after {attempt.seconds:.0f} s: {said}.")
+        ranks = f"{attempt.world_size} rank{'s' * (attempt.world_size != 1)}"
+        lines.append(f"  {number}. {ranks}, after {attempt.seconds:.0f} s: {said}.")
     return "\n".join(lines)
