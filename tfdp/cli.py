@@ -117,11 +117,11 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
         "run",
         RunOptions,
         _run,
-        help="start a training script in N processes on this host",
-        usage="%(prog)s -n N|MIN:MAX [--engine E] [--devices-per-process D] "
-        "[--gpus-per-process K] [--log-dir DIR] [--max-restarts R] [--restart-window S] "
-        "[--discover CMD] [--discover-every S] [--join-timeout S] [--timeout S] [--dry-run] [--] "
-        "COMMAND [ARG ...]",
+        help="start a training script in N processes on this host, or on each of several",
+        usage="%(prog)s -n N|MIN:MAX [--nodes N|MIN:MAX --rendezvous HOST:PORT] [--engine E] "
+        "[--devices-per-process D] [--gpus-per-process K] [--log-dir DIR] [--max-restarts R] "
+        "[--restart-window S] [--discover CMD] [--discover-every S] [--join-timeout S] "
+        "[--timeout S] [--dry-run] [--] COMMAND [ARG ...]",
         description="Starts COMMAND in N processes on this host, as one cluster: every process "
         "gets its TF_CONFIG and its share of the cores. Output lines begin with the rank. If one "
         "rank fails, the others are ended, and the first failure is reported last.",

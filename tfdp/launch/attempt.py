@@ -157,6 +157,8 @@ def attempt(
             group.world_size,
             tuple(ranks_without_strategy(folder, outcome.failed)),
             last_step(folder, ranks),
+            group.first,
+            all(failures[rank].is_consequence for rank in outcome.failed),
         )
 
 

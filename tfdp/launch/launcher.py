@@ -13,10 +13,12 @@ from tfdp.cluster.mpi import without_rank
 from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.launch.attempt import Starter, TooManyRanksError, attempt
 from tfdp.launch.command import resolve
+from tfdp.launch.ended import EndedError, stopped_by
 from tfdp.launch.gpu_shares import gpu_shares
 from tfdp.launch.mpiexec import fitting_mpiexec, one_line
+from tfdp.launch.nodes.attempts import attempts_on_nodes
 from tfdp.launch.output import Sink
-from tfdp.launch.places import Places
+from tfdp.launch.places import Places, wait_for_places
 from tfdp.launch.restarting import (
     RESTART_COUNT,
     Attempt,
@@ -25,21 +27,9 @@ from tfdp.launch.restarting import (
     same_step,
     summary,
 )
-from tfdp.launch.run_options import JOIN_SECONDS, RunOptions
+from tfdp.launch.run_options import RunOptions
 from tfdp.launch.starting import Group, ReservedPorts, rank_environment
 from tfdp.launch.supervision import Order, ReceivedSignals
-from tfdp.launch.verdict import TIMED_OUT, signal_name
-
-# The pause between two looks for places, while there are too few.
-_LOOK_SECONDS = 0.5
-
-
-class _EndedError(Exception):
-    """The end of a run between two attempts."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def run(options: RunOptions) -> int:
@@ -59,7 +49,8 @@ def run(options: RunOptions) -> int:
       CommandError: There is no such command; nothing was started.
       TooFewGPUsError: There are fewer GPUs than the ranks need.
       DiscoveryError: The command of `--discover` says no number.
-      ClusterError: MPI is to start the ranks, and is not installed as that needs.
+      ClusterError: MPI is to start the ranks, and is not installed as that needs; or the launchers
+        of several hosts have not the same secret.
       OSError: A folder cannot be written, or the system gives no process or port.
     """
     command = resolve(options.command)
@@ -84,11 +75,12 @@ def run(options: RunOptions) -> int:
         starter = Starter(options, command, environ, mpi, received, sink, end)
         try:
             with Places(options, environ, say) as places:
-                _attempts(starter, places, attempts, say)
+                make = _attempts if options.nodes is None else attempts_on_nodes
+                make(starter, places, attempts, say)
             code = attempts[-1].code
             say(attempts[-1].message)
             say(same_step(attempts))
-        except _EndedError as error:
+        except EndedError as error:
             code = error.code
             say(str(error))
         say(summary(attempts))
@@ -101,12 +93,12 @@ def _attempts(
     """Starts the ranks until no other attempt is to follow, and keeps each attempt in the list.
 
     Raises:
-      _EndedError: The run ends between two attempts.
+      EndedError: The run ends between two attempts.
     """
     options = starter.options
     restarts = Restarts(options.max_restarts, options.restart_window_seconds)
     while True:
-        gpus = _wait_for_places(starter, places, say)
+        gpus = wait_for_places(starter, places, say)
         try:
             attempts.append(_attempt(starter, places, gpus, len(attempts)))
         except TooManyRanksError as error:
@@ -125,9 +117,9 @@ def _attempts(
         say(same_step(attempts))
         say(places.learn(last))
         say(announcement(pause, restarts.left))
-        stopped_by = starter.received.within(pause)
-        if stopped_by is not None:
-            raise _stopped(stopped_by)
+        number = starter.received.within(pause)
+        if number is not None:
+            raise stopped_by(number)
 
 
 def _attempt(starter: Starter, places: Places, gpus: Sequence[str | None], number: int) -> Attempt:
@@ -141,40 +133,6 @@ def _attempt(starter: Starter, places: Places, gpus: Sequence[str | None], numbe
         added = {RESTART_COUNT: str(number)}
         changes = starter.options.discover is not None
         return attempt(starter, group, reserved, secret.made(), added, order if changes else None)
-
-
-def _wait_for_places(
-    starter: Starter, places: Places, say: Callable[[str], None]
-) -> Sequence[str | None]:
-    """Returns the GPUs of each rank that may run now, as soon as there are enough ranks."""
-    least = starter.options.ranks.least
-    seconds = starter.options.join_timeout_seconds or JOIN_SECONDS
-    deadline = time.monotonic() + seconds
-    waits = False
-    while len(found := places.now()) < least:
-        if not waits:
-            waits = True
-            say(
-                f"at least {least} ranks must run, and there are places for {len(found)}; waits "
-                f"{seconds:g} s at most for others."
-            )
-        if time.monotonic() >= starter.end:
-            raise _EndedError(TIMED_OUT, "`timeout` ended the run, which waited for ranks.")
-        if time.monotonic() >= deadline:
-            raise _EndedError(
-                1,
-                f"`-n MIN:MAX` must have places for MIN ranks within `join-timeout`; received -n "
-                f"{starter.options.ranks}, and after {seconds:g} s places for {len(found)}; lower "
-                "MIN, or start the same command again when there are more.",
-            )
-        stopped_by = starter.received.within(_LOOK_SECONDS)
-        if stopped_by is not None:
-            raise _stopped(stopped_by)
-    return found
-
-
-def _stopped(number: int) -> _EndedError:
-    return _EndedError(128 + number, f"{signal_name(number)} came, and no rank was started again.")
 
 
 def _print_plan(

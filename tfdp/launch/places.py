@@ -14,15 +14,22 @@ The first two may come back; the last two count for the rest of the run.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from tfdp.cluster.ranks import ranks_in_words
+from tfdp.launch.attempt import Starter
 from tfdp.launch.discovery import Discovery
+from tfdp.launch.ended import EndedError, stopped_by
 from tfdp.launch.gpu_shares import TooFewGPUsError, gpu_shares
 from tfdp.launch.restarting import Attempt
-from tfdp.launch.run_options import EVERY_SECONDS, RunOptions
+from tfdp.launch.run_options import EVERY_SECONDS, JOIN_SECONDS, RunOptions
+from tfdp.launch.verdict import TIMED_OUT
 
 Place = int | str
+
+# The pause between two looks for places, while there are too few.
+_LOOK_SECONDS = 0.5
 
 
 class Places:
@@ -130,3 +137,37 @@ class Places:
     def _limit(self) -> int:
         most = self._most
         return most if self._discovery is None else min(most, self._discovery.latest)
+
+
+def wait_for_places(
+    starter: Starter, places: Places, say: Callable[[str], None]
+) -> Sequence[str | None]:
+    """Returns the GPUs of each rank that may run now, as soon as there are enough ranks.
+
+    Raises:
+      EndedError: There are not enough in time, or a signal came.
+    """
+    least = starter.options.ranks.least
+    seconds = starter.options.join_timeout_seconds or JOIN_SECONDS
+    deadline = time.monotonic() + seconds
+    waits = False
+    while len(found := places.now()) < least:
+        if not waits:
+            waits = True
+            say(
+                f"at least {least} ranks must run, and there are places for {len(found)}; waits "
+                f"{seconds:g} s at most for others."
+            )
+        if time.monotonic() >= starter.end:
+            raise EndedError(TIMED_OUT, "`timeout` ended the run, which waited for ranks.")
+        if time.monotonic() >= deadline:
+            raise EndedError(
+                1,
+                f"`-n MIN:MAX` must have places for MIN ranks within `join-timeout`; received -n "
+                f"{starter.options.ranks}, and after {seconds:g} s places for {len(found)}; lower "
+                "MIN, or start the same command again when there are more.",
+            )
+        number = starter.received.within(_LOOK_SECONDS)
+        if number is not None:
+            raise stopped_by(number)
+    return found

@@ -25,6 +25,8 @@ class Attempt:
       outcome: How the ranks ended.
       seconds: The time from the start to the end.
       world_size: The number of ranks.
+      first_rank: The first rank of this host.
+      is_consequence: Whether the ranks of this host say themselves that others were lost.
       failed_at_start: The ranks that failed of themselves before their strategies were made.
       step: The last step that a training with a Checkpoint has begun; None: not known.
     """
@@ -36,6 +38,8 @@ class Attempt:
     world_size: int
     failed_at_start: tuple[int, ...] = ()
     step: int | None = None
+    first_rank: int = 0
+    is_consequence: bool = False
 
     @property
     def failed(self) -> bool:

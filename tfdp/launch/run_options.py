@@ -7,7 +7,9 @@ import dataclasses
 import os
 import pathlib
 
+from tfdp.cluster.spec import split_address
 from tfdp.command_line import REQUIRED, check, option
+from tfdp.errors import ClusterError
 from tfdp.launch.spans import Span, as_span, span
 
 # The seconds between two questions to the command of `--discover`.
@@ -52,6 +54,21 @@ class RunOptions:
         "arguments",
         flags=("COMMAND",),
         nargs=argparse.REMAINDER,
+    )
+    nodes: int | Span | None = option(
+        None,
+        "run on so many hosts, with the same command on each and -n ranks on each; MIN:MAX: on as "
+        "many as come",
+        at_least=1,
+        example="2",
+        parse=span,
+        metavar="N",
+    )
+    rendezvous: str | None = option(
+        None,
+        "with --nodes, where the launchers meet: a port of one of the hosts, whose launcher serves "
+        "it",
+        metavar="HOST:PORT",
     )
     engine: str = option(
         "auto",
@@ -141,6 +158,7 @@ class RunOptions:
                 "`restart-window` must come with restarts; received no `max-restarts`; do "
                 "`--max-restarts 3`, or leave it out."
             )
+        self._check_nodes()
         self._check_elastic()
         if self.log_dir is not None and os.path.exists(self.log_dir) and not self.log_dir.is_dir():
             raise ValueError(
@@ -158,12 +176,37 @@ class RunOptions:
         """Whether the number of ranks of a host may change."""
         return isinstance(self.processes, Span)
 
-    def _check_elastic(self) -> None:
-        if self.is_elastic and not self.max_restarts:
+    @property
+    def span_of_nodes(self) -> Span:
+        """The least and the most hosts."""
+        return as_span(self.nodes or 1)
+
+    def _check_nodes(self) -> None:
+        if (self.nodes is None) != (self.rendezvous is None):
             raise ValueError(
-                f"`-n MIN:MAX` must come with restarts, by which the ranks that are left go on; "
-                f"received -n {self.ranks} and no `max-restarts`; do `--max-restarts 3`."
+                f"`nodes` and `rendezvous` must come together; received --nodes {self.nodes} and "
+                f"--rendezvous {self.rendezvous}; do `--nodes 2 --rendezvous node-1:29400`."
             )
+        if self.rendezvous is None:
+            return
+        try:
+            split_address(self.rendezvous, "`rendezvous`")
+        except ClusterError as error:
+            raise ValueError(str(error)) from None
+        if self.engine == "mpi" or self.dry_run:
+            received = "--engine mpi" if self.engine == "mpi" else "--dry-run"
+            raise ValueError(
+                f"`nodes` must come without `--engine mpi`, whose `mpirun` starts the ranks of all "
+                f"hosts, and without `--dry-run`; received {received}; leave one of the two out."
+            )
+
+    def _check_elastic(self) -> None:
+        for name, given in {"-n": self.processes, "--nodes": self.nodes}.items():
+            if isinstance(given, Span) and not self.max_restarts:
+                raise ValueError(
+                    f"`{name} MIN:MAX` must come with restarts, by which those that are left go "
+                    f"on; received {name} {given} and no `max-restarts`; do `--max-restarts 3`."
+                )
         if self.discover is not None and not self.is_elastic:
             raise ValueError(
                 f"`discover` must come with `-n MIN:MAX`; received -n {self.ranks}; do "
@@ -174,8 +217,8 @@ class RunOptions:
                 "`discover-every` must come with `discover`; received none; do "
                 "`--discover 'cat slots'`, or leave it out."
             )
-        if self.join_timeout_seconds is not None and not self.is_elastic:
+        if self.join_timeout_seconds is not None and not self.is_elastic and self.nodes is None:
             raise ValueError(
-                f"`join-timeout` must come with `-n MIN:MAX`; received -n {self.ranks}; do "
-                f"`-n 1:{self.ranks.most}`, or leave it out."
+                f"`join-timeout` must come with `-n MIN:MAX` or `--nodes`; received -n "
+                f"{self.ranks}; do `-n 1:{self.ranks.most}`, or leave it out."
             )

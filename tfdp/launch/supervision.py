@@ -46,6 +46,7 @@ class Order(enum.Enum):
     """What a supervisor is told from outside."""
 
     STOP = "stop at a checkpoint"  # for another number of ranks to go on
+    END = "end now"  # for the ranks of another host have failed
 
 
 class ReceivedSignals:
@@ -143,7 +144,7 @@ class Supervisor:
         self._launcher = launcher
         self._dismissed = launcher is None
         self._order = order
-        self._resized = False
+        self._resized = self._elsewhere = self._wished = False
         self._limit = end
         self._to_send: list[tuple[float, int]] = []  # when, which signal
         self._signal: int | None = None
@@ -208,9 +209,12 @@ class Supervisor:
     def _follow(self, order: Order | None) -> None:
         """Asks the ranks to stop, by a signal to one that runs, which tells the others."""
         running = [rank for rank in self._ranks if rank.returncode is None]
-        if order is Order.STOP and running:
-            self._order, self._resized = None, True
+        if order is Order.STOP and running and not (self._resized or self._wished):
+            self._resized = True
             running[0].send(STOPPING[0])
+        elif order is Order.END:
+            self._order, self._elsewhere = None, True
+            self._end(False, _AFTER_FAILURE)
 
     def _mind(self, launcher: RankProcess, now: float) -> None:
         """Leaves ranks that MPI's launcher no longer starts, and the launcher after its ranks."""
@@ -256,7 +260,7 @@ class Supervisor:
                 os.kill(os.getpid(), signal.SIGSTOP)  # as SIGTSTP would have done
             elif number in (signal.SIGCONT, *STOPPING):
                 if number in STOPPING:  # somebody wants the end
-                    self._order, self._resized = None, False
+                    self._wished, self._resized = True, False
                 self._send(number)
             elif number == signal.SIGPIPE:  # nobody reads the output: end as any program does
                 self._signal = self._signal or number
@@ -290,6 +294,8 @@ class Supervisor:
             unfinished=tuple(rank.rank for rank in self._ranks if rank.returncode is None),
             launcher_first=self._launcher_first(),
             resized=self._resized,
+            elsewhere=self._elsewhere,
+            wished=self._wished,
         )
 
     def _send(self, number: int) -> None:

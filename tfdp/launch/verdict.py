@@ -48,6 +48,8 @@ class Outcome:
       absent: The ranks that ended with 0 while others waited for them to make their strategy.
       launcher_first: Whether MPI's launcher ended before the ranks, and none had failed by then.
       stopped: The ranks that a signal has stopped after a checkpoint.
+      elsewhere: Whether the ranks were ended since those of another host had failed.
+      wished: Whether somebody asked the launcher for a stop at a checkpoint.
       resized: Whether the launcher itself sent that signal, since another number of ranks may run.
     """
 
@@ -59,6 +61,8 @@ class Outcome:
     launcher_first: bool = False
     stopped: tuple[int, ...] = ()
     resized: bool = False
+    elsewhere: bool = False
+    wished: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +206,8 @@ def verdict(
             f"{STOPPED}, as a training with a Checkpoint does after a signal. Start the same "
             "command again to go on."
         )
+    if outcome.elsewhere and not outcome.failed and outcome.signal is None:
+        return 1, f"{ranks_in_words(group.ranks)} of {group.world_size} were ended."
     if not failures and outcome.signal is None:
         return _trained_alone(options, status_folder, group)
     if not failures:
