@@ -18,11 +18,11 @@ from tfdp.cluster.run_status import mark_can_stop
 marked()
 attempt = int(os.environ["TFDP_RESTART_COUNT"])
 world_size = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
-print(f"attempt {attempt} of {world_size} ranks", flush=True)
 slots = pathlib.Path("slots")
 stop = pathlib.Path(f"stop-{attempt}")
 signal.signal(signal.SIGUSR1, lambda *_: stop.touch())
 mark_can_stop(True)
+print(f"attempt {attempt} of {world_size} ranks", flush=True)
 def train(seconds=20):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
