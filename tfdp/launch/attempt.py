@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.cluster.run_status import (
     can_stop,
-    last_step,
+    log_dir,
     ranks_that_wait,
     ranks_without_strategy,
+    steps_begun,
 )
 from tfdp.files import temporary_folder
 from tfdp.launch.mpiexec import environment, words
@@ -91,7 +92,7 @@ def attempt(
       TooManyRanksError: The system gives no more processes, files or threads.
       OSError: A folder cannot be written.
     """
-    began = time.monotonic()
+    began, began_at = time.monotonic(), time.time()
     options, mpi, ranks = starter.options, starter.mpi, group.ranks
     environ = {**starter.environ, **environ}
     with contextlib.ExitStack() as stack:
@@ -156,9 +157,11 @@ def attempt(
             time.monotonic() - began,
             group.world_size,
             tuple(ranks_without_strategy(folder, outcome.failed)),
-            last_step(folder, ranks),
+            steps_begun(folder, ranks),
             group.first,
             all(failures[rank].is_consequence for rank in outcome.failed),
+            began_at,
+            log_dir(folder, ranks),
         )
 
 

@@ -12,6 +12,7 @@ from tfdp.cluster import secret
 from tfdp.cluster.mpi import without_rank
 from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.launch.attempt import Starter, TooManyRanksError, attempt
+from tfdp.launch.attempt_log import keep
 from tfdp.launch.command import resolve
 from tfdp.launch.ended import EndedError, stopped_by
 from tfdp.launch.gpu_shares import gpu_shares
@@ -107,6 +108,7 @@ def _attempts(
             say(f"{error} {places.could_not_start(error.rank)}")
             continue
         last = attempts[-1]
+        say(keep(last))
         if last.resized:
             say(last.message)
             continue

@@ -27,8 +27,11 @@ class Attempt:
       world_size: The number of ranks.
       first_rank: The first rank of this host.
       is_consequence: Whether the ranks of this host say themselves that others were lost.
+      began: When it began, in seconds since 1970.
+      log_dir: The folder to which the training's Telemetry writes, if it has told.
       failed_at_start: The ranks that failed of themselves before their strategies were made.
-      step: The last step that a training with a Checkpoint has begun; None: not known.
+      steps: The first and the last step that a training with a Checkpoint has begun; None: not
+        known.
     """
 
     code: int
@@ -37,9 +40,11 @@ class Attempt:
     seconds: float
     world_size: int
     failed_at_start: tuple[int, ...] = ()
-    step: int | None = None
+    steps: tuple[int, int] | None = None
     first_rank: int = 0
     is_consequence: bool = False
+    began: float = 0.0
+    log_dir: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -114,19 +119,30 @@ def same_step(attempts: Sequence[Attempt]) -> str:
     """Returns what is said where the last two attempts failed at the same step; else nothing.
 
     >>> ended = Outcome(None, False, failed=(1,), unfinished=(0,), absent=())
-    >>> attempt = Attempt(1, "rank 1 of 2 failed first, ...", ended, 61.2, 2, step=12)
+    >>> attempt = Attempt(1, "rank 1 of 2 failed first, ...", ended, 61.2, 2, steps=(1, 12))
     >>> same_step([attempt])
     ''
     >>> print(same_step([attempt, attempt]))
     the attempt before failed at step 12, too, which is no accident: look at the error above.
     """
-    steps = [attempt.step for attempt in attempts[-2:] if attempt.failed]
-    if len(steps) < 2 or steps[0] is None or steps[0] != steps[1]:
+    steps = [attempt.steps for attempt in attempts[-2:] if attempt.failed]
+    if len(steps) < 2 or steps[0] is None or steps[1] is None or steps[0][1] != steps[1][1]:
         return ""
     return (
-        f"the attempt before failed at step {steps[0]}, too, which is no accident: look at the "
+        f"the attempt before failed at step {steps[0][1]}, too, which is no accident: look at the "
         "error above."
     )
+
+
+def in_short(attempt: Attempt) -> str:
+    """Returns how an attempt ended, in one sentence: others name logs, which move.
+
+    >>> ended = Outcome(None, False, failed=(), unfinished=(), absent=())
+    >>> in_short(Attempt(0, "", ended, 61.2, 2))
+    'all ranks ended well.'
+    """
+    said = attempt.message.partition("\n")[0].partition(". ")[0].rstrip(".")
+    return f"{said or 'all ranks ended well'}."
 
 
 def summary(attempts: Sequence[Attempt]) -> str:
@@ -146,11 +162,6 @@ def summary(attempts: Sequence[Attempt]) -> str:
         return ""
     lines = [f"{len(attempts)} attempts were made:"]
     for number, attempt in enumerate(attempts, 1):
-        # The first sentence: others name logs, which have moved since.
-        said = (
-            attempt.message.partition("\n")[0].partition(". ")[0].rstrip(".")
-            or "all ranks ended well"
-        )
         ranks = f"{attempt.world_size} rank{'s' * (attempt.world_size != 1)}"
-        lines.append(f"  {number}. {ranks}, after {attempt.seconds:.0f} s: {said}.")
+        lines.append(f"  {number}. {ranks}, after {attempt.seconds:.0f} s: {in_short(attempt)}")
     return "\n".join(lines)

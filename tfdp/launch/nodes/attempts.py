@@ -12,6 +12,7 @@ from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import host_of, is_loopback
 from tfdp.errors import ClusterError
 from tfdp.launch.attempt import Starter, attempt
+from tfdp.launch.attempt_log import keep
 from tfdp.launch.ended import EndedError, stopped_by
 from tfdp.launch.nodes import messages
 from tfdp.launch.nodes.node import LOST, Heard, Node
@@ -91,6 +92,7 @@ def _attempt(
 
         made = attempt(starter, group, reserved, secret, added, order)
     attempts.append(made)
+    say(keep(made, node.reason if made.outcome.elsewhere else ""))
     if made.outcome.elsewhere and node.reason:
         say(f"this node's ranks were ended: {node.reason}.")
     elif made.failed:
