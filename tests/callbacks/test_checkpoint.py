@@ -332,8 +332,9 @@ def test_two_that_go_on_with_a_training_are_refused(tmp_path):
 
 
 def test_a_backup_is_said_to_begin_epochs_anew(tmp_path, caplog):
-    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=2)
     build().fit(pipeline(), callbacks=[backup], verbose=0)
+    assert "begins an epoch anew (with `save_freq=N` batches come twice)" in caplog.text
     assert "`tfdp.callbacks.Checkpoint(folder, every_steps=1000)` goes on" in caplog.text
 
 
