@@ -84,7 +84,8 @@ def test_the_ranks_of_all_nodes_are_one_cluster_and_start_again_together(
     said = "".join(run.err for run in ended)
     assert said.count("rank 2 of 4 failed first, with exit code 7; all ranks start again") == 2
     assert said.count("2 attempts were made") == 2
-    assert said.count("this node's ranks were ended: ") == 1
+    assert said.count("tfdp run: this node's ranks were ended: ") == 1
+    assert said.count(" 4 ranks, after ") == 4  # in the summaries
     addresses = {line.split(" of 4 ")[1] for run in ended for line in run.out.splitlines()}
     assert len(addresses) == 2  # of the two attempts
     runs.assert_nobody_is_left()

@@ -12,14 +12,10 @@ FILE = "attempts.jsonl"
 FORMAT = 1
 
 
-def keep(attempt: Attempt, reason: str = "") -> str:
+def keep(attempt: Attempt) -> str:
     """Appends a line to `attempts.jsonl` in the folder that the training's Telemetry writes to.
 
     Does nothing where there is none.
-
-    Args:
-      attempt: The attempt that has ended.
-      reason: Why it ended, where this host's ranks were ended for that alone.
 
     Returns:
       What is said where the line cannot be written; else nothing.
@@ -36,7 +32,7 @@ def keep(attempt: Attempt, reason: str = "") -> str:
         "first_step": first,
         "last_step": last,
         "code": attempt.code,
-        "reason": reason or in_short(attempt),
+        "reason": in_short(attempt),
     }
     path = pathlib.Path(attempt.log_dir, FILE)
     try:

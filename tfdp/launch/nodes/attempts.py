@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -91,11 +92,11 @@ def _attempt(
             return node.order() or (Order.STOP if wants else None)
 
         made = attempt(starter, group, reserved, secret, added, order)
+    if messages.how(made) is messages.How.TOLD:
+        made = dataclasses.replace(made, message=f"this node's ranks were ended: {node.reason}.")
     attempts.append(made)
-    say(keep(made, node.reason if made.outcome.elsewhere else ""))
-    if made.outcome.elsewhere and node.reason:
-        say(f"this node's ranks were ended: {node.reason}.")
-    elif made.failed:
+    say(keep(made))
+    if made.failed or made.outcome.elsewhere:
         say(made.message)
     how = messages.how(made)
     node.ended(made, how)

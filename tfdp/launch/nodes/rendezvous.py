@@ -153,7 +153,7 @@ class Rendezvous:
         elif not is_loopback(self._host):  # it came by the loopback interface; others cannot
             host = self._host
         attempts = wire.field(said, "attempts", int)
-        node = _Node(name, wire.field(said, "serves", bool), attempts, stream, host)
+        node = _Node(f"{name} ({host})", wire.field(said, "serves", bool), attempts, stream, host)
         self._nodes.append(node)
         self._changed.set()
         return node
