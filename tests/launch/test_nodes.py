@@ -122,6 +122,25 @@ def test_a_node_that_comes_is_let_in_at_a_checkpoint_and_one_that_leaves_is_done
     runs.assert_nobody_is_left()
 
 
+@pytest.mark.exhaustive("test_a_launcher_that_is_lost_ends_the_run_or_is_waited_for")
+@pytest.mark.parametrize("how", ["is silent", "served the rendezvous"])
+def test_another_takes_the_place_of_a_launcher_that(how, runs, nodes, wait_until_ended):
+    script = runs.script(STOPPABLE + "train(60 if attempt == 0 else 0)\n")
+    first = nodes(script, "--max-restarts", 1)
+    time.sleep(1)  # serves
+    second = nodes(script, "--max-restarts", 1)
+    runs.wait_for("trains-0-0", "trains-0-1")
+    lost, stays = (second, first) if how == "is silent" else (first, second)
+    lost.send_signal(signal.SIGSTOP if how == "is silent" else signal.SIGKILL)
+    third = nodes(script, "--max-restarts", 1)
+    ended = [wait_until_ended(launcher) for launcher in (stays, third)]
+    assert [run.returncode for run in ended] == [0, 0], [run.err for run in ended]
+    said = "the launcher was lost" if how == "is silent" else "the rendezvous was lost; looks for"
+    assert said in ended[0].err
+    lost.kill()
+    runs.assert_nobody_is_left()
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     tiers.first_of(

@@ -112,7 +112,8 @@ class Node:
             elif heard.kind in (messages.END, messages.FINISHED):
                 self.reason = str(heard.said.get("reason") or heard.said.get("message"))
             elif heard.kind == LOST:
-                self.reason = "the rendezvous was lost"
+                self.reason = self.reason or "the rendezvous was lost"
+                break
         if self.reason:
             return Order.END
         return Order.STOP if self._stop else None

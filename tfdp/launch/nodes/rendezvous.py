@@ -21,6 +21,7 @@ from tfdp.launch.restarting import Restarts
 from tfdp.launch.run_options import JOIN_SECONDS, RunOptions
 
 _STRANGER_SECONDS = 10.0  # to say who one is
+_MOST_STRANGERS = 64  # at once
 _LAST_CALL_SECONDS = 3.0  # without a new node, after which fewer than the most nodes start
 _ENDING_SECONDS = 60.0  # for a node to end its ranks
 _CANCELLING_SECONDS = 0.1
@@ -117,6 +118,8 @@ class Rendezvous:
         meeting = asyncio.current_task()
         assert meeting is not None
         self._meetings.add(meeting)
+        if len(self._meetings) > len(self._nodes) + _MOST_STRANGERS:
+            writer.transport.abort()
         try:
             async with asyncio.timeout(_STRANGER_SECONDS):
                 said = await greet((reader, writer), self._secret)
