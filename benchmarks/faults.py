@@ -167,7 +167,8 @@ def run(options: FaultsOptions, console: Console | None = None) -> int:
         )
         results.append((done, same, expected.first_step))
         said = "; ".join(
-            f"{fault['kind']} ({fault['phase']}, rank {fault['rank']})"
+            f"{fault['kind']} ({fault['phase']}, rank {fault['rank']}"
+            + (f", then {fault['slots']} ranks)" if elastic else ")")
             + ("" if took is None else f" {took:.1f} s")
             for fault, took in done.faults
         )

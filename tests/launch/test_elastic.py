@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+import tiers
 
 from tfdp import gpus
 from tfdp.launch.places import Places
@@ -10,6 +11,8 @@ from tfdp.launch.restarting import Attempt
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.spans import Span
 from tfdp.launch.verdict import Outcome
+
+pytestmark = pytest.mark.multiprocess
 
 # What a training with a Checkpoint does, without TensorFlow.
 STOPPABLE = """
@@ -70,7 +73,7 @@ def test_a_run_goes_on_with_the_ranks_that_are_left_and_takes_others_in(runs):
 
 
 def test_a_training_that_keeps_nothing_is_not_stopped(runs):
-    script = STOPPABLE + "mark_can_stop(False)\nslots.write_text('2')\ntrain(3)\n"
+    script = STOPPABLE + "mark_can_stop(False)\nslots.write_text('2')\ntrain(2)\n"
     run = elastic(runs, script, *DISCOVER)
     assert run.returncode == 0, run.err
     assert "attempts were made" not in run.err
@@ -90,7 +93,7 @@ def test_a_signal_of_somebody_s_own_ends_the_run_also_where_others_come(runs, wa
     assert "attempts were made" not in run.err
 
 
-@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("least", tiers.first_of(1, 2))
 def test_a_rank_that_fails_at_its_start_twice_is_done_without(runs, least):
     script = "if rank == 1: sys.exit(7)\nmarked()\ntime.sleep(3 if world > 1 else 0)\n"
     script = 'world = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])\n' + script
@@ -117,6 +120,7 @@ def test_a_command_that_says_no_number_is_an_error_at_the_start(runs):
     assert "received 'many' of 'echo many'" in run.err
 
 
+@pytest.mark.exhaustive("test_a_command_that_says_no_number_is_an_error_at_the_start")
 def test_a_command_that_fails_later_is_named_once_and_its_last_answer_counts(runs):
     script = STOPPABLE + "slots.unlink()\ntrain(2)\n"
     run = elastic(runs, script, *DISCOVER, ranks="1:1")

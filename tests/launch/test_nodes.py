@@ -1,10 +1,12 @@
 """`tfdp run --nodes`: launchers that meet, start and end their ranks together."""
 
+import pathlib
 import re
 import signal
 import socket
 import time
 
+import numpy as np
 import pytest
 import tiers
 
@@ -13,6 +15,8 @@ from tfdp.launch.nodes.messages import How
 from tfdp.launch.restarting import Restarts
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.spans import Span
+
+pytestmark = pytest.mark.multiprocess
 
 SECRET = "correct horse battery staple"
 
@@ -120,6 +124,52 @@ def test_a_node_that_comes_is_let_in_at_a_checkpoint_and_one_that_leaves_is_done
     assert [(a, of) for _, a, of in attempts(ended[0])] == [("0", "1"), ("1", "2"), ("2", "1")]
     assert "has left; the other nodes go on." in ended[0].err
     runs.assert_nobody_is_left()
+
+
+TRAINS = """
+import pathlib, sys
+sys.path[:0] = [{tests!r}]
+import keras
+import numpy as np
+import resumed_training
+
+
+class Tells(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        pathlib.Path(f"step-{{attempt}}-{{rank}}").touch()
+        time.sleep(0.0 if attempt == 2 else 0.3)
+
+
+values = resumed_training.train(
+    f"kept-{{rank}}", devices=None, normalizes=False, others=[Tells()], every_steps=2
+)[0]
+if rank == 0:
+    np.savez("values.npz", *values)
+"""
+
+
+@pytest.mark.exhaustive(
+    "callbacks/test_checkpoint.py::"
+    "test_ranks_that_start_again_after_a_kill_end_like_a_training_that_was_not_disturbed"
+)
+def test_a_training_on_1_2_and_1_nodes_ends_like_one_device(runs, nodes, wait_until_ended):
+    import resumed_training  # here, as it imports TensorFlow
+
+    tests = str(pathlib.Path(__file__).parent.parent)
+    script = runs.script(TELLS.replace("marked()", "") + TRAINS.format(tests=tests))
+    first = nodes(script, "--max-restarts", 1, nodes="1:2")
+    runs.wait_for("step-0-0", seconds=60)
+    second = nodes(script, "--max-restarts", 1, nodes="1:2")
+    runs.wait_for("step-1-0", "step-1-1", seconds=90)
+    second.kill()
+    run = wait_until_ended(first, 120)
+    assert run.returncode == 0, run.err
+    assert [(a, of) for _, a, of in attempts(run)] == [("0", "1"), ("1", "2"), ("2", "1")]
+    expected = resumed_training.train(None, devices=("CPU:0",), normalizes=False)[0]
+    with np.load(runs.folder / "values.npz") as values:
+        for name, value in zip(values, expected, strict=True):
+            difference = np.abs(values[name].astype("float64") - value).max()
+            assert difference < 1e-5 * np.abs(expected[0]).max()
 
 
 @pytest.mark.exhaustive("test_a_launcher_that_is_lost_ends_the_run_or_is_waited_for")
