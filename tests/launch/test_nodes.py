@@ -1,5 +1,6 @@
 """`tfdp run --nodes`: launchers that meet, start and end their ranks together."""
 
+import contextlib
 import pathlib
 import re
 import signal
@@ -61,7 +62,16 @@ def nodes(runs, address):
 
     def start(script, *words, n=1, nodes="2", secret=SECRET):
         words = ("-n", n, "--nodes", nodes, "--rendezvous", address, *words)
-        return runs.start(*words, script, TFDP_SECRET=secret)
+        is_first = not runs.launchers
+        launcher = runs.start(*words, script, TFDP_SECRET=secret)
+        deadline = time.monotonic() + 20
+        while is_first and launcher.poll() is None:  # until it serves the rendezvous
+            host, port = address.split(":")
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return launcher
 
     return start
 
@@ -177,7 +187,6 @@ def test_a_training_on_1_2_and_1_nodes_ends_like_one_device(runs, nodes, wait_un
 def test_another_takes_the_place_of_a_launcher_that(how, runs, nodes, wait_until_ended):
     script = runs.script(STOPPABLE + "train(60 if attempt == 0 else 0)\n")
     first = nodes(script, "--max-restarts", 1)
-    time.sleep(1)  # serves
     second = nodes(script, "--max-restarts", 1)
     runs.wait_for("trains-0-0", "trains-0-1")
     lost, stays = (second, first) if how == "is silent" else (first, second)
@@ -202,7 +211,6 @@ def test_another_takes_the_place_of_a_launcher_that(how, runs, nodes, wait_until
 def test_options_that_differ_are_refused_by_name(runs, nodes, wait_until_ended, other, words):
     script = runs.script(TELLS)
     first = nodes(script, "--max-restarts", 1)
-    time.sleep(1)  # serves
     second = nodes(
         (other.pop("script", "") and runs.script(TELLS)) or script, *("--max-restarts", 1), **other
     )
@@ -216,7 +224,6 @@ def test_options_that_differ_are_refused_by_name(runs, nodes, wait_until_ended, 
 def test_a_node_with_another_secret_is_sent_away(runs, nodes, wait_until_ended):
     script = runs.script(TELLS)
     first = nodes(script)
-    time.sleep(1)
     refused = wait_until_ended(nodes(script, secret="another secret of mine"))
     assert refused.returncode == 1
     assert "`TFDP_SECRET` must be the same on all nodes" in refused.err

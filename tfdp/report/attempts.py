@@ -6,18 +6,12 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from tfdp.report.bars import bar_chart
-from tfdp.report.charts import Chart
 from tfdp.report.log_lines import check_format
 from tfdp.report.log_values import Fields
-from tfdp.report.number_words import count, duration, moment
+from tfdp.report.number_words import duration, moment
 from tfdp.report.rank_log import lines
 
 _FILE = "attempts.jsonl"
-_WELL = 0
-_STOPPED = 75  # at a checkpoint, to go on
-
-_NAMES = {"compute": "ended well", "input": "stopped at a checkpoint", "wait": "failed"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,32 +74,6 @@ def read_attempts(directory: pathlib.Path) -> tuple[Attempt, ...]:
             )
         )
     return tuple(found)
-
-
-def attempt_bars(attempts: Sequence[Attempt]) -> Chart | None:
-    """Draws how long each attempt took, and how it ended.
-
-    >>> attempt_bars([Attempt(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")]).rows
-    (('1. 4 ranks, steps 1–9', '1 min 0 s'),)
-    """
-
-    def part(code: int) -> str:
-        return {_WELL: "compute", _STOPPED: "input"}.get(code, "wait")
-
-    return bar_chart(
-        "Attempts",
-        [
-            (
-                f"{number}. {count(one.ranks, 'rank')}, steps {one.steps}",
-                {part(one.code): one.seconds},
-            )
-            for number, one in enumerate(attempts, 1)
-        ],
-        _NAMES,
-        unit="s",
-        words=duration,
-        of="attempt",
-    )
 
 
 def attempt_rows(attempts: Sequence[Attempt]) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ import markupsafe
 
 from tfdp.files import replace_text
 from tfdp.report import number_words, run_charts
-from tfdp.report.attempts import attempt_bars, attempt_rows
+from tfdp.report.attempts import attempt_rows
 from tfdp.report.breakdown import rank_splits
 from tfdp.report.hints import findings
 from tfdp.report.log_directory import Run, read_run
@@ -115,7 +115,7 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
         "skipped": skipped(run.first.steps),
         "traffic": traffic(run),
         "attempts": attempt_rows(run.attempts),
-        "attempt_bars": attempt_bars(run.attempts),
+        "attempt_bars": run_charts.attempt_bars(run.attempts),
         "compared": len(compared),
         "points": points,
         "caveats": caveats(points) if points else [],
