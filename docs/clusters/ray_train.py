@@ -50,7 +50,7 @@ def main():
     """Asks Ray for the ranks, and waits for them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", default="2", help="how many, or MIN:MAX for Ray to choose")
     parser.add_argument("--checkpoints", required=True, help="a folder that all hosts see")
     arguments = parser.parse_args()
 
@@ -58,10 +58,11 @@ def main():
     variables = {"TFDP_SECRET": secrets.token_hex(32), "TF_NUM_INTEROP_THREADS": "8"}
     ray.init(runtime_env={"env_vars": variables})
     folder = os.path.abspath(arguments.checkpoints)
+    ranks = tuple(map(int, arguments.ranks.split(":")))
     trainer = TensorflowTrainer(
         train,
         train_loop_config={"epochs": arguments.epochs, "checkpoints": folder},
-        scaling_config=ScalingConfig(num_workers=arguments.ranks),
+        scaling_config=ScalingConfig(num_workers=ranks if ranks[1:] else ranks[0]),
         run_config=RunConfig(
             storage_path=os.path.join(folder, "ray"),
             failure_config=FailureConfig(max_failures=3),  # restarts of all ranks

@@ -80,6 +80,19 @@ def test_a_training_that_keeps_nothing_is_not_stopped(runs):
     assert not (runs.folder / "stop-0").exists()
 
 
+def test_a_training_that_ends_while_it_is_asked_to_stop_is_no_failure(runs):
+    script = STOPPABLE + (
+        "signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # its `fit` has ended\n"
+        "slots.write_text('2')\ntrain(20 if attempt == 0 else 0)\n"
+    )
+    (runs.folder / "slots").write_text("1")
+    words = ("-n", "1:2", "--max-restarts", 1, *DISCOVER)
+    run = runs.run(*words, runs.script(script))
+    assert run.returncode == 0, run.err
+    assert "rank 0 of 1 had just ended the training when asked to stop at a ch" in run.err
+    assert "restarts left" not in run.err
+
+
 def test_a_signal_of_somebody_s_own_ends_the_run_also_where_others_come(runs, wait_until_ended):
     (runs.folder / "slots").write_text("1")
     launcher = runs.start(

@@ -24,7 +24,7 @@ from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
 from tfdp.launch.restarting import Attempt
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.starting import Group, ReservedPorts, rank_environment
-from tfdp.launch.supervision import Order, ReceivedSignals, Supervisor
+from tfdp.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor
 from tfdp.launch.verdict import Failure, verdict
 
 _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
@@ -145,7 +145,10 @@ def attempt(
         for stream in itertools.chain(*streams.values()):
             stream.finish()
         stopped = tuple(rank.rank for rank in of_ranks if rank.stopped)
-        outcome = dataclasses.replace(outcome, stopped=stopped)
+        by_us = outcome.resized and not outcome.elsewhere
+        asked = -STOPPING[0]
+        missed = tuple(rank.rank for rank in of_ranks if by_us and rank.returncode == asked)
+        outcome = dataclasses.replace(outcome, stopped=stopped, missed=missed)
         failures = {rank.rank: describe(rank) for rank in of_ranks if rank.failed}
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)

@@ -54,17 +54,15 @@ class Attempt:
         trained alone would do so again.
         """
         outcome = self.outcome
-        return not self._wanted and bool(outcome.failed or outcome.launcher_first)
+        ended = outcome.failed or outcome.launcher_first
+        return not self._wanted and not outcome.missed and bool(ended)
 
     @property
     def resized(self) -> bool:
         """Whether the ranks stopped at a checkpoint, for another number of them to go on."""
-        return (
-            not self._wanted
-            and not self.failed
-            and self.outcome.resized
-            and bool(self.outcome.stopped)
-        )
+        outcome = self.outcome
+        stopped = outcome.resized and bool(outcome.stopped or outcome.missed)
+        return stopped and not self._wanted and not self.failed
 
     @property
     def _wanted(self) -> bool:

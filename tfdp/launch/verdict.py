@@ -48,6 +48,7 @@ class Outcome:
       absent: The ranks that ended with 0 while others waited for them to make their strategy.
       launcher_first: Whether MPI's launcher ended before the ranks, and none had failed by then.
       stopped: The ranks that a signal has stopped after a checkpoint.
+      missed: The ranks that the launcher's own signal has killed: their training had just ended.
       elsewhere: Whether the ranks were ended since those of another host had failed.
       wished: Whether somebody asked the launcher for a stop at a checkpoint.
       resized: Whether the launcher itself sent that signal, since another number of ranks may run.
@@ -61,6 +62,7 @@ class Outcome:
     launcher_first: bool = False
     stopped: tuple[int, ...] = ()
     resized: bool = False
+    missed: tuple[int, ...] = ()
     elsewhere: bool = False
     wished: bool = False
 
@@ -195,6 +197,11 @@ def verdict(
         return TIMED_OUT, _timeout_message(options, outcome, group)
     if outcome.absent and outcome.signal is None:
         return 1, _absent_message(outcome, group)
+    if outcome.missed and outcome.signal is None:
+        return STOPPED, (
+            f"{ranks_in_words(outcome.missed)} of {group.world_size} had just ended the training "
+            "when asked to stop at a checkpoint, for another number of ranks may run."
+        )
     if not failures and outcome.stopped and outcome.resized:
         return STOPPED, (
             f"{ranks_in_words(outcome.stopped)} of {group.world_size} stopped at a checkpoint, "

@@ -58,10 +58,12 @@ def how(attempt: Attempt) -> How:
         return How.LEFT
     if attempt.failed:
         return How.FAILED
+    if attempt.resized:
+        return How.RESIZED
     if outcome.elsewhere:
         return How.TOLD
     if outcome.stopped:
-        return How.WISHED if outcome.wished else How.RESIZED if outcome.resized else How.STOPPED
+        return How.WISHED if outcome.wished else How.STOPPED
     return How.WELL if attempt.code == 0 else How.OVER
 
 
