@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -30,6 +31,7 @@ _RUN = "TFDP_BENCHMARK_RUN"  # by which the processes of a run are known
 _MAX_STARTS = 40
 _RUN_SECONDS = 900.0
 _LEFT_SECONDS = 10.0
+_TOLERANCE = 1e-5
 
 # No process comes to a step sooner after it was started.
 _START_SECONDS = 2.0
@@ -43,6 +45,11 @@ class FaultsOptions:
     faults: int = option(5, "faults of each run (%(default)s)", at_least=1)
     processes: tuple[int, ...] = option(
         (2, 3), "ranks, with commas between; runs take them in turn (2,3)", metavar="NUMBERS"
+    )
+    elastic: bool = option(
+        False,
+        "change the number of ranks at each fault, from 1 to those of the run, and compare the "
+        "weights with those of one rank",
     )
     seed: int = option(-1, "the draw; -1 takes another one each time (%(default)s)", at_least=-1)
 
@@ -61,6 +68,7 @@ class Run:
       first_step: Seconds from the start to the first step.
       starts: How often the command was started.
       left: Processes that were left running.
+      weights: Of an elastic run, what each rank has ended with.
     """
 
     faults: Sequence[tuple[Fault, float | None]]
@@ -68,6 +76,7 @@ class Run:
     first_step: float
     starts: int
     left: int
+    weights: Sequence[Sequence[np.ndarray]] = ()
 
 
 def add_faults(commands: argparse._SubParsersAction) -> None:
@@ -89,7 +98,9 @@ def _faults(options: FaultsOptions, parser: argparse.ArgumentParser) -> int:
     return run(options)
 
 
-def drawn(seed: int, runs: int, faults: int, processes: Sequence[int]) -> list[list[Fault]]:
+def drawn(
+    seed: int, runs: int, faults: int, processes: Sequence[int], elastic: bool = False
+) -> list[list[Fault]]:
     """Returns the faults of each run; each kind comes as often as any other.
 
     The last fault of every second run comes at the training's end, after which no step is left.
@@ -124,6 +135,9 @@ def drawn(seed: int, runs: int, faults: int, processes: Sequence[int]) -> list[l
                     "delay": draws.choice([0.0, 0.001, 0.01, 0.05]),
                 }
             )
+        if elastic:
+            for fault in of_run:
+                fault["slots"] = draws.randrange(1, ranks + 1)
         drawn.append(of_run)
     return drawn
 
@@ -138,36 +152,56 @@ def run(options: FaultsOptions, console: Console | None = None) -> int:
     console = console or Console()
     seed = options.seed if options.seed >= 0 else random.SystemRandom().randrange(10**6)
     console.print(f"--seed {seed}", highlight=False)
-    undisturbed = {ranks: one_run(ranks, []) for ranks in sorted(set(options.processes))}
+    elastic = options.elastic
+    baselines = [1] if elastic else sorted(set(options.processes))
+    undisturbed = {ranks: one_run(ranks, [], elastic) for ranks in baselines}
+    alike = "the same weights within 1e-5" if elastic else "the same bits"
+    draw = drawn(seed, options.runs, options.faults, options.processes, elastic)
     results = []
-    for number, faults in enumerate(drawn(seed, options.runs, options.faults, options.processes)):
+    for number, faults in enumerate(draw):
         ranks = options.processes[number % len(options.processes)]
-        done = one_run(ranks, faults)
-        same = done.digest != "" and done.digest == undisturbed[ranks].digest
-        results.append((done, same, undisturbed[ranks].first_step))
+        done = one_run(ranks, faults, elastic)
+        expected = undisturbed[1 if elastic else ranks]
+        same = done.digest != "" and (
+            _close(done, expected) if elastic else done.digest == expected.digest
+        )
+        results.append((done, same, expected.first_step))
         said = "; ".join(
-            f"{fault['kind']} ({fault['phase']}, rank {fault['rank']})"
+            f"{fault['kind']} ({fault['phase']}, rank {fault['rank']}"
+            + (f", then {fault['slots']} ranks)" if elastic else ")")
             + ("" if took is None else f" {took:.1f} s")
             for fault, took in done.faults
         )
-        verdict = "the same bits" if same else "ANOTHER RESULT"
+        verdict = alike if same else "ANOTHER RESULT"
         verdict += f", {done.left} processes LEFT" if done.left else ""
         console.print(
             f"run {number + 1}: {ranks} ranks, {done.starts} starts: {verdict}. {said}",
             highlight=False,
             soft_wrap=True,
         )
-    _print_tables(console, results)
+    _print_tables(console, results, alike)
     return 0 if all(same and not done.left for done, same, _ in results) else 1
 
 
-def one_run(ranks: int, faults: Sequence[Fault]) -> Run:
-    """Runs the training to its end, starting the command again as a scheduler would."""
+def one_run(ranks: int, faults: Sequence[Fault], elastic: bool = False) -> Run:
+    """Runs the training to its end, starting the command again as a scheduler would.
+
+    Args:
+      ranks: The number of ranks.
+      faults: The faults.
+      elastic: Whether each fault changes that number, within its limit.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "faults.json").write_text(json.dumps(list(faults)))
-        command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(ranks), "--max-restarts"]
-        command += ["20", faults_training.__file__, name]
+        command = [sys.executable, "-m", "tfdp.cli", "run", "--max-restarts", "20", "-n"]
+        if elastic:
+            slots = folder / faults_training.SLOTS
+            slots.write_text(str(ranks))
+            command += [f"1:{ranks}", "--discover", f"cat {slots}", "--discover-every", "0.5"]
+        else:
+            command += [str(ranks)]
+        command += [faults_training.__file__, name]
         began = time.monotonic()
         code, starts = None, 0
         while code != 0 and starts < _MAX_STARTS and time.monotonic() < began + _RUN_SECONDS:
@@ -181,9 +215,13 @@ def one_run(ranks: int, faults: Sequence[Fault]) -> Run:
                 code = launcher.wait(_RUN_SECONDS)
             finally:
                 launcher.kill()
-        told = [folder / f"digest-{rank}" for rank in range(ranks)]
+        told = [folder / f"digest-{rank}" for rank in range(1 if elastic else ranks)]
         digests = {path.read_text() if path.exists() else "" for path in told}
         digest = digests.pop() if code == 0 and len(digests) == 1 else ""
+        weights = []
+        for path in sorted(folder.glob("weights-*.npz")) if elastic else ():
+            with np.load(path) as kept:
+                weights.append([kept[key] for key in kept])
         if not digest:
             sys.stderr.write((folder / "output").read_text(errors="replace")[-4000:])
         steps = _steps(folder)
@@ -193,6 +231,7 @@ def one_run(ranks: int, faults: Sequence[Fault]) -> Run:
             first_step=min(steps, default=float("nan")) - began,
             starts=starts,
             left=_left(name),
+            weights=weights,
         )
 
 
@@ -247,13 +286,24 @@ def _processes_of(name: str) -> list[int]:
     return found
 
 
-def _print_tables(console: Console, results: Sequence[tuple[Run, bool, float]]) -> None:
+def _close(run: Run, expected: Run) -> bool:
+    """Returns whether the weights of all ranks are those expected, within 1e-5 of the largest."""
+    (wanted,) = expected.weights
+    largest = max(np.abs(value).max() for value in wanted)
+    return all(
+        np.abs(value.astype("float64") - other).max() < _TOLERANCE * largest
+        for weights in run.weights
+        for value, other in zip(weights, wanted, strict=True)
+    )
+
+
+def _print_tables(console: Console, results: Sequence[tuple[Run, bool, float]], alike: str) -> None:
     same = sum(same for _, same, _ in results)
     left = sum(done.left for done, _, _ in results)
     faults = [(fault, took, start) for done, _, start in results for fault, took in done.faults]
     console.print(
-        f"{len(faults)} faults in {len(results)} runs: {same} runs ended with the bits of the "
-        f"undisturbed one; {left} processes were left running."
+        f"{len(faults)} faults in {len(results)} runs: {same} runs ended with "
+        f"{alike} as the undisturbed one; {left} processes were left running."
     )
     for name in ("phase", "kind"):
         table = Table(title=f"seconds from a fault to the next step, by {name}")

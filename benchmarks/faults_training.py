@@ -30,6 +30,9 @@ KINDS = (
     "corrupt",
 )
 
+# The file of an elastic run that says how many ranks may run.
+SLOTS = "slots"
+
 EPOCHS, EXAMPLES, BATCH = 3, 94, 12
 STEPS = 8  # of an epoch; the last one is short
 _SMALL_FILE_BYTES = 1 << 14  # less than a checkpoint, more than the notes of a run
@@ -41,12 +44,17 @@ class Injector:
     Args:
       folder: The run's folder.
       rank: The rank.
+      world_size: The number of ranks, which may be fewer than were meant.
       faults: The faults in their order; `phase`, `rank`, `skip` (how many times the phase comes
-        before), `delay` (seconds) and `kind`.
+        before), `delay` (seconds) and `kind`; of an elastic run `slots`, the ranks that may run
+        from then on.
     """
 
-    def __init__(self, folder: pathlib.Path, rank: int, faults: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, folder: pathlib.Path, rank: int, world_size: int, faults: list[dict[str, Any]]
+    ) -> None:
         self._folder, self._rank, self._faults = folder, rank, faults
+        self._world_size = world_size
         self._seen: dict[int, int] = {}  # how often each fault's phase has come since it was due
 
     def phase(self, name: str) -> None:
@@ -55,7 +63,7 @@ class Injector:
         if number >= len(self._faults):
             return
         fault = self._faults[number]
-        if (fault["phase"], fault["rank"]) != (name, self._rank):
+        if (fault["phase"], fault["rank"] % self._world_size) != (name, self._rank):
             return
         seen = self._seen[number] = self._seen.get(number, 0) + 1
         if seen == fault["skip"] + 1:
@@ -68,7 +76,11 @@ class Injector:
 
     def _inflict(self, number: int, kind: str) -> None:
         (self._folder / f"fault-{number}").write_text(str(time.monotonic()))
+        if "slots" in self._faults[number]:
+            (self._folder / SLOTS).write_text(str(self._faults[number]["slots"]))
         launcher = int((self._folder / "launcher").read_text())
+        if kind == "stop" and self._world_size == 1:
+            kind = "kill"  # a rank that is alone has nobody who would notice
         if kind == "full disk":  # for this process, until it ends
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (_SMALL_FILE_BYTES, most))
@@ -95,8 +107,10 @@ def main(arguments: list[str]) -> None:
       arguments: The run's folder, with `faults.json` in it.
     """
     folder = pathlib.Path(arguments[0])
-    rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    injector = Injector(folder, rank, json.loads((folder / "faults.json").read_text()))
+    config = json.loads(os.environ["TF_CONFIG"])
+    rank, world_size = config["task"]["index"], len(config["cluster"]["worker"])
+    elastic = (folder / SLOTS).exists()
+    injector = Injector(folder, rank, world_size, json.loads((folder / "faults.json").read_text()))
     injector.phase("start")
 
     import keras
@@ -135,7 +149,8 @@ def main(arguments: list[str]) -> None:
                 keras.Input([20]),
                 keras.layers.Dense(64, activation="relu"),
                 keras.layers.Dropout(0.3),
-                keras.layers.BatchNormalization(),
+                # It normalizes each replica's share, and so depends on their number.
+                *([] if elastic else [keras.layers.BatchNormalization()]),
                 keras.layers.Dense(1),
             ]
         )
@@ -158,6 +173,8 @@ def main(arguments: list[str]) -> None:
     values = [np.array(tf.convert_to_tensor(v)) for v in (*model.variables, *adam.variables)]
     assert int(adam.iterations) == EPOCHS * STEPS // 3, "a step was made twice or left out"
     told = repr([sorted(history.history.items()), history.epoch]).encode()
+    if elastic:
+        np.savez(folder / f"weights-{rank}.npz", *model.get_weights())
     digest = hashlib.sha256(b"".join([*(v.tobytes() for v in values), told])).hexdigest()
     (folder / f"digest-{rank}").write_text(digest)
 

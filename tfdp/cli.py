@@ -117,9 +117,11 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
         "run",
         RunOptions,
         _run,
-        help="start a training script in N processes on this host",
-        usage="%(prog)s -n N [--engine E] [--devices-per-process D] [--gpus-per-process K] "
-        "[--log-dir DIR] [--timeout S] [--dry-run] [--] COMMAND [ARG ...]",
+        help="start a training script in N processes on this host, or on each of several",
+        usage="%(prog)s -n N|MIN:MAX [--nodes N|MIN:MAX --rendezvous HOST:PORT] [--engine E] "
+        "[--devices-per-process D] [--gpus-per-process K] [--log-dir DIR] [--max-restarts R] "
+        "[--restart-window S] [--discover CMD] [--discover-every S] [--join-timeout S] "
+        "[--timeout S] [--dry-run] [--] COMMAND [ARG ...]",
         description="Starts COMMAND in N processes on this host, as one cluster: every process "
         "gets its TF_CONFIG and its share of the cores. Output lines begin with the rank. If one "
         "rank fails, the others are ended, and the first failure is reported last.",
@@ -131,6 +133,7 @@ def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
     from tfdp import launch
     from tfdp.errors import ClusterError
     from tfdp.launch.command import CommandError
+    from tfdp.launch.discovery import DiscoveryError
     from tfdp.launch.gpu_shares import TooFewGPUsError
 
     try:
@@ -138,7 +141,7 @@ def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
     except CommandError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except TooFewGPUsError as error:
+    except (TooFewGPUsError, DiscoveryError) as error:
         parser.error(str(error))
     # A folder that cannot be written, no free port, no more processes; no MPI that fits.
     except (OSError, ClusterError) as error:

@@ -38,6 +38,12 @@ def test_a_draw_of_the_default_size_hits_each_phase_five_times():
         assert min(phases[phase] for phase in PHASES) >= 5
 
 
+def test_faults_of_elastic_runs_change_the_number_of_ranks():
+    drawn = faults.drawn(7, 20, 5, [2, 3], elastic=True)
+    slots = {(number % 2, fault["slots"]) for number, run in enumerate(drawn) for fault in run}
+    assert slots == {(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)}
+
+
 def test_the_time_to_the_next_step_is_told_unless_another_fault_came_before(tmp_path):
     kinds = ["kill", "kill", "full disk", "usr1"]
     for number, when in enumerate([10.0, 12.0, 30.0, 40.0]):
@@ -62,9 +68,10 @@ def test_the_processes_of_a_run_are_found_until_they_end():
 @pytest.mark.multiprocess
 @pytest.mark.timeout(900)
 @pytest.mark.exhaustive("test_every_fault_can_come")
-def test_a_run_under_another_draw_each_time_ends_with_the_same_bits(capsys):
-    options = faults.FaultsOptions(runs=1, faults=4, processes=(2,))
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_run_under_another_draw_each_time_ends_with_the_same_bits(elastic, capsys):
+    options = faults.FaultsOptions(runs=1, faults=4, processes=(2,), elastic=elastic)
     assert faults.run(options) == 0, capsys.readouterr().out  # it begins with the seed
     said = capsys.readouterr().out
-    assert "the same bits" in said
+    assert ("the same weights within 1e-5" if elastic else "the same bits") in said
     assert json.loads(said.split()[1]) >= 0

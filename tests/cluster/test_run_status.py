@@ -16,16 +16,16 @@ def test_a_mark_names_the_rank_and_may_be_made_twice(tmp_path):
     for _ in range(2):
         mark_strategy_made({"TFDP_RUN_STATUS": str(tmp_path), "TF_CONFIG": TASK})
     assert [path.name for path in tmp_path.iterdir()] == ["rank-1-made"]
-    assert ranks_without_strategy(str(tmp_path), 3) == [0, 2]
+    assert ranks_without_strategy(str(tmp_path), range(3)) == [0, 2]
 
 
 def test_a_rank_waits_from_the_beginning_of_its_strategy_to_its_end(tmp_path):
     environ = {"TFDP_RUN_STATUS": str(tmp_path), "TF_CONFIG": TASK}
-    assert ranks_that_wait(str(tmp_path), 3) == []
+    assert ranks_that_wait(str(tmp_path), range(3)) == []
     mark_strategy_begun(environ)
-    assert ranks_that_wait(str(tmp_path), 3) == [1]
+    assert ranks_that_wait(str(tmp_path), range(3)) == [1]
     mark_strategy_made(environ)
-    assert ranks_that_wait(str(tmp_path), 3) == []
+    assert ranks_that_wait(str(tmp_path), range(3)) == []
 
 
 @pytest.mark.parametrize("config", [None, "", "{", "{}", "[]", '{"task": {"index": null}}'])

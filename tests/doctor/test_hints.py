@@ -7,14 +7,16 @@ import pytest
 from tfdp.doctor.facts import Facts
 from tfdp.doctor.hints import described, hints
 from tfdp.hooks import versions
-from tfdp.launch.starting import rank_environment
+from tfdp.launch.starting import Group, rank_environment
 
 TESTED = {package: [*versions.tested(package)][-1] for package in ("tensorflow", "keras")}
 
 
 def healthy(rank=0, world_size=1, **changed):
     """A rank as `tfdp run` starts it on a host of two cores."""
-    environment = rank_environment([20000 + i for i in range(world_size)], rank, environ={})
+    ports = [20000 + i for i in range(world_size)]
+    group = Group.of_this_host(ports, [None] * world_size)
+    environment = rank_environment(group, rank, environ={})
     facts = Facts(
         rank=rank,
         host="node-1",

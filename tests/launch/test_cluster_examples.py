@@ -38,7 +38,9 @@ def test_scripts_are_right_for_bash(name):
 
 def test_what_the_readme_names_is_there():
     named = re.findall(r"\]\(([\w.]+)\)", (FOLDER / "README.md").read_text())
-    assert {"train.py", "slurm.sbatch", "mpirun.sh", "kubernetes.yaml"} <= set(named)
+    assert {"train.py", "ray_train.py", "slurm.sbatch", "mpirun.sh", "kubernetes.yaml"} <= set(
+        named
+    )
     assert all((FOLDER / name).exists() for name in named)
 
 
@@ -107,7 +109,23 @@ def test_mpirun_is_called_for_both_hosts_with_the_coordinator(tmp_path, version,
         [FOLDER / "mpirun.sh"], env=environ, capture_output=True, text=True, check=True
     ).stdout
     assert re.match(f"node-1:23456 {shape}", called), called
-    assert called.endswith(" /home/me/venv/bin/python -u train.py --epochs 3\n")
+    command = " /home/me/venv/bin/python -u train.py --epochs 3 --checkpoints checkpoints\n"
+    assert called.endswith(command)
+
+
+@pytest.mark.parametrize(("codes", "calls", "code"), [("9 7 0", 3, 0), ("75", 1, 75), ("4", 6, 4)])
+def test_mpirun_is_called_again_after_failures(tmp_path, codes, calls, code):
+    path = stub(
+        tmp_path,
+        "mpirun",
+        'if [ "$1" = --version ]; then exit 0; fi\n'
+        f'echo x >> "$HOME/calls"; set -- {codes}\n'
+        'n=$(wc -l < "$HOME/calls"); shift $((n > $# ? $# - 1 : n - 1)); exit "$1"',
+    )
+    environ = {"PATH": path, "HOME": str(tmp_path), "PAUSE": "0"}
+    run = subprocess.run([FOLDER / "mpirun.sh"], env=environ, stderr=subprocess.PIPE, check=False)
+    assert run.returncode == code, run.stderr
+    assert (tmp_path / "calls").read_text() == "x\n" * calls
 
 
 def test_the_batch_script_gives_every_task_its_cores(tmp_path):

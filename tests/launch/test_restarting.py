@@ -1,6 +1,8 @@
 """`tfdp run --max-restarts`: all ranks start again after a failure, and each attempt is told."""
 
+import json
 import signal
+import time
 
 import pytest
 
@@ -55,7 +57,8 @@ def test_the_last_failure_s_code_is_the_run_s_when_no_restart_is_left(runs):
 
 
 DIES_AT = """
-from tfdp.cluster.run_status import StepMark
+from tfdp.cluster.run_status import StepMark, mark_log_dir
+mark_log_dir(".")
 mark = StepMark()
 attempt = int(os.environ["TFDP_RESTART_COUNT"])
 for step in range(1, [7, 9, 9][attempt] + 1):
@@ -72,6 +75,12 @@ def test_two_deaths_at_one_step_are_said_to_be_no_accident(runs):
     assert run.returncode == 137
     assert run.err.count("failed at step 9, too, which is no accident") == 1
     assert "failed at step 7" not in run.err
+    lines = (runs.folder / "attempts.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [(line["first_step"], line["last_step"]) for line in told] == [(1, 7), (1, 9), (1, 9)]
+    assert [line["code"] for line in told] == [137] * 3
+    assert {line["reason"] for line in told} == {"rank 1 of 2 failed first, with signal SIGKILL."}
+    assert all(abs(line["time"] - time.time()) < 60 and line["ranks"] == 2 for line in told)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +140,11 @@ def test_pauses_double_up_to_a_minute():
     ],
 )
 def test_a_failure_is_what_the_ranks_do_of_themselves(changed, failed):
-    assert Attempt(1, "", outcome(**changed), 1.0).failed == failed
+    assert Attempt(1, "", outcome(**changed), 1.0, 2).failed == failed
 
 
 def test_a_run_of_one_attempt_needs_no_summary():
-    assert summary([Attempt(1, "rank 0 failed.", outcome(failed=(0,)), 1.0)]) == ""
+    assert summary([Attempt(1, "rank 0 failed.", outcome(failed=(0,)), 1.0, 1)]) == ""
 
 
 def test_a_window_without_restarts_is_refused():

@@ -7,29 +7,33 @@ import pytest
 
 from tfdp import machine
 from tfdp.launch import starting
-from tfdp.launch.starting import ReservedPorts, rank_environment, tf_config
+from tfdp.launch.starting import Group, ReservedPorts, rank_environment, tf_config
+
+
+def group(ranks):
+    return Group.of_this_host(range(20000, 20000 + ranks), [None] * ranks)
 
 
 @pytest.mark.parametrize(("cores", "ranks", "share"), [(16, 4, "4"), (16, 3, "5"), (2, 8, "1")])
 def test_ranks_share_the_cores(monkeypatch, cores, ranks, share):
     monkeypatch.setattr(machine, "cores", lambda: list(range(cores)))
-    added = rank_environment(range(20000, 20000 + ranks), 0, environ={})
+    added = rank_environment(group(ranks), 0, environ={})
     assert added["TF_NUM_INTRAOP_THREADS"] == added["OMP_NUM_THREADS"] == share
 
 
 @pytest.mark.parametrize(("devices", "threads"), [(None, 8), (1, 8), (4, 16)])
 def test_there_are_threads_for_all_devices_of_a_rank(devices, threads):
-    added = rank_environment([20000], 0, devices, environ={})
+    added = rank_environment(group(1), 0, devices, environ={})
     assert added["TF_NUM_INTEROP_THREADS"] == str(threads)
 
 
 def test_only_the_cluster_replaces_what_the_user_has_set():
-    before = rank_environment([20000, 20001], 0, 2, environ={})
+    before = rank_environment(group(2), 0, 2, environ={})
     mine = dict.fromkeys(before, "mine")
     mine["TFDP_SECRET"] = "of another run"
-    added = rank_environment([20000, 20001], 1, 2, "/folder", environ=mine, secret="of this run")
+    added = rank_environment(group(2), 1, 2, "/folder", environ=mine, secret="of this run")
     assert added == {
-        "TF_CONFIG": tf_config([20000, 20001], 1),
+        "TF_CONFIG": tf_config(["127.0.0.1:20000", "127.0.0.1:20001"], 1),
         "TFDP_DEVICES_PER_PROCESS": "2",
         "TFDP_RUN_STATUS": "/folder",
         "TFDP_SECRET": "of this run",

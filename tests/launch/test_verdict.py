@@ -7,6 +7,7 @@ import pytest
 
 from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.run_options import RunOptions
+from tfdp.launch.starting import Group
 from tfdp.launch.verdict import Failure, Outcome, first_failure, last_error, verdict
 
 CONSEQUENCE = f"RuntimeError: tfdp: {LOST_RANK_MARK} 3"
@@ -102,7 +103,7 @@ def test_a_rank_that_ended_with_0_while_others_waited_for_it_is_the_first():
         Outcome(signal=None, timed_out=False, failed=(0,), unfinished=(2,), absent=()),
         {0: Failure(0, 1, 5.0, [error]), 2: Failure(2, -15, 6.0, [])},
         status_folder="",
-        configs=[],
+        group=Group.of_this_host([1, 2, 3], [None] * 3),
     )
     assert code == 1
     assert said.startswith("rank 1 of 3 ended with exit code 0 before the others were done.")

@@ -531,6 +531,43 @@ def test_a_file_that_rank_0_cannot_write_is_an_error_on_all(strategy, board, tmp
     board.barrier("nobody waits")
 
 
+def test_what_only_rank_0_sees_is_loaded_on_all(strategy, board, tmp_path):
+    with strategy.scope():
+        model = harness.dense_model()
+    weights = model.get_weights()
+    own = tmp_path if board.rank == 0 else tmp_path / "unseen"
+    files = {
+        "model.keras": keras.saving.load_model,
+        "model.h5": keras.models.load_model,
+        "model.weights.h5": None,
+        "sharded.weights.json": None,
+        "folder": keras.saving.load_model,
+    }
+    for name, load in files.items():
+        if load is None:
+            shards = {"max_shard_size": 1.5e-7} if name.endswith("json") else {}
+            model.save_weights(tmp_path / name, **shards)
+        else:
+            model.save(tmp_path / name, **({"zipped": False} if name == "folder" else {}))
+        for variable in model.variables:
+            variable.assign(tf.zeros_like(variable))
+        with strategy.scope():
+            loaded = load(own / name, compile=False) if load else model
+            if not load:
+                model.load_weights(own / name)
+        for value, expected in zip(loaded.get_weights(), weights, strict=True):
+            np.testing.assert_array_equal(value, expected)
+        model.set_weights(weights)
+    named = rf"^Rank {board.rank}: `filepath` must be a file that rank 0 sees, .*nowhere\.weights"
+    with pytest.raises(FileNotFoundError, match=named):
+        model.load_weights(tmp_path / "nowhere.weights.h5")
+    if board.rank == 0:
+        (tmp_path / "damaged.weights.h5").write_bytes(b"nothing")
+    with pytest.raises(OSError):
+        model.load_weights(tmp_path / "damaged.weights.h5")
+    board.barrier("nobody waits")
+
+
 def test_a_backup_that_only_rank_0_sees_is_restored_on_all(strategy, board, tmp_path):
     x, y = harness.regression_data(24)
 

@@ -16,6 +16,7 @@ from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
+from tfdp.cluster import run_status
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
 from tfdp.replicas import ProcessGroup, Replicas, processes_of, replicas_of
@@ -137,6 +138,7 @@ class Telemetry(keras.callbacks.Callback):
         self._recorder = None if replicas is None else self._attached(strategy)
         self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
         if self._rank == 0:
+            run_status.mark_log_dir(self.log_dir)
             write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
         self._data = None  # it may be large
         self._files.line("start", **self._start())

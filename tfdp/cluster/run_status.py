@@ -14,11 +14,12 @@ import mmap
 import os
 import pathlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
-_BEGUN, _MADE, _STEP = "begun", "made", "step"
-_STEP_FORMAT = struct.Struct("=q")
+_BEGUN, _MADE, _STEPS, _CAN_STOP = "begun", "made", "steps", "can-stop"
+_LOG_DIR = "log-dir"
+_STEPS_FORMAT = struct.Struct("=qq")  # the first and the last
 
 
 def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
@@ -38,58 +39,113 @@ def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
     >>> folder = tempfile.TemporaryDirectory()
     >>> task = '{"task": {"type": "worker", "index": 1}}'
     >>> mark_strategy_made({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
-    >>> ranks_without_strategy(folder.name, world_size=3)
+    >>> ranks_without_strategy(folder.name, range(3))
     [0, 2]
     """
     _leave_word(environ, _MADE)
 
 
-def ranks_without_strategy(folder: str, world_size: int) -> list[int]:
-    """Returns the ranks that made no strategy."""
-    return [rank for rank in range(world_size) if not _mark(folder, rank, _MADE).exists()]
+def mark_can_stop(can: bool, environ: Mapping[str, str] = os.environ) -> None:
+    """Marks that a signal makes this rank's training keep a checkpoint and stop, or no longer does.
+
+    Does nothing outside `tfdp run`, like `mark_strategy_begun`.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 1}}'
+    >>> mark_can_stop(True, {"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> can_stop(folder.name, [1]), can_stop(folder.name, [0, 1])
+    (True, False)
+    """
+    if can:
+        _leave_word(environ, _CAN_STOP)
+    elif (path := _own_mark(environ, _CAN_STOP)) is not None:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
-def ranks_that_wait(folder: str, world_size: int) -> list[int]:
-    """Returns the ranks that wait in making their first strategy, which needs all ranks to come."""
-    without = ranks_without_strategy(folder, world_size)
+def can_stop(folder: str, ranks: Iterable[int]) -> bool:
+    """Returns whether each of the ranks has said that it can stop at a checkpoint."""
+    return all(_mark(folder, rank, _CAN_STOP).exists() for rank in ranks)
+
+
+def ranks_without_strategy(folder: str, ranks: Iterable[int]) -> list[int]:
+    """Returns those of the ranks that made no strategy."""
+    return [rank for rank in ranks if not _mark(folder, rank, _MADE).exists()]
+
+
+def ranks_that_wait(folder: str, ranks: Iterable[int]) -> list[int]:
+    """Returns those that wait in making their first strategy, which needs all ranks to come."""
+    without = ranks_without_strategy(folder, ranks)
     return [rank for rank in without if _mark(folder, rank, _BEGUN).exists()]
 
 
 class StepMark:
-    """The number of the step that this rank has begun, for the launcher to read after its end.
+    """The numbers of the steps that this rank has begun, for the launcher to read after its end.
 
     Does nothing outside `tfdp run`. A write costs less than a microsecond.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> task = '{"task": {"type": "worker", "index": 1}}'
-    >>> StepMark({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task}).write(12)
-    >>> last_step(folder.name, world_size=2), last_step(folder.name, world_size=1)
-    (12, None)
+    >>> mark = StepMark({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> mark.write(12)
+    >>> mark.write(13)
+    >>> steps_begun(folder.name, range(2)), steps_begun(folder.name, range(1))
+    ((12, 13), None)
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._memory: mmap.mmap | None = None
-        path = _own_mark(environ, _STEP)
+        self._first = 0
+        path = _own_mark(environ, _STEPS)
         if path is not None:
             with contextlib.suppress(OSError), open(path, "w+b") as file:
-                file.write(_STEP_FORMAT.pack(0))
+                file.write(_STEPS_FORMAT.pack(0, 0))
                 file.flush()
-                self._memory = mmap.mmap(file.fileno(), _STEP_FORMAT.size)
+                self._memory = mmap.mmap(file.fileno(), _STEPS_FORMAT.size)
 
     def write(self, step: int) -> None:
-        """Says that a step begins; the first is 1."""
+        """Says that a step begins; the first of a training is 1."""
+        self._first = self._first or step
         if self._memory is not None:
-            _STEP_FORMAT.pack_into(self._memory, 0, step)
+            _STEPS_FORMAT.pack_into(self._memory, 0, self._first, step)
 
 
-def last_step(folder: str, world_size: int) -> int | None:
-    """Returns the last step that a rank has begun; None if none has told."""
-    steps: list[int] = []
-    for rank in range(world_size):
+def steps_begun(folder: str, ranks: Iterable[int]) -> tuple[int, int] | None:
+    """Returns the first and the last step that one of the ranks has begun; None if none told."""
+    told: list[tuple[int, int]] = []
+    for rank in ranks:
         with contextlib.suppress(OSError, struct.error):
-            steps += _STEP_FORMAT.unpack(_mark(folder, rank, _STEP).read_bytes())
-    return max(steps, default=0) or None
+            told.append(_STEPS_FORMAT.unpack(_mark(folder, rank, _STEPS).read_bytes()))
+    told = [steps for steps in told if steps[0]]
+    return (min(first for first, _ in told), max(last for _, last in told)) if told else None
+
+
+def mark_log_dir(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Tells where this rank's Telemetry writes, for the launcher to write beside it.
+
+    Does nothing outside `tfdp run`, like `mark_strategy_begun`.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 0}}'
+    >>> mark_log_dir("/logs", {"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> log_dir(folder.name, range(2)), log_dir(folder.name, range(1, 2))
+    ('/logs', None)
+    """
+    mark = _own_mark(environ, _LOG_DIR)
+    if mark is not None:
+        with contextlib.suppress(OSError):
+            mark.write_text(os.path.abspath(path), encoding="utf-8")
+
+
+def log_dir(folder: str, ranks: Iterable[int]) -> str | None:
+    """Returns where Telemetry writes, if one of the ranks has told."""
+    for rank in ranks:
+        with contextlib.suppress(OSError, ValueError):
+            return _mark(folder, rank, _LOG_DIR).read_text(encoding="utf-8")
+    return None
 
 
 def _leave_word(environ: Mapping[str, str], word: str) -> None:

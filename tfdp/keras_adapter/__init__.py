@@ -39,6 +39,7 @@ _MODULES = (
     "saving.backups",
     "saving.callback_files",
     "saving.h5_files",
+    "saving.loading",
     "saving.model_files",
     "training.across_processes",
     "training.compiling",

@@ -12,24 +12,34 @@ class TooFewGPUsError(ValueError):
     """An error where there are fewer GPUs than the ranks need."""
 
 
-def gpu_shares(options: RunOptions, environ: Mapping[str, str]) -> list[str | None]:
+def gpu_shares(
+    options: RunOptions, environ: Mapping[str, str], each: int | None = None
+) -> list[str | None]:
     """Returns each rank's `CUDA_VISIBLE_DEVICES`; None for ranks that keep the launcher's.
 
     The GPUs that the launcher may use are shared evenly, or by `--gpus-per-process`. Nothing
-    changes on hosts without GPUs, for one rank, and where TensorFlow is the build for CPUs.
+    changes on hosts without GPUs, for one rank, and where TensorFlow is the build for CPUs. With
+    `-n MIN:MAX` there are as many shares as the GPUs give, up to MAX.
+
+    Args:
+      options: The options of the run.
+      environ: The launcher's environment.
+      each: The size of a share, where an earlier attempt has settled it.
 
     Raises:
       TooFewGPUsError: There are fewer GPUs than the ranks need.
     """
-    processes, each = options.processes, options.gpus_per_process
-    if each is None and (processes == 1 or machine.tensorflow_is_for_cpus()):
-        return [None] * processes
+    least, most = options.ranks
+    each = options.gpus_per_process or each
+    if each is None and (most == 1 or machine.tensorflow_is_for_cpus()):
+        return [None] * most
     found = gpus.visible(environ)
     if each is None and not found:
-        return [None] * processes
-    if len(found) < processes * (each or 1):
-        raise TooFewGPUsError(_too_few(processes, each, len(found), environ.get(gpus.VISIBLE)))
-    return [",".join(gpus.share(found, rank, processes, each)) for rank in range(processes)]
+        return [None] * most
+    if len(found) < least * (each or 1):
+        raise TooFewGPUsError(_too_few(least, each, len(found), environ.get(gpus.VISIBLE)))
+    count = min(most, len(found) // (each or 1))
+    return [",".join(gpus.share(found, rank, count, each)) for rank in range(count)]
 
 
 def _too_few(processes: int, each: int | None, found: int, chosen: str | None) -> str:

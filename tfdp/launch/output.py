@@ -11,7 +11,7 @@ import re
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 KEPT_LINES = 400  # of each rank's standard error, to find its last error in
@@ -264,7 +264,7 @@ def log_path(folder: pathlib.Path, rank: int) -> pathlib.Path:
     return folder / f"rank-{rank}.log"
 
 
-def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
+def open_logs(folder: pathlib.Path, ranks: Iterable[int]) -> dict[int, Outlet]:
     """Prepares the folder as `prepare_log_folder` does, and opens an empty log for each rank.
 
     Raises:
@@ -272,13 +272,13 @@ def open_logs(folder: pathlib.Path, ranks: int) -> list[Outlet]:
     """
     try:
         prepare_log_folder(folder)
-        files = [log_path(folder, rank).open("wb", buffering=0) for rank in range(ranks)]
+        files = {rank: log_path(folder, rank).open("wb", buffering=0) for rank in ranks}
     except OSError as error:
         raise OSError(
             f"`log-dir` must be a folder that can be made and written; received {str(folder)!r}, "
             f"and {error.filename or folder} gives: {error.strerror}; do `--log-dir logs`."
         ) from error
-    return [Outlet(file, file.name) for file in files]
+    return {rank: Outlet(file, file.name) for rank, file in files.items()}
 
 
 def prepare_log_folder(folder: pathlib.Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tfdp.launch.verdict import Outcome
 
-# The variable that tells each rank how many attempts of the run have failed before this one.
+# The variable that tells each rank how many attempts of the run were made before this one.
 RESTART_COUNT = "TFDP_RESTART_COUNT"
 
 # The pause before a restart, which doubles with each further one up to the longest.
@@ -24,14 +24,27 @@ class Attempt:
       message: What is said of the end; empty if all ranks ended well.
       outcome: How the ranks ended.
       seconds: The time from the start to the end.
-      step: The last step that a training with a Checkpoint has begun; None: not known.
+      world_size: The number of ranks.
+      first_rank: The first rank of this host.
+      is_consequence: Whether the ranks of this host say themselves that others were lost.
+      began: When it began, in seconds since 1970.
+      log_dir: The folder to which the training's Telemetry writes, if it has told.
+      failed_at_start: The ranks that failed of themselves before their strategies were made.
+      steps: The first and the last step that a training with a Checkpoint has begun; None: not
+        known.
     """
 
     code: int
     message: str
     outcome: Outcome
     seconds: float
-    step: int | None = None
+    world_size: int
+    failed_at_start: tuple[int, ...] = ()
+    steps: tuple[int, int] | None = None
+    first_rank: int = 0
+    is_consequence: bool = False
+    began: float = 0.0
+    log_dir: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -41,8 +54,19 @@ class Attempt:
         trained alone would do so again.
         """
         outcome = self.outcome
-        wanted = outcome.signal is not None or outcome.timed_out
-        return not wanted and bool(outcome.failed or outcome.launcher_first)
+        ended = outcome.failed or outcome.launcher_first
+        return not self._wanted and not outcome.missed and bool(ended)
+
+    @property
+    def resized(self) -> bool:
+        """Whether the ranks stopped at a checkpoint, for another number of them to go on."""
+        outcome = self.outcome
+        stopped = outcome.resized and bool(outcome.stopped or outcome.missed)
+        return stopped and not self._wanted and not self.failed
+
+    @property
+    def _wanted(self) -> bool:
+        return self.outcome.signal is not None or self.outcome.timed_out
 
 
 class Restarts:
@@ -93,19 +117,30 @@ def same_step(attempts: Sequence[Attempt]) -> str:
     """Returns what is said where the last two attempts failed at the same step; else nothing.
 
     >>> ended = Outcome(None, False, failed=(1,), unfinished=(0,), absent=())
-    >>> attempt = Attempt(1, "rank 1 of 2 failed first, ...", ended, 61.2, step=12)
+    >>> attempt = Attempt(1, "rank 1 of 2 failed first, ...", ended, 61.2, 2, steps=(1, 12))
     >>> same_step([attempt])
     ''
     >>> print(same_step([attempt, attempt]))
     the attempt before failed at step 12, too, which is no accident: look at the error above.
     """
-    steps = [attempt.step for attempt in attempts[-2:] if attempt.failed]
-    if len(steps) < 2 or steps[0] is None or steps[0] != steps[1]:
+    steps = [attempt.steps for attempt in attempts[-2:] if attempt.failed]
+    if len(steps) < 2 or steps[0] is None or steps[1] is None or steps[0][1] != steps[1][1]:
         return ""
     return (
-        f"the attempt before failed at step {steps[0]}, too, which is no accident: look at the "
+        f"the attempt before failed at step {steps[0][1]}, too, which is no accident: look at the "
         "error above."
     )
+
+
+def in_short(attempt: Attempt) -> str:
+    """Returns how an attempt ended, in one sentence: others name logs, which move.
+
+    >>> ended = Outcome(None, False, failed=(), unfinished=(), absent=())
+    >>> in_short(Attempt(0, "", ended, 61.2, 2))
+    'all ranks ended well.'
+    """
+    said = attempt.message.partition("\n")[0].partition(". ")[0].rstrip(".")
+    return f"{said or 'all ranks ended well'}."
 
 
 def summary(attempts: Sequence[Attempt]) -> str:
@@ -114,21 +149,17 @@ def summary(attempts: Sequence[Attempt]) -> str:
     >>> ended = Outcome(None, False, failed=(1,), unfinished=(0,), absent=())
     >>> well = dataclasses.replace(ended, failed=(), unfinished=())
     >>> print(summary([
-    ...     Attempt(137, "rank 1 of 2 failed first, with signal SIGKILL. It ...", ended, 61.2),
-    ...     Attempt(0, "", well, 30.0),
+    ...     Attempt(137, "rank 1 of 2 failed first, with signal SIGKILL. It ...", ended, 61.2, 2),
+    ...     Attempt(0, "", well, 30.0, 1),
     ... ]))
     2 attempts were made:
-      1. after 61 s: rank 1 of 2 failed first, with signal SIGKILL.
-      2. after 30 s: all ranks ended well.
+      1. 2 ranks, after 61 s: rank 1 of 2 failed first, with signal SIGKILL.
+      2. 1 rank, after 30 s: all ranks ended well.
     """
     if len(attempts) < 2:
         return ""
     lines = [f"{len(attempts)} attempts were made:"]
     for number, attempt in enumerate(attempts, 1):
-        # The first sentence: others name logs, which have moved since.
-        said = (
-            attempt.message.partition("\n")[0].partition(". ")[0].rstrip(".")
-            or "all ranks ended well"
-        )
-        lines.append(f"  {number}. after {attempt.seconds:.0f} s: {said}.")
+        ranks = f"{attempt.world_size} rank{'s' * (attempt.world_size != 1)}"
+        lines.append(f"  {number}. {ranks}, after {attempt.seconds:.0f} s: {in_short(attempt)}")
     return "\n".join(lines)

@@ -1,7 +1,8 @@
-"""What a rank is started with: a port and an environment."""
+"""What a rank is started with: a port, its place among the ranks, and an environment."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -27,8 +28,46 @@ _MIN_INTEROP_THREADS = 8
 _INTEROP_THREADS_PER_DEVICE = 4
 
 
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The ranks of one attempt, and those of them that this host starts.
+
+    Attributes:
+      addresses: The "host:port" of every rank.
+      first: The first rank of this host.
+      gpus: The `CUDA_VISIBLE_DEVICES` of each rank of this host; None for the launcher's own.
+
+    >>> group = Group(("a:1", "b:1", "b:2"), first=1, gpus=(None, None))
+    >>> group.world_size, list(group.ranks)
+    (3, [1, 2])
+    """
+
+    addresses: tuple[str, ...]
+    first: int
+    gpus: tuple[str | None, ...]
+
+    @classmethod
+    def of_this_host(cls, ports: Sequence[int], gpus: Sequence[str | None]) -> Group:
+        """Returns the group of ranks that all run here, and listen on the loopback interface.
+
+        >>> Group.of_this_host([20000], [None]).addresses
+        ('127.0.0.1:20000',)
+        """
+        return cls(tuple(f"{LOOPBACK}:{port}" for port in ports), 0, tuple(gpus))
+
+    @property
+    def world_size(self) -> int:
+        """The number of all ranks."""
+        return len(self.addresses)
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of this host."""
+        return range(self.first, self.first + len(self.gpus))
+
+
 class ReservedPorts:
-    """The reserved ports of the loopback interface, which nobody else listens on.
+    """The reserved ports, which nobody else listens on: of the loopback interface, or of all.
 
     A port stays bound until :meth:`release`, just before the ranks start. Its UDP counterpart,
     which no rank uses, stays bound until the run ends. A second launcher, which reserves both,
@@ -36,6 +75,7 @@ class ReservedPorts:
 
     Args:
       count: The number of ports.
+      host: The address of the interface; "" for all.
 
     Raises:
       OSError: There are not so many free ports.
@@ -46,7 +86,8 @@ class ReservedPorts:
     3
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, host: str = LOOPBACK) -> None:
+        self._host = host
         self.ports: list[int] = []
         self._held: list[socket.socket] = []
         self._marks: list[socket.socket] = []
@@ -72,8 +113,8 @@ class ReservedPorts:
             mark.close()
             raise
         try:
-            mark.bind((LOOPBACK, port))
-            held.bind((LOOPBACK, port))
+            mark.bind((self._host, port))
+            held.bind((self._host, port))
         except OSError:
             mark.close()
             held.close()
@@ -107,25 +148,24 @@ class ReservedPorts:
         self.close()
 
 
-def tf_config(ports: Sequence[int], rank: int) -> str:
-    """Returns the `TF_CONFIG` of one rank of a cluster on this host.
+def tf_config(addresses: Sequence[str], rank: int) -> str:
+    """Returns the `TF_CONFIG` of one rank.
 
-    >>> tf_config([20000, 20001], rank=1)
+    >>> tf_config(["127.0.0.1:20000", "127.0.0.1:20001"], rank=1)
     '{"cluster": {"worker": ["127.0.0.1:20000", "127.0.0.1:20001"]},
       "task": {"type": "worker", "index": 1}}'
     """
-    workers = [f"{LOOPBACK}:{port}" for port in ports]
+    workers = list(addresses)
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
 
 
 def rank_environment(
-    ports: Sequence[int],
+    group: Group,
     rank: int,
     devices_per_process: int | None = None,
     status_folder: str | None = None,
     environ: Mapping[str, str] = os.environ,
     secret: str | None = None,
-    gpus: str | None = None,
 ) -> dict[str, str]:
     """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
@@ -133,19 +173,19 @@ def rank_environment(
     yield to those that the user has set.
 
     Args:
-      ports: One port per rank.
-      rank: The rank whose environment is returned.
+      group: The ranks.
+      rank: The rank of this host whose environment is returned.
       devices_per_process: The number of logical CPU devices, or None to leave that alone.
       status_folder: The folder where the strategy marks that it was made.
       environ: The launcher's environment.
       secret: The secret of the ranks of this run, in place of one that the user has set.
-      gpus: The GPUs of this rank for `CUDA_VISIBLE_DEVICES`, or None to leave that alone.
 
-    >>> added = rank_environment([20000], 0, environ={"OMP_NUM_THREADS": "3"})
+    >>> group = Group.of_this_host([20000], [None])
+    >>> added = rank_environment(group, 0, environ={"OMP_NUM_THREADS": "3"})
     >>> added["TF_NUM_INTEROP_THREADS"], "OMP_NUM_THREADS" in added
     ('8', False)
     """
-    share = str(max(1, len(machine.cores()) // len(ports)))
+    share = str(max(1, len(machine.cores()) // len(group.ranks)))
     interop = max(_MIN_INTEROP_THREADS, _INTEROP_THREADS_PER_DEVICE * (devices_per_process or 1))
     defaults = {
         "OMP_NUM_THREADS": share,
@@ -154,7 +194,8 @@ def rank_environment(
         "TF_NUM_INTRAOP_THREADS": share,
     }
     added = {name: value for name, value in defaults.items() if name not in environ}
-    added["TF_CONFIG"] = tf_config(ports, rank)
+    added["TF_CONFIG"] = tf_config(group.addresses, rank)
+    gpus = group.gpus[rank - group.first]
     if devices_per_process is not None:
         added[DEVICES_VARIABLE] = str(devices_per_process)
     if gpus is not None:

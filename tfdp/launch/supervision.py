@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import select
 import selectors
@@ -39,6 +40,13 @@ _AFTER_THE_RANKS = ((5.0, signal.SIGTERM), (10.0, signal.SIGKILL))
 
 # One Ctrl-C may reach the launcher twice, from the terminal and from a wrapper that passes it on.
 _SECOND_CTRL_C_SECONDS = 1.0
+
+
+class Order(enum.Enum):
+    """What a supervisor is told from outside."""
+
+    STOP = "stop at a checkpoint"  # for another number of ranks to go on
+    END = "end now"  # for the ranks of another host have failed
 
 
 class ReceivedSignals:
@@ -116,6 +124,7 @@ class Supervisor:
       absent: Returns those of the ranks that ended with 0 for whose strategy others wait.
       end: The monotonic time at which the limit ends the run; infinite without one.
       launcher: MPI's launcher, if it starts the ranks.
+      order: Asked once a second for an order; None where none ever comes.
     """
 
     def __init__(
@@ -126,6 +135,7 @@ class Supervisor:
         absent: Callable[[Sequence[int]], Sequence[int]],
         end: float,
         launcher: RankProcess | None = None,
+        order: Callable[[], Order | None] | None = None,
     ) -> None:
         self._ranks = ranks
         self._received = received
@@ -133,6 +143,8 @@ class Supervisor:
         self._absent = absent
         self._launcher = launcher
         self._dismissed = launcher is None
+        self._order = order
+        self._resized = self._elsewhere = self._wished = False
         self._limit = end
         self._to_send: list[tuple[float, int]] = []  # when, which signal
         self._signal: int | None = None
@@ -162,7 +174,7 @@ class Supervisor:
         deadlines = [when for when, _ in self._to_send]
         if self._outcome is None:
             deadlines += [self._limit, self._failure_deadline()]
-            if self._ended_well():
+            if self._ended_well() or self._order is not None:
                 deadlines.append(time.monotonic() + _LOOK_SECONDS)
         return min(deadlines, default=float("inf"))
 
@@ -188,9 +200,21 @@ class Supervisor:
         if self._outcome is None and now >= min(self._limit, self._failure_deadline()):
             timed_out = now < self._failure_deadline()
             self._end(timed_out, _AFTER_FAILURE)
+        if self._outcome is None and self._order is not None:
+            self._follow(self._order())
         for due in [entry for entry in self._to_send if entry[0] <= now]:
             self._to_send.remove(due)
             self._send(due[1])
+
+    def _follow(self, order: Order | None) -> None:
+        """Asks the ranks to stop, by a signal to one that runs, which tells the others."""
+        running = [rank for rank in self._ranks if rank.returncode is None]
+        if order is Order.STOP and running and not (self._resized or self._wished):
+            self._resized = True
+            running[0].send(STOPPING[0])
+        elif order is Order.END:
+            self._order, self._elsewhere = None, True
+            self._end(False, _AFTER_FAILURE)
 
     def _mind(self, launcher: RankProcess, now: float) -> None:
         """Leaves ranks that MPI's launcher no longer starts, and the launcher after its ranks."""
@@ -235,6 +259,8 @@ class Supervisor:
                 self._send(number)
                 os.kill(os.getpid(), signal.SIGSTOP)  # as SIGTSTP would have done
             elif number in (signal.SIGCONT, *STOPPING):
+                if number in STOPPING:  # somebody wants the end
+                    self._wished, self._resized = True, False
                 self._send(number)
             elif number == signal.SIGPIPE:  # nobody reads the output: end as any program does
                 self._signal = self._signal or number
@@ -267,6 +293,9 @@ class Supervisor:
             absent=() if failed else tuple(self._absent(self._ended_well())),
             unfinished=tuple(rank.rank for rank in self._ranks if rank.returncode is None),
             launcher_first=self._launcher_first(),
+            resized=self._resized,
+            elsewhere=self._elsewhere,
+            wished=self._wished,
         )
 
     def _send(self, number: int) -> None:

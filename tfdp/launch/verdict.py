@@ -16,6 +16,7 @@ from tfdp.errors import LOST_RANK_MARK
 from tfdp.launch.output import log_path
 from tfdp.launch.rank_process import MPI_LAUNCHER, STOPPED
 from tfdp.launch.run_options import RunOptions
+from tfdp.launch.starting import Group, tf_config
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 
@@ -47,6 +48,10 @@ class Outcome:
       absent: The ranks that ended with 0 while others waited for them to make their strategy.
       launcher_first: Whether MPI's launcher ended before the ranks, and none had failed by then.
       stopped: The ranks that a signal has stopped after a checkpoint.
+      missed: The ranks that the launcher's own signal has killed: their training had just ended.
+      elsewhere: Whether the ranks were ended since those of another host had failed.
+      wished: Whether somebody asked the launcher for a stop at a checkpoint.
+      resized: Whether the launcher itself sent that signal, since another number of ranks may run.
     """
 
     signal: int | None
@@ -56,6 +61,10 @@ class Outcome:
     absent: tuple[int, ...]
     launcher_first: bool = False
     stopped: tuple[int, ...] = ()
+    resized: bool = False
+    missed: tuple[int, ...] = ()
+    elsewhere: bool = False
+    wished: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +181,7 @@ def verdict(
     outcome: Outcome,
     failures: Mapping[int, Failure],
     status_folder: str,
-    configs: Sequence[str],
+    group: Group,
 ) -> tuple[int, str]:
     """Returns the exit code, and the message about it.
 
@@ -182,20 +191,32 @@ def verdict(
       failures: The failures of all ranks that did not end with 0, also of those that were ended;
         and the end of MPI's launcher, if that was the first.
       status_folder: The folder where the ranks' strategies left marks.
-      configs: The `TF_CONFIG` of each rank.
+      group: The ranks.
     """
     if outcome.timed_out:
-        return TIMED_OUT, _timeout_message(options, outcome)
+        return TIMED_OUT, _timeout_message(options, outcome, group)
     if outcome.absent and outcome.signal is None:
-        return 1, _absent_message(options, outcome)
+        return 1, _absent_message(outcome, group)
+    if outcome.missed and outcome.signal is None:
+        return STOPPED, (
+            f"{ranks_in_words(outcome.missed)} of {group.world_size} had just ended the training "
+            "when asked to stop at a checkpoint, for another number of ranks may run."
+        )
+    if not failures and outcome.stopped and outcome.resized:
+        return STOPPED, (
+            f"{ranks_in_words(outcome.stopped)} of {group.world_size} stopped at a checkpoint, "
+            "for another number of ranks may run."
+        )
     if not failures and outcome.stopped:
         return STOPPED, (
-            f"{ranks_in_words(outcome.stopped)} of {options.processes} stopped with exit code "
+            f"{ranks_in_words(outcome.stopped)} of {group.world_size} stopped with exit code "
             f"{STOPPED}, as a training with a Checkpoint does after a signal. Start the same "
             "command again to go on."
         )
+    if outcome.elsewhere and not outcome.failed and outcome.signal is None:
+        return 1, f"{ranks_in_words(group.ranks)} of {group.world_size} were ended."
     if not failures and outcome.signal is None:
-        return _trained_alone(options, status_folder, configs)
+        return _trained_alone(options, status_folder, group)
     if not failures:
         return 0, ""
     if outcome.signal is not None:
@@ -205,23 +226,23 @@ def verdict(
         )
         return 128 + outcome.signal, f"{cause}, and all ranks have ended."
     if outcome.launcher_first:
-        return _launcher_ended(options, outcome, failures)
+        return _launcher_ended(outcome, failures, group)
     first = first_failure([failures[rank] for rank in outcome.failed])
     ended_well = first.lost_rank
-    if ended_well in (*failures, *outcome.unfinished) or ended_well not in range(options.processes):
+    if ended_well in (*failures, *outcome.unfinished) or ended_well not in group.ranks:
         ended_well = None
-    return first.exit_code, _failure_message(options, first, outcome, ended_well)
+    return first.exit_code, _failure_message(options, first, outcome, ended_well, group)
 
 
 def _failure_message(
-    options: RunOptions, first: Failure, outcome: Outcome, ended_well: int | None
+    options: RunOptions, first: Failure, outcome: Outcome, ended_well: int | None, group: Group
 ) -> str:
     if ended_well is None:
-        message = f"rank {first.rank} of {options.processes} failed first, with {first.how}."
+        message = f"rank {first.rank} of {group.world_size} failed first, with {first.how}."
     else:
         code = STOPPED if ended_well in outcome.stopped else 0
         message = (
-            f"rank {ended_well} of {options.processes} ended with exit code {code} before the "
+            f"rank {ended_well} of {group.world_size} ended with exit code {code} before the "
             f"others were done. Let all ranks come to the end of the script, without "
             f"`sys.exit({code})`. "
             f"Rank {first.rank} failed of that, with {first.how}."
@@ -236,7 +257,7 @@ def _failure_message(
 
 
 def _launcher_ended(
-    options: RunOptions, outcome: Outcome, failures: Mapping[int, Failure]
+    outcome: Outcome, failures: Mapping[int, Failure], group: Group
 ) -> tuple[int, str]:
     """Returns what to say where MPI's launcher took the ranks with it: for one of them, maybe."""
     launcher = failures[MPI_LAUNCHER]
@@ -245,13 +266,13 @@ def _launcher_ended(
     aborted = next(filter(None, map(_MPI_ABORT.match, lines)), None)
     if aborted is not None:
         message = (
-            f"rank {aborted[1]} of {options.processes} failed first: it called MPI_Abort, and MPI "
+            f"rank {aborted[1]} of {group.world_size} failed first: it called MPI_Abort, and MPI "
             f"ended all ranks, with {launcher.how}."
         )
         return code, _with_error(message, aborted.string)
     message = (
         f"MPI's launcher must outlive the ranks; `mpiexec`, or the proxy by which it starts them, "
-        f"ended before all {options.processes} had. `mpiexec` ended with {launcher.how}."
+        f"ended before all {group.world_size} had. `mpiexec` ended with {launcher.how}."
     )
     if outcome.unfinished:
         message += f" {ranks_in_words(outcome.unfinished).capitalize()} had to be ended."
@@ -264,37 +285,36 @@ def _with_error(message: str, error: str) -> str:
     return f"{message} Its last error:\n{textwrap.indent(error, '  ')}"
 
 
-def _absent_message(options: RunOptions, outcome: Outcome) -> str:
+def _absent_message(outcome: Outcome, group: Group) -> str:
     return (
         f"every rank must make its strategy; {ranks_in_words(outcome.absent)} of "
-        f"{options.processes} ended with exit code 0 and made none, and others waited in theirs "
+        f"{group.world_size} ended with exit code 0 and made none, and others waited in theirs "
         "for that: "
         f"{ranks_in_words(outcome.unfinished)} had to be ended. Let every rank come to "
         "`tfdp.DataParallelStrategy()`, and leave what only one of them shall do to later."
     )
 
 
-def _timeout_message(options: RunOptions, outcome: Outcome) -> str:
+def _timeout_message(options: RunOptions, outcome: Outcome, group: Group) -> str:
     assert options.timeout_seconds is not None
     seconds = options.timeout_seconds
     return (
         f"`timeout` must cover the whole run; received {seconds:g} s, and after that "
-        f"{ranks_in_words(outcome.unfinished)} of {options.processes} still ran: all were ended. "
+        f"{ranks_in_words(outcome.unfinished)} of {group.world_size} still ran: all were ended. "
         f"Do `--timeout {10 * seconds:g}`, or look for what they wait for."
     )
 
 
-def _trained_alone(
-    options: RunOptions, status_folder: str, configs: Sequence[str]
-) -> tuple[int, str]:
+def _trained_alone(options: RunOptions, status_folder: str, group: Group) -> tuple[int, str]:
     """Judges a run in which every rank ended with 0: right, unless a rank trained alone."""
-    alone = ranks_without_strategy(status_folder, options.processes)
-    if options.processes == 1 or not alone:
+    alone = ranks_without_strategy(status_folder, group.ranks)
+    if group.world_size == 1 or not alone:
         return 0, ""
+    config = tf_config(group.addresses, alone[0])
     return 1, (
-        f"{options.processes} processes must train as one, through a strategy that reads "
+        f"{group.world_size} processes must train as one, through a strategy that reads "
         f"`TF_CONFIG`; received a command whose {ranks_in_words(alone)} made none, so each of "
-        f"these worked alone (rank {alone[0]} had `TF_CONFIG={configs[alone[0]]}`). "
+        f"these worked alone (rank {alone[0]} had `TF_CONFIG={config}`). "
         "Make `tfdp.DataParallelStrategy()` in the script, or start it without `tfdp run`: "
         f"`{_single_command(options.command)}`."
     )

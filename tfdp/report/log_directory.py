@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdp.cluster.ranks import ranks_in_words
+from tfdp.report.attempts import Attempt, read_attempts
 from tfdp.report.log_lines import Start, check_format
 from tfdp.report.log_values import LogError
 from tfdp.report.rank_log import RankLog, read_rank
@@ -26,6 +27,7 @@ class Run:
       directory: The path of the directory.
       ranks: The logs of rank 0, 1, ... of the latest start.
       manifest: The object in `manifest.json`; None without one.
+      attempts: The starts of all ranks by `tfdp run`; empty where that was not used.
       notes: What a reader of the report must know of the files, each a sentence.
     """
 
@@ -33,6 +35,7 @@ class Run:
     ranks: tuple[RankLog, ...]
     manifest: Mapping[str, Any] | None
     notes: tuple[str, ...]
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def first(self) -> RankLog:
@@ -69,7 +72,8 @@ def read_run(directory: pathlib.Path) -> Run:
         )
     manifest, trouble = _manifest(directory / "manifest.json")
     strangers = sorted(rank for rank in logs if rank >= size)
-    return Run(directory, ranks, manifest, (*_notes(ranks, strangers), *trouble))
+    notes = (*_notes(ranks, strangers), *trouble)
+    return Run(directory, ranks, manifest, notes, read_attempts(directory))
 
 
 def _rank_logs(directory: pathlib.Path) -> dict[int, RankLog]:

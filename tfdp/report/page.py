@@ -13,6 +13,7 @@ import markupsafe
 
 from tfdp.files import replace_text
 from tfdp.report import number_words, run_charts
+from tfdp.report.attempts import attempt_rows
 from tfdp.report.breakdown import rank_splits
 from tfdp.report.hints import findings
 from tfdp.report.log_directory import Run, read_run
@@ -113,6 +114,8 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
         "optimizer": run_charts.optimizer(run),
         "skipped": skipped(run.first.steps),
         "traffic": traffic(run),
+        "attempts": attempt_rows(run.attempts),
+        "attempt_bars": run_charts.attempt_bars(run.attempts),
         "compared": len(compared),
         "points": points,
         "caveats": caveats(points) if points else [],

@@ -99,7 +99,7 @@ def read_rank(path: pathlib.Path) -> RankLog | None:
     """
     sessions: list[Session] = []
     cut: list[int] = []
-    for number, values in _lines(path):
+    for number, values in lines(path):
         if values is None:
             cut.append(number)
             continue
@@ -117,14 +117,14 @@ def read_rank(path: pathlib.Path) -> RankLog | None:
     return _joined(sessions, cut) if sessions else None
 
 
-def _lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yields each line's number and object; None for a line that a kill cut off.
 
     Such a line is the last one if it has no end, or one after which a restart goes on.
     """
-    lines = path.read_bytes().split(b"\n")
-    unfinished = len(lines)  # the line after the last line feed
-    for number, line in enumerate(lines, 1):
+    parts = path.read_bytes().split(b"\n")
+    unfinished = len(parts)  # the line after the last line feed
+    for number, line in enumerate(parts, 1):
         if not line.strip():
             continue
         values = _object(line)
@@ -135,7 +135,7 @@ def _lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
         if restart is not None:
             yield number, None
             yield number, restart
-        elif number == unfinished or _is_start(_object(lines[number])):
+        elif number == unfinished or _is_start(_object(parts[number])):
             yield number, None
         else:
             shown = line[:60].decode(errors="replace")

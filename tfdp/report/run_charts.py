@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tfdp.report.attempts import Attempt
 from tfdp.report.bars import bar_chart
 from tfdp.report.breakdown import RankSplit, over_time
 from tfdp.report.charts import Chart
@@ -24,6 +25,11 @@ PART_NAMES = {
     "other": "other",
     "rest": "rest of the step",
 }
+
+
+_WELL, _STOPPED = 0, 75  # at a checkpoint, to go on
+
+_ATTEMPT_NAMES = {"compute": "ended well", "input": "stopped at a checkpoint", "wait": "failed"}
 
 
 def learning(run: Run) -> list[Chart]:
@@ -224,3 +230,30 @@ def _by_step(run: Run, title: str, attribute: str, style: str, **options: Any) -
 
 def _milliseconds(value: float | None) -> str:
     return "–" if value is None else f"{number(value)} ms"
+
+
+def attempt_bars(attempts: Sequence[Attempt]) -> Chart | None:
+    """Draws how long each attempt took, and how it ended.
+
+    >>> from tfdp.report.attempts import Attempt
+    >>> attempt_bars([Attempt(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")]).rows
+    (('1. 4 ranks, steps 1–9', '1 min 0 s'),)
+    """
+
+    def part(code: int) -> str:
+        return {_WELL: "compute", _STOPPED: "input"}.get(code, "wait")
+
+    return bar_chart(
+        "Attempts",
+        [
+            (
+                f"{number}. {count(one.ranks, 'rank')}, steps {one.steps}",
+                {part(one.code): one.seconds},
+            )
+            for number, one in enumerate(attempts, 1)
+        ],
+        _ATTEMPT_NAMES,
+        unit="s",
+        words=duration,
+        of="attempt",
+    )

@@ -23,6 +23,7 @@ from tfdp.keras_adapter._keras import (
     weights_path,
     weights_path_before,
 )
+from tfdp.keras_adapter.saving.loading import each_its_own
 from tfdp.keras_adapter.saving.model_files import on_rank_0, replaced
 from tfdp.replicas import processes_of, replicas_of
 
@@ -77,7 +78,8 @@ def load(original: Callable[..., Any], self: Any) -> Any:
         except (ValueError, TypeError, KeyError) as error:
             raise _unusable(self, metadata, f"{type(error).__name__}: {error}") from error
     try:
-        return original(self)
+        with each_its_own():  # `restore` has brought rank 0's
+            return original(self)
     except OSError as error:
         raise _unusable(self, weights, str(error)) from error
 

@@ -33,7 +33,8 @@ def checkpoint_among(callbacks: Sequence[Any], data: Any) -> Checkpoint | None:
     backups = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
     if backups and not keeping:
         logging.getLogger("tfdp").warning(
-            "BackupAndRestore begins an epoch anew, and forgets the seeds of random layers. "
+            "BackupAndRestore begins an epoch anew (with `save_freq=N` batches come twice), and "
+            "forgets the seeds of random layers. "
             "`tfdp.callbacks.Checkpoint(folder, every_steps=1000)` goes on after the last step "
             "that it has kept, with the same bits."
         )

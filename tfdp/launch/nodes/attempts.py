@@ -1,0 +1,149 @@
+"""The attempts of a run on several hosts, as one of the launchers makes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tfdp.cluster import secret as secrets
+from tfdp.cluster.admission import PEERS
+from tfdp.cluster.secret import HOW_TO_GIVE_ONE
+from tfdp.cluster.spec import host_of, is_loopback
+from tfdp.errors import ClusterError
+from tfdp.launch.attempt import Starter, attempt
+from tfdp.launch.attempt_log import keep
+from tfdp.launch.ended import EndedError, stopped_by
+from tfdp.launch.nodes import messages
+from tfdp.launch.nodes.node import LOST, Heard, Node
+from tfdp.launch.nodes.rendezvous import serve
+from tfdp.launch.places import Places, wait_for_places
+from tfdp.launch.restarting import RESTART_COUNT, Attempt, same_step
+from tfdp.launch.run_options import JOIN_SECONDS
+from tfdp.launch.starting import LOOPBACK, Group, ReservedPorts
+from tfdp.launch.supervision import Order
+from tfdp.launch.verdict import TIMED_OUT
+
+Say = Callable[[str], None]
+
+
+def attempts_on_nodes(starter: Starter, places: Places, attempts: list[Attempt], say: Say) -> None:
+    """Makes attempts with the other launchers, and keeps each in the list.
+
+    Raises:
+      EndedError: The run has ended, with this code and these words.
+      ClusterError: There is no secret, or the others have another.
+    """
+    options = starter.options
+    secret = secrets.in_environment(starter.environ)
+    if secret is None:
+        raise ClusterError(
+            f"`--nodes` must come with a secret by which the launchers know each other; received "
+            f"none. {HOW_TO_GIVE_ONE}"
+        )
+    served = serve(options, secret, say)
+    node = Node(options, secret, served is not None)
+    try:
+        while True:
+            _attempt(starter, places, node, secret, attempts, say)
+            heard = _hear(starter, node, {messages.AGAIN, messages.FINISHED})
+            if heard.kind == LOST:
+                say("the rendezvous was lost; looks for it again.")
+                continue
+            message = str(heard.said["message"])
+            if heard.kind == messages.FINISHED:
+                raise EndedError(int(heard.said["code"]), message)
+            say(message)
+            say(same_step(attempts))
+            say(places.learn(attempts[-1], attempts[-1].first_rank))
+            number = starter.received.within(float(heard.said["pause"]))
+            if number is not None:
+                raise stopped_by(number)
+    finally:
+        node.close()
+        if served is not None:
+            served.close()
+
+
+def _attempt(
+    starter: Starter,
+    places: Places,
+    node: Node,
+    secret: str,
+    attempts: list[Attempt],
+    say: Say,
+) -> None:
+    """Joins the others, starts this host's ranks with theirs, and says how they ended."""
+    options = starter.options
+    assert options.rendezvous is not None
+    gpus = wait_for_places(starter, places, say)
+    on_loopback = is_loopback(host_of(options.rendezvous))
+    with ReservedPorts(len(gpus), LOOPBACK if on_loopback else "") as reserved:
+        said = _start(starter, node, reserved.ports, len(attempts))
+        number, first = int(said["attempt"]), int(said["first"])
+        group = Group(tuple(said["addresses"]), first, tuple(gpus))
+        added = {RESTART_COUNT: str(number)}
+        if said["peers"] and PEERS not in starter.environ:
+            added[PEERS] = " ".join(said["peers"])
+
+        def order() -> Order | None:
+            wants = options.discover is not None and places.wants_another_number(len(gpus))
+            return node.order() or (Order.STOP if wants else None)
+
+        made = attempt(starter, group, reserved, secret, added, order)
+    if messages.how(made) is messages.How.TOLD:
+        made = dataclasses.replace(made, message=f"this node's ranks were ended: {node.reason}.")
+    attempts.append(made)
+    say(keep(made))
+    if made.failed or made.outcome.elsewhere:
+        say(made.message)
+    how = messages.how(made)
+    node.ended(made, how)
+    if how is messages.How.LEFT:
+        raise EndedError(made.code, made.message)
+
+
+def _start(starter: Starter, node: Node, ports: list[int], attempts: int) -> dict[str, Any]:
+    """Joins the rendezvous, and returns what it says of the start."""
+    options = starter.options
+    seconds = options.join_timeout_seconds or JOIN_SECONDS
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            node.join(attempts)
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise EndedError(
+                    1,
+                    f"`rendezvous` must be the address of a host where this command runs, too; "
+                    f"received {options.rendezvous}, and in {seconds:g} s nobody took this node "
+                    f"in: {error or 'it is silent'}; start the command there, or open its port.",
+                ) from error
+            _look_up(starter)
+            continue
+        node.ready(ports)
+        heard = _hear(starter, node, {messages.START, messages.FINISHED, messages.REFUSED})
+        if heard.kind == messages.START:
+            return heard.said
+        if heard.kind != LOST:
+            text = heard.said.get("message") or heard.said.get("reason")
+            raise EndedError(int(heard.said.get("code", 2)), str(text))
+
+
+def _hear(starter: Starter, node: Node, kinds: set[str]) -> Heard:
+    """Waits until the rendezvous says one of these, or is lost: at the latest when it is silent."""
+    while True:
+        heard = node.hear(0.05)
+        if heard is not None and heard.kind in {*kinds, LOST}:
+            return heard
+        _look_up(starter)
+
+
+def _look_up(starter: Starter) -> None:
+    """Ends the run if a signal or its time limit has come."""
+    number = starter.received.within(0.05)
+    if number is not None:
+        raise stopped_by(number)
+    if time.monotonic() >= starter.end:
+        raise EndedError(TIMED_OUT, "`timeout` ended the run, which waited for other nodes.")

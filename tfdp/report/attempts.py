@@ -1,0 +1,95 @@
+"""The attempts of a run that `tfdp run` has started, some of them again after a failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from tfdp.report.log_lines import check_format
+from tfdp.report.log_values import Fields
+from tfdp.report.number_words import duration, moment
+from tfdp.report.rank_log import lines
+
+_FILE = "attempts.jsonl"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of all ranks.
+
+    Args:
+      time: When it began, in seconds since 1970.
+      ranks: The number of ranks.
+      seconds: The time from the start to the end.
+      first_step, last_step: The steps that a training with a Checkpoint began; None: not known.
+      code: The exit code.
+      reason: How it ended.
+    """
+
+    time: float
+    ranks: int
+    seconds: float
+    first_step: int | None
+    last_step: int | None
+    code: int
+    reason: str
+
+    @property
+    def steps(self) -> str:
+        """The steps, in words."""
+        if self.first_step is None or self.last_step is None:
+            return "–"
+        return f"{self.first_step}–{self.last_step}"
+
+
+def read_attempts(directory: pathlib.Path) -> tuple[Attempt, ...]:
+    """Reads `attempts.jsonl` of a log directory; there is none where `tfdp run` was not used.
+
+    Raises:
+      LogError: A line in the middle is broken, or its values are impossible.
+      OSError: The file cannot be read.
+
+    >>> read_attempts(pathlib.Path("no/logs"))
+    ()
+    """
+    path = directory / _FILE
+    if not path.exists():
+        return ()
+    found = []
+    for number, values in lines(path):
+        if values is None:  # cut off by a kill
+            continue
+        fields = Fields(values, f"{_FILE}, line {number}")
+        check_format(fields.whole("format", 1), _FILE)
+        found.append(
+            Attempt(
+                time=fields.number("time"),
+                ranks=fields.whole("ranks", 1),
+                seconds=fields.number("seconds", 0),
+                first_step=fields.whole_or_none("first_step"),
+                last_step=fields.whole_or_none("last_step"),
+                code=fields.whole("code"),
+                reason=fields.text("reason"),
+            )
+        )
+    return tuple(found)
+
+
+def attempt_rows(attempts: Sequence[Attempt]) -> list[tuple[str, ...]]:
+    """Returns (number, began, ranks, steps, time, end) of each attempt, in words.
+
+    >>> attempt_rows([Attempt(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")])[0][2:]
+    ('4', '1–9', '1 min 0 s', 'rank 3 of 4 failed first.')
+    """
+    return [
+        (
+            str(number),
+            moment(one.time),
+            str(one.ranks),
+            one.steps,
+            duration(one.seconds),
+            one.reason,
+        )
+        for number, one in enumerate(attempts, 1)
+    ]
