@@ -130,6 +130,12 @@ class Replicas(Protocol):
         Outside of replica functions such a variable reads as the sum of its shares.
         """
 
+    def averaged_on_read(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which new variables hold a value of its own for each replica.
+
+        Outside of replica functions such a variable reads as the mean of its values.
+        """
+
     def sums_read_once(
         self, shared: Sequence[tf.Variable]
     ) -> contextlib.AbstractContextManager[None]:

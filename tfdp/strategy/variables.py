@@ -42,6 +42,11 @@ def summed_on_read() -> contextlib.AbstractContextManager[None]:
     return _having("summed", True)
 
 
+def averaged_on_read() -> contextlib.AbstractContextManager[None]:
+    """Makes variables of which each replica has its own; outside replicas their mean is read."""
+    return _having("averaged", True)
+
+
 def read_once(values: dict[int, tf.Tensor]) -> contextlib.AbstractContextManager[None]:
     """Reads variables that replicas hold shares of, by id, as these values: nothing is summed."""
     return _having("read", (getattr(_thread, "read", None) or {}) | values)
@@ -61,12 +66,14 @@ def is_made_alone() -> bool:
 
 
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs` for a variable's creation, as `summed_on_read` changes them."""
-    if not getattr(_thread, "summed", False):
+    """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do."""
+    summed, averaged = (getattr(_thread, name, False) for name in ("summed", "averaged"))
+    if not (summed or averaged):
         return kwargs
+    how = tf.VariableAggregation
     return kwargs | {
         "synchronization": tf.VariableSynchronization.ON_READ,
-        "aggregation": tf.VariableAggregation.SUM,
+        "aggregation": how.SUM if summed else how.MEAN,
         "trainable": False,
     }
 
@@ -87,7 +94,44 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     Each replica has a copy; there is none for a tape outside of replicas. For `ONLY_FIRST_REPLICA`
     TensorFlow's class calls `merge_call`, which is impossible inside a conditional; this class
     sends replica 0's value instead.
+
+    Under a `synchronization` replicas have weights of their own within a round. Outside of replica
+    functions their mean is read then.
+
+    Attributes:
+      apart: The number of updates since all replicas had one value, a variable; None: they always
+        have.
     """
+
+    apart: tf.Variable | None = None
+
+    def value(self) -> tf.Tensor:
+        """The calling replica's value; outside of replicas the value of all, or their mean."""
+        if self.apart is None or not tf.distribute.in_cross_replica_context():
+            return super().value()
+        return self._get_cross_replica()
+
+    def _get_cross_replica(self) -> tf.Tensor:
+        if self.apart is None:
+            return super()._get_cross_replica()
+        known = (getattr(_thread, "read", None) or {}).get(id(self))
+        if known is not None:
+            return known
+        if tf.executing_eagerly():
+            if int(self.apart) == 0:
+                return super()._get_cross_replica()
+            return self.distribute_strategy.extended.mean_of(self)
+        ended = tf.debugging.Assert(
+            tf.equal(self.apart.read_value(), 0),
+            [
+                "Within a round of the strategy's `synchronization` weights must be read inside of "
+                "replica functions, or outside of graphs, where their mean is read, but a "
+                f"tf.function reads {self.name!r} outside. Call `strategy.synchronize(model)` "
+                "first, on all ranks."
+            ],
+        )
+        with tf.control_dependencies([ended]):
+            return tf.identity(super()._get_cross_replica())
 
     @property
     def handle(self) -> tf.Tensor:

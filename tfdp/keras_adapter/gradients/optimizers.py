@@ -9,6 +9,7 @@ unscaling and accumulating are linear and may come before the sum, clipping is n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing, sparse_rows
+from tfdp.keras_adapter.gradients import compressing, sparse_rows, synchronizing
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
@@ -136,7 +137,7 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
     step = current()
     finite = original(self, grads)
-    if step is None or step.phase is not Phase.LOCAL_UPDATE:
+    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone):
         return finite
     (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
     return against < 0.5
@@ -150,11 +151,19 @@ def add_variable_from_reference(
     name: str | None = None,
     initializer: Any = "zeros",
 ) -> Any:
-    """Gives accumulators one share per replica; what is read and saved is their sum."""
-    replicas = replicas_of(strategy_of_optimizer(self))
-    if name != "gradient_accumulator" or replicas is None:
-        return original(self, reference_variable, name=name, initializer=initializer)
-    with replicas.summed_on_read():
+    """Gives accumulators one share per replica; what is read and saved is their sum.
+
+    Under a `synchronization` each replica has all slots by itself, of which the mean is read.
+    """
+    strategy = strategy_of_optimizer(self)
+    replicas = replicas_of(strategy)
+    alone = replicas is not None and synchronizing.synchronization_of(strategy) is not None
+    placed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if replicas is not None and alone and not synchronizing.is_outer(self):
+        placed = replicas.averaged_on_read()
+    elif replicas is not None and name == "gradient_accumulator" and not alone:
+        placed = replicas.summed_on_read()
+    with placed:
         return original(self, reference_variable, name=name, initializer=initializer)
 
 
@@ -189,6 +198,8 @@ def _outermost(
     found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
     values = [one.value for one in found]
     step.to_compress = None
+    if step.is_alone:
+        return _updated_alone(step, optimizer, found, variables, run)
     if not accumulates:
         local = [index for index, one in enumerate(found) if one.local]
         waits = _wait(step, optimizer, variables, local, values)
@@ -209,6 +220,22 @@ def _outermost(
     with step.during(Phase.LOCAL_UPDATE if in_update else Phase.UPDATE):
         _note_updated(step, values, variables)
         return run(values)
+
+
+def _updated_alone(
+    step: Step,
+    optimizer: BaseOptimizer,
+    found: Sequence[Arrived],
+    variables: Sequence[Any],
+    run: Callable[[list[Value | None]], Any],
+) -> Any:
+    values = [synchronizing.own(step, one.value) if one.local else one.value for one in found]
+    update = synchronizing.Update(step, optimizer, variables)
+    with step.during(Phase.UPDATE):
+        _note_updated(step, values, variables)
+        result = run(values)
+    update.end()
+    return result
 
 
 def _wait(

@@ -17,6 +17,7 @@ from tfdp.files import replacing
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.keras_adapter.saving import h5_files
+from tfdp.keras_adapter.variables.apart import apart_of
 from tfdp.replicas import replicas_of
 
 # The path that a save under way writes to, and the path that its result will have. A hooked
@@ -166,7 +167,9 @@ def _summed_variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.variables, *getattr(optimizer, "variables", [])]
     summed = tf.VariableSynchronization.ON_READ
-    return [v.value for v in variables if v.value.synchronization == summed]
+    return [
+        v.value for v in variables if v.value.synchronization == summed or apart_of(v) is not None
+    ]
 
 
 def _attempt(act: Callable[[], Any]) -> Exception | None:
