@@ -1,4 +1,4 @@
-"""The algorithms of `tfdp.synchronization` on one device: plain Keras for each worker, and NumPy."""
+"""The algorithms of `tfdp.synchronization` on one device: workers in plain Keras, and NumPy."""
 
 import keras
 import numpy as np
