@@ -27,13 +27,13 @@ def adamw(**options):
 
 def model_with(make_optimizer, **compile_options):
     def make():
-        harness.start_over()
         return harness.dense_model(make_optimizer(), metrics=(), **compile_options)
 
     return make
 
 
 def made(replicas, synchronization, make):
+    harness.start_over()
     strategy = harness.strategy(replicas, synchronization=synchronization)
     with strategy.scope():
         return make()
@@ -158,10 +158,9 @@ def test_synchronizing_each_update_without_momentum_is_the_plain_strategy():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 5, (10, 4)).astype("float32")
     y = rng.normal(size=(10, 4, 1)).astype("float32")
-    weights = rng.uniform(0.5, 2.0, 10).astype("float32")
+    weights = rng.uniform(0.5, 2.0, (10, 4)).astype("float32")
 
     def make():
-        harness.start_over()
         penalty = keras.regularizers.L2(0.1)
         model = keras.Sequential(
             [
@@ -190,7 +189,7 @@ def test_an_overflow_on_one_replica_skips_the_update_of_all():
     """The scale, the count of updates and the rounds stay alike on all replicas."""
     make = model_with(lambda: optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**10))
     x, y = harness.regression_data(12)
-    x[5] = 1e38  # in the second batch, the first of replica 0
+    y[5] = 1e37  # in the second batch, on replica 0
     model = made(2, LocalSGD(2), make)
     workers = Workers(make, 2, 2)
     scales = []
@@ -364,13 +363,13 @@ def test_a_train_step_of_ones_own_has_the_replicas_own_gradients():
     x, y = harness.regression_data(12)
 
     def make():
-        harness.start_over()
         model = OwnStep([keras.Input((5,)), keras.layers.Dense(1)])
         model.compile(optimizers.SGD(0.05), "mse")
         return model
 
     model = made(2, LocalSGD(2), make)
     history = model.fit(x, y, batch_size=4, epochs=1, shuffle=False, verbose=0).history
+    harness.start_over()
     kernels, norms = [np.float64(make().get_weights()[0])] * 2, []
     biases = [np.zeros(1)] * 2
     for number, start in enumerate(range(0, 12, 4), start=1):
@@ -412,7 +411,6 @@ def test_other_ways_to_train_agree(how):
             return self.last(self.hidden(x))
 
     def make(under_strategy=True):
-        harness.start_over()
         optimizer = sgd()
         if how == "several optimizers":
             one, two = sgd(), adamw()

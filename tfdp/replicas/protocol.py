@@ -145,5 +145,11 @@ class Replicas(Protocol):
         the sums without the others.
         """
 
+    def read_after_round(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which weights are read without asking whether a round is open.
+
+        None may be. A graph that is traced there needs no variable but the weights.
+        """
+
     def made_alone(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which this process makes variables without asking the others."""

@@ -52,6 +52,11 @@ def read_once(values: dict[int, tf.Tensor]) -> contextlib.AbstractContextManager
     return _having("read", (getattr(_thread, "read", None) or {}) | values)
 
 
+def read_after_round() -> contextlib.AbstractContextManager[None]:
+    """Reads weights without asking whether a round is open, in which replicas have their own."""
+    return _having("ended", True)
+
+
 def made_alone() -> contextlib.AbstractContextManager[None]:
     """Makes variables for this process alone: no other rank is asked for their values.
 
@@ -107,12 +112,19 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 
     def value(self) -> tf.Tensor:
         """The calling replica's value; outside of replicas the value of all, or their mean."""
-        if self.apart is None or not tf.distribute.in_cross_replica_context():
-            return super().value()
-        return self._get_cross_replica()
+        return super().value() if self._is_read_as_any() else self.read_value()
+
+    def _is_read_as_any(self) -> bool:
+        """Returns whether the calling replica's copy is meant, or all copies are the same."""
+        in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        return self.apart is None or in_replica or getattr(_thread, "ended", False)
+
+    def _get(self) -> Any:
+        # Outside of the scope TensorFlow would return the first copy.
+        return super()._get() if self._is_read_as_any() else self._get_cross_replica()
 
     def _get_cross_replica(self) -> tf.Tensor:
-        if self.apart is None:
+        if self.apart is None or getattr(_thread, "ended", False):
             return super()._get_cross_replica()
         known = (getattr(_thread, "read", None) or {}).get(id(self))
         if known is not None:

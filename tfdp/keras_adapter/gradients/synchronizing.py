@@ -39,17 +39,17 @@ _END = "tfdp_end_of_round"
 _IS_OUTER = "tfdp_is_outer"
 
 
-@hook(BaseOptimizer, "build", overrides=True)
-def build(original: Any, self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any) -> Any:
+@hook(BaseOptimizer, "build")
+def build(original: Any, self: BaseOptimizer, variables: Any) -> Any:
     """Makes what the rounds of the strategy's synchronization need."""
-    result = original(self, variables, *args, **kwargs)
+    result = original(self, variables)
     strategy = strategy_of_optimizer(self)
     synchronization = synchronization_of(strategy)
     is_wrapper = innermost(self) != [self]
     if synchronization is None or is_wrapper or _ROUND in vars(self) or is_outer(self):
         return result
     known = list(variables_of_optimizer(self))
-    with tf.init_scope(), strategy.scope():
+    with tf.init_scope():
         apart = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_in_round")
         began: list[keras.Variable] = []
         outer = synchronization.make_outer_optimizer()

@@ -1,5 +1,6 @@
 """The algorithms of `tfdp.synchronization` on one device: workers in plain Keras, and NumPy."""
 
+import harness
 import keras
 import numpy as np
 import tensorflow as tf
@@ -21,9 +22,11 @@ class Workers:
     """
 
     def __init__(self, make, count, every, warmup=0, outer=None, loss=None):
-        self.models = [make() for _ in range(count)]
-        for model in self.models:
-            model.optimizer.build(model.trainable_variables)
+        self.models = []
+        for _ in range(count):
+            harness.start_over()
+            self.models.append(make())
+            self.models[-1].optimizer.build(self.models[-1].trainable_variables)
         self.every, self.warmup, self.outer = every, warmup, outer
         self.loss = loss or (lambda y, outputs: tf.reduce_mean((y - outputs) ** 2, -1))
         self.in_round = 0
