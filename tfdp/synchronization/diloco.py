@@ -57,7 +57,7 @@ class DiLoCo(Synchronization):
 
     @property
     def warmup_steps(self) -> int:  # type: ignore[override]
-        """The number of first updates after each of which the replicas synchronize: none."""
+        """0, for the paper has no warm-up."""
         return 0
 
     def make_outer_optimizer(self) -> Any:

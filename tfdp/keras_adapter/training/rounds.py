@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdp.keras_adapter.gradients import synchronizing
 
@@ -20,6 +21,7 @@ def prepare(model: Any, arguments: dict[str, Any]) -> None:
     if synchronizing.synchronization_of(model.distribute_strategy) is None:
         return
     given = arguments.get("callbacks")
+    _check(given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given)
     # It comes first, so that the other callbacks see one set of weights.
     if isinstance(given, keras.callbacks.CallbackList):
         given.callbacks.insert(0, _Rounds(given.params))
@@ -27,6 +29,16 @@ def prepare(model: Any, arguments: dict[str, Any]) -> None:
         return
     given = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
     arguments["callbacks"] = [_Rounds(), *given]
+
+
+def _check(callbacks: Any) -> None:
+    """Raises ValueError if a callback moves each replica's own averages into its weights."""
+    if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in tf.nest.flatten(callbacks)):
+        raise ValueError(
+            "Under a `synchronization` each replica has moving averages of its own, which no "
+            "callback may swap in, but `fit` received SwapEMAWeights. Leave it out: with "
+            "`use_ema` the weights with which `fit` ends are the mean of the averages."
+        )
 
 
 def end_epoch(model: Any) -> None:
