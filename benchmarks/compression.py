@@ -89,11 +89,12 @@ def run(replicas: Sequence[int], epochs: int, console: Console | None = None) ->
     alone = _trained(1, "None", epochs)
     table = Table(
         title=f"After {_epochs(epochs)}, against one device",
-        caption="KB a step: sent by each replica. difference: the largest of a weight over the "
-        "largest weight. accuracy: on the test split.",
+        caption="n: replicas. KB/step: sent by each replica. difference: the largest of a weight "
+        "over the largest weight. accuracy: on the test split.",
     )
-    for column in ("replicas", "compression", "KB a step", "difference", "loss", "accuracy"):
-        table.add_column(column, justify="left" if column == "compression" else "right")
+    for column in ("n", "compression", "KB/step", "difference", "loss", "accuracy"):
+        is_name = column == "compression"
+        table.add_column(column, justify="left" if is_name else "right", no_wrap=is_name)
     table.add_row("1", "", "", "", *_results(alone.run))
     for count in replicas:
         for name in COMPRESSIONS:
@@ -164,7 +165,7 @@ def _trained(replicas: int, name: str, epochs: int) -> Measured:
         callbacks=[_attaching(recorder)],
     )
     reading = recorder.read()
-    return Measured(run, float((reading.of("bytes_sent") / reading.of("updates")).mean()))
+    return Measured(run, float((reading.of("bytes_sent") / reading.of("steps")).mean()))
 
 
 def _attaching(recorder: Recorder) -> keras.callbacks.Callback:

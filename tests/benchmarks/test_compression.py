@@ -3,6 +3,7 @@
 import io
 import types
 
+import harness  # noqa: F401, splits the CPU
 import numpy as np
 import pytest
 import tiers
@@ -44,7 +45,6 @@ def test_each_compression_is_compared_with_one_device_for_each_number(trained):
 
 @pytest.mark.exhaustive("test_each_compression_is_compared_with_one_device_for_each_number")
 def test_the_trainings_differ_in_the_compression_alone():
-    compression.split_cpu(2)
     names = ["None", 'Cast("bfloat16")', "ErrorFeedback(Int8())"]
     alone = compression._trained(1, "None", 1)
     whole, cast, int8 = (compression._trained(2, name, 1) for name in names)

@@ -252,6 +252,14 @@ def test_validation_callbacks_and_files_see_one_set_of_weights_at_an_epochs_end(
         np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
+@harness.in_one_process
+def test_averages_are_not_swapped_in_by_a_callback():
+    x, y = harness.regression_data(8)
+    model = made(2, LocalSGD(3), model_with(lambda: sgd(use_ema=True)))
+    with pytest.raises(ValueError, match="received SwapEMAWeights"):
+        model.fit(x, y, verbose=0, callbacks=keras.callbacks.SwapEMAWeights())
+
+
 class Stops(keras.callbacks.Callback):
     def __init__(self, step):
         super().__init__()

@@ -4,6 +4,7 @@ The loss is linear in the weights, so that gradients do not depend on what was t
 NumPy says what each step applies.
 """
 
+import json
 import logging
 
 import harness
@@ -15,7 +16,7 @@ from keras import optimizers
 
 import tfdp
 from tfdp.checkpoint import variables
-from tfdp.compression import ErrorFeedback, Int8, PowerSGD, TopK
+from tfdp.compression import BetweenHosts, ErrorFeedback, Int8, PowerSGD, TopK
 
 EXAMPLES, REPLICAS, ROWS = 8, 2, 5
 FEEDBACK = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
@@ -130,16 +131,24 @@ def test_each_step_applies_the_largest_numbers_and_what_was_left_before(eagerly)
 
 @pytest.mark.slow
 @pytest.mark.telling
-def test_int8_and_low_rank_train_alike_on_all_replicas_and_near_the_whole():
+def test_int8_trains_near_the_whole_and_rows_of_a_table_are_whole(caplog):
     batches = [data(seed) for seed in range(2)]
     whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)
-    model = fit(made(sgd, ErrorFeedback(Int8(smallest=1))), batches)
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        model = fit(made(sgd, ErrorFeedback(Int8(smallest=1))), batches)
+    said = sum("tf.IndexedSlices" in record.message for record in caplog.records)
+    assert said == (model.distribute_strategy.rank == 0)
     # Each of four quantizations is off by less than a level of its own numbers.
     np.testing.assert_allclose(weights(model), whole, atol=8 * np.abs(whole).max() / 127)
     assert np.any(weights(model) != whole)
+    table = np.zeros((ROWS, 2))
+    for _, rows, y in batches:
+        np.add.at(table, rows[:, 0], -y / y.size)
+    np.testing.assert_allclose(weights(model, "table"), table, rtol=1e-6)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
 def test_a_window_is_compressed_once():
     batches = [data(seed) for seed in range(4)]
@@ -176,6 +185,7 @@ def test_a_step_that_loss_scaling_skips_leaves_residuals_and_the_next_goes_on_wi
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
 def test_without_a_loss_scale_what_is_not_finite_reaches_all_replicas_and_no_residual():
     batches = [data(0), data(1)]
@@ -185,6 +195,18 @@ def test_without_a_loss_scale_what_is_not_finite_reaches_all_replicas_and_no_res
     fit(model, batches[1:])
     assert not np.isfinite(weights(model)).all()
     np.testing.assert_array_equal(residuals(model), before)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
+@with_two_replicas
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_on_one_host_nothing_is_compressed_between_hosts(eagerly):
+    batches = [data(seed) for seed in range(2)]
+    between = ErrorFeedback(BetweenHosts(TopK(1 / 3, smallest=1)))
+    model = fit(made(sgd, between, run_eagerly=eagerly), batches)
+    whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)
+    np.testing.assert_allclose(weights(model), whole, rtol=1e-5)
 
 
 class OwnStep(keras.Model):
@@ -207,15 +229,21 @@ class OwnApply(optimizers.SGD):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once")
 @with_two_replicas
-def test_what_code_of_ones_own_may_use_is_whole_and_said_once(caplog):
+def test_what_a_step_of_ones_own_may_use_is_whole_and_said_once(caplog):
     x, rows, y = data()
-    total = sum(kernel_gradients(x, rows, y))
     with caplog.at_level(logging.WARNING, "tfdp"):
         model = fit(made(sgd, model=OwnStep), [(x, rows, y)])
-        np.testing.assert_allclose(weights(model), -total, rtol=1e-6)
+    np.testing.assert_allclose(weights(model), -sum(kernel_gradients(x, rows, y)), rtol=1e-6)
     assert sum("summed whole" in record.message for record in caplog.records) == 1
-    caplog.clear()
+
+
+@pytest.mark.slow
+@with_two_replicas
+def test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once(caplog):
+    x, rows, y = data()
+    total = sum(kernel_gradients(x, rows, y))
     with caplog.at_level(logging.WARNING, "tfdp"):
         harness.start_over()
         with harness.strategy(REPLICAS, compression=FEEDBACK).scope():
@@ -282,6 +310,7 @@ def test_checkpoints_keep_residuals_and_on_other_replicas_their_sum():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
 def test_factors_of_low_rank_are_kept_for_the_next_update():
     harness.start_over()
@@ -291,8 +320,7 @@ def test_factors_of_low_rank_are_kept_for_the_next_update():
         model.compile(sgd(), loss=product)
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(EXAMPLES, size)).astype("float32") for size in (8, 6))
-    for _ in range(30):
-        model.fit(x, y, batch_size=EXAMPLES, verbose=0)
+    model.fit(x, y, batch_size=EXAMPLES, epochs=30, verbose=0)
     before = weights(model)
     model.fit(x, y, batch_size=EXAMPLES, verbose=0)
     # The power iteration has come to the best approximation.
@@ -304,3 +332,23 @@ def test_factors_of_low_rank_are_kept_for_the_next_update():
 def test_a_strategy_takes_them_and_says_what_it_has():
     strategy = tfdp.DataParallelStrategy(devices=["CPU:0"], compression=FEEDBACK)
     assert "ErrorFeedback(inner=TopK(" in strategy.describe()["options"]["compression"]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
+@with_two_replicas
+def test_telemetry_has_the_bytes_and_the_norm_of_residuals_over_the_gradients(tmp_path):
+    batches = [data(seed) for seed in range(2)]
+    model = made(sgd)
+    for number, (x, rows, y) in enumerate(batches):
+        log = tfdp.callbacks.Telemetry(tmp_path / str(number), sample_every=1)
+        model.fit([x, rows], y, batch_size=EXAMPLES, shuffle=False, verbose=0, callbacks=[log])
+    lines = (tmp_path / "1" / "rank0.jsonl").read_text().splitlines()
+    (step,) = [line for line in map(json.loads, lines) if line["kind"] == "step"]
+    gradients = [kernel_gradients(*batch) for batch in batches]
+    _, left = simulated(gradients)
+    expected = np.linalg.norm(left) / np.linalg.norm(gradients[1])
+    assert step["compression_error"] == pytest.approx(expected, rel=1e-4)
+    # Two numbers with their places, to one other replica each; the bias; rows with their indices.
+    bias, table = 2 * 4, EXAMPLES // 2 * (2 * 4 + 4)
+    assert step["bytes_sent"] == 2 * (2 * 8 + bias + table)

@@ -95,6 +95,16 @@ def test_a_loss_that_is_not_finite_is_named_with_its_step():
     assert found.measured.startswith("From step 3 on, 2 of 3") and found.advice
 
 
+def test_a_compression_error_that_grows_is_told_with_both_ends():
+    def steps(*errors):
+        return [Step(0, n, 0, 1, 8, 1.0, compression_error=e) for n, e in enumerate(errors, 1)]
+
+    assert hints.compression_error(steps(1, 1, 2, 2, 2.1, 2.1)).advice
+    assert not hints.compression_error(steps(1, 1, 9, 9, 2, 2)).advice
+    assert hints.compression_error(steps(1, 1, 2, 9, 9)) is None
+    assert hints.compression_error([Step(0, 1, 0, 1, 8, 1.0)] * 9) is None
+
+
 @pytest.mark.parametrize(
     ("changed", "advised"),
     [

@@ -121,6 +121,10 @@ class StepClock:
         norms = float(passed.of("norms")[0])
         if norms:
             sample["gradient_norm"] = math.sqrt(float(passed.of("square_norms")[0]) / norms)
+        compressed = float(passed.of("square_gradients").sum())
+        if compressed:
+            lost = float(passed.of("square_errors").sum())
+            sample["compression_error"] = math.sqrt(lost / compressed)
         ratios = self._recorder.read_trust_ratios()
         ratios = ratios[~np.isnan(ratios)]
         if ratios.size:

@@ -50,7 +50,9 @@ class Telemetry(keras.callbacks.Callback):
       last to arrive counts.
     - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping, of
       all optimizers of the step together; and for `tfdp.optimizers.LARS` and `LAMB` the least,
-      median and largest trust ratio.
+      median and largest trust ratio. With a compression of updates, such as
+      `tfdp.compression.ErrorFeedback(...)`, `compression_error`: the norm of what it has lost of
+      this rank's own gradients, over their norm; with feedback of all that still is to come.
 
     Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
     closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds

@@ -14,6 +14,7 @@ from tfdp.engines import Engine
 from tfdp.recording import Watch
 from tfdp.topology import Exchange, Native, Schedule, Topology
 from tfdp.topology.costs import cost
+from tfdp.topology.steps import ranks_of_hosts
 
 _SUMMABLE = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
@@ -145,20 +146,56 @@ class Reducer:
             for bucket in bucketing.assign(items, self._bucket_bytes)
         ]
 
+    def levels(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Returns the ranks of a rank's host, and those of its place on all hosts.
+
+        Raises:
+          ValueError: The hosts have different numbers of ranks.
+        """
+        hosts = ranks_of_hosts(self._engine.world_size, self._hosts)
+        if len(sizes := {len(ranks) for ranks in hosts}) > 1:
+            raise ValueError(
+                "`BetweenHosts` needs the same number of replicas on each host, but they have "
+                f"{', '.join(str(len(ranks)) for ranks in hosts)}. Use {max(sizes)} on each, or "
+                "the compression inside of it, which does not ask for hosts."
+            )
+        (own,) = [tuple(ranks) for ranks in hosts if rank in ranks]
+        place = own.index(rank)
+        return own, tuple(ranks[place] for ranks in hosts)
+
     def _transport(self, rank: int) -> Transport:
         everyone = tuple(range(self._engine.world_size))
+
+        def levels() -> tuple[Transport, Transport]:
+            within, between = self.levels(rank)
+            return self._transport_of(rank, within), self._transport_of(rank, between)
+
+        return self._transport_of(rank, everyone, levels)
+
+    def _transport_of(
+        self,
+        rank: int,
+        group: tuple[int, ...],
+        levels: Callable[[], tuple[Transport, Transport]] | None = None,
+    ) -> Transport:
         engine = self._engine
 
         def gather(tensor: tf.Tensor) -> tf.Tensor:
-            stacked = engine.all_gather(tensor[tf.newaxis], everyone)
-            return tf.ensure_shape(stacked, [len(everyone), *tensor.shape])
+            stacked = engine.all_gather(tensor[tf.newaxis], group)
+            return tf.ensure_shape(stacked, [len(group), *tensor.shape])
+
+        def sum_(tensor: tf.Tensor) -> tf.Tensor:
+            # The topology is that of all ranks.
+            is_all = len(group) == engine.world_size
+            return self._run_schedule(tensor, rank) if is_all else engine.all_reduce(tensor, group)
 
         return Transport(
-            lambda value: self._run_schedule(value, rank),
+            sum_,
             gather,
-            lambda tensor: engine.all_to_all(tensor, everyone),
-            rank,
-            len(everyone),
+            lambda tensor: engine.all_to_all(tensor, group),
+            group.index(rank),
+            len(group),
+            levels,
         )
 
     def _sum_slices(self, value: tf.IndexedSlices, rank: int, merge_rows: bool) -> tf.IndexedSlices:
@@ -181,8 +218,13 @@ class Reducer:
                 total += elements * (value.dtype.size * 2 * (world_size - 1) / world_size)
             else:
                 total += cost(self._schedule(size), self._hosts, size).bytes_sent[rank]
-        total += sum(map(_bytes, transport.gathered)) * (world_size - 1)
-        total += sum(map(_bytes, transport.exchanged)) * (world_size - 1) // world_size
+        for part in (transport, *transport.parts):
+            others = part.world_size - 1
+            total += sum(map(_bytes, part.gathered)) * others
+            total += sum(map(_bytes, part.exchanged)) * others // part.world_size
+        for part in transport.parts:  # by the engine's ring
+            sent = sum(_bytes(value) for value in part.sent)
+            total += 2 * sent * (part.world_size - 1) // part.world_size
         return total
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:

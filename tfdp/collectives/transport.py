@@ -19,6 +19,7 @@ class Transport:
       exchanged: The tensors whose rows were sent to one replica each, in their order.
       rank: The caller's number among the replicas.
       world_size: The number of replicas.
+      parts: The transports that `levels` has returned.
 
     Args:
       sum_: Sums a tensor or IndexedSlices over all replicas, the same bits on each of them.
@@ -27,6 +28,7 @@ class Transport:
         one replica.
       rank: The caller's number among the replicas.
       world_size: The number of replicas.
+      levels_: Makes what `levels` returns; None: all replicas are on one host.
 
     >>> transport = Transport(lambda value: 2 * value)
     >>> float(transport.sum(tf.constant(3.0)))
@@ -42,6 +44,7 @@ class Transport:
         exchange_: Callable[[tf.Tensor], tf.Tensor] | None = None,
         rank: int = 0,
         world_size: int = 1,
+        levels_: Callable[[], tuple[Transport, Transport]] | None = None,
     ) -> None:
         self._sum = sum_
         self._gather = gather_ or (lambda tensor: tensor[tf.newaxis])
@@ -50,6 +53,8 @@ class Transport:
         self.sent: list[slices.Value] = []
         self.gathered: list[tf.Tensor] = []
         self.exchanged: list[tf.Tensor] = []
+        self._levels = levels_
+        self.parts: tuple[Transport, ...] = ()
 
     def sum(self, value: slices.Value) -> slices.Value:
         """Returns the sum of `value` over all replicas.
@@ -88,6 +93,28 @@ class Transport:
         """
         self.exchanged.append(tensor)
         return self._exchange(tensor)
+
+    def levels(self) -> tuple[Transport, Transport]:
+        """Returns what sends within the caller's host, and between hosts.
+
+        The second one's replicas are those that have the caller's place on their hosts.
+
+        Raises:
+          ValueError: The hosts have different numbers of replicas.
+
+        >>> within, between = Transport(tf.identity).levels()
+        >>> within.world_size, between.world_size
+        (1, 1)
+        """
+        if not self.parts:
+            if self._levels is None:
+                whole = Transport(self._sum, self._gather, self._exchange, self.rank)
+                whole.world_size = self.world_size
+                self.parts = (whole, Transport(lambda value: value))
+            else:
+                self.parts = self._levels()
+        within, between = self.parts
+        return within, between
 
 
 # A function that returns the sum of a value, by sums of what it makes of it: see

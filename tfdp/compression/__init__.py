@@ -6,9 +6,11 @@ compressed; everything else that replicas send each other stays whole.
 
 from tfdp.collectives import Transport
 from tfdp.compression.base import Compression
+from tfdp.compression.between_hosts import BetweenHosts
 from tfdp.compression.cast import Cast
-from tfdp.compression.error_feedback import ErrorFeedback
+from tfdp.compression.error_feedback import RESIDUAL, ErrorFeedback
 from tfdp.compression.int8 import Int8
+from tfdp.compression.momentum_correction import MomentumCorrection
 from tfdp.compression.power_sgd import PowerSGD
 from tfdp.compression.random_k import RandomK
 from tfdp.compression.sign import Sign
@@ -22,12 +24,15 @@ from tfdp.compression.update import (
 )
 
 __all__ = [
+    "RESIDUAL",
     "AbstractLossyCompression",
+    "BetweenHosts",
     "Bucket",
     "Cast",
     "Compression",
     "ErrorFeedback",
     "Int8",
+    "MomentumCorrection",
     "PowerSGD",
     "RandomK",
     "Sign",

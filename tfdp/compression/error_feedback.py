@@ -11,7 +11,8 @@ import tensorflow as tf
 from tfdp.collectives import Transport
 from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
 
-_RESIDUAL = "residual"
+#: The name of the slot of `ErrorFeedback` that holds what was lost.
+RESIDUAL = "residual"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,32 +58,57 @@ class ErrorFeedback(UpdateCompression):
         if not isinstance(self.inner, UpdateCompression) or isinstance(self.inner, ErrorFeedback):
             raise TypeError(
                 "`ErrorFeedback` must be given a compression such as `TopK`, `Int8`, `Sign`, "
-                f"`RandomK` or `PowerSGD`, but received {self.inner!r}. Use ErrorFeedback("
-                "TopK(0.01)); `Cast`, whose roundings are small, is used by itself."
+                f"`RandomK`, `PowerSGD` or `BetweenHosts`, but received {self.inner!r}. Use "
+                "ErrorFeedback(TopK(0.01)); `Cast`, whose roundings are small, is used by itself."
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns what the inner compression takes."""
+        """Returns what the inner compression takes.
+
+        >>> from tfdp.compression import TopK
+        >>> ErrorFeedback(TopK(0.5)).takes([])
+        ()
+        """
         return self.inner.takes(variables)
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
-        """Returns the residual, and what the inner compression keeps."""
-        return {_RESIDUAL: Slot(shape, of_replica=True), **self.inner.slots(shape)}
+        """Returns the residual, and what the inner compression keeps.
+
+        >>> from tfdp.compression import PowerSGD
+        >>> slots = ErrorFeedback(PowerSGD(2)).slots((30, 20))
+        >>> slots[RESIDUAL].shape, slots["factor"].shape
+        ((30, 20), (20, 2))
+        """
+        return {RESIDUAL: Slot(shape, of_replica=True), **self.inner.slots(shape)}
 
     def sum(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums with the residuals in them, also on one replica."""
+        """Returns the sums with the residuals in them, also on one replica.
+
+        >>> from tfdp.compression import TopK
+        >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])
+        >>> found = ErrorFeedback(TopK(0.5)).sum(bucket, Transport(tf.identity))
+        >>> found.sums[0].numpy().tolist()
+        [1.5, 2.0]
+        """
         return self.compressed(bucket, transport)
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the inner compression's sums of gradients and residuals."""
-        residuals = [slots[_RESIDUAL] for slots in bucket.slots]
+        """Returns the inner compression's sums of gradients and residuals.
+
+        >>> from tfdp.compression import TopK
+        >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])
+        >>> alone = Transport(tf.identity)
+        >>> ErrorFeedback(TopK(0.5)).compressed(bucket, alone).slots[0]["residual"].shape
+        TensorShape([2])
+        """
+        residuals = [slots[RESIDUAL] for slots in bucket.slots]
         pairs = zip(bucket.gradients, residuals, strict=True)
         corrected = [gradient + residual for gradient, residual in pairs]
         found = self.inner.sum(
             dataclasses.replace(bucket, gradients=corrected, feedback=True), transport
         )
         slots = [
-            {**kept, _RESIDUAL: _kept_if_finite(total, value - own, residual)}
+            {**kept, RESIDUAL: kept_if_finite(total, value - own, residual)}
             for total, value, own, residual, kept in zip(
                 found.sums, corrected, found.own, residuals, found.slots, strict=True
             )
@@ -90,6 +116,6 @@ class ErrorFeedback(UpdateCompression):
         return Sums(found.sums, found.own, slots)
 
 
-def _kept_if_finite(total: tf.Tensor, lost: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
-    """Returns what was lost; the old residual if the sum, alike on all replicas, is not finite."""
-    return tf.where(tf.reduce_all(tf.math.is_finite(total)), lost, residual)
+def kept_if_finite(total: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+    """Returns the new value; the old one if the sum, alike on all replicas, is not finite."""
+    return tf.where(tf.reduce_all(tf.math.is_finite(total)), new, old)

@@ -56,7 +56,13 @@ class Int8(AbstractLossyCompression):
         update.check_integer(self, "seed", 0)
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums of the rounded gradients; see `sum_in_chunks`."""
+        """Returns the sums of the rounded gradients.
+
+        >>> bucket = Bucket.of([127.0, -5.0, 0.0])
+        >>> found = Int8(block=4).compressed(bucket, Transport(tf.identity))
+        >>> found.sums[0].numpy().tolist()
+        [127.0, -5.0, 0.0]
+        """
         return sum_in_chunks(bucket, transport, self.block, self.encode, self.decode, self.seed)
 
     def encode(self, blocks: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -74,6 +74,11 @@ class PowerSGD(AbstractLossyCompression):
         4. Q = M^T P.
         5. Sum Q over replicas: rank * columns numbers of each.
         6. The sum is P Q^T.
+
+        >>> powers = PowerSGD(1)
+        >>> bucket = Bucket.of([[2.0, 4.0], [3.0, 6.0]], slots=[{"factor": tf.ones([2, 1])}])
+        >>> powers.compressed(bucket, Transport(tf.identity)).sums[0].numpy().round(3).tolist()
+        [[2.0, 4.0], [3.0, 6.0]]
         """
         matrices = [tf.reshape(g, _matrix(tuple(g.shape))) for g in bucket.gradients]
         before = [slots[_FACTOR] for slots in bucket.slots]

@@ -64,7 +64,13 @@ class RandomK(AbstractLossyCompression):
         return bounds[:-1] + tf.minimum(steps, lengths - 1), lengths
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums at the drawn places, zeros elsewhere."""
+        """Returns the sums at the drawn places, zeros elsewhere.
+
+        >>> bucket = Bucket.of([5.0, 5.0, 5.0, 5.0])
+        >>> found = RandomK(0.25).compressed(bucket, Transport(tf.identity))
+        >>> sorted(found.sums[0].numpy().tolist())
+        [0.0, 0.0, 0.0, 20.0]
+        """
         flat = [tf.reshape(gradient, [-1]) for gradient in bucket.gradients]
         places, numbers = [], []
         for index, value in enumerate(flat):

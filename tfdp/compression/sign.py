@@ -16,7 +16,7 @@ _WORD = 32
 
 @dataclasses.dataclass(frozen=True)
 class Sign(AbstractLossyCompression):
-    """Sends one bit for each number of a gradient, and the mean of |x| for each block.
+    """Sends one bit for each number of a gradient, and the mean of their magnitudes for each block.
 
     The compressor of EF-SIGNSGD (Karimireddy et al., "Error Feedback Fixes SignSGD and other
     Gradient Compression Schemes", arXiv 1901.09847, section 4), with a scale for each block in
@@ -45,7 +45,13 @@ class Sign(AbstractLossyCompression):
         update.check_integer(self, "block", _WORD, multiple_of=_WORD)
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums of signs and scales; see `sum_in_chunks`."""
+        """Returns the sums of signs and scales.
+
+        >>> bucket = Bucket.of([4.0] * 16 + [-2.0] * 16)
+        >>> found = Sign(block=32).compressed(bucket, Transport(tf.identity))
+        >>> found.sums[0].numpy()[14:18].tolist()
+        [3.0, 3.0, -3.0, -3.0]
+        """
         return sum_in_chunks(bucket, transport, self.block, self.encode, self.decode, 0)
 
     def encode(self, blocks: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:

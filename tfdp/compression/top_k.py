@@ -22,13 +22,13 @@ _MARGIN = 1.4
 class TopK(AbstractLossyCompression):
     """Sends the largest numbers of each gradient, with their places.
 
-    Each replica chooses its own: the ceil(ratio * size) of largest |x|, exactly (Lin et al., "Deep
-    Gradient Compression", arXiv 1712.01887, section 3, where the ratio is 0.001). All receive what
-    all have chosen, and add it up in the order of replicas. It is biased: use it in
+    Each replica chooses its own: the ceil(ratio * size) that are largest in magnitude, exactly (Lin
+    et al., "Deep Gradient Compression", arXiv 1712.01887, section 3, where the ratio is 0.001). All
+    receive what all have chosen, and add it up in the order of replicas. It is biased: use it in
     `ErrorFeedback`.
 
     Cost: each replica sends 2(n-1) ratio S of S bytes of float32, and receives as many: it pays
-    while ratio is well below 1/n. The choice is one pass with a heap.
+    while ratio is well below 1/n. A pass finds what may be among the largest, and a heap chooses.
 
     Args:
       ratio: The share of the numbers that travel, above 0 and at most 1.
@@ -59,9 +59,13 @@ class TopK(AbstractLossyCompression):
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of what the replicas have chosen.
 
-        1. Choose places by |x|, and take the numbers there.
+        1. Choose places by magnitude, and take the numbers there.
         2. Gather places and numbers of all gradients of the bucket: (n-1) * 8 bytes for each.
         3. Add the replicas' numbers to zeros, replica after replica.
+
+        >>> bucket = Bucket.of([1.0, -7.0, 0.0, 3.0])
+        >>> TopK(0.5).compressed(bucket, Transport(tf.identity)).sums[0].numpy().tolist()
+        [0.0, -7.0, 0.0, 3.0]
         """
         sizes = [update.elements(gradient.shape) for gradient in bucket.gradients]
         counts = [self.count(tuple(gradient.shape)) for gradient in bucket.gradients]

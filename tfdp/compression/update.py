@@ -52,6 +52,9 @@ class Bucket:
       numbers: For each of them the number of its variable, the same in all steps.
       step: The number of the update, a scalar int32, the same on all replicas.
       feedback: Whether what is lost comes back in the next update.
+
+    >>> Bucket([tf.ones([2])], [{}], (0,), tf.constant(7)).feedback
+    False
     """
 
     gradients: Sequence[tf.Tensor]
@@ -100,6 +103,9 @@ class Sums:
       sums: For each gradient the sum over replicas as it came through, the same bits on all.
       own: For each gradient this replica's term: the terms of all replicas add up to the sum.
       slots: For each gradient the new values of its slots.
+
+    >>> Sums([tf.ones([2])], own=[tf.ones([2])], slots=[{}]).slots
+    [{}]
     """
 
     sums: Sequence[tf.Tensor]
@@ -124,8 +130,13 @@ class UpdateCompression(abc.ABC):
     ...     def compressed(self, bucket, transport):
     ...         sums = [transport.sum(gradient) for gradient in bucket.gradients]
     ...         return Sums(sums, bucket.gradients, bucket.slots)
-    >>> Whole().sum(Bucket.of([1.0, 2.0]), Transport(tf.identity)).sums[0].numpy().tolist()
+    >>> twice = Transport(lambda value: 2 * value)
+    >>> Whole().sum(Bucket.of([1.0, 2.0]), twice).sums[0].numpy().tolist()
     [1.0, 2.0]
+    >>> Whole().compressed(Bucket.of([1.0, 2.0]), twice).sums[0].numpy().tolist()
+    [2.0, 4.0]
+    >>> Whole().takes(["kernel"]), Whole().slots((2,))
+    ((True,), {})
     """
 
     @abc.abstractmethod
@@ -158,7 +169,19 @@ class AbstractLossyCompression(UpdateCompression):
         of a compression take longer than its bytes.
 
     Raises:
-      ValueError: A pattern is no regular expression, or a number is negative.
+      ValueError: A pattern is no regular expression, or a number is below 1.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Half(AbstractLossyCompression):
+    ...     def compressed(self, bucket, transport):
+    ...         own = [gradient / 2 for gradient in bucket.gradients]
+    ...         return Sums([transport.sum(value) for value in own], own, bucket.slots)
+    >>> half = Half(smallest=100)
+    >>> half.takes_shape((10, 10)), Half().takes_shape((10, 10)), half.slots((10, 10))
+    (True, False, {})
+    >>> import keras
+    >>> half.takes([keras.Variable(tf.zeros([200]), name=name) for name in ("kernel", "bias")])
+    (True, False)
     """
 
     exclude: tuple[str, ...] | None = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfdp.recording.buffers import Buffer
 
-# The sums that a recorder keeps since it was made. Only samples add to the last two.
+# The sums that a recorder keeps since it was made. Only samples add to the last four.
 SUMS = (
     "steps",
     "examples",  # those of all replicas
@@ -26,6 +26,8 @@ SUMS = (
     "first_bucket_wait_seconds",
     "norms",
     "square_norms",
+    "square_errors",  # of what compression has lost of a replica's own gradients
+    "square_gradients",  # of those gradients
 )
 SLOTS = {name: index for index, name in enumerate(SUMS)}
 

@@ -19,6 +19,8 @@ INPUT_SHARE = 0.15
 COMMUNICATION_SHARE = 0.2
 OTHER_SHARE = 0.25
 SKIPPED_SHARE = 0.05
+ERROR_GROWTH = 2.0
+ERROR_SAMPLES = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,7 @@ def findings(run: Run) -> tuple[Finding, ...]:
         straggling(waits(run), splits, headline(run).step_seconds),
         skipped_steps(skipped(steps)),
         not_finite(steps),
+        compression_error(steps),
     ]
     present = [finding for finding in found if finding is not None]
     return tuple(sorted(present, key=lambda finding: not finding.advice))
@@ -291,6 +294,36 @@ def not_finite(steps: Sequence[Step]) -> Finding | None:
             "Find where it begins: `tf.debugging.enable_check_numerics()` on one device.",
         )
         if bad
+        else (),
+    )
+
+
+def compression_error(steps: Sequence[Step]) -> Finding | None:
+    """Looks for a compression that loses more and more of the gradients.
+
+    >>> errors = [1.0, 1.0, 2.0, 2.0, 5.0, 5.0]
+    >>> steps = [Step(0, n, 0, 1, 8, 1.0, compression_error=e) for n, e in enumerate(errors, 1)]
+    >>> compression_error(steps).measured
+    "What compression has lost was 1 of the gradients' norm in the first samples, 5 in the last."
+    """
+    errors = [step.compression_error for step in steps if step.compression_error is not None]
+    if len(errors) < ERROR_SAMPLES:
+        return None
+    third = len(errors) // 3
+    first, last = statistics.median(errors[:third]), statistics.median(errors[-third:])
+    return Finding(
+        "Compression error",
+        f"What compression has lost was {number(first)} of the gradients' norm in the first "
+        f"samples, {number(last)} in the last.",
+        f"{number(ERROR_GROWTH)} times the first third's median in the last third of "
+        f"{ERROR_SAMPLES} samples or more",
+        (
+            "Updates come later and later: send more of each, by a larger ratio or rank, or with "
+            "`ErrorFeedback(Int8())`.",
+            "Where the rate rises or gradients shrink meanwhile, residuals of before weigh more: "
+            "lower the rate, or warm it up (`tfdp.optimizers.Warmup`).",
+        )
+        if last > ERROR_GROWTH * first
         else (),
     )
 

@@ -72,6 +72,7 @@ class Step:
       loss_scale: The loss scale after these steps.
       skipped_steps: The number of these steps that did not change the weights.
       gradient_norm: The norm of the reduced, unscaled gradient before clipping; sampled.
+      compression_error: The norm of what compression has lost over that of the gradients; sampled.
       trust_ratios: `min`, `median` and `max` over the layers; sampled, of LARS and LAMB.
     """
 
@@ -92,6 +93,7 @@ class Step:
     skipped_steps: int | None = None
     gradient_norm: float | None = None
     trust_ratios: Mapping[str, float] | None = None
+    compression_error: float | None = None
 
     @property
     def first(self) -> int:
@@ -204,6 +206,7 @@ def _step(fields: Fields, time: float, where: str) -> Step:
         skipped_steps=fields.whole_or_none("skipped_steps"),
         gradient_norm=fields.number_or_none("gradient_norm"),
         trust_ratios=fields.numbers("trust_ratios") or None,
+        compression_error=fields.number_or_none("compression_error"),
     )
 
 

@@ -164,7 +164,7 @@ def efficiency_bars(points: Sequence[Point]) -> Chart | None:
 
 
 def optimizer(run: Run) -> list[Chart]:
-    """Draws gradient norm, trust ratios, loss scale and skipped steps, if they were logged.
+    """Draws norm, trust ratios, compression error, loss scale and skipped steps, where logged.
 
     >>> from types import SimpleNamespace as Fake
     >>> from tfdp.report.log_lines import Step
@@ -190,6 +190,7 @@ def optimizer(run: Run) -> list[Chart]:
             marks=run.first.restarts,
             note="The band goes from the least to the largest of the layers.",
         ),
+        _by_step(run, "Compression error", "compression_error", "s2", zero=True),
         _by_step(run, "Loss scale", "loss_scale", "s1", may_be_logarithmic=True),
         line_chart(
             "Skipped steps so far",

@@ -305,8 +305,9 @@ class DataParallelStrategy(tf.distribute.Strategy):
         """Ends the round that is open under a `synchronization`: all get one set of weights.
 
         `fit` does so at the end of each epoch. Call it after `train_on_batch`, or in a loop of
-        your own, before weights are used outside of training. All ranks must call it. Where no
-        round is open nothing is sent.
+        your own, before weights are used outside of training, and after
+        `optimizer.finalize_variable_values` there. All ranks must call it. Where no round is open
+        nothing is sent, but for optimizers with `use_ema`.
 
         Args:
           owner: A model, whose optimizers' variables are meant, or an optimizer.
@@ -336,6 +337,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 "the loop that calls the tf.function."
             )
         keras_adapter.end_rounds(self, owner)
+        keras_adapter.end_averages(owner)
 
     def split(self, batch: Any) -> Any:
         """Cuts one global batch into the replicas' shares, in order and as even as can be.

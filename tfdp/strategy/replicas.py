@@ -137,7 +137,21 @@ class StrategyReplicas:
             # The others add zeros to the replica's row.
             return one(tf.scatter_nd([[rank]], tensor[tf.newaxis], [count, *tensor.shape]))
 
-        return Transport(one, gather, lambda tensor: gather(tensor)[:, rank], rank, count)
+        def part(group: tuple[int, ...]) -> Transport:
+            place = group.index(rank)
+            return Transport(
+                lambda value: tf.reduce_sum(tf.gather(gather(value), group), axis=0),
+                lambda tensor: tf.gather(gather(tensor), group),
+                lambda tensor: tf.gather(gather(tensor), group)[:, place],
+                place,
+                len(group),
+            )
+
+        def levels() -> tuple[Transport, Transport]:
+            within, between = self.reducer.levels(rank)
+            return part(within), part(between)
+
+        return Transport(one, gather, lambda tensor: gather(tensor)[:, rank], rank, count, levels)
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
         """Sends the first replica's value, as `Replicas` says."""

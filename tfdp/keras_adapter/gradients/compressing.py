@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.collectives import Transport
-from tfdp.compression import Bucket, Slot, UpdateCompression
+from tfdp.compression import RESIDUAL, Bucket, Slot, UpdateCompression
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
@@ -27,6 +27,7 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import sparse_rows
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
 from tfdp.replicas import Replicas, Value, replicas_of
 
@@ -138,14 +139,22 @@ def summed(
     def compress(members: Sequence[int], transport: Transport) -> Sequence[tf.Tensor]:
         chosen = [compressed[member] for member in members]
         kept = [slots[keys[index]] for index in chosen]
+        own_gradients = [tf.convert_to_tensor(gradients[index]) for index in chosen]
         found = compression.sum(
             Bucket(
-                [tf.convert_to_tensor(gradients[index]) for index in chosen],
+                own_gradients,
                 [{name: held.read_value() for name, held in each.items()} for each in kept],
                 tuple(numbers[keys[index]] for index in chosen),
                 update,
             ),
             transport,
+        )
+        step_recording.compression_error(
+            [
+                after.get(RESIDUAL, given - own)
+                for after, given, own in zip(found.slots, own_gradients, found.own, strict=True)
+            ],
+            own_gradients,
         )
         with step.replicas.identical_writes():
             for each, values in zip(kept, found.slots, strict=True):

@@ -249,6 +249,13 @@ def _wait(
     if len(variables) != len(values) or compressing.compression_of(step.strategy) is None:
         return set()
     compressed = compressing.deferred(step, optimizer, variables)
+    if any(compressed[index] and isinstance(values[index], tf.IndexedSlices) for index in local):
+        step.warn_once(
+            "compressed_rows",
+            "Gradients of embeddings (tf.IndexedSlices) are summed whole, without the strategy's "
+            "`compression`. Name the tables in its `exclude`, such as exclude=['bias$', "
+            "'embeddings$'], to keep no residuals for them.",
+        )
     return {index for index in local if compressed[index] and compressing.can_wait(values[index])}
 
 

@@ -66,21 +66,6 @@ def build(original: Any, self: BaseOptimizer, variables: Any) -> Any:
     return result
 
 
-@hook(BaseOptimizer, "finalize_variable_values")
-def finalize_variable_values(original: Any, self: BaseOptimizer, var_list: Any) -> Any:
-    """Makes the moving averages with which `fit` ends one, where each replica has its own."""
-    result = original(self, var_list)
-    for one in innermost(self):
-        found = vars(one).get(_ROUND)
-        if found is not None and one.use_ema:
-            found["apart"].assign(1)  # so that means are read
-            for variable in variables_of_optimizer(one):
-                held = _tensorflows(variable)
-                held.assign(held.read_value())
-            found["apart"].assign(0)
-    return result
-
-
 def synchronization_of(strategy: Any) -> Synchronization | None:
     """Returns the strategy's synchronization; None if gradients are summed."""
     found: Synchronization | None = getattr(strategy, "synchronization", None)
@@ -152,6 +137,25 @@ def end_rounds(strategy: Any, owner: Any) -> None:
         if _END not in vars(one):
             vars(one)[_END] = _function(strategy, one)
         vars(one)[_END]()
+
+
+def end_averages(owner: Any) -> None:
+    """Makes moving averages that were written into weights one, where each replica has its own.
+
+    All processes must call it.
+
+    Args:
+      owner: A model, or an optimizer.
+    """
+    for one in optimizers_of(owner):
+        found = vars(one).get(_ROUND)
+        if found is None or not one.use_ema:
+            continue
+        found["apart"].assign(1)  # so that means are read
+        for variable in variables_of_optimizer(one):
+            held = _tensorflows(variable)
+            held.assign(held.read_value())
+        found["apart"].assign(0)
 
 
 def optimizers_of(owner: Any) -> list[Any]:

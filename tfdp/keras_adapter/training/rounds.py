@@ -76,6 +76,10 @@ class _Rounds(keras.callbacks.Callback):
                 )
                 return
 
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Makes the moving averages one that Keras has just written into the weights."""
+        synchronizing.end_averages(self.model)
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Ends the rounds that are open."""
         end_epoch(self.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -84,6 +85,25 @@ def gradient_norm(gradients: Sequence[Value | None]) -> None:
         return tf.add_n([_square_norm(gradient) for gradient in given])
 
     tap.add_square_norm(square_norm)
+
+
+def compression_error(lost: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> None:
+    """Records the norms of a replica's own gradients and of what compression has lost of them.
+
+    Args:
+      lost: What will come back in the next update, or never.
+      gradients: The gradients, before what was lost earlier is added.
+    """
+    tap = recording.current()
+    if tap is None:
+        return
+    for name, tensors in (("square_errors", lost), ("square_gradients", gradients)):
+        norms = functools.partial(_sum_of_square_norms, tensors)
+        tap.add(name, tap.if_sampled(norms))
+
+
+def _sum_of_square_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.add_n([_square_norm(tensor) for tensor in tensors])
 
 
 def _square_norm(gradient: Value) -> tf.Tensor:

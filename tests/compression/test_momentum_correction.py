@@ -1,0 +1,70 @@
+"""MomentumCorrection: algorithm 2 of Deep Gradient Compression, in NumPy."""
+
+import numpy as np
+import pytest
+
+from tfdp.collectives import Transport
+from tfdp.compression import Bucket, ErrorFeedback, MomentumCorrection, Sign, TopK
+
+SHAPE, MOMENTUM = (20, 10), 0.9
+
+
+def given(number):
+    rng = np.random.default_rng(number)
+    return [[rng.normal(size=SHAPE).astype("float32")] for _ in range(3)]
+
+
+def test_late_numbers_come_with_their_momentum(sums_on):
+    run = sums_on(MomentumCorrection(TopK(0.1, smallest=1), MOMENTUM), 3, [SHAPE])
+    velocities, residuals = np.zeros([3, *SHAPE]), np.zeros([3, *SHAPE])
+    for number in range(5):
+        gradients = given(number)
+        total = np.zeros(SHAPE)
+        for rank, (own,) in enumerate(gradients):
+            velocities[rank] = MOMENTUM * velocities[rank] + own
+            residuals[rank] += velocities[rank]
+            sent = np.argsort(-np.abs(residuals[rank]).ravel())[:20]
+            total.ravel()[sent] += residuals[rank].ravel()[sent]
+            velocities[rank].ravel()[sent] = 0.0
+            residuals[rank].ravel()[sent] = 0.0
+        outcomes = run(gradients, number)
+        for rank, outcome in enumerate(outcomes):
+            np.testing.assert_allclose(outcome.sums[0], total, rtol=1e-5, atol=1e-5)
+            slots = outcome.slots[0]
+            np.testing.assert_allclose(slots["velocity"], velocities[rank], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(slots["residual"], residuals[rank], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_finite_reaches_all_replicas_and_nothing_that_is_kept(sums_on):
+    run = sums_on(MomentumCorrection(TopK(0.1, smallest=1)), 3, [SHAPE])
+    before = [outcome.slots[0] for outcome in run(given(0))]
+    gradients = given(1)
+    gradients[2][0][3, 3] = np.nan
+    for outcome, kept in zip(run(gradients, 1), before, strict=True):
+        assert not np.isfinite(outcome.sums[0]).all()
+        for name, value in kept.items():
+            np.testing.assert_array_equal(outcome.slots[0][name], value)
+
+
+def test_one_replica_is_sgd_with_momentum():
+    corrected = MomentumCorrection(TopK(0.1), MOMENTUM)
+    slots = [{name: slot.first() for name, slot in corrected.slots(SHAPE).items()}]
+    velocity = np.zeros(SHAPE)
+    for number in range(3):
+        own = given(number)[0][0]
+        velocity = MOMENTUM * velocity + own
+        found = corrected.sum(Bucket.of(own, slots=slots), Transport(lambda value: value))
+        np.testing.assert_allclose(found.sums[0], velocity, rtol=1e-5, atol=1e-6)
+        slots = found.slots
+
+
+@pytest.mark.parametrize("inner", [Sign(), ErrorFeedback(TopK(0.1)), None])
+def test_what_sends_no_single_numbers_is_refused(inner):
+    with pytest.raises(TypeError, match=r"`TopK` or `RandomK`.*Use MomentumCorrection\("):
+        MomentumCorrection(inner)
+
+
+@pytest.mark.parametrize("momentum", [1.0, -0.1, "0.9", float("nan")])
+def test_a_momentum_out_of_range_is_refused(momentum):
+    with pytest.raises(ValueError, match=r"`momentum`.*below 1, but received.*Use momentum=0\.9"):
+        MomentumCorrection(TopK(0.1), momentum)

@@ -1,0 +1,109 @@
+"""Gradients that travel whole within a host, and compressed between hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.collectives import Transport
+from tfdp.compression.error_feedback import ErrorFeedback
+from tfdp.compression.power_sgd import PowerSGD
+from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression, elements
+
+
+@dataclasses.dataclass(frozen=True)
+class BetweenHosts(UpdateCompression):
+    """Sums within each host at full precision, and compresses what hosts send each other.
+
+    The replicas of a host cut their sum among them, so that each sends its part to the replicas of
+    the same place on the other hosts: the links between hosts carry what one replica for each host
+    would send. On one host nothing is compressed; with one replica for each host all is.
+
+    Cost, with m replicas on each of h hosts: each replica sends 2(m-1)/m S within its host, and
+    what `inner` sends of S/m among h.
+
+    Args:
+      inner: The compression between hosts: `Int8`, `Sign`, `TopK` or `RandomK`. Feedback goes
+        around: `ErrorFeedback(BetweenHosts(TopK(0.01)))`.
+
+    Raises:
+      TypeError: `inner` is another: `PowerSGD` needs whole matrices.
+
+    >>> from tfdp.compression import TopK
+    >>> ErrorFeedback(BetweenHosts(TopK(0.01))).inner.inner.ratio
+    0.01
+    """
+
+    inner: UpdateCompression
+
+    def __post_init__(self) -> None:
+        refused = (ErrorFeedback, PowerSGD, BetweenHosts)
+        if not isinstance(self.inner, UpdateCompression) or isinstance(self.inner, refused):
+            raise TypeError(
+                "`BetweenHosts` must be given `Int8`, `Sign`, `TopK` or `RandomK`, but received "
+                f"{self.inner!r}. Use ErrorFeedback(BetweenHosts(TopK(0.01)))."
+            )
+
+    def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
+        """Returns what the inner compression takes.
+
+        >>> from tfdp.compression import Sign
+        >>> BetweenHosts(Sign()).takes([])
+        ()
+        """
+        return self.inner.takes(variables)
+
+    def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
+        """Returns what is kept for a variable: nothing.
+
+        >>> from tfdp.compression import Sign
+        >>> BetweenHosts(Sign()).slots((3, 2))
+        {}
+        """
+        return {}
+
+    def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
+        """Returns the sums of the hosts' sums.
+
+        1. Cut each gradient into a part for each of the host's m replicas; exchange the parts and
+           add them up: (m-1)/m S.
+        2. Sum the own part over hosts, compressed.
+        3. Gather the parts: (m-1)/m S.
+
+        What is lost of a host's part is in the term of the replica that has the part.
+
+        >>> from tfdp.compression import TopK
+        >>> bucket = Bucket.of([1.0, -7.0])
+        >>> found = BetweenHosts(TopK(0.5)).compressed(bucket, Transport(tf.identity))
+        >>> found.sums[0].numpy().tolist()  # there is one host
+        [1.0, -7.0]
+        """
+        within, between = transport.levels()
+        count, shapes = within.world_size, [gradient.shape for gradient in bucket.gradients]
+        sizes = [-(-elements(shape) // count) for shape in shapes]
+        parts = [_cut(gradient, count) for gradient in bucket.gradients]
+        of_host = tf.reduce_sum(within.exchange(tf.concat(parts, axis=1)), axis=0)
+        own_parts = tf.split(of_host, sizes)
+        found = self.inner.sum(dataclasses.replace(bucket, gradients=own_parts), between)
+        sums = tf.split(within.gather(tf.concat(found.sums, axis=0)), sizes, axis=1)
+        own = []
+        for gradient, mine, kept in zip(bucket.gradients, own_parts, found.own, strict=True):
+            lost = tf.scatter_nd([[within.rank]], [mine - kept], [count, *mine.shape])
+            own.append(gradient - _joined(lost, gradient.shape))
+        joined = [_joined(total, shape) for total, shape in zip(sums, shapes, strict=True)]
+        return Sums(joined, own, bucket.slots)
+
+
+def _cut(tensor: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns the elements as [count, part], filled with zeros."""
+    flat = tf.reshape(tensor, [-1])
+    filled = tf.pad(flat, [[0, -elements(tensor.shape) % count]])
+    return tf.reshape(filled, [count, elements(filled.shape) // count])
+
+
+def _joined(parts: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns the tensor whose parts these are."""
+    return tf.reshape(tf.reshape(parts, [-1])[: elements(shape)], shape)
