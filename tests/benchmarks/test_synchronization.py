@@ -16,7 +16,7 @@ def test_each_synchronization_is_trained_for_each_number_and_seed(monkeypatch):
     def train(*arguments):
         asked.append(arguments)
         return types.SimpleNamespace(
-            history={"loss": [1.5]}, test_accuracy=0.5 + 0.25 * arguments[-1]
+            history={"loss": [1.5 - arguments[3]]}, test_accuracy=0.5 + 0.25 * arguments[-1]
         )
 
     monkeypatch.setattr(synchronization, "_trained", train)
@@ -26,11 +26,18 @@ def test_each_synchronization_is_trained_for_each_number_and_seed(monkeypatch):
     console = Console(file=io.StringIO(), width=90)
     assert synchronization.run((2, 4), 3, 2, console) == 0
     names = synchronization.SYNCHRONIZATIONS
-    assert asked == [(n, name, 3, seed) for n in (2, 4) for name in names for seed in (0, 1)]
+    rates = (0.02, 0.005)
+    assert asked == [
+        (n, name, 3, rate, seed)
+        for n in (2, 4)
+        for name in names
+        for rate in rates
+        for seed in (0, 1)
+    ]
     lines = console.file.getvalue().splitlines()
     (line,) = [line for line in lines if "DiLoCo(50)" in line and "4 " in line]
     cells = [cell.strip() for cell in line.strip("│ ").split("│")]
-    assert cells == ["4", "DiLoCo(50)", "3.0", "1.5000", "0.6250", "0.500-0.750"]
+    assert cells == ["4", "DiLoCo(50)", "3.0", "0.02", "1.4800", "0.6250", "0.500-0.750"]
     assert max(map(len, lines)) <= 90
 
 
@@ -38,7 +45,9 @@ def test_each_synchronization_is_trained_for_each_number_and_seed(monkeypatch):
 @pytest.mark.exhaustive("test_each_synchronization_is_trained_for_each_number_and_seed")
 def test_trainings_differ_in_the_synchronization():
     synchronization.split_cpu(2)
-    whole, local = (synchronization._trained(2, name, 1, 0) for name in ("None", "LocalSGD(50)"))
+    whole, local = (
+        synchronization._trained(2, name, 1, 0.02, 0) for name in ("None", "LocalSGD(50)")
+    )
     assert whole.history["loss"] != local.history["loss"]
     assert whole.history["loss"] == pytest.approx(local.history["loss"], rel=0.2)
 

@@ -19,9 +19,10 @@ class Synchronization(abc.ABC):
       every: The number of updates in a round.
       warmup_steps: The number of first updates after each of which the replicas synchronize.
 
-    >>> from tfdp.synchronization import LocalSGD
-    >>> LocalSGD(every=4).make_outer_optimizer() is None
-    True
+    >>> from tfdp.synchronization import LocalSGD, Synchronization
+    >>> local = LocalSGD(every=4)
+    >>> isinstance(local, Synchronization), local.every, local.warmup_steps
+    (True, 4, 0)
     """
 
     every: int
