@@ -12,6 +12,7 @@ from keras import optimizers
 from local_workers import Nesterov, OuterOptimizer, Workers
 
 import tfdp
+from tfdp import recording
 from tfdp.synchronization import DiLoCo, LocalSGD
 
 EXAMPLES, BATCH = 35, 8  # the last batch has 3 examples, and so leaves a replica of four without
@@ -437,3 +438,58 @@ def test_other_ways_to_train_agree(how):
     workers.fit(x, y, BATCH, epochs=2)
     assert set(bits(model)) == {1}
     assert_weights(model, workers)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_loop_of_ones_own_trains_as_workers_do")
+@harness.in_one_process
+def test_two_optimizers_have_rounds_of_their_own_for_the_same_weights():
+    model = made(2, LocalSGD(3), model_with(sgd))
+    strategy = model.distribute_strategy
+    with strategy.scope():
+        other = optimizers.SGD(0.1)
+        other.build(model.trainable_variables)
+
+    @tf.function
+    def step(optimizer):
+        def of_replica():
+            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+            grads = [tf.fill(v.shape, tf.cast(rank, tf.float32)) for v in model.trainable_variables]
+            optimizer.apply(grads, model.trainable_variables)
+
+        strategy.run(of_replica)
+
+    step(model.optimizer)
+    for _ in range(3):  # the last of which ends the other's round, and so makes the weights one
+        step(other)
+    assert set(bits(model)) == {1}
+    with strategy.scope(), pytest.raises(RuntimeError, match="to build an optimizer"):
+        optimizers.SGD(0.1).build(model.trainable_variables)
+    strategy.synchronize(model)
+    with strategy.scope():
+        optimizers.SGD(0.1).build(model.trainable_variables)
+
+
+class Attaching(keras.callbacks.Callback):
+    def __init__(self, recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.recorder.attach(model)
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_the_bytes_of_synchronizations_within_an_epoch_are_counted():
+    x, y = harness.regression_data(28)
+    model = made(2, DiLoCo(2), model_with(sgd))
+    recorder = recording.Recorder(model.distribute_strategy.extended.worker_devices)
+    options = {"batch_size": 4, "epochs": 1, "verbose": 0}  # seven steps
+    model.fit(x, y, callbacks=[Attaching(recorder)], **options)
+    reading = recorder.read()
+    weights = sum(4 * w.size for w in model.get_weights())
+    assert list(reading.of("steps")) == [7, 7]
+    assert list(reading.of("updates")) == [3, 3]  # those that replicas make together
+    assert list(reading.of("bytes_sent")) == [3 * weights] * 2

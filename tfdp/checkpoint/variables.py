@@ -192,7 +192,7 @@ def _differs(value: Any) -> bool:
 
 def _is_apart(value: Any) -> bool:
     """Returns whether replicas update a weight each by itself, and so may have other values."""
-    return getattr(value, "apart", None) is not None
+    return bool(getattr(value, "apart", ()))
 
 
 def _read(value: tf.Variable, rows: np.ndarray) -> np.ndarray:

@@ -104,11 +104,11 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     functions their mean is read then.
 
     Attributes:
-      apart: The number of updates since all replicas had one value, a variable; None: they always
-        have.
+      apart: For each optimizer that updates it the number of updates in the open round, a variable;
+        none where replicas always have one value.
     """
 
-    apart: tf.Variable | None = None
+    apart: tuple[tf.Variable, ...] = ()
 
     def value(self) -> tf.Tensor:
         """The calling replica's value; outside of replicas the value of all, or their mean."""
@@ -117,24 +117,24 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     def _is_read_as_any(self) -> bool:
         """Returns whether the calling replica's copy is meant, or all copies are the same."""
         in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-        return self.apart is None or in_replica or getattr(_thread, "ended", False)
+        return not self.apart or in_replica or getattr(_thread, "ended", False)
 
     def _get(self) -> Any:
         # Outside of the scope TensorFlow would return the first copy.
         return super()._get() if self._is_read_as_any() else self._get_cross_replica()
 
     def _get_cross_replica(self) -> tf.Tensor:
-        if self.apart is None or getattr(_thread, "ended", False):
+        if not self.apart or getattr(_thread, "ended", False):
             return super()._get_cross_replica()
         known = (getattr(_thread, "read", None) or {}).get(id(self))
         if known is not None:
             return known
         if tf.executing_eagerly():
-            if int(self.apart) == 0:
-                return super()._get_cross_replica()
-            return self.distribute_strategy.extended.mean_of(self)
+            if any(int(count.numpy()) for count in self.apart):
+                return self.distribute_strategy.extended.mean_of(self)
+            return super()._get_cross_replica()
         ended = tf.debugging.Assert(
-            tf.equal(self.apart.read_value(), 0),
+            tf.reduce_all([tf.equal(count.read_value(), 0) for count in self.apart]),
             [
                 "Within a round of the strategy's `synchronization` weights must be read inside of "
                 "replica functions, or outside of graphs, where their mean is read, but a "

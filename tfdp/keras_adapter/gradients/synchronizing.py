@@ -29,6 +29,7 @@ from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing.origins import handles
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.training import step_recording
+from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
 from tfdp.replicas import Value
 from tfdp.synchronization import Synchronization
 
@@ -50,6 +51,7 @@ def build(original: Any, self: BaseOptimizer, variables: Any) -> Any:
         return result
     known = list(variables_of_optimizer(self))
     with tf.init_scope():
+        check_round_ended(known, "build an optimizer")
         apart = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_in_round")
         began: list[keras.Variable] = []
         outer = synchronization.make_outer_optimizer()
@@ -60,7 +62,7 @@ def build(original: Any, self: BaseOptimizer, variables: Any) -> Any:
     # Keras would track an attribute that is set.
     vars(self)[_ROUND] = {"apart": apart, "began": began, "outer": outer}
     for variable in known:
-        _tensorflows(variable).apart = apart
+        _tensorflows(variable).apart = (*apart_of(variable), apart)
         for handle in handles(variable):
             mark(handle, Mark.APART)
     return result

@@ -9,10 +9,10 @@ import keras
 import tensorflow as tf
 
 
-def apart_of(variable: Any) -> tf.Variable | None:
-    """Returns the count of updates since a variable was the same on all replicas; None: always."""
+def apart_of(variable: Any) -> tuple[tf.Variable, ...]:
+    """Returns the counts of updates in open rounds of a variable; none: replicas have one value."""
     held = variable.value if isinstance(variable, keras.Variable) else variable
-    found: tf.Variable | None = getattr(held, "apart", None)
+    found: tuple[tf.Variable, ...] = getattr(held, "apart", ())
     return found
 
 
@@ -22,7 +22,7 @@ def check_round_ended(variables: Iterable[Any], activity: str) -> None:
     Raises:
       RuntimeError: One is.
     """
-    counts = {id(a): a for a in map(apart_of, variables) if a is not None}
+    counts = {id(count): count for variable in variables for count in apart_of(variable)}
     if any(int(count.numpy()) for count in counts.values()):
         raise RuntimeError(
             f"Replicas must have one set of weights to {activity}, but they are within a round of "

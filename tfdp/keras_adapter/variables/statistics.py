@@ -61,7 +61,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         # The replicas stay alike, as where a step moves weights along a summed gradient and back.
         with step.replicas.identical_writes():
             return original(self, value)
-    if apart_of(self) is not None and _is_alike([value], step.written, own_gradients=True):
+    if apart_of(self) and _is_alike([value], step.written, own_gradients=True):
         # Each replica moves its own weights by its own gradient.
         with step.replicas.identical_writes():
             return original(self, value)
