@@ -56,6 +56,7 @@ CASES = {
     "SGD with momentum": (LocalSGD(2), sgd, None),
     "each update": (LocalSGD(1), sgd, None),
     "Adam, a round that the epoch ends": (LocalSGD(3), adamw, None),
+    "a round as long as an epoch": (LocalSGD(5), lambda: optimizers.Nadam(0.01), None),
     "a warm-up": (LocalSGD(4, warmup_steps=3), sgd, None),
     "clipping, of each replica's own": (LocalSGD(2), lambda: sgd(global_clipnorm=0.1), None),
     "windows": (LocalSGD(2), lambda: sgd(gradient_accumulation_steps=2), None),
@@ -261,6 +262,17 @@ def test_averages_are_not_swapped_in_by_a_callback():
         model.fit(x, y, verbose=0, callbacks=keras.callbacks.SwapEMAWeights())
 
 
+class Begins(keras.callbacks.Callback):
+    """Keeps what a training begins with."""
+
+    weights = bits = None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.weights is None:
+            self.weights = self.model.get_weights()
+            self.bits = sorted(set(bits(self.model)))
+
+
 class Stops(keras.callbacks.Callback):
     def __init__(self, step):
         super().__init__()
@@ -268,6 +280,9 @@ class Stops(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.left -= 1
+        if self.left == 1:
+            assert set(bits(self.model)) == {2}
+            self.weights = self.model.get_weights()
         if not self.left:
             raise KeyboardInterrupt
 
@@ -277,9 +292,9 @@ class Stops(keras.callbacks.Callback):
     ("synchronization", "make_optimizer"),
     tiers.first_of(
         (DiLoCo(3), lambda: adamw(gradient_accumulation_steps=2)),
-        (LocalSGD(4), sgd),
+        (LocalSGD(4), lambda: optimizers.Adafactor(0.05)),
     ),
-    ids=["DiLoCo with windows", "LocalSGD"],
+    ids=["DiLoCo with windows", "slots of other shapes"],
 )
 @harness.in_one_process
 def test_a_checkpoint_within_a_round_goes_on_with_the_same_bits(
@@ -303,11 +318,17 @@ def test_a_checkpoint_within_a_round_goes_on_with_the_same_bits(
     for one, other in found:
         for a, b in zip(harness.components(one), harness.components(other), strict=True):
             assert a.tobytes() == b.tobytes(), one.path
+    stopped, begun = Stops(14), Begins()
     with pytest.raises(KeyboardInterrupt):
-        train(2, "other", Stops(14))
-    other = train(3, "other")  # each of which begins with the mean
+        train(2, "other", stopped)
+    other = train(3, "other", begun)
+    assert begun.bits == [1]  # of 2 within a round, of which the 3 have the mean
+    harness.assert_close_arrays(begun.weights, stopped.weights, 1e-6, "weights")
     assert set(bits(other)) == {1}
-    assert np.isfinite(np.concatenate([w.ravel() for w in other.get_weights()])).all()
+    plain = made(2, None, model_with(make_optimizer))
+    checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "other", every_steps=13)
+    with pytest.raises(ValueError, match="kept for each replica, as under a `sync"):
+        plain.fit(x, y, callbacks=[checkpoint], **options)
 
 
 @pytest.mark.slow

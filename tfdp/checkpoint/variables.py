@@ -139,6 +139,14 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
       The first difference in words; None if the saved ones fit.
     """
     own = named(model)
+    for name, variable in own.items():
+        value = _value(variable)
+        if not name.startswith("weight") or name not in saved:
+            continue
+        here, there = _is_apart(value), saved[name].ndim > len(value.shape)
+        if here != there:
+            how = ("once", "for each replica, as under a `synchronization`")
+            return f"{variable.path!r} is kept {how[there]} there, and {how[here]} here"
     for kind in _KINDS:
         number, kept = (sum(name.startswith(kind) for name in names) for names in (own, saved))
         if number != kept:

@@ -30,7 +30,6 @@ __all__ = [
 _MODULES = (
     "gradients.compressing",
     "gradients.optimizers",
-    "gradients.synchronizing",
     "gradients.tape",
     "layers.batch_normalization",
     "layers.images",

@@ -9,7 +9,6 @@ unscaling and accumulating are linear and may come before the sum, clipping is n
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -153,17 +152,14 @@ def add_variable_from_reference(
 ) -> Any:
     """Gives accumulators one share per replica; what is read and saved is their sum.
 
-    Under a `synchronization` each replica has all slots by itself, of which the mean is read.
+    Under a `synchronization` it is as any slot: see `synchronizing.building`.
     """
     strategy = strategy_of_optimizer(self)
     replicas = replicas_of(strategy)
-    alone = replicas is not None and synchronizing.synchronization_of(strategy) is not None
-    placed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if replicas is not None and alone and not synchronizing.is_outer(self):
-        placed = replicas.averaged_on_read()
-    elif replicas is not None and name == "gradient_accumulator" and not alone:
-        placed = replicas.summed_on_read()
-    with placed:
+    alone = synchronizing.synchronization_of(strategy) is not None
+    if name != "gradient_accumulator" or replicas is None or alone:
+        return original(self, reference_variable, name=name, initializer=initializer)
+    with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
 
 

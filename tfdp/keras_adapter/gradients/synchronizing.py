@@ -11,14 +11,14 @@ on all replicas, and for an outer optimizer the values at which the round began.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.collectives import map_values
-from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     strategy_of_optimizer,
@@ -30,42 +30,63 @@ from tfdp.keras_adapter.tracing.origins import handles
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.training import step_recording
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
-from tfdp.replicas import Value
+from tfdp.replicas import Value, replicas_of
 from tfdp.synchronization import Synchronization
 
 # The attributes of an optimizer: what a round needs, where `tfdp.checkpoint` finds it; the function
-# that ends a round; and the note that it is an outer optimizer.
+# that ends a round; and the note that it is an outer optimizer. Keras would track those that are
+# set in the usual way.
 _ROUND = "tfdp_round"
 _END = "tfdp_end_of_round"
 _IS_OUTER = "tfdp_is_outer"
 
 
-@hook(BaseOptimizer, "build")
-def build(original: Any, self: BaseOptimizer, variables: Any) -> Any:
-    """Makes what the rounds of the strategy's synchronization need."""
-    result = original(self, variables)
-    strategy = strategy_of_optimizer(self)
-    synchronization = synchronization_of(strategy)
-    is_wrapper = innermost(self) != [self]
-    if synchronization is None or is_wrapper or _ROUND in vars(self) or is_outer(self):
-        return result
-    known = list(variables_of_optimizer(self))
+@contextlib.contextmanager
+def building(optimizer: BaseOptimizer) -> Iterator[None]:
+    """Gives each replica slots of its own while `optimizer` is built, and then makes its round.
+
+    Outside of replica functions a slot reads as the mean of the replicas'. It may be built by
+    several methods, which call each other.
+    """
+    strategy = strategy_of_optimizer(optimizer)
+    replicas = replicas_of(strategy)
+    is_wrapper = innermost(optimizer) != [optimizer]
+    known = vars(optimizer)
+    if (
+        replicas is None
+        or synchronization_of(strategy) is None
+        or is_wrapper
+        or is_outer(optimizer)
+        or _ROUND in known
+    ):
+        yield
+        return
+    known[_ROUND] = {}
+    try:
+        with replicas.averaged_on_read():
+            yield
+    except BaseException:
+        del known[_ROUND]
+        raise
+    known[_ROUND] = _made(optimizer, synchronization_of(strategy))
+
+
+def _made(optimizer: BaseOptimizer, synchronization: Any) -> dict[str, Any]:
+    variables = list(variables_of_optimizer(optimizer))
     with tf.init_scope():
-        check_round_ended(known, "build an optimizer")
+        check_round_ended(variables, "build an optimizer")
         apart = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_in_round")
         began: list[keras.Variable] = []
         outer = synchronization.make_outer_optimizer()
         if outer is not None:
             vars(outer)[_IS_OUTER] = True
-            began = [_copy(variable) for variable in known]
+            began = [_copy(variable) for variable in variables]
             outer.build(began)
-    # Keras would track an attribute that is set.
-    vars(self)[_ROUND] = {"apart": apart, "began": began, "outer": outer}
-    for variable in known:
+    for variable in variables:
         _tensorflows(variable).apart = (*apart_of(variable), apart)
         for handle in handles(variable):
             mark(handle, Mark.APART)
-    return result
+    return {"apart": apart, "began": began, "outer": outer}
 
 
 def synchronization_of(strategy: Any) -> Synchronization | None:
