@@ -4,7 +4,8 @@ The order of an update: sum over replicas, decide whether all is finite, unscale
 update, average. In a step of Keras' trainer the tape has summed gradients already; in a custom loop
 they are summed on entry. An optimizer that accumulates lets replicas vote whether all is finite,
 unscales and accumulates each replica's own, and sums when its window closes, before it clips:
-unscaling and accumulating are linear and may come before the sum, clipping is not.
+unscaling and accumulating are linear and may come before the sum, clipping is not. Gradients that a
+compression of updates sums go the same way, with a window of one step: see `compressing`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def building(optimizer: BaseOptimizer) -> Iterator[None]:
     """
     strategy = strategy_of_optimizer(optimizer)
     replicas = replicas_of(strategy)
-    is_wrapper = innermost(optimizer) != [optimizer]
+    # One that chooses its optimizers by the variables has none before it is built.
+    is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
     known = vars(optimizer)
     if (
         replicas is None
@@ -65,10 +66,10 @@ def building(optimizer: BaseOptimizer) -> Iterator[None]:
     try:
         with replicas.averaged_on_read():
             yield
+        known[_ROUND] = _made(optimizer, synchronization_of(strategy))
     except BaseException:
         del known[_ROUND]
         raise
-    known[_ROUND] = _made(optimizer, synchronization_of(strategy))
 
 
 def _made(optimizer: BaseOptimizer, synchronization: Any) -> dict[str, Any]:

@@ -7,7 +7,8 @@ before the step sees it, g means what it means on one device.
 
 - A gradient with respect to the batch is not summed: each replica has the rows of its examples.
 - Gradients that an optimizer accumulates wait for the sum until its window closes, which takes one
-  sum a window. Accumulating is linear; until then they must be used for nothing else.
+  sum a window. Accumulating is linear; until then they must be used for nothing else. So do those
+  that a compression of updates sums, until the optimizer updates: see `compressing`.
 - Under a strategy with a `synchronization` nothing is summed: each replica gets n times its own
   term of the gradient, and clips, scales and uses that. See `synchronizing`.
 - Gradients for each example (jacobians, `vectorized_map`) are the replica's rows. They are summed
