@@ -143,12 +143,12 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
         value = _value(variable)
         if not name.startswith("weight") or name not in saved:
             continue
-        kept = [
+        how = [
             "for each replica, as under a `synchronization`" if by_each else "once"
             for by_each in (saved[name].ndim > len(value.shape), _is_apart(value))
         ]
-        if kept[0] != kept[1]:
-            return f"{variable.path!r} is kept {kept[0]} there, and {kept[1]} here"
+        if how[0] != how[1]:
+            return f"{variable.path!r} is kept {how[0]} there, and {how[1]} here"
     for kind in _KINDS:
         number, kept = (sum(name.startswith(kind) for name in names) for names in (own, saved))
         if number != kept:

@@ -73,8 +73,10 @@ def is_made_alone() -> bool:
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do."""
     summed, averaged = (getattr(_thread, name, False) for name in ("summed", "averaged"))
-    if not (summed or averaged):
-        return kwargs
+    dtype = kwargs.get("dtype")
+    counts = dtype is not None and not tf.as_dtype(dtype).is_floating
+    if not (summed or averaged) or (averaged and counts):
+        return kwargs  # a whole number, of which there is no mean, is a count that all have alike
     how = tf.VariableAggregation
     return kwargs | {
         "synchronization": tf.VariableSynchronization.ON_READ,
