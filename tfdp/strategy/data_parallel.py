@@ -319,15 +319,15 @@ class DataParallelStrategy(tf.distribute.Strategy):
         >>> from tfdp.synchronization import LocalSGD
         >>> strategy = DataParallelStrategy(["CPU:0", "CPU:1"], synchronization=LocalSGD(every=9))
         >>> with strategy.scope():
-        ...     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+        ...     dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        ...     model = keras.Sequential([keras.Input([1]), dense])
         ...     model.compile("sgd", "mse")
-        >>> model.set_weights([[[0.0]]])
         >>> _ = model.train_on_batch(tf.constant([[1.0], [3.0]]), tf.constant([[1.0], [1.0]]))
-        >>> [copy.numpy().item() for copy in model.weights[0].value.values]
-        [0.019999999552965164, 0.05999999865889549]
+        >>> [round(copy.numpy().item(), 6) for copy in dense.kernel.value.values]
+        [0.02, 0.06]
         >>> strategy.synchronize(model)
-        >>> [copy.numpy().item() for copy in model.weights[0].value.values]
-        [0.03999999910593033, 0.03999999910593033]
+        >>> [round(copy.numpy().item(), 6) for copy in dense.kernel.value.values]
+        [0.04, 0.04]
         """
         replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
         if replica or tf.inside_function():

@@ -26,7 +26,7 @@ class Synchronization(abc.ABC):
     """
 
     every: int
-    warmup_steps: int
+    warmup_steps: int = 0
 
     @abc.abstractmethod
     def make_outer_optimizer(self) -> Any:

@@ -55,11 +55,6 @@ class DiLoCo(Synchronization):
                 "outer_optimizer=lambda: keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)."
             )
 
-    @property
-    def warmup_steps(self) -> int:  # type: ignore[override]
-        """0, for the paper has no warm-up."""
-        return 0
-
     def make_outer_optimizer(self) -> Any:
         """Returns a new outer optimizer; see `Synchronization.make_outer_optimizer`.
 
