@@ -128,8 +128,8 @@ def bytes_per_step(synchronization: Any, steps: int, weights: int, replicas: int
       replicas: The number of replicas.
 
     >>> from tfdp.synchronization import LocalSGD
-    >>> [bytes_per_step(each, 90, 1000, 2) for each in (None, LocalSGD(9), LocalSGD(50))]
-    [1000.0, 111.11111111111111, 22.22222222222222]
+    >>> [round(bytes_per_step(each, 90, 1000, 2), 2) for each in (None, LocalSGD(9), LocalSGD(50))]
+    [1000.0, 111.11, 22.22]
     """
     rounds = steps if synchronization is None else -(-steps // synchronization.every)
     return rounds / steps * weights * 2 * (replicas - 1) / replicas
