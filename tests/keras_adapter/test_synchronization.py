@@ -154,6 +154,7 @@ def test_within_a_round_replicas_differ_and_outside_their_mean_is_read():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_training_is_that_of_workers_that_agree")
 @harness.in_one_process
 def test_synchronizing_each_update_without_momentum_is_the_plain_strategy():
     """Also with masks, weights of examples, uneven shares, and what a penalty adds."""
@@ -502,6 +503,7 @@ class Attaching(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive("test_training_is_that_of_workers_that_agree")
 @harness.in_one_process
 def test_the_bytes_of_synchronizations_within_an_epoch_are_counted():
     x, y = harness.regression_data(28)
