@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "equivalence": "python -m benchmarks equivalence",
     "compression": "python -m benchmarks compression",
     "compression-cost": "python -m benchmarks compression-cost",
+    "synchronization": "python -m benchmarks synchronization",
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",

@@ -30,6 +30,7 @@ LAYERS = {
     "optimizers": 5,
     "collectives": 6,  # made of an engine's primitives
     "compression": 7,  # what gradients become on their way; `strategy` gives it to `collectives`
+    "synchronization": 7,  # when replicas that train by themselves agree
     "replicas": 7,  # what replicas do together: asked by what is above, answered by `strategy`
     "checkpoint": 8,  # what a checkpoint is; the callback keeps it
     "callbacks": 9,

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tfdp import callbacks, compression, data, errors, optimizers, topology, verification
+    from tfdp import (
+        callbacks,
+        compression,
+        data,
+        errors,
+        optimizers,
+        synchronization,
+        topology,
+        verification,
+    )
     from tfdp.determinism.enable import enable_determinism
     from tfdp.keras_adapter.whole_batch import whole_batch
     from tfdp.manifest.write import write_manifest
@@ -35,6 +44,7 @@ __all__ = [
     "enable_determinism",
     "errors",
     "optimizers",
+    "synchronization",
     "topology",
     "verification",
     "verify",
@@ -50,6 +60,7 @@ _LAZY = {
     "enable_determinism": ("tfdp.determinism.enable", "enable_determinism"),
     "errors": ("tfdp.errors", None),
     "optimizers": ("tfdp.optimizers", None),
+    "synchronization": ("tfdp.synchronization", None),
     "topology": ("tfdp.topology", None),
     "verification": ("tfdp.verification", None),
     "verify": ("tfdp.verification.verify", "verify"),

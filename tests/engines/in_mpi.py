@@ -8,6 +8,7 @@ import threading
 
 import harness
 import keras
+import local_workers
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -156,6 +157,21 @@ def test_chunks_of_8_bits_are_exchanged_and_gathered():
         harness.assert_replicas_identical(model)
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_rounds_of_replicas_that_train_by_themselves_end_in_their_mean():
+    def make():
+        return harness.dense_model(keras.optimizers.Adam(0.01), metrics=())
+
+    harness.start_over()
+    strategy = harness.strategy(None, synchronization=tfdp.synchronization.LocalSGD(3))
+    with strategy.scope():
+        model = make()
+    workers = local_workers.Workers(make, strategy.num_replicas_in_sync, 3)
+    x, y = harness.regression_data(28)
+    model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)
+    expected = [mean.astype("float32") for mean in workers.fit(x, y, 7, epochs=2).mean()]
+    harness.assert_close_arrays(model.get_weights(), expected, 1e-5, "weights")
 
 
 def test_workers_that_are_forked_load_batches(strategy):

@@ -13,6 +13,7 @@ import zlib
 
 import harness
 import keras
+import local_workers
 import malformed
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import tiers
 
 import tfdp
 from tfdp import machine
+from tfdp.checkpoint import variables
 from tfdp.cluster import port_of
 from tfdp.collectives._tensorflow import context
 
@@ -231,6 +233,59 @@ def test_ranks_that_disagree_on_the_compression_are_told_both(strategy):
         tfdp.errors.RankMismatchError, match=r"compression.*(float16.*None|None.*float16)"
     ):
         harness.strategy(None, compression=mine)
+
+
+def test_ranks_that_disagree_on_the_synchronization_are_told_both(strategy):
+    mine = None if strategy.rank == 0 else tfdp.synchronization.LocalSGD(3)
+    with pytest.raises(
+        tfdp.errors.RankMismatchError, match=r"synchronization.*(LocalSGD.*None|None.*LocalSGD)"
+    ):
+        harness.strategy(None, synchronization=mine)
+
+
+def test_replicas_that_train_by_themselves_agree_and_save_their_mean(board, tmp_path):
+    def make():
+        return harness.dense_model(keras.optimizers.AdamW(0.01), metrics=())
+
+    harness.start_over()
+    strategy = harness.strategy(None, synchronization=tfdp.synchronization.DiLoCo(3))
+    with strategy.scope():
+        model = make()
+    count = strategy.num_replicas_in_sync
+    workers = local_workers.Workers(make, count, 3, outer=local_workers.Nesterov())
+    x, y = harness.regression_data(28)
+    model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)
+    workers.fit(x, y, 7, epochs=2)
+
+    def assert_weights(found):
+        expected = [mean.astype("float32") for mean in workers.mean()]
+        harness.assert_close_arrays(found, expected, 1e-5, "weights")
+
+    def bits():
+        return [harness.components(v)[0].tobytes().hex() for v in model.trainable_variables]
+
+    assert_weights(model.get_weights())
+    alike(board, bits())
+    model.train_on_batch(x[:7], y[:7])
+    workers.step(x[:7], y[:7])
+    firsts = [post.value for post in board.all_gather("weights within a round", bits()[0])]
+    assert len(set(firsts)) == strategy.world_size
+    assert_weights(model.get_weights())
+    with pytest.raises(RuntimeError, match="one set of weights"):
+        model.evaluate(x, y, verbose=0)
+    rows = variables.gathered(strategy.extended.processes, model, variables.arrays(model))
+    owned = rows["weight-0"], [each.get_weights()[0] for each in workers.models]
+    harness.assert_close_arrays(list(owned[0]), owned[1], 1e-5, "the replicas' weights")
+    path = board.from_first("a path", str(tmp_path / "within.keras")).value
+    model.save(path)
+    kept = keras.models.load_model(path)
+    assert_weights(kept.get_weights())
+    moments = [np.mean([w.optimizer.variables[2].numpy() for w in workers.models], 0)]
+    harness.assert_close_arrays([kept.optimizer.variables[2].numpy()], moments, 1e-5, "momentum")
+    strategy.synchronize(model)
+    workers.synchronize()
+    assert_weights(model.get_weights())
+    alike(board, bits())
 
 
 def test_ranks_whose_optimizers_or_weights_differ_are_told_both(strategy, board):

@@ -88,7 +88,8 @@ def _value(variable: Any) -> Any:
 def of_replicas(model: Any) -> list[str]:
     """Returns the names of the variables of which each replica has a value of its own.
 
-    Such are metrics and accumulated gradients, of which each replica has its share.
+    Such are metrics and accumulated gradients, of which each replica has its share, and under a
+    `synchronization` weights and slots.
     """
     return [name for name, variable in named(model).items() if _differs(_value(variable))]
 
@@ -138,6 +139,16 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
       The first difference in words; None if the saved ones fit.
     """
     own = named(model)
+    for name, variable in own.items():
+        value = _value(variable)
+        if not name.startswith("weight") or name not in saved:
+            continue
+        how = [
+            "for each replica, as under a `synchronization`" if by_each else "once"
+            for by_each in (saved[name].ndim > len(value.shape), _is_apart(value))
+        ]
+        if how[0] != how[1]:
+            return f"{variable.path!r} is kept {how[0]} there, and {how[1]} here"
     for kind in _KINDS:
         number, kept = (sum(name.startswith(kind) for name in names) for names in (own, saved))
         if number != kept:
@@ -184,14 +195,20 @@ def _copy(value: tf.Variable) -> np.ndarray:
 
 
 def _differs(value: Any) -> bool:
-    distributed = isinstance(value, tf.distribute.DistributedValues)
-    return distributed and value.synchronization == tf.VariableSynchronization.ON_READ
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return False
+    return value.synchronization == tf.VariableSynchronization.ON_READ or _is_apart(value)
+
+
+def _is_apart(value: Any) -> bool:
+    """Returns whether replicas update a weight each by itself, and so may have other values."""
+    return bool(getattr(value, "apart", ()))
 
 
 def _read(value: tf.Variable, rows: np.ndarray) -> np.ndarray:
     """Returns what a variable reads as whose replicas hold `rows`."""
     if value.aggregation == tf.VariableAggregation.SUM:
         return rows.sum(0, rows.dtype)
-    if value.aggregation == tf.VariableAggregation.MEAN:
+    if value.aggregation == tf.VariableAggregation.MEAN or _is_apart(value):
         return rows.mean(0, dtype=rows.dtype)
     return rows[0]

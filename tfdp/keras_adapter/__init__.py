@@ -2,14 +2,15 @@
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
-`install`, `around_replicas`, `replica_count_was_read` and `cut`. A program that gives a pipeline to
-`fit` without any strategy calls `install` itself.
+`install`, `around_replicas`, `end_rounds`, `end_averages`, `replica_count_was_read` and `cut`. A
+program that gives a pipeline to `fit` without any strategy calls `install` itself.
 """
 
 import importlib
 from typing import Any
 
 from tfdp import hooks
+from tfdp.keras_adapter.gradients.synchronizing import end_averages, end_rounds
 from tfdp.keras_adapter.replicas import around_replicas
 from tfdp.keras_adapter.step import StrategyState, replica_count_was_read
 from tfdp.keras_adapter.training import cut
@@ -18,6 +19,8 @@ __all__ = [
     "StrategyState",
     "around_replicas",
     "cut",
+    "end_averages",
+    "end_rounds",
     "install",
     "register",
     "replica_count_was_read",

@@ -146,6 +146,11 @@ class Step:
         return self.replicas.num_replicas
 
     @property
+    def is_alone(self) -> bool:
+        """Whether each replica updates by itself: see `gradients.synchronizing`."""
+        return getattr(self.strategy, "synchronization", None) is not None
+
+    @property
     def replica_id(self) -> tf.Tensor:
         """The replica's number among all replicas, a scalar int32."""
         return self.replicas.replica_id

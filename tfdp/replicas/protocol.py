@@ -130,6 +130,12 @@ class Replicas(Protocol):
         Outside of replica functions such a variable reads as the sum of its shares.
         """
 
+    def averaged_on_read(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which new variables hold a value of its own for each replica.
+
+        Outside of replica functions such a variable reads as the mean of its values.
+        """
+
     def sums_read_once(
         self, shared: Sequence[tf.Variable]
     ) -> contextlib.AbstractContextManager[None]:
@@ -137,6 +143,12 @@ class Replicas(Protocol):
 
         All processes must enter it, for they sum each variable there. Within it a process reads
         the sums without the others.
+        """
+
+    def read_after_round(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which weights are read without asking whether a round is open.
+
+        None may be. A graph that is traced there needs no variable but the weights.
         """
 
     def made_alone(self) -> contextlib.AbstractContextManager[None]:

@@ -19,6 +19,7 @@ from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory
+from tfdp.synchronization import Synchronization
 from tfdp.topology import saving
 
 _LEAST_BUCKET_BYTES = 2**10
@@ -63,6 +64,12 @@ class DataParallelStrategy(tf.distribute.Strategy):
         few. It holds for gradients that an optimizer gets untouched: in Keras' own
         `train_step`, in accumulation windows, in loops of your own. What the tape of a `train_step`
         of your own returns is summed whole, and the log says so. None: gradients travel whole.
+      synchronization: What replaces the sum of gradients: an object of `tfdp.synchronization`. Each
+        replica updates its own weights, and every so many updates, at an epoch's end and in
+        `synchronize`, all get one set of weights again: `LocalSGD(every=10)`, `DiLoCo(every=50)`.
+        What a tape returns is a replica's own then, and so is what clipping acts on. Replicas no
+        longer train as one device does; each method is what its paper says. It cannot be combined
+        with `compression`. None: gradients are summed.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
@@ -78,10 +85,12 @@ class DataParallelStrategy(tf.distribute.Strategy):
       startup_timeout_seconds: The longest wait for all ranks of a cluster to come.
 
     Raises:
-      TypeError: `compression` is no object of `tfdp.compression`.
-      ValueError: A device is unknown, doubled, or of another process; a number is out of range; the
-        topology is unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not
-        set for "auto" after `tfdp.enable_determinism`.
+      TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
+        `tfdp.synchronization`.
+      ValueError: `compression` and `synchronization` are both given; a device is unknown, doubled,
+        or of another process; a number is out of range; the topology is unknown or does not cover
+        the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
+        `tfdp.enable_determinism`.
       ClusterError: The cluster's description is malformed, or a rank does not come; or the engine
         cannot be used.
       RankMismatchError: The ranks make different strategies, or have different seeds of
@@ -100,6 +109,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         topology: str | topologies.Topology = "native",
         bucket_bytes: int | None = None,
         compression: Compression | UpdateCompression | None = None,
+        synchronization: Synchronization | None = None,
         engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
@@ -116,6 +126,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave it '
                 "out."
             )
+        _check_synchronization(synchronization, compression)
         collectives.check_name(engine)
         if custom_loss not in (None, "mean", "divided"):
             raise ValueError(
@@ -155,6 +166,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 "topology": repr(topology),
                 "bucket_bytes": bucket_bytes,
                 "compression": repr(compression),
+                "synchronization": None if synchronization is None else synchronization.describe(),
                 "custom_loss": custom_loss,
                 "timeout_seconds": timeout_seconds,
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
@@ -173,12 +185,14 @@ class DataParallelStrategy(tf.distribute.Strategy):
         )
         self.adapter_state = keras_adapter.StrategyState()
         self.compression = compression
+        self.synchronization = synchronization
         self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
             "topology": topology_option,
             "bucket_bytes": bucket_bytes,
             "compression": None if compression is None else repr(compression),
+            "synchronization": None if synchronization is None else synchronization.describe(),
             "engine": engine,
             "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,
@@ -287,6 +301,44 @@ class DataParallelStrategy(tf.distribute.Strategy):
         gather_one = super().gather
         return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
 
+    def synchronize(self, owner: Any) -> None:
+        """Ends the round that is open under a `synchronization`: all get one set of weights.
+
+        `fit` does so at the end of each epoch. Call it after `train_on_batch`, or in a loop of
+        your own, before weights are used outside of training, and after
+        `optimizer.finalize_variable_values` there. All ranks must call it. Where no round is open
+        nothing is sent, but for optimizers with `use_ema`.
+
+        Args:
+          owner: A model, whose optimizers' variables are meant, or an optimizer.
+
+        Raises:
+          RuntimeError: It is called in a replica function, or in a tf.function.
+
+        >>> import keras
+        >>> from tfdp.synchronization import LocalSGD
+        >>> strategy = DataParallelStrategy(["CPU:0", "CPU:1"], synchronization=LocalSGD(every=9))
+        >>> with strategy.scope():
+        ...     dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        ...     model = keras.Sequential([keras.Input([1]), dense])
+        ...     model.compile("sgd", "mse")
+        >>> _ = model.train_on_batch(tf.constant([[1.0], [3.0]]), tf.constant([[1.0], [1.0]]))
+        >>> [round(copy.numpy().item(), 6) for copy in dense.kernel.value.values]
+        [0.02, 0.06]
+        >>> strategy.synchronize(model)
+        >>> [round(copy.numpy().item(), 6) for copy in dense.kernel.value.values]
+        [0.04, 0.04]
+        """
+        replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        if replica or tf.inside_function():
+            raise RuntimeError(
+                "`synchronize` must be called outside of replica functions and of tf.function, "
+                "between steps, but was called within one. Move it to after `strategy.run`, into "
+                "the loop that calls the tf.function."
+            )
+        keras_adapter.end_rounds(self, owner)
+        keras_adapter.end_averages(owner)
+
     def split(self, batch: Any) -> Any:
         """Cuts one global batch into the replicas' shares, in order and as even as can be.
 
@@ -301,6 +353,23 @@ class DataParallelStrategy(tf.distribute.Strategy):
         [[0, 1], [2]]
         """
         return input_batches.split(batch, self)
+
+
+def _check_synchronization(
+    synchronization: Any, compression: Compression | UpdateCompression | None
+) -> None:
+    if not (synchronization is None or isinstance(synchronization, Synchronization)):
+        raise TypeError(
+            "`synchronization` must be an object of `tfdp.synchronization`, but received "
+            f"{synchronization!r}. Use synchronization=tfdp.synchronization.LocalSGD(every=10), or "
+            "leave it out."
+        )
+    if synchronization is not None and compression is not None:
+        raise ValueError(
+            "One of `synchronization` and `compression` must be given at most, for there are no "
+            f"gradients to compress where replicas update by themselves, but received "
+            f"{synchronization!r} and {compression!r}. Leave `compression` out."
+        )
 
 
 def _bucket_bytes_of(topology: topologies.Topology) -> int:

@@ -167,6 +167,16 @@ class DataParallelExtended(Inputs, Replicated):
         """Returns the number that each process has, in order."""
         return self._between.of_all_processes(number)
 
+    def mean_of(self, variable: DistributedValues) -> tf.Tensor:
+        """Returns the mean of the values that all replicas have, in float32 at least.
+
+        All processes must call it.
+        """
+        wide = tf.float64 if variable.dtype == tf.float64 else tf.float32
+        own = tf.add_n([tf.cast(copy, wide) for copy in variable.values])
+        (total,) = self._between.sums([own])
+        return tf.cast(divide(total, self.num_replicas), variable.dtype)
+
     def _make_collective_ops_with_fallbacks(self) -> ReductionToOneDevice:
         return ReductionToOneDevice()
 

@@ -50,6 +50,8 @@ class StrategyReplicas:
 
     identical_writes = staticmethod(variables.identical_writes)
     summed_on_read = staticmethod(variables.summed_on_read)
+    averaged_on_read = staticmethod(variables.averaged_on_read)
+    read_after_round = staticmethod(variables.read_after_round)
     made_alone = staticmethod(variables.made_alone)
 
     @property

@@ -42,9 +42,19 @@ def summed_on_read() -> contextlib.AbstractContextManager[None]:
     return _having("summed", True)
 
 
+def averaged_on_read() -> contextlib.AbstractContextManager[None]:
+    """Makes variables of which each replica has its own; outside replicas their mean is read."""
+    return _having("averaged", True)
+
+
 def read_once(values: dict[int, tf.Tensor]) -> contextlib.AbstractContextManager[None]:
     """Reads variables that replicas hold shares of, by id, as these values: nothing is summed."""
     return _having("read", (getattr(_thread, "read", None) or {}) | values)
+
+
+def read_after_round() -> contextlib.AbstractContextManager[None]:
+    """Reads weights without asking whether a round is open, in which replicas have their own."""
+    return _having("ended", True)
 
 
 def made_alone() -> contextlib.AbstractContextManager[None]:
@@ -61,12 +71,16 @@ def is_made_alone() -> bool:
 
 
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs` for a variable's creation, as `summed_on_read` changes them."""
-    if not getattr(_thread, "summed", False):
-        return kwargs
+    """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do."""
+    summed, averaged = (getattr(_thread, name, False) for name in ("summed", "averaged"))
+    dtype = kwargs.get("dtype")
+    counts = dtype is not None and not tf.as_dtype(dtype).is_floating
+    if not (summed or averaged) or (averaged and counts):
+        return kwargs  # a whole number, of which there is no mean, is a count that all have alike
+    how = tf.VariableAggregation
     return kwargs | {
         "synchronization": tf.VariableSynchronization.ON_READ,
-        "aggregation": tf.VariableAggregation.SUM,
+        "aggregation": how.SUM if summed else how.MEAN,
         "trainable": False,
     }
 
@@ -87,7 +101,51 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     Each replica has a copy; there is none for a tape outside of replicas. For `ONLY_FIRST_REPLICA`
     TensorFlow's class calls `merge_call`, which is impossible inside a conditional; this class
     sends replica 0's value instead.
+
+    Under a `synchronization` replicas have weights of their own within a round. Outside of replica
+    functions their mean is read then.
+
+    Attributes:
+      apart: For each optimizer that updates it the number of updates in the open round, a variable;
+        none where replicas always have one value.
     """
+
+    apart: tuple[tf.Variable, ...] = ()
+
+    def value(self) -> tf.Tensor:
+        """The calling replica's value; outside of replicas the value of all, or their mean."""
+        return super().value() if self._is_read_as_any() else self.read_value()
+
+    def _is_read_as_any(self) -> bool:
+        """Returns whether the calling replica's copy is meant, or all copies are the same."""
+        in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        return not self.apart or in_replica or getattr(_thread, "ended", False)
+
+    def _get(self) -> Any:
+        # Outside of the scope TensorFlow would return the first copy.
+        return super()._get() if self._is_read_as_any() else self._get_cross_replica()
+
+    def _get_cross_replica(self) -> tf.Tensor:
+        if not self.apart or getattr(_thread, "ended", False):
+            return super()._get_cross_replica()
+        known = (getattr(_thread, "read", None) or {}).get(id(self))
+        if known is not None:
+            return known
+        if tf.executing_eagerly():
+            if any(int(count.numpy()) for count in self.apart):
+                return self.distribute_strategy.extended.mean_of(self)
+            return super()._get_cross_replica()
+        ended = tf.debugging.Assert(
+            tf.reduce_all([tf.equal(count.read_value(), 0) for count in self.apart]),
+            [
+                "Within a round of the strategy's `synchronization` weights must be read inside of "
+                "replica functions, or outside of graphs, where their mean is read, but a "
+                f"tf.function reads {self.name!r} outside. Call `strategy.synchronize(model)` "
+                "first, on all ranks."
+            ],
+        )
+        with tf.control_dependencies([ended]):
+            return tf.identity(super()._get_cross_replica())
 
     @property
     def handle(self) -> tf.Tensor:

@@ -29,7 +29,7 @@ class Arrived:
     Attributes:
       value: A tensor or IndexedSlices, or None.
       local: Whether it is the replica's own term of a sum that is still to be made; if not, all
-        replicas have the same value.
+        replicas have the same value, or each its own, where there is a `synchronization`.
     """
 
     value: Value | None
@@ -52,10 +52,12 @@ def arrived(step: Step, gradient: Value | None) -> Arrived:
     if own is not None:
         return Arrived(own, local=True)
     tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    if gradient is None or mark_of(tensor) is Mark.SUM:
+    if gradient is None or mark_of(tensor) in (Mark.SUM, Mark.OWN):
         return Arrived(gradient, local=False)
     walk = Walk()
     origin = origins([tensor], step.written, walk)
+    if Origin.UPDATE in origin:  # what a replica does with a gradient of its own is its own
+        return Arrived(gradient, local=False)
     apart = origin & (Origin.LOCAL | Origin.DATA)
     if Origin.LOCAL in origin:
         if origin == Origin.LOCAL and _is_linear(step, layouts_of(step, walk), walk, tensor):

@@ -24,7 +24,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import sparse_rows
+from tfdp.keras_adapter.gradients import sparse_rows, synchronizing
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
@@ -41,8 +41,9 @@ _SLOTS = "tfdp_compression_slots"
 def build(
     original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Makes what the strategy's compression keeps for each variable."""
-    result = original(self, variables, *args, **kwargs)
+    """Makes what the strategy's compression, or synchronization, keeps for each variable."""
+    with synchronizing.building(self):
+        result = original(self, variables, *args, **kwargs)
     strategy = strategy_of_optimizer(self)
     compression = compression_of(strategy)
     replicas = replicas_of(strategy)

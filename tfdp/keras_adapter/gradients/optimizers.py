@@ -27,7 +27,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing, sparse_rows
+from tfdp.keras_adapter.gradients import compressing, sparse_rows, synchronizing
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
@@ -137,7 +137,7 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
     step = current()
     finite = original(self, grads)
-    if step is None or step.phase is not Phase.LOCAL_UPDATE:
+    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone):
         return finite
     (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
     return against < 0.5
@@ -151,9 +151,14 @@ def add_variable_from_reference(
     name: str | None = None,
     initializer: Any = "zeros",
 ) -> Any:
-    """Gives accumulators one share per replica; what is read and saved is their sum."""
-    replicas = replicas_of(strategy_of_optimizer(self))
-    if name != "gradient_accumulator" or replicas is None:
+    """Gives accumulators one share per replica; what is read and saved is their sum.
+
+    Under a `synchronization` it is as any slot: see `synchronizing.building`.
+    """
+    strategy = strategy_of_optimizer(self)
+    replicas = replicas_of(strategy)
+    alone = synchronizing.synchronization_of(strategy) is not None
+    if name != "gradient_accumulator" or replicas is None or alone:
         return original(self, reference_variable, name=name, initializer=initializer)
     with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
@@ -190,6 +195,8 @@ def _outermost(
     found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
     values = [one.value for one in found]
     step.to_compress = None
+    if step.is_alone:
+        return _updated_alone(step, optimizer, found, variables, run)
     if not accumulates:
         local = [index for index, one in enumerate(found) if one.local]
         waits = _wait(step, optimizer, variables, local, values)
@@ -210,6 +217,22 @@ def _outermost(
     with step.during(Phase.LOCAL_UPDATE if in_update else Phase.UPDATE):
         _note_updated(step, values, variables)
         return run(values)
+
+
+def _updated_alone(
+    step: Step,
+    optimizer: BaseOptimizer,
+    found: Sequence[Arrived],
+    variables: Sequence[Any],
+    run: Callable[[list[Value | None]], Any],
+) -> Any:
+    values = [synchronizing.own(step, one.value) if one.local else one.value for one in found]
+    update = synchronizing.Update(step, optimizer, variables)
+    with step.during(Phase.UPDATE):
+        _note_updated(step, values, variables)
+        result = run(values)
+    update.end()
+    return result
 
 
 def _wait(

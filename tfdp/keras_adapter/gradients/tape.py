@@ -9,6 +9,8 @@ before the step sees it, g means what it means on one device.
 - Gradients that an optimizer accumulates wait for the sum until its window closes, which takes one
   sum a window. Accumulating is linear; until then they must be used for nothing else. So do those
   that a compression of updates sums, until the optimizer updates: see `compressing`.
+- Under a strategy with a `synchronization` nothing is summed: each replica gets n times its own
+  term of the gradient, and clips, scales and uses that. See `synchronizing`.
 - Gradients for each example (jacobians, `vectorized_map`) are the replica's rows. They are summed
   where they reach an optimizer: see `arriving`.
 """
@@ -248,7 +250,7 @@ def _tensors(value: Any) -> list[Any]:
 
 def _waits(step: Step, share: Share, variables: Sequence[Any]) -> bool:
     """Returns whether gradients are summed in the optimizer: accumulated or compressed ones."""
-    if share.windows is None:
+    if share.windows is None or step.is_alone:
         return False
     if share.windows.wait(variables):
         return True
@@ -274,6 +276,8 @@ def _may_compress(step: Step, share: Share) -> bool:
 def _summed(step: Step, share: Share, gradients: list[Any], compress: bool) -> list[Any]:
     if not gradients:
         return []
+    if step.is_alone:
+        return [_own(step, share, value) for value in gradients]
     if could_possibly_record():
         sums = [_differentiable_sum(step, share, value) for value in gradients]
     else:
@@ -283,6 +287,15 @@ def _summed(step: Step, share: Share, gradients: list[Any], compress: bool) -> l
         for part in _tensors(total):
             mark(part, Mark.SUM)
     return list(sums)
+
+
+def _own(step: Step, share: Share, value: Any) -> Any:
+    """Returns the gradient that a replica updates with by itself: see `synchronizing`."""
+    scale = tf.constant(step.num_replicas, tf.float32)
+    found = map_values(lambda tensor: share.scaled(tensor, scale), value)
+    for part in _tensors(found):
+        mark(part, Mark.OWN)
+    return found
 
 
 def _differentiable_sum(step: Step, share: Share, value: Any) -> tf.Tensor:

@@ -17,6 +17,7 @@ from tfdp.files import replacing
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.keras_adapter.saving import h5_files
+from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
 from tfdp.replicas import replicas_of
 
 # The path that a save under way writes to, and the path that its result will have. A hooked
@@ -63,7 +64,16 @@ def save_model_to_hdf5(
 @hook(keras.Model, "export")
 def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
     """Writes a folder, or a file, for serving, whole or not at all."""
-    return _saved(lambda path: original(self, path, *args, **kw), self, filepath, makes_folder=True)
+    replicas = replicas_of(getattr(self, "_distribute_strategy", None))
+
+    def write(path: Any) -> Any:
+        if replicas is None:
+            return original(self, path, *args, **kw)
+        check_round_ended(self.variables, "export")
+        with replicas.read_after_round():
+            return original(self, path, *args, **kw)
+
+    return _saved(write, self, filepath, makes_folder=True)
 
 
 @hook(io_utils, "print_msg")
@@ -166,7 +176,7 @@ def _summed_variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.variables, *getattr(optimizer, "variables", [])]
     summed = tf.VariableSynchronization.ON_READ
-    return [v.value for v in variables if v.value.synchronization == summed]
+    return [v.value for v in variables if v.value.synchronization == summed or apart_of(v)]
 
 
 def _attempt(act: Callable[[], Any]) -> Exception | None:

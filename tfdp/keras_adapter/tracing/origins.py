@@ -27,7 +27,9 @@ class Origin(enum.Flag):
       LOCAL: A replica's own gradients, which wait for their sum.
       RANDOM: Random numbers that each replica draws for itself.
       DATA: The replica's examples, or a source that is not known.
-      OWN: LOCAL, RANDOM and DATA: the sources that replicas may have differently.
+      OWN: LOCAL, RANDOM and DATA: the sources that differ with a replica's examples.
+      UPDATE: Gradients that each replica takes by itself, under a `synchronization`.
+      APART: Variables that each replica updates by itself.
     """
 
     ALIKE = 0
@@ -37,6 +39,8 @@ class Origin(enum.Flag):
     RANDOM = enum.auto()
     DATA = enum.auto()
     OWN = LOCAL | RANDOM | DATA
+    UPDATE = enum.auto()
+    APART = enum.auto()
 
 
 _OF_MARKS = {
@@ -52,6 +56,8 @@ _OF_MARKS = {
     Mark.CLAIMED: Origin.DATA,
     Mark.RANK: Origin.DATA,
     Mark.STATE: Origin.DATA,
+    Mark.OWN: Origin.UPDATE,
+    Mark.APART: Origin.APART,
 }
 
 
@@ -114,10 +120,12 @@ def origins(
 
 
 def _of_variable(walk: Walk, place: Place, data: set[int]) -> Origin:
-    """Returns a variable's origin: ALIKE, or DATA where each replica may have a part of its own."""
+    """Returns a variable's origin: ALIKE, or what its mark says."""
     handle = walk.made_by(place)[0].tensor
-    alike = not tf.is_symbolic_tensor(handle) and id(handle) not in data
-    return Origin.ALIKE if alike and mark_of(handle) is not Mark.STATE else Origin.DATA
+    if tf.is_symbolic_tensor(handle) or id(handle) in data:
+        return Origin.DATA
+    known = mark_of(handle)
+    return Origin.ALIKE if known is None else _OF_MARKS[known]
 
 
 def handles(variable: Any) -> list[Any]:

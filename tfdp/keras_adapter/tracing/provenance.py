@@ -27,6 +27,9 @@ class Mark(enum.Enum):
       RANDOM: Random numbers that each replica draws for itself.
       RANK: The replica's number.
       STATE: The handle of a variable of which each replica has a part of its own.
+      OWN: A gradient that no other replica has and that waits for no sum: see
+        `gradients.synchronizing`.
+      APART: The handle of a variable that each replica updates by itself.
     """
 
     GLOBAL = enum.auto()
@@ -41,6 +44,8 @@ class Mark(enum.Enum):
     RANDOM = enum.auto()
     RANK = enum.auto()
     STATE = enum.auto()
+    OWN = enum.auto()
+    APART = enum.auto()
 
 
 def mark(value: Any, as_what: Mark) -> Any:

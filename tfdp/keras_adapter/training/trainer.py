@@ -30,6 +30,7 @@ from tfdp.keras_adapter.metrics import batch_metrics
 from tfdp.keras_adapter.step import current
 from tfdp.keras_adapter.training import compiling, cut, predictions, scopes, step_recording
 from tfdp.keras_adapter.training.sharing import place_in_batch, sharing
+from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 from tfdp.replicas import Cut, Replicas, cutter_of, replicas_of
 
@@ -52,6 +53,8 @@ def make_function(
     counts = trains and _counts_without_a_batch(self)
 
     def function(iterator: Any) -> Any:
+        if not trains:
+            check_round_ended(self.variables, "evaluate")
         with replicas.processes.explained(), cut.explained(strategy):
             try:
                 result = run(_cut(strategy, iterator))
@@ -82,6 +85,7 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     run = predicting.predict_function
 
     def function(batches: Any) -> Any:
+        check_round_ended(self.variables, "predict")
         with replicas.processes.explained(), cut.explained(strategy):
             return run(list(_cut(strategy, batches)))
 

@@ -28,6 +28,7 @@ from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing import writes
 from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.origins import Origin, origins
+from tfdp.keras_adapter.variables.apart import apart_of
 
 _DECLARED = ("sum", "mean")
 
@@ -61,6 +62,10 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         # The replicas stay alike, as where a step moves weights along a summed gradient and back.
         with step.replicas.identical_writes():
             return original(self, value)
+    if apart_of(self) and _is_alike([value], step.written, own_gradients=True):
+        # Each replica moves its own weights by its own gradient.
+        with step.replicas.identical_writes():
+            return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
         return original(self, _state_of_metric(step, self, value))
     if self.aggregation == "none":
@@ -75,9 +80,20 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         return original(self, together)
 
 
-def _is_alike(values: Sequence[Any], written: Sequence[Variable] = ()) -> bool:
-    """Returns whether replicas surely have the same; in variables `written` they may differ."""
-    return not origins(values, written) & ~(Origin.SUM | Origin.TOGETHER)
+def _is_alike(
+    values: Sequence[Any], written: Sequence[Variable] = (), own_gradients: bool = False
+) -> bool:
+    """Returns whether replicas surely have the same; in variables `written` they may differ.
+
+    Args:
+      values: The values.
+      written: The variables.
+      own_gradients: Whether weights and gradients that replicas have by themselves count as alike.
+    """
+    alike = Origin.SUM | Origin.TOGETHER
+    if own_gradients:
+        alike |= Origin.UPDATE | Origin.APART
+    return not origins(values, written) & ~alike
 
 
 def _unless_stand_in(step: Step, variable: Variable, value: Any) -> Any:

@@ -1,0 +1,518 @@
+"""Synchronizations are what workers on one device do that train by themselves and agree."""
+
+import logging
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiers
+from keras import optimizers
+from local_workers import Nesterov, OuterOptimizer, Workers
+
+import tfdp
+from tfdp import recording
+from tfdp.synchronization import DiLoCo, LocalSGD
+
+EXAMPLES, BATCH = 35, 8  # the last batch has 3 examples, and so leaves a replica of four without
+
+
+def sgd(**options):
+    return optimizers.SGD(0.05, momentum=0.9, **options)
+
+
+def adamw(**options):
+    return optimizers.AdamW(0.01, weight_decay=0.01, **options)
+
+
+def model_with(make_optimizer, **compile_options):
+    def make():
+        return harness.dense_model(make_optimizer(), metrics=(), **compile_options)
+
+    return make
+
+
+def made(replicas, synchronization, make):
+    harness.start_over()
+    strategy = harness.strategy(replicas, synchronization=synchronization)
+    with strategy.scope():
+        return make()
+
+
+def assert_weights(model, workers, tolerance=1e-5):
+    found, expected = model.get_weights(), workers.mean()
+    harness.assert_close_arrays(
+        found, [e.astype("float32") for e in expected], tolerance, "weights"
+    )
+
+
+def bits(model):
+    """For each weight the number of different copies."""
+    return [len({c.numpy().tobytes() for c in v.value.values}) for v in model.trainable_variables]
+
+
+CASES = {
+    "SGD with momentum": (LocalSGD(2), sgd, None),
+    "each update": (LocalSGD(1), sgd, None),
+    "Adam, a round that the epoch ends": (LocalSGD(3), adamw, None),
+    "a round as long as an epoch": (LocalSGD(5), lambda: optimizers.Nadam(0.01), None),
+    "a warm-up": (LocalSGD(4, warmup_steps=3), sgd, None),
+    "clipping, of each replica's own": (LocalSGD(2), lambda: sgd(global_clipnorm=0.1), None),
+    "windows": (LocalSGD(2), lambda: sgd(gradient_accumulation_steps=2), None),
+    "an average of weights": (
+        LocalSGD(2),
+        lambda: sgd(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=None),
+        None,
+    ),
+    "DiLoCo": (DiLoCo(2), adamw, Nesterov),
+    "DiLoCo with another outer optimizer": (
+        DiLoCo(3, lambda: optimizers.Adam(0.02)),
+        adamw,
+        lambda: OuterOptimizer(optimizers.Adam(0.02)),
+    ),
+    "DiLoCo without an effect": (DiLoCo(2, lambda: optimizers.SGD(1.0)), sgd, None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", tiers.first_of(harness.THREE, *harness.FOUR, 2, 1))
+@pytest.mark.parametrize("case", tiers.first_of(*sorted(CASES, key=lambda name: name != "DiLoCo")))
+@harness.in_one_process
+def test_training_is_that_of_workers_that_agree(case, replicas):
+    synchronization, make_optimizer, outer = CASES[case]
+    make = model_with(make_optimizer)
+    x, y = harness.regression_data(EXAMPLES)
+    workers = Workers(
+        make,
+        replicas,
+        synchronization.every,
+        synchronization.warmup_steps,
+        None if outer is None else outer(),
+    ).fit(x, y, BATCH, epochs=2)
+    model = made(replicas, synchronization, make)
+    model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    assert set(bits(model)) == {1}
+    if model.optimizer.use_ema:  # `fit` ends with the averages, whose mean is that of the mean
+        averages = [
+            [v.numpy() for v in each.optimizer._model_variables_moving_average]
+            for each in workers.models
+        ]
+        found, expected = model.get_weights(), [np.mean(a, 0) for a in zip(*averages, strict=True)]
+        harness.assert_close_arrays(found, expected, 1e-5, "averages")
+        return
+    assert_weights(model, workers)
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_within_a_round_replicas_differ_and_outside_their_mean_is_read():
+    make = model_with(sgd)
+    x, y = harness.regression_data(EXAMPLES)
+    model = made(2, LocalSGD(3), make)
+    workers = Workers(make, 2, 3)
+    strategy = model.distribute_strategy
+    for start in (0, 7):
+        model.train_on_batch(x[start : start + 7], y[start : start + 7])
+        workers.step(x[start : start + 7], y[start : start + 7])
+    assert set(bits(model)) == {2}
+    for variable, *own in zip(
+        model.trainable_variables, *(m.get_weights() for m in workers.models), strict=True
+    ):
+        harness.assert_close_arrays(harness.components(variable), own, 1e-5, variable.path)
+        found = np.float64(variable.numpy())
+        np.testing.assert_array_equal(
+            found, np.float32(np.mean(harness.components(variable), axis=0, dtype="float64"))
+        )
+    kernel = model.trainable_variables[0].value
+    np.testing.assert_array_equal(kernel.value(), kernel.numpy())
+    np.testing.assert_array_equal(tf.matmul(x, kernel), tf.matmul(x, kernel.numpy()))
+    momentum = model.optimizer.variables[-1]
+    copies = harness.components(momentum)
+    assert copies[0].tobytes() != copies[1].tobytes()
+    np.testing.assert_allclose(momentum.numpy(), np.mean(copies, 0), rtol=1e-6)
+    for use in (
+        lambda: model.evaluate(x, y, verbose=0),
+        lambda: model.test_on_batch(x, y),
+        lambda: model.predict(x, verbose=0),
+    ):
+        with pytest.raises(RuntimeError, match=r"one set of weights.*strategy\.synchronize"):
+            use()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Within a round"):
+        tf.function(lambda: kernel + 0.0)()
+    before = strategy.extended.replicas.reducer
+    strategy.synchronize(model)
+    assert before is strategy.extended.replicas.reducer
+    workers.synchronize()
+    assert set(bits(model)) == {1}
+    assert_weights(model, workers)
+    strategy.synchronize(model)  # no round is open
+    assert_weights(model, workers)
+    outputs = np.mean([m.predict(x, verbose=0) for m in workers.models], 0)
+    np.testing.assert_allclose(model.predict(x, verbose=0), outputs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(tf.function(lambda: kernel + 0.0)(), kernel.numpy())
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_training_is_that_of_workers_that_agree")
+@harness.in_one_process
+def test_synchronizing_each_update_without_momentum_is_the_plain_strategy():
+    """Also with masks, weights of examples, uneven shares, and what a penalty adds."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 5, (10, 4)).astype("float32")
+    y = rng.normal(size=(10, 4, 1)).astype("float32")
+    weights = rng.uniform(0.5, 2.0, (10, 4)).astype("float32")
+
+    def make():
+        penalty = keras.regularizers.L2(0.1)
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Embedding(5, 3, mask_zero=True),
+                keras.layers.Dense(1, kernel_regularizer=penalty),
+            ]
+        )
+        model.compile(optimizers.SGD(0.05), "mse")
+        return model
+
+    found = []
+    for synchronization in (LocalSGD(1), None):
+        model = made(3, synchronization, make)
+        fit = {"batch_size": 4, "sample_weight": weights, "epochs": 2}
+        history = model.fit(x, y, shuffle=False, verbose=0, **fit).history
+        found.append((model.get_weights(), history["loss"]))
+    (ours, losses), (plain, plain_losses) = found
+    harness.assert_close_arrays(ours, plain, 1e-6, "weights")
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-5)
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_an_overflow_on_one_replica_skips_the_update_of_all():
+    """The scale, the count of updates and the rounds stay alike on all replicas."""
+    make = model_with(lambda: optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**10))
+    x, y = harness.regression_data(12)
+    y[5] = 1e37  # in the second batch, on replica 0
+    model = made(2, LocalSGD(2), make)
+    workers = Workers(make, 2, 2)
+    scales = []
+    for start in range(0, 12, 4):
+        batch = x[start : start + 4], y[start : start + 4]
+        model.train_on_batch(*batch)
+        workers.step(*batch)
+        scales += [set(map(float, harness.components(model.optimizer.dynamic_scale)))]
+        assert len(set(bits(model))) == 1
+        assert set(bits(model)) == {2 if start < 8 else 1}
+    assert scales == [{2.0**10}, {2.0**9}, {2.0**9}]
+    assert workers.updates() == 2
+    assert_weights(model, workers)
+
+
+class Ends(keras.callbacks.Callback):
+    """Keeps what callbacks see at the end of epochs, and within."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies, self.within = [], []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.within.append(max(bits(self.model)))
+
+    def on_test_begin(self, logs=None):
+        self.copies.append(max(bits(self.model)))
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.copies.append(max(bits(self.model)))
+        self.model.stop_training = epoch == 1
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_validation_callbacks_and_files_see_one_set_of_weights_at_an_epochs_end(tmp_path, caplog):
+    x, y = harness.regression_data(28)
+    ends, path = Ends(), str(tmp_path / "{epoch}.keras")
+    files = keras.callbacks.ModelCheckpoint(path)
+    for synchronization in (DiLoCo(3), LocalSGD(9)):
+        model = made(2, synchronization, model_with(adamw))
+        with caplog.at_level(logging.WARNING, "tfdp"):
+            history = model.fit(
+                x, y, batch_size=7, epochs=5, shuffle=False, verbose=0,
+                validation_data=(x, y), callbacks=[ends, files],
+            ).history  # fmt: skip
+        assert history["val_loss"][-1] == pytest.approx(
+            model.evaluate(x, y, verbose=0, return_dict=True)["loss"]
+        )
+    assert ends.copies == [1] * 8
+    assert ends.within == 2 * [2, 2, 1, 2] + 8 * [2]
+    assert [r.message for r in caplog.records if "more updates than an epoch" in r.message] == [
+        "A round of LocalSGD(every=9, warmup_steps=0) has more updates than an epoch, which has 4 "
+        "and ends each round: replicas synchronize once an epoch."
+    ]
+    kept = keras.models.load_model(str(tmp_path / "2.keras"))
+    for one, other in zip(kept.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(kept.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+@harness.in_one_process
+def test_averages_are_not_swapped_in_by_a_callback():
+    x, y = harness.regression_data(8)
+    model = made(2, LocalSGD(3), model_with(lambda: sgd(use_ema=True)))
+    with pytest.raises(ValueError, match="received SwapEMAWeights"):
+        model.fit(x, y, verbose=0, callbacks=keras.callbacks.SwapEMAWeights())
+
+
+class Begins(keras.callbacks.Callback):
+    """Keeps what a training begins with."""
+
+    weights = bits = None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.weights is None:
+            self.weights = self.model.get_weights()
+            self.bits = sorted(set(bits(self.model)))
+
+
+class Stops(keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 1:
+            assert set(bits(self.model)) == {2}
+            self.weights = self.model.get_weights()
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("synchronization", "make_optimizer"),
+    tiers.first_of(
+        (DiLoCo(3), lambda: adamw(gradient_accumulation_steps=2)),
+        (LocalSGD(4), lambda: optimizers.Adafactor(0.05)),
+    ),
+    ids=["DiLoCo with windows", "slots of other shapes"],
+)
+@harness.in_one_process
+def test_a_checkpoint_within_a_round_goes_on_with_the_same_bits(
+    synchronization, make_optimizer, tmp_path
+):
+    x, y = harness.regression_data(64)
+    # Step 13 is the fifth of the second epoch: within a round, and within a window.
+    options = {"batch_size": 8, "epochs": 3, "shuffle": True, "verbose": 0}
+
+    def train(replicas, folder, *callbacks):
+        model = made(replicas, synchronization, model_with(make_optimizer))
+        checkpoint = tfdp.callbacks.Checkpoint(tmp_path / folder, every_steps=13)
+        model.fit(x, y, callbacks=[checkpoint, *callbacks], **options)
+        return model
+
+    undisturbed = train(2, "undisturbed")
+    with pytest.raises(KeyboardInterrupt):
+        train(2, "stopped", Stops(14))
+    went_on = train(2, "stopped")
+    found = zip(harness.state(went_on), harness.state(undisturbed), strict=True)
+    for one, other in found:
+        for a, b in zip(harness.components(one), harness.components(other), strict=True):
+            assert a.tobytes() == b.tobytes(), one.path
+    stopped, begun = Stops(14), Begins()
+    with pytest.raises(KeyboardInterrupt):
+        train(2, "other", stopped)
+    other = train(3, "other", begun)
+    assert begun.bits == [1]  # of 2 within a round, of which the 3 have the mean
+    harness.assert_close_arrays(begun.weights, stopped.weights, 1e-6, "weights")
+    assert set(bits(other)) == {1}
+    plain = made(2, None, model_with(make_optimizer))
+    checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "other", every_steps=13)
+    with pytest.raises(ValueError, match="kept for each replica, as under a `sync"):
+        plain.fit(x, y, callbacks=[checkpoint], **options)
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_a_loop_of_ones_own_trains_as_workers_do():
+    make = model_with(sgd)
+    x, y = harness.regression_data(28)
+    model = made(2, DiLoCo(2), make)
+    strategy = model.distribute_strategy
+
+    @tf.function
+    def step(x, y):
+        def of_replica(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((y - model(x, training=True)) ** 2) / 7
+            grads = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply(grads, model.trainable_variables)
+
+        strategy.run(of_replica, args=(x, y))
+
+    workers = Workers(make, 2, 2, outer=Nesterov())
+    for start in range(0, 21, 7):
+        batch = x[start : start + 7], y[start : start + 7]
+        step(strategy.split(batch[0]), strategy.split(batch[1]))
+        workers.step(*batch)
+    assert set(bits(model)) == {2}
+    strategy.synchronize(model.optimizer)
+    workers.synchronize()
+    assert set(bits(model)) == {1}
+    assert_weights(model, workers)
+
+    def within():
+        strategy.synchronize(model)
+
+    for call in (lambda: strategy.run(within), tf.function(within)):
+        with pytest.raises(RuntimeError, match="outside of replica functions"):
+            call()
+
+
+class OwnStep(keras.Sequential):
+    """Halves gradients by hand, moves weights there and back, and shows a norm."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        first = tape.gradient(loss, self.trainable_variables)
+        for variable, gradient in zip(self.trainable_variables, first, strict=True):
+            variable.assign_add(0.1 * gradient)
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        second = tape.gradient(loss, self.trainable_variables)
+        for variable, gradient in zip(self.trainable_variables, first, strict=True):
+            variable.assign_sub(0.1 * gradient)
+        self.optimizer.apply([g / 2.0 for g in second], self.trainable_variables)
+        return {"norm": tf.linalg.global_norm(second)}
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_a_train_step_of_ones_own_has_the_replicas_own_gradients():
+    x, y = harness.regression_data(12)
+
+    def make():
+        model = OwnStep([keras.Input((5,)), keras.layers.Dense(1)])
+        model.compile(optimizers.SGD(0.05), "mse")
+        return model
+
+    model = made(2, LocalSGD(2), make)
+    history = model.fit(x, y, batch_size=4, epochs=1, shuffle=False, verbose=0).history
+    harness.start_over()
+    kernels, norms = [np.float64(make().get_weights()[0])] * 2, []
+    biases = [np.zeros(1)] * 2
+    for number, start in enumerate(range(0, 12, 4), start=1):
+        norms.append([])
+        for k in range(2):
+            a, b = (v[start + 2 * k : start + 2 * k + 2].astype("float64") for v in (x, y))
+
+            def gradients(kernel, bias, a=a, b=b):
+                error = 2 * (a @ kernel + bias - b) / len(a)
+                return a.T @ error, error.sum(0)
+
+            g = gradients(kernels[k], biases[k])
+            g = gradients(kernels[k] + 0.1 * g[0], biases[k] + 0.1 * g[1])
+            norms[-1].append(np.sqrt((g[0] ** 2).sum() + (g[1] ** 2).sum()))
+            kernels[k] = kernels[k] - 0.05 * g[0] / 2
+            biases[k] = biases[k] - 0.05 * g[1] / 2
+        if number in (2, 3):
+            kernels, biases = [np.mean(kernels, 0)] * 2, [np.mean(biases, 0)] * 2
+    np.testing.assert_allclose(model.get_weights()[0], kernels[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.get_weights()[1], biases[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(history["norm"][-1], np.mean(norms[-1]), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_training_is_that_of_workers_that_agree")
+@pytest.mark.parametrize("how", ["eagerly", "compiled", "built late", "several optimizers"])
+@harness.in_one_process
+def test_other_ways_to_train_agree(how):
+    options = {"eagerly": {"run_eagerly": True}, "compiled": {"jit_compile": True}}.get(how, {})
+    x, y = harness.regression_data(EXAMPLES)
+
+    class Late(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden = keras.layers.Dense(6, activation="tanh")
+            self.last = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.last(self.hidden(x))
+
+    def make(under_strategy=True):
+        optimizer = sgd()
+        if how == "several optimizers":
+            one, two = sgd(), adamw()
+            optimizer = optimizers.MultiOptimizer(lambda v: one if "bias" in v.path else two)
+        if how != "built late" or not under_strategy:
+            return harness.dense_model(optimizer, metrics=(), **options)
+        model = Late()
+        model.compile(optimizer, "mse")
+        return model
+
+    workers = Workers(lambda: make(under_strategy=False), 3, 2)
+    if how == "several optimizers":
+        workers.updates = lambda: int(workers.models[0].optimizer.optimizers[0].iterations)
+    model = made(3, LocalSGD(2), make)
+    model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    workers.fit(x, y, BATCH, epochs=2)
+    assert set(bits(model)) == {1}
+    assert_weights(model, workers)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_loop_of_ones_own_trains_as_workers_do")
+@harness.in_one_process
+def test_two_optimizers_have_rounds_of_their_own_for_the_same_weights():
+    model = made(2, LocalSGD(3), model_with(sgd))
+    strategy = model.distribute_strategy
+    with strategy.scope():
+        other = optimizers.SGD(0.1)
+        other.build(model.trainable_variables)
+
+    @tf.function
+    def step(optimizer):
+        def of_replica():
+            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+            grads = [tf.fill(v.shape, tf.cast(rank, tf.float32)) for v in model.trainable_variables]
+            optimizer.apply(grads, model.trainable_variables)
+
+        strategy.run(of_replica)
+
+    step(model.optimizer)
+    for _ in range(3):  # the last of which ends the other's round, and so makes the weights one
+        step(other)
+    assert set(bits(model)) == {1}
+    with strategy.scope(), pytest.raises(RuntimeError, match="to build an optimizer"):
+        optimizers.SGD(0.1).build(model.trainable_variables)
+    strategy.synchronize(model)
+    with strategy.scope():
+        optimizers.SGD(0.1).build(model.trainable_variables)
+
+
+class Attaching(keras.callbacks.Callback):
+    def __init__(self, recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.recorder.attach(model)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_training_is_that_of_workers_that_agree")
+@harness.in_one_process
+def test_the_bytes_of_synchronizations_within_an_epoch_are_counted():
+    x, y = harness.regression_data(28)
+    model = made(2, DiLoCo(2), model_with(sgd))
+    recorder = recording.Recorder(model.distribute_strategy.extended.worker_devices)
+    options = {"batch_size": 4, "epochs": 1, "verbose": 0}  # seven steps
+    model.fit(x, y, callbacks=[Attaching(recorder)], **options)
+    reading = recorder.read()
+    weights = sum(4 * w.size for w in model.get_weights())
+    assert list(reading.of("steps")) == [7, 7]
+    assert list(reading.of("updates")) == [3, 3]  # those that replicas make together
+    assert list(reading.of("bytes_sent")) == [3 * weights] * 2

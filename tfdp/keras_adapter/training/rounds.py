@@ -1,0 +1,85 @@
+"""The rounds of a `synchronization` in `fit`: each epoch ends the one that is open."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.keras_adapter.gradients import synchronizing
+
+
+def prepare(model: Any, arguments: dict[str, Any]) -> None:
+    """Lets rounds end with the epochs of a `fit`.
+
+    Args:
+      model: The model to be trained, under a strategy of tfdp.
+      arguments: The arguments of `fit`, by name; `callbacks` may be replaced.
+    """
+    if synchronizing.synchronization_of(model.distribute_strategy) is None:
+        return
+    given = arguments.get("callbacks")
+    _check(given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given)
+    # It comes first, so that the other callbacks see one set of weights.
+    if isinstance(given, keras.callbacks.CallbackList):
+        given.callbacks.insert(0, _Rounds(given.params))
+        given.callbacks[0].set_model(model)
+        return
+    given = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+    arguments["callbacks"] = [_Rounds(), *given]
+
+
+def _check(callbacks: Any) -> None:
+    """Raises ValueError if a callback moves each replica's own averages into its weights."""
+    if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in tf.nest.flatten(callbacks)):
+        raise ValueError(
+            "Under a `synchronization` each replica has moving averages of its own, which no "
+            "callback may swap in, but `fit` received SwapEMAWeights. Leave it out: with "
+            "`use_ema` the weights with which `fit` ends are the mean of the averages."
+        )
+
+
+def end_epoch(model: Any) -> None:
+    """Ends the rounds that are open; all processes must call it."""
+    strategy = model.distribute_strategy
+    if synchronizing.synchronization_of(strategy) is not None:
+        synchronizing.end_rounds(strategy, model)
+
+
+class _Rounds(keras.callbacks.Callback):
+    """A callback that ends rounds with the epoch, and warns of those that never are full."""
+
+    async_safe = True
+
+    def __init__(self, params: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.params = params
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Warns of rounds that are longer than an epoch."""
+        strategy = self.model.distribute_strategy
+        synchronization = synchronizing.synchronization_of(strategy)
+        steps = (self.params or {}).get("steps")
+        assert synchronization is not None
+        if not steps or strategy.rank != 0:
+            return
+        for one in synchronizing.optimizers_of(self.model):
+            updates = steps // (one.gradient_accumulation_steps or 1)
+            if updates < synchronization.every:
+                logging.getLogger("tfdp").warning(
+                    "A round of %r has more updates than an epoch, which has %d and ends each "
+                    "round: replicas synchronize once an epoch.",
+                    synchronization,
+                    updates,
+                )
+                return
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Makes the moving averages one that Keras has just written into the weights."""
+        synchronizing.end_averages(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Ends the rounds that are open."""
+        end_epoch(self.model)

@@ -1,0 +1,10 @@
+"""Synchronizations: replicas that train by themselves, and agree on weights every so many updates.
+
+`DataParallelStrategy(synchronization=...)` takes one, in place of a sum of gradients in each step.
+"""
+
+from tfdp.synchronization.base import Synchronization
+from tfdp.synchronization.diloco import DiLoCo
+from tfdp.synchronization.local_sgd import LocalSGD
+
+__all__ = ["DiLoCo", "LocalSGD", "Synchronization"]

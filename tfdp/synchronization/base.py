@@ -1,0 +1,71 @@
+"""What every synchronization has: the length of its rounds, and what ends one."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+
+class Synchronization(abc.ABC):
+    """When replicas that train by themselves agree on one set of weights, and on which.
+
+    The updates between two synchronizations are a round. A round has `every` updates at most: it
+    also ends with each epoch of `fit`, and where a program calls `strategy.synchronize`. At its end
+    the mean of the replicas' weights is taken, in float32 at least. Without an outer optimizer the
+    replicas go on from that mean. With one, the weights at which the round began minus the mean
+    are its gradient; it updates those weights, and the replicas go on from them.
+
+    Attributes:
+      every: The number of updates in a round.
+      warmup_steps: The number of first updates after each of which the replicas synchronize.
+
+    >>> from tfdp.synchronization import LocalSGD, Synchronization
+    >>> local = LocalSGD(every=4)
+    >>> isinstance(local, Synchronization), local.every, local.warmup_steps
+    (True, 4, 0)
+    """
+
+    every: int
+    warmup_steps: int = 0
+
+    @abc.abstractmethod
+    def make_outer_optimizer(self) -> Any:
+        """Returns a new `keras.optimizers.Optimizer` that ends rounds; None: the mean ends them.
+
+        Each optimizer of a model has one of its own, made in the strategy's scope.
+
+        >>> from tfdp.synchronization import DiLoCo
+        >>> DiLoCo(every=4).make_outer_optimizer().nesterov
+        True
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the synchronization for a comparison of ranks, as JSON.
+
+        >>> from tfdp.synchronization import LocalSGD
+        >>> LocalSGD(every=4, warmup_steps=100).describe()
+        {'name': 'LocalSGD', 'every': 4, 'warmup_steps': 100}
+        """
+        told = {"name": type(self).__name__, "every": self.every}
+        if self.warmup_steps:
+            told["warmup_steps"] = self.warmup_steps
+        outer = self.make_outer_optimizer()
+        if outer is not None:
+            config = outer.get_config()
+            told["outer_optimizer"] = {"class_name": type(outer).__name__} | {
+                name: repr(value) for name, value in sorted(config.items()) if name != "name"
+            }
+        return told
+
+
+def check_count(owner: str, name: str, value: Any, at_least: int, example: str) -> None:
+    """Checks a number of updates.
+
+    Raises:
+      ValueError: It is not a whole number of at least `at_least`.
+    """
+    if type(value) is not int or value < at_least:
+        raise ValueError(
+            f"`{name}` of {owner} must be a whole number of updates, at least {at_least}, but "
+            f"received {value!r}. Use {example}."
+        )

@@ -1,0 +1,75 @@
+"""DiLoCo: an outer optimizer that takes what a round has changed for its gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tfdp.synchronization.base import Synchronization, check_count
+
+
+@dataclasses.dataclass(frozen=True)
+class DiLoCo(Synchronization):
+    """Lets an outer optimizer take what the replicas have changed in a round for its gradient.
+
+    1. Each replica updates its weights with its own optimizer, `every` times, as in `LocalSGD`.
+       Its state is kept from round to round. The paper's is AdamW; any is taken.
+    2. The outer gradient is the mean over replicas of what each has moved: the weights at which
+       the round began minus the mean of the replicas' weights.
+    3. The outer optimizer updates the weights at which the round began, and all replicas go on
+       from these.
+
+    An outer `SGD(1.0)` without momentum is `LocalSGD`.
+
+    Source: Douillard et al.: DiLoCo: Distributed Low-Communication Training of Language Models,
+    arXiv 2311.08105 (2023), algorithm 1.
+
+    Cost: as `LocalSGD` a round. Memory on each replica: a copy of the weights in float32 and the
+    slots of the outer optimizer, one for Nesterov's momentum.
+
+    Args:
+      every: The number of updates in a round, at least 1; the paper's is 500.
+      outer_optimizer: A function without arguments that makes a `keras.optimizers.Optimizer`. A
+        function, since an optimizer has variables, which must be made in the strategy's scope.
+        None: the paper's, `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`.
+
+    Raises:
+      ValueError: `every` is not a whole number of at least 1.
+      TypeError: `outer_optimizer` is no function, or makes something else.
+
+    >>> import keras
+    >>> DiLoCo(every=50, outer_optimizer=lambda: keras.optimizers.SGD(0.5)).every
+    50
+    """
+
+    every: int
+    outer_optimizer: Callable[[], Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("DiLoCo", "every", self.every, 1, "DiLoCo(every=50)")
+        if self.outer_optimizer is not None and not callable(self.outer_optimizer):
+            raise TypeError(
+                "`outer_optimizer` must be a function that makes the optimizer, which is called in "
+                f"the strategy's scope, but received {self.outer_optimizer!r}. Use "
+                "outer_optimizer=lambda: keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)."
+            )
+
+    def make_outer_optimizer(self) -> Any:
+        """Returns a new outer optimizer; see `Synchronization.make_outer_optimizer`.
+
+        Raises:
+          TypeError: `outer_optimizer` returns something else.
+        """
+        import keras
+
+        if self.outer_optimizer is None:
+            return keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+        made = self.outer_optimizer()
+        if not isinstance(made, keras.optimizers.Optimizer):
+            raise TypeError(
+                "`outer_optimizer` must return a new `keras.optimizers.Optimizer`, but returned "
+                f"{made!r}. Use outer_optimizer=lambda: keras.optimizers.SGD(0.7, momentum=0.9, "
+                "nesterov=True)."
+            )
+        return made
