@@ -256,19 +256,73 @@ def test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once(caplog):
     assert sum("OwnApply" in record.message for record in caplog.records) == 1
 
 
+class SignsLater(optimizers.SGD):
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        super()._backend_apply_gradients([tf.sign(grad) for grad in grads], trainable_variables)
+
+
+class LeavesOut(optimizers.SGD):
+    """Updates nothing but matrices."""
+
+    def _filter_empty_gradients(self, grads, variables):
+        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if len(v.shape) > 1]
+        return [g for g, _ in pairs], [v for _, v in pairs]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once")
+@with_two_replicas
+@pytest.mark.parametrize("kind, of", [(SignsLater, np.sign), (LeavesOut, lambda total: total)])
+def test_what_a_method_of_ones_own_may_use_is_whole(kind, of):
+    x, rows, y = data()
+    total = sum(kernel_gradients(x, rows, y))
+    model = fit(made(lambda: kind(1.0)), [(x, rows, y)])
+    np.testing.assert_allclose(weights(model), -of(total), rtol=1e-6)
+
+
+class WithNorm(keras.Model):
+    """Takes a gradient by hand for a metric, beside Keras' own step."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        kernel = self.get_layer("dense").kernel
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(x) * y)
+        norm = tf.norm(tape.gradient(loss, kernel))
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "norm": norm}
+
+
 @pytest.mark.slow
 @with_two_replicas
-def test_a_loop_of_ones_own_builds_the_optimizer_and_compresses():
+def test_a_gradient_by_hand_beside_keras_own_step_is_whole():
+    x, rows, y = data()
+    model = made(sgd, model=WithNorm)
+    found = model.fit([x, rows], y, batch_size=EXAMPLES, shuffle=False, verbose=0).history
+    norm = np.linalg.norm(sum(kernel_gradients(x, rows, y)))
+    np.testing.assert_allclose(found["norm"], [norm], rtol=1e-5)
+    applied, _ = simulated([kernel_gradients(x, rows, y)])
+    np.testing.assert_allclose(weights(model), -applied[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+@with_two_replicas
+@pytest.mark.parametrize(
+    "wrap", [lambda inner: inner, optimizers.LossScaleOptimizer], ids=["plain", "a loss scale"]
+)
+def test_a_loop_of_ones_own_builds_the_optimizer_and_compresses(wrap):
     strategy = harness.strategy(REPLICAS, compression=FEEDBACK)
     with strategy.scope():
         weight = keras.Variable(np.zeros(6, "float32"), name="weight")
-        optimizer = sgd()
+        optimizer = wrap(sgd())
     gradients = [np.float32([6, 5, 1, 2, 3, 4]), np.float32([1, 2, 3, 30, 4, 5])]
     own = harness.per_replica(strategy, gradients)
 
     @tf.function
     def step(value):
-        strategy.run(lambda value: optimizer.apply_gradients([(value, weight)]), args=(value,))
+        def update(value):
+            scaled = optimizer.scale_loss(value)
+            optimizer.apply_gradients([(scaled, weight)])
+
+        strategy.run(update, args=(value,))
 
     for _ in range(2):
         step(own)

@@ -63,6 +63,12 @@ class StandIn:
     def summed_on_read(self):
         return self._within("summed_on_read")
 
+    def averaged_on_read(self):
+        return self._within("averaged_on_read")
+
+    def read_after_round(self):
+        return self._within("read_after_round")
+
     def sums_read_once(self, shared):
         return self._within("sums_read_once")
 

@@ -98,5 +98,8 @@ class Windows(Protocol):
     def keras_own_step(self) -> bool:
         """Whether the step is Keras' own, which gives gradients to the optimizer untouched."""
 
+    def is_for_update(self, variables: Sequence[Any]) -> bool:
+        """Returns whether gradients with respect to `variables` are those of Keras' own update."""
+
     def wait(self, variables: Sequence[Any]) -> bool:
         """Returns whether the gradients with respect to `variables` wait."""

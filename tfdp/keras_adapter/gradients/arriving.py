@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import GradientError
+from tfdp.keras_adapter.gradients.tape import used_before_sum
 from tfdp.keras_adapter.gradients.weighing import layouts_of, weight_of
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step
@@ -62,12 +63,7 @@ def arrived(step: Step, gradient: Value | None) -> Arrived:
     if Origin.LOCAL in origin:
         if origin == Origin.LOCAL and _is_linear(step, layouts_of(step, walk), walk, tensor):
             return Arrived(gradient, local=True)
-        raise GradientError(
-            "A gradient that an optimizer accumulates is summed over replicas when its window "
-            "closes, and before that must be used for nothing else, but the step changes it. Use "
-            "the optimizer's own clipnorm, global_clipnorm or clipvalue, or no "
-            "gradient_accumulation_steps."
-        )
+        raise used_before_sum(step, "changes it")
     if not apart:
         return Arrived(_of_first(step, gradient) if Origin.RANDOM in origin else gradient, False)
     if Origin.SUM in origin:

@@ -85,8 +85,8 @@ def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> 
         step.warn_once(
             "own_apply",
             "Gradients that are given to %s are summed whole, without the strategy's `compression`,"
-            " because its own `apply` may use them before the update. They are compressed in "
-            "optimizers that override `update_step` alone.",
+            " because its own `apply`, or another method of its own, may use them before the "
+            "update. They are compressed in optimizers that override `update_step` alone.",
             ", ".join(own),
         )
         return tuple(False for _ in variables)
@@ -175,9 +175,13 @@ def _slots(optimizer: BaseOptimizer) -> dict[str, dict[str, tf.Variable]]:
     return vars(optimizer).get(_SLOTS, {})
 
 
+# The methods that see the gradients before they are summed in the update.
+_SEEN_BY = ("apply", "apply_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
+
+
 def _has_own_apply(optimizer: BaseOptimizer) -> bool:
     """Returns whether users' own code may see the gradients before the update."""
-    for name in ("apply", "apply_gradients"):
+    for name in _SEEN_BY:
         owner = next(cls for cls in type(optimizer).__mro__ if name in vars(cls))
         if owner.__module__.partition(".")[0] not in ("keras", "tfdp"):
             return True
@@ -189,5 +193,6 @@ def _made(
 ) -> tf.Variable:
     beside = variable.value if isinstance(variable, keras.Variable) else variable
     placed = replicas.summed_on_read() if slot.of_replica else contextlib.nullcontext()
-    with strategy.extended.colocate_vars_with(beside), placed:
+    # In a loop of the user's own Keras builds the optimizer while the step is traced.
+    with tf.init_scope(), strategy.extended.colocate_vars_with(beside), placed:
         return tf.Variable(slot.first, trainable=False, name=name)

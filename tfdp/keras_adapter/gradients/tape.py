@@ -85,7 +85,8 @@ def gradient(
     if waits:
         found = [_waiting(step, share, value) for value in given]
     else:
-        found = _summed(step, share, given, bool(variables) and _may_compress(step, share))
+        compress = bool(variables) and _may_compress(step, share, variables)
+        found = _summed(step, share, given, compress)
     for index, value in zip(everywhere, found, strict=True):
         gradients[index] = value
     return tf.nest.pack_sequence_as(sources, gradients)
@@ -145,6 +146,11 @@ class Windows:
         found = getattr(self._model(), "train_step", None)
         return getattr(found, "__func__", None) is TensorFlowTrainer.train_step
 
+    def is_for_update(self, variables: Sequence[Any]) -> bool:
+        """Returns whether gradients with respect to `variables` are those of Keras' own update."""
+        found = getattr(self._model(), "trainable_weights", ())
+        return self.keras_own_step and [*map(id, variables)] == [*map(id, found)]
+
     def wait(self, variables: Sequence[Any]) -> bool:
         """Returns whether gradients with respect to `variables` wait."""
         key = tuple(map(id, variables))
@@ -195,12 +201,28 @@ def check_waiting(step: Step) -> None:
     for value in waiting:
         for user, _ in users(Place(value)):
             if not any(user.attributes is op for op in allowed):
-                raise GradientError(
-                    "A gradient that an optimizer accumulates is summed over replicas when its "
-                    "window closes, and before that must be used for nothing else, but the step "
-                    f"gives it to `{user.type}`. Use the optimizer's own clipnorm, "
-                    "global_clipnorm or clipvalue, or no gradient_accumulation_steps."
-                )
+                raise used_before_sum(step, f"gives it to `{user.type}`")
+
+
+def used_before_sum(step: Step, how: str) -> GradientError:
+    """Returns the error of a step that uses a gradient which waits for its sum.
+
+    Args:
+      step: The step.
+      how: What the step does with it.
+    """
+    of_updates = isinstance(step.strategy.compression, UpdateCompression)
+    which = (
+        "an optimizer accumulates or the strategy's `compression` takes"
+        if of_updates
+        else ("an optimizer accumulates")
+    )
+    instead = " in a `train_step` of your own, or no `compression`" if of_updates else ""
+    return GradientError(
+        f"A gradient that {which} is summed over replicas in the update, when its window closes, "
+        f"and before that must be used for nothing else, but the step {how}. Use the optimizer's "
+        f"own clipnorm, global_clipnorm or clipvalue, or no gradient_accumulation_steps{instead}."
+    )
 
 
 def _step() -> Step | None:
@@ -255,10 +277,10 @@ def _waits(step: Step, share: Share, variables: Sequence[Any]) -> bool:
     if share.windows.wait(variables):
         return True
     of_updates = isinstance(step.strategy.compression, UpdateCompression)
-    return of_updates and _may_compress(step, share) and not could_possibly_record()
+    return of_updates and _may_compress(step, share, variables) and not could_possibly_record()
 
 
-def _may_compress(step: Step, share: Share) -> bool:
+def _may_compress(step: Step, share: Share, variables: Sequence[Any]) -> bool:
     """Returns whether gradients with respect to variables reach the optimizer untouched."""
     if share.windows is None or step.strategy.compression is None:
         return False
@@ -270,7 +292,7 @@ def _may_compress(step: Step, share: Share) -> bool:
             "They are compressed in Keras' own `train_step`, in optimizers with "
             "`gradient_accumulation_steps`, and in loops of your own (`strategy.run`).",
         )
-    return share.windows.keras_own_step
+    return share.windows.is_for_update(variables)
 
 
 def _summed(step: Step, share: Share, gradients: list[Any], compress: bool) -> list[Any]:
