@@ -16,6 +16,23 @@ def variable(shape, path="layer/kernel", dtype="float32"):
     return made
 
 
+@pytest.mark.parametrize("compression", [Int8(block=4, smallest=1), Sign(block=32, smallest=1)])
+def test_two_variables_may_have_one_tensor_as_their_gradient(compression):
+    gradient = tf.constant([127.0, -127.0, 127.0])
+    # Two replicas that have the same: what the other one sends is what this one has.
+    twice = Transport(
+        tf.identity,
+        gather_=lambda tensor: tf.stack([tensor, tensor]),
+        exchange_=lambda tensor: tf.stack([tensor[0], tensor[0]]),
+        world_size=2,
+    )
+    bucket = Bucket([gradient, gradient], [{}, {}], (0, 1), tf.constant(0))
+    found = compression.compressed(bucket, twice)
+    for total, own in zip(found.sums, found.own, strict=True):
+        np.testing.assert_array_equal(own, gradient)
+        np.testing.assert_array_equal(total, 2 * gradient)
+
+
 def test_small_ones_biases_normalization_and_other_dtypes_travel_whole():
     variables = [
         variable([100, 100]),
