@@ -7,7 +7,17 @@ import tensorflow as tf
 import tiers
 
 from tfdp.collectives import Transport
-from tfdp.compression import Bucket, Cast, ErrorFeedback, Int8, PowerSGD, RandomK, Sign, TopK
+from tfdp.compression import (
+    Bucket,
+    Cast,
+    ErrorFeedback,
+    Int8,
+    MomentumCorrection,
+    PowerSGD,
+    RandomK,
+    Sign,
+    TopK,
+)
 
 
 def variable(shape, path="layer/kernel", dtype="float32"):
@@ -70,9 +80,15 @@ def test_an_argument_out_of_range_is_refused_with_the_fix(make, named):
         make()
 
 
-@pytest.mark.parametrize("inner", [None, "TopK", Cast("bfloat16"), ErrorFeedback(Int8())])
+@pytest.mark.parametrize("inner", [None, "TopK", Cast("bfloat16")])
 def test_feedback_of_what_is_no_such_compression_is_refused(inner):
     with pytest.raises(TypeError, match=r"`ErrorFeedback` must be given.*Use ErrorFeedback\("):
+        ErrorFeedback(inner)
+
+
+@pytest.mark.parametrize("inner", [ErrorFeedback(Int8()), MomentumCorrection(TopK(0.1))])
+def test_feedback_around_feedback_is_refused(inner):
+    with pytest.raises(TypeError, match=r"feeds nothing back.*received (.*)\. Use \1"):
         ErrorFeedback(inner)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -51,6 +51,8 @@ class MomentumCorrection(UpdateCompression):
     >>> MomentumCorrection(TopK(0.001), momentum=0.9).inner.ratio
     0.001
     """
+
+    feeds_back: ClassVar[bool] = True
 
     inner: UpdateCompression
     momentum: float = 0.9

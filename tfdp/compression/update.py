@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -119,6 +119,9 @@ class UpdateCompression(abc.ABC):
     Unlike a `Compression`, which sees anonymous buckets, it knows of each gradient the variable,
     the number of the update, and what it has kept for it.
 
+    Attributes:
+      feeds_back: Whether it brings back by itself what it has lost. Then no feedback goes around.
+
     >>> @dataclasses.dataclass(frozen=True)
     ... class Whole(UpdateCompression):
     ...     def takes(self, variables):
@@ -138,6 +141,8 @@ class UpdateCompression(abc.ABC):
     >>> Whole().takes(["kernel"]), Whole().slots((2,))
     ((True,), {})
     """
+
+    feeds_back: ClassVar[bool] = False
 
     @abc.abstractmethod
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
