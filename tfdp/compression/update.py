@@ -121,6 +121,8 @@ class UpdateCompression(abc.ABC):
 
     Attributes:
       feeds_back: Whether it brings back by itself what it has lost. Then no feedback goes around.
+      has_momentum: Whether it has the momentum of training in place of the optimizer. Then no
+        gradient may pass it by.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Whole(UpdateCompression):
@@ -143,14 +145,27 @@ class UpdateCompression(abc.ABC):
     """
 
     feeds_back: ClassVar[bool] = False
+    has_momentum: ClassVar[bool] = False
 
     @abc.abstractmethod
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns for each Keras variable whether its gradient is compressed."""
+        """Returns for each Keras variable whether its gradient is summed by this compression."""
 
     @abc.abstractmethod
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns what is kept for a variable of this shape, by name."""
+
+    def slots_of(self, variables: Sequence[Any]) -> list[dict[str, Slot] | None]:
+        """Returns what is kept for each Keras variable; None: its gradient is not summed by this.
+
+        >>> from tfdp.compression import TopK
+        >>> TopK(0.5).slots_of([])
+        []
+        """
+        return [
+            self.slots(tuple(variable.shape)) if taken else None
+            for variable, taken in zip(variables, self.takes(variables), strict=True)
+        ]
 
     @abc.abstractmethod
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
