@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -44,17 +45,16 @@ def sums_on(on_replicas):
 
         engine = TensorFlowEngine(DEVICES[:replicas])
         reducer = Reducer(engine, topology.Native(), hosts or [0] * replicas, 2**30)
-        names = [sorted(compression.slots(shape)) for shape in shapes]
+        variables = [keras.Variable(np.zeros(shape, "float32"), name="kernel") for shape in shapes]
+        slots = compression.slots_of(variables)
+        names = [sorted(each) for each in slots]
         count = len(shapes)
         given = [
             tf.Variable(tf.zeros([replicas, *shape]), shape=[replicas, *shape]) for shape in shapes
         ]
         kept = [
-            {
-                name: tf.Variable(tf.stack([slot.first()] * replicas))
-                for name, slot in compression.slots(shape).items()
-            }
-            for shape in shapes
+            {name: tf.Variable(tf.stack([slot.first()] * replicas)) for name, slot in each.items()}
+            for each in slots
         ]
         step = tf.Variable(0)
 

@@ -50,17 +50,18 @@ def power_sgd(compression, gradients, number=0, step=0, before=None):
 
 
 def sign(compression, gradients, number=0, step=0, before=None):
-    def quantized(blocks):
-        scale = np.abs(blocks).mean(-1, keepdims=True)
+    def quantized(blocks, is_real, rank, second):
+        count = np.maximum(is_real.sum(-1, keepdims=True), 1)
+        scale = np.abs(blocks * is_real).sum(-1, keepdims=True) / count
         return np.where(blocks >= 0, scale, -scale)
 
-    return _in_chunks(gradients, compression.block, lambda blocks, rank, second: quantized(blocks))
+    return _in_chunks(gradients, compression.block, quantized)
 
 
 def int8(compression, gradients, number=0, step=0, before=None):
     count = len(gradients)
 
-    def quantized(blocks, rank, second):
+    def quantized(blocks, is_real, rank, second):
         bucket = Bucket.of([0.0], step=step)
         seed = bucket.seed(compression.seed, number, rank + count * second)
         words = tf.random.stateless_uniform([blocks.size // 2], seed, None, None, tf.int32)
@@ -77,9 +78,12 @@ def _in_chunks(gradients, block, quantized):
     fill = -size % (block * count)
     padded = [np.append(np.asarray(g, "float64").ravel(), np.zeros(fill)) for g in gradients]
     chunks = [flat.reshape(count, -1, block) for flat in padded]
-    own = [quantized(chunk, rank, False) for rank, chunk in enumerate(chunks)]
+    is_real = (np.arange(size + fill) < size).reshape(count, -1, block)
+    own = [quantized(chunk, is_real, rank, False) for rank, chunk in enumerate(chunks)]
     totals = sum(own)
-    sums = np.stack([quantized(total, rank, True) for rank, total in enumerate(totals)])
+    sums = np.stack(
+        [quantized(total, is_real[rank], rank, True) for rank, total in enumerate(totals)]
+    )
     for rank in range(count):
         own[rank][rank] += sums[rank] - totals[rank]
     shape = gradients[0].shape

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from tfdp.compression import BetweenHosts, Cast, ErrorFeedback, Int8, PowerSGD, TopK
+from tfdp.compression import (
+    BetweenHosts,
+    Cast,
+    ErrorFeedback,
+    Int8,
+    MomentumCorrection,
+    PowerSGD,
+    TopK,
+)
 
 SHAPES = [(9, 7), (5,)]
 HOSTS = [0, 1, 0, 1]
@@ -83,7 +91,10 @@ def test_hosts_of_different_sizes_are_refused(sums_on):
         run(gradients(3))
 
 
-@pytest.mark.parametrize("inner", [None, Cast("bfloat16"), PowerSGD(2), ErrorFeedback(TopK(0.1))])
+@pytest.mark.parametrize(
+    "inner",
+    [None, Cast("bfloat16"), PowerSGD(2), ErrorFeedback(TopK(0.1)), MomentumCorrection(TopK(0.1))],
+)
 def test_what_it_cannot_hold_is_refused_with_the_order(inner):
     with pytest.raises(TypeError, match=r"received.*Use ErrorFeedback\(BetweenHosts\("):
         BetweenHosts(inner)

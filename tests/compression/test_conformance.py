@@ -149,6 +149,15 @@ def test_a_sum_in_chunks_is_what_numpy_computes(name, kind, sums_on):
         assert_close(outcome.own[0], own[rank], case.tolerance)
 
 
+def test_the_last_block_of_a_gradient_has_the_scale_of_what_it_holds(sums_on):
+    """A gradient of one number all over comes back as it is, wherever its last block ends."""
+    shapes = [(65,), (3, 5), (41, 100)]
+    given = [np.full(shape, value) for shape, value in zip(shapes, [1, -0.5, 2], strict=True)]
+    for outcome in sums_on(Sign(block=64, smallest=1), 3, shapes)([given] * 3):
+        for total, expected in zip(outcome.sums, [3.0, -1.5, 6.0], strict=True):
+            np.testing.assert_array_equal(total, expected)
+
+
 @every_compression
 def test_with_feedback_nothing_is_lost(name, sums_on):
     """After any number of updates the sums and the residuals are all that was given."""

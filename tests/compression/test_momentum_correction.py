@@ -1,5 +1,6 @@
 """MomentumCorrection: algorithm 2 of Deep Gradient Compression, in NumPy."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -33,6 +34,48 @@ def test_late_numbers_come_with_their_momentum(sums_on):
             slots = outcome.slots[0]
             np.testing.assert_allclose(slots["velocity"], velocities[rank], rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(slots["residual"], residuals[rank], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_compressed_has_the_momentum_of_sgd(sums_on):
+    shapes = [(7,), SHAPE, (3, 5)]
+    run = sums_on(MomentumCorrection(TopK(0.1, smallest=100), MOMENTUM), 3, shapes)
+    velocities = [np.zeros(shape) for shape in shapes]
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        gradients = [
+            [rng.normal(size=shape).astype("float32") for shape in shapes] for _ in range(3)
+        ]
+        outcomes = run(gradients, number)
+        for index in (0, 2):
+            total = sum(own[index].astype("float64") for own in gradients)
+            velocities[index] = MOMENTUM * velocities[index] + total
+            for outcome in outcomes:
+                np.testing.assert_allclose(
+                    outcome.sums[index], velocities[index], rtol=1e-5, atol=1e-5
+                )
+            kept = sum(outcome.slots[index]["velocity"] for outcome in outcomes)
+            np.testing.assert_allclose(kept, velocities[index], rtol=1e-5, atol=1e-5)
+        # That one is compressed.
+        assert np.any(outcomes[0].slots[1]["residual"])
+        assert np.mean(outcomes[0].sums[1] == 0) > 0.6
+
+
+def test_every_float32_has_a_velocity_and_what_is_sent_a_residual():
+    corrected = MomentumCorrection(TopK(0.1, smallest=100))
+    names = [("kernel", SHAPE, "float32"), ("bias", (200,), "float32"), ("kernel", (7,), "float32")]
+    variables = [
+        keras.Variable(np.zeros(shape), name=name, dtype=dtype)
+        for name, shape, dtype in [*names, ("kernel", SHAPE, "float64")]
+    ]
+    slots = corrected.slots_of(variables)
+    assert corrected.takes(variables) == (True, True, True, False)
+    assert [each and sorted(each) for each in slots] == [
+        ["residual", "velocity"],
+        ["velocity"],
+        ["velocity"],
+        None,
+    ]
+    assert [each["velocity"].shape for each in slots[:3]] == [SHAPE, (200,), (7,)]
 
 
 def test_what_is_not_finite_reaches_all_replicas_and_nothing_that_is_kept(sums_on):

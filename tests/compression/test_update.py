@@ -7,13 +7,40 @@ import tensorflow as tf
 import tiers
 
 from tfdp.collectives import Transport
-from tfdp.compression import Bucket, Cast, ErrorFeedback, Int8, PowerSGD, RandomK, Sign, TopK
+from tfdp.compression import (
+    Bucket,
+    Cast,
+    ErrorFeedback,
+    Int8,
+    MomentumCorrection,
+    PowerSGD,
+    RandomK,
+    Sign,
+    TopK,
+)
 
 
 def variable(shape, path="layer/kernel", dtype="float32"):
     made = keras.Variable(tf.zeros(shape, dtype), dtype=dtype, name=path.rpartition("/")[2])
     made._path = path
     return made
+
+
+@pytest.mark.parametrize("compression", [Int8(block=4, smallest=1), Sign(block=32, smallest=1)])
+def test_two_variables_may_have_one_tensor_as_their_gradient(compression):
+    gradient = tf.constant([127.0, -127.0, 127.0])
+    # Two replicas that have the same: what the other one sends is what this one has.
+    twice = Transport(
+        tf.identity,
+        gather_=lambda tensor: tf.stack([tensor, tensor]),
+        exchange_=lambda tensor: tf.stack([tensor[0], tensor[0]]),
+        world_size=2,
+    )
+    bucket = Bucket([gradient, gradient], [{}, {}], (0, 1), tf.constant(0))
+    found = compression.compressed(bucket, twice)
+    for total, own in zip(found.sums, found.own, strict=True):
+        np.testing.assert_array_equal(own, gradient)
+        np.testing.assert_array_equal(total, 2 * gradient)
 
 
 def test_small_ones_biases_normalization_and_other_dtypes_travel_whole():
@@ -53,9 +80,15 @@ def test_an_argument_out_of_range_is_refused_with_the_fix(make, named):
         make()
 
 
-@pytest.mark.parametrize("inner", [None, "TopK", Cast("bfloat16"), ErrorFeedback(Int8())])
+@pytest.mark.parametrize("inner", [None, "TopK", Cast("bfloat16")])
 def test_feedback_of_what_is_no_such_compression_is_refused(inner):
     with pytest.raises(TypeError, match=r"`ErrorFeedback` must be given.*Use ErrorFeedback\("):
+        ErrorFeedback(inner)
+
+
+@pytest.mark.parametrize("inner", [ErrorFeedback(Int8()), MomentumCorrection(TopK(0.1))])
+def test_feedback_around_feedback_is_refused(inner):
+    with pytest.raises(TypeError, match=r"feeds nothing back.*received (.*)\. Use \1"):
         ErrorFeedback(inner)
 
 

@@ -12,11 +12,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import optimizers
 
 import tfdp
 from tfdp.checkpoint import variables
-from tfdp.compression import BetweenHosts, ErrorFeedback, Int8, PowerSGD, TopK
+from tfdp.compression import (
+    BetweenHosts,
+    ErrorFeedback,
+    Int8,
+    MomentumCorrection,
+    PowerSGD,
+    TopK,
+)
+from tfdp.errors import GradientError
 
 EXAMPLES, REPLICAS, ROWS = 8, 2, 5
 FEEDBACK = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
@@ -301,6 +310,53 @@ def test_a_gradient_by_hand_beside_keras_own_step_is_whole():
     np.testing.assert_allclose(found["norm"], [norm], rtol=1e-5)
     applied, _ = simulated([kernel_gradients(x, rows, y)])
     np.testing.assert_allclose(weights(model), -applied[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+@with_two_replicas
+@pytest.mark.parametrize("replicas", tiers.first_of(2, 1))
+def test_momentum_correction_is_sgd_with_momentum_where_nothing_is_left_out(replicas):
+    least = 1 if replicas == 1 else 4096  # so that two replicas sum all whole
+    harness.start_over()
+    compression = MomentumCorrection(TopK(1 / 3, smallest=least), momentum=0.5)
+    with harness.strategy(replicas, compression=compression).scope():
+        inputs = keras.Input((3,))
+        dense = keras.layers.Dense(2, kernel_initializer="zeros", name="dense")
+        model = keras.Model(inputs, dense(inputs))
+        model.compile(sgd(), loss=product)
+    kernel, bias = [np.zeros((3, 2))], [np.zeros(2)]
+    for x, _, y in [data(seed) for seed in range(3)]:
+        model.fit(x, y, batch_size=EXAMPLES, shuffle=False, verbose=0)
+        kernel.append(0.5 * kernel[-1] + sum(kernel_gradients(x, None, y)))
+        bias.append(0.5 * bias[-1] + y.sum(0, "float64") / y.size)
+    harness.assert_replicas_identical(model)
+    np.testing.assert_allclose(weights(model), -sum(kernel), rtol=1e-5)
+    np.testing.assert_allclose(dense.bias, -sum(bias), rtol=1e-5)
+
+
+@pytest.mark.slow
+@with_two_replicas
+@pytest.mark.parametrize(
+    ("make_optimizer", "model", "error", "message"),
+    [
+        (sgd, OwnStep, GradientError, r"`train_step` of your own takes.*Use Keras' own"),
+        (lambda: OwnApply(1.0), keras.Model, GradientError, r"OwnApply has an `apply` of its own"),
+        (
+            sgd,
+            keras.Model,
+            GradientError,
+            r"'embeddings' is IndexedSlices of float32",
+        ),
+        (lambda: sgd(momentum=0.9), keras.Model, ValueError, r"SGD with momentum=0\.9\. Use"),
+    ],
+    ids=["own step", "own apply", "rows", "momentum"],
+)
+def test_what_would_be_trained_without_momentum_or_with_two_is_refused(
+    make_optimizer, model, error, message
+):
+    corrected = MomentumCorrection(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
+    with pytest.raises(error, match=message):
+        fit(made(make_optimizer, corrected, model=model), [data()])
 
 
 @pytest.mark.slow

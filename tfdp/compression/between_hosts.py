@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Transport
-from tfdp.compression.error_feedback import ErrorFeedback
 from tfdp.compression.power_sgd import PowerSGD
 from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression, elements
 
@@ -30,9 +29,10 @@ class BetweenHosts(UpdateCompression):
         around: `ErrorFeedback(BetweenHosts(TopK(0.01)))`.
 
     Raises:
-      TypeError: `inner` is another: `PowerSGD` needs whole matrices.
+      TypeError: `inner` is another: `PowerSGD` needs whole matrices, and what feeds back by itself
+        has a residual for whole gradients.
 
-    >>> from tfdp.compression import TopK
+    >>> from tfdp.compression import ErrorFeedback, TopK
     >>> ErrorFeedback(BetweenHosts(TopK(0.01))).inner.inner.ratio
     0.01
     """
@@ -40,8 +40,8 @@ class BetweenHosts(UpdateCompression):
     inner: UpdateCompression
 
     def __post_init__(self) -> None:
-        refused = (ErrorFeedback, PowerSGD, BetweenHosts)
-        if not isinstance(self.inner, UpdateCompression) or isinstance(self.inner, refused):
+        known = isinstance(self.inner, UpdateCompression)
+        if not known or self.inner.feeds_back or isinstance(self.inner, (PowerSGD, BetweenHosts)):
             raise TypeError(
                 "`BetweenHosts` must be given `Int8`, `Sign`, `TopK` or `RandomK`, but received "
                 f"{self.inner!r}. Use ErrorFeedback(BetweenHosts(TopK(0.01)))."

@@ -9,8 +9,9 @@ import tensorflow as tf
 from tfdp.collectives import Transport
 from tfdp.compression.update import Bucket, Sums, elements
 
-# A function of blocks [..., block] and a seed that returns what stands for them, int32 [..., m].
-Encode = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+# A function that returns what stands for blocks, int32 [..., m]. It is given the blocks
+# [..., block], a seed, and how many elements of each block are no fill, float32 [...].
+Encode = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 # A function that returns the blocks, float32 [..., block].
 Decode = Callable[[tf.Tensor], tf.Tensor]
@@ -40,9 +41,10 @@ def sum_in_chunks(
     """
     count, rank = transport.world_size, transport.rank
     blocks = _cut(bucket.gradients, block, count)
-    code = encode(blocks, bucket.seed(seed, bucket.numbers[0], rank))
+    sizes = _sizes(bucket.gradients, block, count)
+    code = encode(blocks, bucket.seed(seed, bucket.numbers[0], rank), sizes)
     total = tf.reduce_sum(decode(transport.exchange(code)), axis=0)
-    code_of_total = encode(total, bucket.seed(seed, bucket.numbers[0], count + rank))
+    code_of_total = encode(total, bucket.seed(seed, bucket.numbers[0], count + rank), sizes[rank])
     sums = decode(transport.gather(code_of_total))
     error = decode(code_of_total) - total
     own = tf.tensor_scatter_nd_add(decode(code), [[rank]], error[tf.newaxis])
@@ -53,15 +55,31 @@ def sum_in_chunks(
 def _cut(tensors: Sequence[tf.Tensor], block: int, count: int) -> tf.Tensor:
     """Returns all elements as [count, blocks of a chunk, block], each tensor in its own blocks."""
     parts, size = [], 0
-    for tensor in tensors:
+    for index, tensor in enumerate(tensors):
         parts.append(tf.reshape(tensor, [-1]))
         size += elements(tensor.shape)
-        fill = -size % (block if tensor is not tensors[-1] else block * count)
+        # Two variables may have one tensor as their gradient: by identity it would seem the last.
+        is_last = index == len(tensors) - 1
+        fill = -size % (block * count if is_last else block)
         if fill:
             parts.append(tf.zeros([fill]))
             size += fill
     joined = parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
     return tf.reshape(joined, [count, size // (block * count), block])
+
+
+def _sizes(tensors: Sequence[tf.Tensor], block: int, count: int) -> tf.Tensor:
+    """Returns how many elements of each block are a tensor's, float32 [count, blocks]."""
+    parts, blocks = [], 0
+    for tensor in tensors:
+        whole, rest = divmod(elements(tensor.shape), block)
+        parts.append(tf.fill([whole], float(block)))
+        if rest:
+            parts.append(tf.constant([float(rest)]))
+        blocks += whole + bool(rest)
+    fill = -blocks % count
+    joined = tf.concat([*parts, tf.zeros([fill])], axis=0)
+    return tf.reshape(joined, [count, (blocks + fill) // count])
 
 
 def _joined(blocks: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:

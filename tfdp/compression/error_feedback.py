@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -45,17 +45,25 @@ class ErrorFeedback(UpdateCompression):
       inner: The compression, such as `TopK(0.01)`.
 
     Raises:
-      TypeError: `inner` is no compression that may lose something.
+      TypeError: `inner` is no compression that may lose something, or feeds back by itself, as
+        `MomentumCorrection` does.
 
     >>> from tfdp.compression import TopK
     >>> ErrorFeedback(TopK(0.01)).inner.ratio
     0.01
     """
 
+    feeds_back: ClassVar[bool] = True
+
     inner: UpdateCompression
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, UpdateCompression) or isinstance(self.inner, ErrorFeedback):
+        if isinstance(self.inner, UpdateCompression) and self.inner.feeds_back:
+            raise TypeError(
+                "`ErrorFeedback` must be given a compression that feeds nothing back by itself, "
+                f"but received {self.inner!r}. Use {self.inner!r} without ErrorFeedback around it."
+            )
+        if not isinstance(self.inner, UpdateCompression):
             raise TypeError(
                 "`ErrorFeedback` must be given a compression such as `TopK`, `Int8`, `Sign`, "
                 f"`RandomK`, `PowerSGD` or `BetweenHosts`, but received {self.inner!r}. Use "

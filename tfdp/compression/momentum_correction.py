@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ from tfdp.collectives import Transport
 from tfdp.compression.error_feedback import RESIDUAL, kept_if_finite
 from tfdp.compression.random_k import RandomK
 from tfdp.compression.top_k import TopK
-from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
+from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression, elements
 
 _VELOCITY = "velocity"
 
@@ -29,16 +29,24 @@ class MomentumCorrection(UpdateCompression):
     3. what is applied is the sum of the sent numbers of v_t
     4. where a number was sent, u_t and v_t become zero
 
+    What `inner` does not take, such as biases, normalization and small kernels, has a velocity
+    alone: u_t is summed whole, and not masked, as SGD with momentum has it. On one replica, where
+    nothing is left out, all is so. On several, masking makes another algorithm, even at ratio 1.
+
     The optimizer must have no momentum of its own: `keras.optimizers.SGD(rate)`. The paper's local
     clipping and its warm-up of the ratio are not in it: clip with the optimizer's
-    `global_clipnorm`, and warm up the rate with `tfdp.optimizers.Warmup`. On one replica it is SGD
-    with momentum.
+    `global_clipnorm`, and warm up the rate with `tfdp.optimizers.Warmup`.
+
+    All gradients must come to the update untouched, dense and of float32. What would pass by, and
+    so be trained without momentum, is an error where it does: `tf.IndexedSlices`, gradients that an
+    optimizer's own `apply` is given, and on several replicas those that a `train_step` of one's own
+    takes from a tape.
 
     Velocities and residuals are kept as `ErrorFeedback` keeps its residuals: in updates alone, and
     in checkpoints, by their sums for another number of replicas.
 
     Cost: nothing is sent beside what `inner` sends. Two float32 for each element that is compressed
-    on each replica.
+    on each replica, and one for each other element.
 
     Args:
       inner: `TopK` or `RandomK`.
@@ -51,6 +59,9 @@ class MomentumCorrection(UpdateCompression):
     >>> MomentumCorrection(TopK(0.001), momentum=0.9).inner.ratio
     0.001
     """
+
+    feeds_back: ClassVar[bool] = True
+    has_momentum: ClassVar[bool] = True
 
     inner: UpdateCompression
     momentum: float = 0.9
@@ -70,12 +81,18 @@ class MomentumCorrection(UpdateCompression):
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns what the inner compression takes.
+        """Returns whether a variable is of float32: each of them needs its velocity.
 
-        >>> MomentumCorrection(TopK(0.5)).takes([])
-        ()
+        A variable that its gradient overwrites, as Keras' scales of float8, has none.
+
+        >>> import keras
+        >>> MomentumCorrection(TopK(0.5)).takes([keras.Variable([1.0], name="bias")])
+        (True,)
         """
-        return self.inner.takes(variables)
+        return tuple(
+            variable.dtype == "float32" and not getattr(variable, "overwrite_with_gradient", False)
+            for variable in variables
+        )
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns velocity and residual.
@@ -85,6 +102,21 @@ class MomentumCorrection(UpdateCompression):
         """
         own = Slot(shape, of_replica=True)
         return {_VELOCITY: own, RESIDUAL: own, **self.inner.slots(shape)}
+
+    def slots_of(self, variables: Sequence[Any]) -> list[dict[str, Slot] | None]:
+        """Returns velocity and residual; of what `inner` does not take the velocity alone.
+
+        >>> import keras
+        >>> slots = MomentumCorrection(TopK(0.5)).slots_of([keras.Variable([1.0], name="bias")])
+        >>> list(slots[0])
+        ['velocity']
+        """
+        sent = self.inner.takes(variables)
+        found = super().slots_of(variables)
+        return [
+            slots if slots is None or is_sent else {_VELOCITY: slots[_VELOCITY]}
+            for slots, is_sent in zip(found, sent, strict=True)
+        ]
 
     def sum(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums with velocities and residuals in them, also on one replica.
@@ -110,6 +142,22 @@ class MomentumCorrection(UpdateCompression):
             self.momentum * slots[_VELOCITY] + gradient
             for slots, gradient in zip(bucket.slots, bucket.gradients, strict=True)
         ]
+        sparse = [index for index, slots in enumerate(bucket.slots) if RESIDUAL in slots]
+        whole = [index for index, slots in enumerate(bucket.slots) if RESIDUAL not in slots]
+        sums, own, slots = list(velocities), list(velocities), list(bucket.slots)
+        for members, summed in ((sparse, self._summed), (whole, _summed_whole)):
+            if members:
+                found = summed(_part(bucket, members), [velocities[i] for i in members], transport)
+                for position, index in enumerate(members):
+                    sums[index] = found.sums[position]
+                    own[index] = found.own[position]
+                    slots[index] = found.slots[position]
+        return Sums(sums, own, slots)
+
+    def _summed(
+        self, bucket: Bucket, velocities: Sequence[tf.Tensor], transport: Transport
+    ) -> Sums:
+        """Returns the inner compression's sums."""
         given = [
             slots[RESIDUAL] + velocity
             for slots, velocity in zip(bucket.slots, velocities, strict=True)
@@ -131,3 +179,31 @@ class MomentumCorrection(UpdateCompression):
                 }
             )
         return Sums(found.sums, found.own, slots)
+
+
+def _part(bucket: Bucket, members: Sequence[int]) -> Bucket:
+    """Returns the bucket of the gradients at these positions."""
+    return dataclasses.replace(
+        bucket,
+        gradients=[bucket.gradients[index] for index in members],
+        slots=[bucket.slots[index] for index in members],
+        numbers=[bucket.numbers[index] for index in members],
+    )
+
+
+def _summed_whole(bucket: Bucket, velocities: Sequence[tf.Tensor], transport: Transport) -> Sums:
+    """Returns the sums of velocities, of which nothing is left out: those of one device."""
+    sums = list(velocities)
+    if transport.world_size > 1:
+        flat = tf.concat([tf.reshape(velocity, [-1]) for velocity in velocities], axis=0)
+        parts = tf.split(transport.sum(flat), [elements(one.shape) for one in velocities])
+        sums = [tf.reshape(a, b.shape) for a, b in zip(parts, velocities, strict=True)]
+    slots = [
+        {
+            _VELOCITY: kept_if_finite(total, velocity, before[_VELOCITY]),
+            # No such thing is kept: it says to who counts errors that nothing is lost.
+            RESIDUAL: tf.zeros_like(velocity),
+        }
+        for total, velocity, before in zip(sums, velocities, bucket.slots, strict=True)
+    ]
+    return Sums(sums, velocities, slots)

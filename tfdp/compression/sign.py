@@ -20,8 +20,9 @@ class Sign(AbstractLossyCompression):
 
     The compressor of EF-SIGNSGD (Karimireddy et al., "Error Feedback Fixes SignSGD and other
     Gradient Compression Schemes", arXiv 1901.09847, section 4), with a scale for each block in
-    place of each layer. It is biased: use it in `ErrorFeedback`, without which it may not converge.
-    The sum is quantized once more, as in `Int8`. The sign of zero counts as +.
+    place of each layer. The last block of a gradient may be a short one. It is biased: use it in
+    `ErrorFeedback`, without which it may not converge. The sum is quantized once more, as in
+    `Int8`. The sign of zero counts as +.
 
     Cost: each replica sends 2(n-1)/n * (S/32 + S/block) of S bytes of float32.
 
@@ -52,26 +53,41 @@ class Sign(AbstractLossyCompression):
         >>> found.sums[0].numpy()[14:18].tolist()
         [3.0, 3.0, -3.0, -3.0]
         """
-        return sum_in_chunks(bucket, transport, self.block, self.encode, self.decode, 0)
 
-    def encode(self, blocks: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
+        def encode(blocks: tf.Tensor, seed: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+            return self.encode(blocks, sizes)  # nothing is drawn
+
+        return sum_in_chunks(bucket, transport, self.block, encode, self.decode, 0)
+
+    def encode(self, blocks: tf.Tensor, sizes: tf.Tensor | None = None) -> tf.Tensor:
         """Returns bits and scale as int32.
 
         Args:
           blocks: Float32 [..., block]. A block with a number that is not finite comes back as
             numbers that are not.
-          seed: Not used: nothing is drawn.
+          sizes: The number of elements at the beginning of each block of which the scale is the
+            mean, float32 [...]; what comes after them fills the block up. None: all.
 
         Returns:
           int32 [..., block / 32 + 1].
 
-        >>> Sign(block=64).encode(tf.ones([2, 64])).shape.as_list()
+        >>> sign = Sign(block=64)
+        >>> sign.encode(tf.ones([2, 64])).shape.as_list()
         [2, 3]
+        >>> filled = tf.pad([[6.0, -2.0]], [[0, 0], [0, 62]])
+        >>> sign.decode(sign.encode(filled, tf.constant([2.0])))[0, :2].numpy().tolist()
+        [4.0, -4.0]
         """
         shape = [*blocks.shape[:-1], self.block // _WORD, _WORD]
         bits = tf.cast(tf.reshape(blocks, shape) >= 0.0, tf.int32)
         words = tf.reduce_sum(tf.bitwise.left_shift(bits, tf.range(_WORD)), axis=-1)
-        scale = tf.reduce_mean(tf.abs(blocks), axis=-1, keepdims=True)
+        magnitudes = tf.abs(blocks)
+        if sizes is None:
+            scale = tf.reduce_mean(magnitudes, axis=-1, keepdims=True)
+        else:
+            sizes = sizes[..., tf.newaxis]
+            kept = tf.where(tf.range(self.block, dtype=tf.float32) < sizes, magnitudes, 0.0)
+            scale = tf.reduce_sum(kept, axis=-1, keepdims=True) / tf.maximum(sizes, 1.0)
         return tf.concat([words, tf.bitcast(scale, tf.int32)], axis=-1)
 
     def decode(self, code: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -119,6 +119,11 @@ class UpdateCompression(abc.ABC):
     Unlike a `Compression`, which sees anonymous buckets, it knows of each gradient the variable,
     the number of the update, and what it has kept for it.
 
+    Attributes:
+      feeds_back: Whether it brings back by itself what it has lost. Then no feedback goes around.
+      has_momentum: Whether it has the momentum of training in place of the optimizer. Then no
+        gradient may pass it by.
+
     >>> @dataclasses.dataclass(frozen=True)
     ... class Whole(UpdateCompression):
     ...     def takes(self, variables):
@@ -139,13 +144,28 @@ class UpdateCompression(abc.ABC):
     ((True,), {})
     """
 
+    feeds_back: ClassVar[bool] = False
+    has_momentum: ClassVar[bool] = False
+
     @abc.abstractmethod
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns for each Keras variable whether its gradient is compressed."""
+        """Returns for each Keras variable whether its gradient is summed by this compression."""
 
     @abc.abstractmethod
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns what is kept for a variable of this shape, by name."""
+
+    def slots_of(self, variables: Sequence[Any]) -> list[dict[str, Slot] | None]:
+        """Returns what is kept for each Keras variable; None: its gradient is not summed by this.
+
+        >>> from tfdp.compression import TopK
+        >>> TopK(0.5).slots_of([])
+        []
+        """
+        return [
+            self.slots(tuple(variable.shape)) if taken else None
+            for variable, taken in zip(variables, self.takes(variables), strict=True)
+        ]
 
     @abc.abstractmethod
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Transport
 from tfdp.compression import RESIDUAL, Bucket, Slot, UpdateCompression
+from tfdp.errors import GradientError
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
@@ -41,7 +42,12 @@ _SLOTS = "tfdp_compression_slots"
 def build(
     original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Makes what the strategy's compression, or synchronization, keeps for each variable."""
+    """Makes what the strategy's compression, or synchronization, keeps for each variable.
+
+    Raises:
+      ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept.
+    """
+    _check_momentum(self, compression_of(strategy_of_optimizer(self)), list(variables))
     with synchronizing.building(self):
         result = original(self, variables, *args, **kwargs)
     strategy = strategy_of_optimizer(self)
@@ -54,11 +60,10 @@ def build(
     # Keras would track an attribute that is set.
     vars(self)[_SLOTS] = {
         key_of_variable(self, variable): {
-            name: _made(strategy, replicas, variable, name, slot)
-            for name, slot in compression.slots(tuple(variable.shape)).items()
+            name: _made(strategy, replicas, variable, name, slot) for name, slot in slots.items()
         }
-        for variable, taken in zip(known, compression.takes(known), strict=True)
-        if taken
+        for variable, slots in zip(known, compression.slots_of(known), strict=True)
+        if slots is not None
     }
     return result
 
@@ -76,11 +81,22 @@ def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> 
       step: The replica's step.
       optimizer: The outermost optimizer, built or not.
       variables: The variables that it is to update.
+
+    Raises:
+      GradientError: An optimizer's own `apply` would take away the compression's momentum.
     """
-    if compression_of(step.strategy) is None:
+    compression = compression_of(step.strategy)
+    if compression is None:
         return tuple(False for _ in variables)
     chain = (optimizer, *innermost(optimizer))
     own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
+    if own and compression.has_momentum:
+        raise GradientError(
+            f"Gradients must come to the update untouched to get the momentum of {compression!r}, "
+            f"but {', '.join(own)} has an `apply` of its own, which may use them before. Override "
+            "`update_step` alone, or use tfdp.compression.ErrorFeedback and an optimizer with "
+            "momentum."
+        )
     if own:
         step.warn_once(
             "own_apply",
@@ -96,6 +112,42 @@ def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> 
         optimizer.built = True
     taken = {key for one in innermost(optimizer) for key in _slots(one)}
     return tuple(key_of_variable(optimizer, variable) in taken for variable in variables)
+
+
+def check_momentum(
+    step: Step, variables: Sequence[Any], gradients: Sequence[Value | None], local: Sequence[int]
+) -> None:
+    """Checks that no gradient passes by a compression that has the momentum of training.
+
+    Args:
+      step: The replica's step.
+      variables: The variables that are to be updated.
+      gradients: Their gradients.
+      local: The positions of gradients that are the replica's own, not summed yet.
+
+    Raises:
+      GradientError: One does.
+    """
+    compression = compression_of(step.strategy)
+    if compression is None or not compression.has_momentum:
+        return
+    for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True)):
+        if gradient is None or getattr(variable, "overwrite_with_gradient", False):
+            continue
+        if not can_wait(gradient):
+            raise GradientError(
+                f"Gradients must be dense float32 tensors of known shapes to get the momentum of "
+                f"{compression!r}, but that of {variable.name!r} is {type(gradient).__name__} of "
+                f"{gradient.dtype.name} {gradient.shape}. Use no embedding, or multiply its table "
+                "by one-hot rows; or tfdp.compression.ErrorFeedback and an optimizer with momentum."
+            )
+        if step.num_replicas > 1 and index not in local:
+            raise GradientError(
+                f"Gradients must come from the replica's tape to get the momentum of "
+                f"{compression!r}, but that of {variable.name!r} is the same on all replicas: it "
+                "was summed before, or is none of the examples'. Use "
+                "tfdp.compression.ErrorFeedback and an optimizer with momentum."
+            )
 
 
 def can_wait(gradient: Value | None) -> bool:
@@ -173,6 +225,27 @@ def summed(
 
 def _slots(optimizer: BaseOptimizer) -> dict[str, dict[str, tf.Variable]]:
     return vars(optimizer).get(_SLOTS, {})
+
+
+def _check_momentum(
+    optimizer: BaseOptimizer, compression: UpdateCompression | None, variables: Sequence[Any]
+) -> None:
+    if compression is None or not compression.has_momentum:
+        return
+    momentum = getattr(optimizer, "momentum", None)
+    if momentum:
+        raise ValueError(
+            f"An optimizer must have no momentum under {compression!r}, which has it, but received "
+            f"{type(optimizer).__name__} with momentum={momentum!r}. Use "
+            "keras.optimizers.SGD(rate), or tfdp.compression.ErrorFeedback and this optimizer."
+        )
+    for variable in variables:
+        if variable.dtype != "float32" and not getattr(variable, "overwrite_with_gradient", False):
+            raise ValueError(
+                f"Variables must be of float32 to get the momentum of {compression!r}, but "
+                f"{variable.name!r} is of {variable.dtype}. Use a dtype policy with variables of "
+                "float32, or tfdp.compression.ErrorFeedback and an optimizer with momentum."
+            )
 
 
 # The methods that see the gradients before they are summed in the update.

@@ -246,6 +246,7 @@ def _wait(
     if len(variables) != len(values) or compressing.compression_of(step.strategy) is None:
         return set()
     compressed = compressing.deferred(step, optimizer, variables)
+    compressing.check_momentum(step, variables, values, local)
     if any(compressed[index] and isinstance(values[index], tf.IndexedSlices) for index in local):
         step.warn_once(
             "compressed_rows",

@@ -282,17 +282,27 @@ def _waits(step: Step, share: Share, variables: Sequence[Any]) -> bool:
 
 def _may_compress(step: Step, share: Share, variables: Sequence[Any]) -> bool:
     """Returns whether gradients with respect to variables reach the optimizer untouched."""
-    if share.windows is None or step.strategy.compression is None:
+    compression = step.strategy.compression
+    if share.windows is None or compression is None:
         return False
-    if not share.windows.keras_own_step:
-        step.warn_once(
-            "compression",
-            "Gradients that a `train_step` of your own takes from a tape are summed whole, without "
-            "the strategy's `compression`, because the step may use them before an optimizer does. "
-            "They are compressed in Keras' own `train_step`, in optimizers with "
-            "`gradient_accumulation_steps`, and in loops of your own (`strategy.run`).",
+    if share.windows.keras_own_step:
+        return share.windows.is_for_update(variables)
+    if isinstance(compression, UpdateCompression) and compression.has_momentum:
+        raise GradientError(
+            f"Gradients must come to the update untouched to get the momentum of {compression!r}, "
+            "but a `train_step` of your own takes them from a tape, and may use them before. Use "
+            "Keras' own `train_step`, an optimizer with `gradient_accumulation_steps`, or a loop "
+            "of your own (`strategy.run`); or tfdp.compression.ErrorFeedback and an optimizer "
+            "with momentum."
         )
-    return share.windows.is_for_update(variables)
+    step.warn_once(
+        "compression",
+        "Gradients that a `train_step` of your own takes from a tape are summed whole, without "
+        "the strategy's `compression`, because the step may use them before an optimizer does. "
+        "They are compressed in Keras' own `train_step`, in optimizers with "
+        "`gradient_accumulation_steps`, and in loops of your own (`strategy.run`).",
+    )
+    return False
 
 
 def _summed(step: Step, share: Share, gradients: list[Any], compress: bool) -> list[Any]:
