@@ -14,6 +14,7 @@ import tiers
 
 from tfdp.cluster.connections import Connections
 from tfdp.cluster.handshake import greet
+from tfdp.launch.nodes import rendezvous
 from tfdp.launch.nodes.decision import End, decide
 from tfdp.launch.nodes.messages import How
 from tfdp.launch.nodes.rendezvous import Rendezvous, _Node
@@ -303,17 +304,38 @@ def test_ranks_that_end_without_a_strategy_end_those_of_other_nodes(runs, nodes,
 @pytest.mark.parametrize(("serves", "least"), [((False, False), 0.5), ((False, True), 0.0)])
 def test_the_ranks_start_at_once_only_with_the_node_where_the_checkpoints_are(serves, least):
     async def gathered():
-        rendezvous = Rendezvous.__new__(Rendezvous)
-        rendezvous._options, rendezvous._seconds = options(Span(1, 2)), 0.5
-        rendezvous._changed = asyncio.Event()
-        rendezvous._nodes = [_Node("n", each, 0, None, "h", [1]) for each in serves]
-        return await rendezvous._gathered()
+        one = Rendezvous.__new__(Rendezvous)
+        one._options, one._seconds = options(Span(1, 2)), 0.5
+        one._changed = asyncio.Event()
+        one._nodes = [_Node("n", each, 0, None, "h", [1]) for each in serves]
+        return await one._gathered()
 
     began = time.monotonic()
     found = asyncio.run(gathered())
     assert len(found) == 2
     assert found[0].serves == any(serves)
     assert least <= time.monotonic() - began < least + 0.4
+
+
+def test_a_node_that_has_left_ends_the_ranks_of_others_after_a_while(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_FOLLOWING_SECONDS", 0.3)
+    said = []
+
+    class Told(_Node):
+        def say(self, kind, **fields):
+            said.append((kind, fields["reason"]))
+            self.end = End("b", How.TOLD, 1, "")
+
+    async def until_ended():
+        one = Rendezvous.__new__(Rendezvous)
+        one._options, one._changed = options(Span(1, 2)), asyncio.Event()
+        left = _Node("a", False, 0, None, "h", end=End("a", How.LEFT, 143, "SIGTERM. It"))
+        one._nodes = [left, Told("b", True, 0, None, "h")]
+        return await one._until_ended(one._nodes)
+
+    ends, _ = asyncio.run(until_ended())
+    assert [end.how for end in ends] == [How.LEFT, How.TOLD]
+    assert said == [("end", "a: SIGTERM")]
 
 
 def test_launchers_need_a_secret(runs, address):
