@@ -62,6 +62,20 @@ class Runs:
         self.launchers.append(launcher)
         return launcher
 
+    def launcher_with(self, change, *words):
+        """Runs `tfdp run` to its end, in a process in which `change` was run before."""
+        code = textwrap.dedent(change) + "import sys\nfrom tfdp.cli import main\nsys.exit(main())\n"
+        done = subprocess.run(
+            [sys.executable, "-c", code, "run", *map(str, words)],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
     def run(self, *words, **environ):
         """Runs `tfdp run` to its end."""
         return ended(self.start(*words, **environ))

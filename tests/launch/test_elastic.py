@@ -191,6 +191,67 @@ def test_what_the_system_did_not_give_is_done_without():
     assert len(some.now()) == 2
 
 
+def test_threads_that_cannot_be_had_lower_the_number_and_never_loop(runs):
+    """The sixth thread of the launcher, and in the second case every one, cannot be started."""
+    for fails, code, words in (
+        ("count[0] == 6", 0, "at most 2 ranks"),
+        ("True", 1, "after 0 ranks"),
+    ):
+        run = runs.launcher_with(
+            f"""
+            from tfdp.launch import output
+            real, count = output.RankStream.start, [0]
+            def start(self):
+                count[0] += 1
+                if {fails}:
+                    raise RuntimeError("can't start new thread")
+                real(self)
+            output.RankStream.start = start
+            """,
+            *("-n", "1:3", "--max-restarts", 1, runs.script("marked()")),
+        )
+        assert (run.returncode, "Traceback" in run.err) == (code, False), run.err
+        assert words in run.err
+        runs.assert_nobody_is_left()
+
+
+def test_a_number_beyond_the_ports_is_lowered(runs):
+    run = runs.launcher_with(
+        """
+        from tfdp.launch import starting
+        starting._PORTS = range(31000, 31002)
+        """,
+        *("-n", "1:3", "--max-restarts", 1, runs.script("marked()")),
+    )
+    assert run.returncode == 0, run.err
+    assert "received 3, and after 2 ports" in run.err
+    assert "at most 2 ranks" in run.err
+
+
+def test_a_gpu_that_is_gone_and_was_done_without_counts_once(monkeypatch):
+    monkeypatch.setattr(gpus, "_listed", lambda environ: list("012"))
+    options = RunOptions(
+        Span(1, 3), ("x.py",), max_restarts=1, discover="echo 3", gpus_per_process=1
+    )
+    with Places(options, {}, print) as some:
+        for _ in range(2):
+            assert len(some.now()) == 3
+            some.learn(ended(3, (2,)))
+        monkeypatch.setattr(gpus, "_listed", lambda environ: list("01"))
+        assert some.now() == ["0", "1"]
+        assert not some.wants_another_number(2)
+
+
+def test_a_signal_ends_the_first_question_and_what_it_has_started(runs, wait_until_ended):
+    words = ("-n", "1:2", "--max-restarts", 1, "--discover", "touch asked; sleep 20 & sleep 20")
+    launcher = runs.start(*words, runs.script("marked()"))
+    runs.wait_for("asked")
+    launcher.send_signal(signal.SIGTERM)
+    run = wait_until_ended(launcher, 5)
+    assert run.returncode == 143
+    runs.assert_nobody_is_left()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -1,5 +1,6 @@
 """`tfdp run --nodes`: launchers that meet, start and end their ranks together."""
 
+import asyncio
 import contextlib
 import pathlib
 import re
@@ -11,8 +12,12 @@ import numpy as np
 import pytest
 import tiers
 
+from tfdp.cluster.connections import Connections
+from tfdp.cluster.handshake import greet
+from tfdp.launch.nodes import rendezvous
 from tfdp.launch.nodes.decision import End, decide
 from tfdp.launch.nodes.messages import How
+from tfdp.launch.nodes.rendezvous import Rendezvous, _Node
 from tfdp.launch.restarting import Restarts
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.spans import Span
@@ -245,6 +250,92 @@ def test_without_anybody_at_the_rendezvous_the_node_is_told_so(runs, wait_until_
     run = wait_until_ended(runs.start(*words, runs.script(TELLS), TFDP_SECRET=SECRET))
     assert run.returncode == 1
     assert "received 192.0.2.1:29400, and in 1 s nobody took this node in" in run.err
+
+
+def test_a_rendezvous_that_lets_go_again_and_again_is_left_after_a_deadline(
+    runs, nodes, address, wait_until_ended
+):
+    joins = []
+
+    async def lets_go(reader, writer):
+        joins.append(1)
+        with contextlib.suppress(OSError):
+            await greet((reader, writer), SECRET)
+        writer.close()
+
+    host, port = address.split(":")
+    connections = Connections()
+    server = connections.run(asyncio.start_server(lets_go, host, int(port)))
+    try:
+        run = wait_until_ended(nodes(runs.script(TELLS), "--join-timeout", 1))
+    finally:
+        connections.loop.call_soon_threadsafe(server.close)
+        connections.close()
+    assert run.returncode == 1
+    assert "in 1 s nobody took this node in" in run.err
+    assert 1 < len(joins) < 10
+
+
+def test_a_signal_to_the_node_of_the_rendezvous_between_attempts_ends_all(
+    runs, nodes, wait_until_ended
+):
+    script = runs.script(TELLS + "sys.exit(7)\n")
+    launchers = [nodes(script, "--max-restarts", 3, nodes="1:2") for _ in range(2)]
+    while b"start again in 2 s" not in launchers[0].stderr.readline():
+        assert launchers[0].poll() is None
+    launchers[0].send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    ended = [wait_until_ended(launcher) for launcher in launchers]
+    assert time.monotonic() - began < 8
+    assert [run.returncode for run in ended] == [143, 143], [run.err for run in ended]
+    assert "the node of the rendezvous has ended: SIGTERM came" in ended[1].err
+    assert "attempt 2" not in ended[1].out
+
+
+def test_ranks_that_end_without_a_strategy_end_those_of_other_nodes(runs, nodes, wait_until_ended):
+    script = runs.script("if rank == 1: sys.exit(0)\nmarked()\ntime.sleep(50)\n")
+    launchers = [nodes(script, "--max-restarts", 1) for _ in range(2)]
+    began = time.monotonic()
+    ended = [wait_until_ended(launcher) for launcher in launchers]
+    assert time.monotonic() - began < 25
+    assert [run.returncode for run in ended] == [1, 1], [run.err for run in ended]
+
+
+@pytest.mark.parametrize(("serves", "least"), [((False, False), 0.5), ((False, True), 0.0)])
+def test_the_ranks_start_at_once_only_with_the_node_where_the_checkpoints_are(serves, least):
+    async def gathered():
+        one = Rendezvous.__new__(Rendezvous)
+        one._options, one._seconds = options(Span(1, 2)), 0.5
+        one._changed = asyncio.Event()
+        one._nodes = [_Node("n", each, 0, None, "h", [1]) for each in serves]
+        return await one._gathered()
+
+    began = time.monotonic()
+    found = asyncio.run(gathered())
+    assert len(found) == 2
+    assert found[0].serves == any(serves)
+    assert least <= time.monotonic() - began < least + 0.4
+
+
+def test_a_node_that_has_left_ends_the_ranks_of_others_after_a_while(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_FOLLOWING_SECONDS", 0.3)
+    said = []
+
+    class Told(_Node):
+        def say(self, kind, **fields):
+            said.append((kind, fields["reason"]))
+            self.end = End("b", How.TOLD, 1, "")
+
+    async def until_ended():
+        one = Rendezvous.__new__(Rendezvous)
+        one._options, one._changed = options(Span(1, 2)), asyncio.Event()
+        left = _Node("a", False, 0, None, "h", end=End("a", How.LEFT, 143, "SIGTERM. It"))
+        one._nodes = [left, Told("b", True, 0, None, "h")]
+        return await one._until_ended(one._nodes)
+
+    ends, _ = asyncio.run(until_ended())
+    assert [end.how for end in ends] == [How.LEFT, How.TOLD]
+    assert said == [("end", "a: SIGTERM")]
 
 
 def test_launchers_need_a_secret(runs, address):

@@ -50,6 +50,8 @@ def test_a_line_that_a_kill_cut_off_is_left_out_and_a_damaged_one_refused(tmp_pa
     whole = path.read_text()
     path.write_text(whole + whole[:20])
     assert len(read_attempts(tmp_path)) == 1
+    attempt_log.keep(attempt(tmp_path, 0, "", 2, None))
+    assert [one.ranks for one in read_attempts(tmp_path)] == [1, 2]
     path.write_text(whole + json.dumps({"kind": "attempt", "ranks": 0}) + "\n")
     with pytest.raises(LogError, match=r"attempts.jsonl, line 2: `.*` must be"):
         read_attempts(tmp_path)

@@ -7,7 +7,9 @@ cluster, and `test_cluster.py` in other clusters.
 import contextlib
 import csv
 import os
+import pathlib
 import random
+import shutil
 import socket
 import zlib
 
@@ -19,6 +21,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from keras.saving import load_model as load_model_by_name
+from keras.saving import load_weights as load_weights_by_name
 
 import tfdp
 from tfdp import machine
@@ -620,6 +624,53 @@ def test_what_only_rank_0_sees_is_loaded_on_all(strategy, board, tmp_path):
         (tmp_path / "damaged.weights.h5").write_bytes(b"nothing")
     with pytest.raises(OSError):
         model.load_weights(tmp_path / "damaged.weights.h5")
+    board.barrier("nobody waits")
+
+
+def test_functions_that_were_imported_before_the_strategy_load_rank_0_s_file(
+    strategy, board, tmp_path
+):
+    with strategy.scope():
+        model = harness.dense_model()
+    weights = model.get_weights()
+    own = tmp_path if board.rank == 0 else tmp_path / f"own-{board.rank}"
+    own.mkdir(exist_ok=True)
+    names = ("by_name.keras", "by_name.h5", "by_name.weights.h5")
+    for scale, prefix in ((0, "zeros_"), (1, "")):
+        model.set_weights([scale * value for value in weights])
+        for name in names:
+            save = model.save_weights if ".weights." in name else model.save
+            save(tmp_path / f"{prefix}{name}")
+    if board.rank:
+        for name in names:
+            shutil.copy(tmp_path / f"zeros_{name}", own / name)
+
+    def check(loaded):
+        for value, expected in zip(loaded.get_weights(), weights, strict=True):
+            np.testing.assert_array_equal(value, expected)
+
+    for name in names[:2]:
+        with strategy.scope():
+            check(load_model_by_name(own / name, compile=False))
+    for load in (keras.saving.load_weights, load_weights_by_name):
+        for name in names:
+            model.set_weights([0 * value for value in weights])
+            load(model, own / name)
+            check(model)
+
+
+def test_a_file_that_rank_0_cannot_read_is_an_error_on_all(strategy, board, tmp_path, monkeypatch):
+    def fails(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with strategy.scope():
+        model = harness.dense_model()
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    monkeypatch.setattr(pathlib.Path, "read_bytes", fails)
+    named = rf"^Rank {board.rank}: `filepath` must be .* rank 0 can read, .*Permission denied"
+    with pytest.raises(OSError, match=named):
+        model.load_weights(path)
     board.barrier("nobody waits")
 
 

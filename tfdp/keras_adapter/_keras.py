@@ -23,7 +23,8 @@ from keras.src.backend.tensorflow.random import _cast_seed as cast_seed
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.layers.layer import Layer
 
-# The functions that write files: `Model.save` and the callbacks call them by name.
+# The functions that write and load files: `Model.save`, the callbacks, `load_model` and
+# `load_weights` call them by name, also where a script has imported these before tfdp.
 from keras.src.legacy.saving import legacy_h5_format
 
 # The functions that all losses share; `keras.losses.Loss` calls them by name.

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -23,28 +24,11 @@ from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
 from tfdp.launch.restarting import Attempt
 from tfdp.launch.run_options import RunOptions
-from tfdp.launch.starting import Group, ReservedPorts, rank_environment
+from tfdp.launch.starting import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor
 from tfdp.launch.verdict import Failure, verdict
 
 _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
-
-
-class TooManyRanksError(OSError):
-    """An error where the system gives no more processes, files or threads.
-
-    Attributes:
-      rank: The rank that could not be started.
-    """
-
-    def __init__(self, options: RunOptions, rank: int, error: Exception) -> None:
-        super().__init__(
-            f"`-n` must not exceed the processes and open files that the system allows; received "
-            f"{options.ranks}, and rank {rank} could not be started: "
-            f"{getattr(error, 'strerror', None) or error}; do `-n {max(1, rank)}`, or raise the "
-            "limits (`ulimit -n`, `ulimit -u`)."
-        )
-        self.rank = rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +99,12 @@ def attempt(
                 stack.callback(process.close)
                 streams[process.rank] = _shown(process, starter.sink, logs)
         except (OSError, RuntimeError) as error:
-            raise TooManyRanksError(options, group.first + len(started), error) from error
+            # Their output ends before the pipes are closed, from which threads read.
+            for process in started:
+                process.send(signal.SIGKILL)
+            for stream in itertools.chain(*streams.values()):
+                stream.finish()
+            raise _too_many(options, len(streams), error) from error
 
         def describe(process: RankProcess) -> Failure:
             assert process.returncode is not None
@@ -196,5 +185,20 @@ def _shown(
     output = RankStream(label, process.stdout, sink, sink.stdout, log)
     errors = RankStream(label, process.stderr, sink, sink.stderr, log)
     output.start()
-    errors.start()
+    try:
+        errors.start()
+    except RuntimeError:  # no thread can be had
+        process.send(signal.SIGKILL)
+        output.finish()
+        raise
     return output, errors
+
+
+def _too_many(options: RunOptions, started: int, error: Exception) -> TooManyRanksError:
+    return TooManyRanksError(
+        f"`-n` must not exceed the processes and open files that the system allows; received "
+        f"{options.ranks}, and after {started} ranks of this host no other could be started: "
+        f"{getattr(error, 'strerror', None) or error}; do `-n {max(1, started)}`, or raise the "
+        "limits (`ulimit -n`, `ulimit -u`).",
+        started,
+    )

@@ -36,8 +36,11 @@ def keep(attempt: Attempt) -> str:
     }
     path = pathlib.Path(attempt.log_dir, FILE)
     try:
-        with path.open("ab", buffering=0) as file:
-            file.write(json.dumps(line).encode() + b"\n")
+        with path.open("a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            cut = file.read(1) not in (b"", b"\n")  # a line that was not written whole
+            file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
     except OSError as error:
         return f"{os.fspath(path)} must be writable, and gives: {error.strerror}; a line is lost."
     return ""

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 
 # The time that the command has to answer.
 ANSWER_SECONDS = 30.0
+
+_LOOK_SECONDS = 0.1
+_ENDING_SECONDS = 5.0
 
 
 class DiscoveryError(ValueError):
     """An error where the command says no number."""
 
 
-def discovered(command: str, seconds: float = ANSWER_SECONDS) -> int:
+class _ClosedError(Exception):
+    """The end of a question that nobody waits for any more."""
+
+
+def discovered(
+    command: str, seconds: float = ANSWER_SECONDS, look: Callable[[], None] = lambda: None
+) -> int:
     """Runs the command by `sh -c`, and returns the whole number that it prints.
+
+    Args:
+      command: The command. It ends with all that it has started, when the time is over.
+      seconds: The time that it has.
+      look: Called again and again meanwhile; what it raises ends the command.
 
     Raises:
       DiscoveryError: The command fails, takes longer than `seconds`, or prints something else.
@@ -23,22 +41,32 @@ def discovered(command: str, seconds: float = ANSWER_SECONDS) -> int:
     >>> discovered("echo 3")
     3
     """
-    try:
-        done = subprocess.run(
-            ["sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise _error(command, f"no end within {seconds:g} s") from None
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split())[-200:]
-        raise _error(command, f"exit code {done.returncode}{said and f' and {said!r}'}")
-    text = done.stdout.strip()
+    deadline = time.monotonic() + seconds
+    with subprocess.Popen(
+        ["sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    output, errors = process.communicate(timeout=_LOOK_SECONDS)
+                    break
+                if time.monotonic() >= deadline:
+                    raise _error(command, f"no end within {seconds:g} s")
+                look()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode != 0:
+        said = " ".join(errors.split())[-200:]
+        raise _error(command, f"exit code {process.returncode}{said and f' and {said!r}'}")
+    text = output.strip()
     if not (text.isascii() and text.isdigit()):
         raise _error(command, repr(text[-200:]))
     return int(text)
@@ -54,6 +82,7 @@ class Discovery:
       command: The command.
       every_seconds: The pause between two questions.
       say: Called with a sentence, in the thread.
+      look: Called again and again during the first question; what it raises ends that.
 
     Raises:
       DiscoveryError: The first answer is no number.
@@ -63,9 +92,15 @@ class Discovery:
     3
     """
 
-    def __init__(self, command: str, every_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        command: str,
+        every_seconds: float,
+        say: Callable[[str], None],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
         self._command, self._every, self._say = command, every_seconds, say
-        self._latest = discovered(command)
+        self._latest = discovered(command, look=look)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="tfdp-discovery", daemon=True)
 
@@ -79,14 +114,21 @@ class Discovery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.set()  # the thread may be in the command, which ends by itself
+        self._ends.set()  # which ends the command, too
+        self._thread.join(_ENDING_SECONDS)
+
+    def _look(self) -> None:
+        if self._ends.is_set():
+            raise _ClosedError
 
     def _ask(self) -> None:
         fails = False
         while not self._ends.wait(self._every):
             try:
-                self._latest = discovered(self._command)
+                self._latest = discovered(self._command, look=self._look)
                 fails = False
+            except _ClosedError:
+                return
             except (DiscoveryError, OSError) as error:
                 if not fails and not self._ends.is_set():
                     self._say(f"{error} Until then its last answer counts: {self._latest}.")

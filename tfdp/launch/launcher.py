@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from tfdp.cluster import secret
 from tfdp.cluster.mpi import without_rank
 from tfdp.cluster.mpi_installation import Mpiexec
-from tfdp.launch.attempt import Starter, TooManyRanksError, attempt
+from tfdp.launch.attempt import Starter, attempt
 from tfdp.launch.attempt_log import keep
 from tfdp.launch.command import resolve
 from tfdp.launch.ended import EndedError, stopped_by
@@ -19,7 +19,7 @@ from tfdp.launch.gpu_shares import gpu_shares
 from tfdp.launch.mpiexec import fitting_mpiexec, one_line
 from tfdp.launch.nodes.attempts import attempts_on_nodes
 from tfdp.launch.output import Sink
-from tfdp.launch.places import Places, wait_for_places
+from tfdp.launch.places import Places, look_up, wait_for_places
 from tfdp.launch.restarting import (
     RESTART_COUNT,
     Attempt,
@@ -29,7 +29,7 @@ from tfdp.launch.restarting import (
     summary,
 )
 from tfdp.launch.run_options import RunOptions
-from tfdp.launch.starting import Group, ReservedPorts, rank_environment
+from tfdp.launch.starting import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.supervision import Order, ReceivedSignals
 
 
@@ -75,7 +75,7 @@ def run(options: RunOptions) -> int:
         attempts: list[Attempt] = []
         starter = Starter(options, command, environ, mpi, received, sink, end)
         try:
-            with Places(options, environ, say) as places:
+            with Places(options, environ, say, lambda: look_up(starter)) as places:
                 make = _attempts if options.nodes is None else attempts_on_nodes
                 make(starter, places, attempts, say)
             code = attempts[-1].code
@@ -103,9 +103,10 @@ def _attempts(
         try:
             attempts.append(_attempt(starter, places, gpus, len(attempts)))
         except TooManyRanksError as error:
-            if not options.is_elastic or error.rank < options.ranks.least:
+            if not places.can_do_with(error.started):
                 raise
-            say(f"{error} {places.could_not_start(error.rank)}")
+            say(f"{error} {places.could_not_start(error.started)}")
+            look_up(starter)
             continue
         last = attempts[-1]
         say(keep(last))

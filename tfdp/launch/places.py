@@ -39,6 +39,8 @@ class Places:
       options: The options of the run.
       environ: The launcher's environment.
       say: Called with what the user should know, from any thread.
+      look: Called again and again while the command to ask is waited for the first time; what it
+        raises ends that.
 
     Raises:
       TooFewGPUsError: There are fewer GPUs than the ranks need.
@@ -53,7 +55,11 @@ class Places:
     """
 
     def __init__(
-        self, options: RunOptions, environ: Mapping[str, str], say: Callable[[str], None]
+        self,
+        options: RunOptions,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._options, self._environ = options, environ
         self._shares: list[str | None] = gpu_shares(options, environ)
@@ -68,7 +74,8 @@ class Places:
         self._discovery: Discovery | None = None
         if options.discover is not None:
             every = options.discover_every_seconds or EVERY_SECONDS
-            self._discovery = self._closing.enter_context(Discovery(options.discover, every, say))
+            discovery = Discovery(options.discover, every, say, look)
+            self._discovery = self._closing.enter_context(discovery)
 
     def __enter__(self) -> Places:
         return self
@@ -86,12 +93,9 @@ class Places:
                 self._shares = gpu_shares(self._options, self._environ, self._each)
             except TooFewGPUsError:
                 self._shares = []
-        shares: dict[Place, str | None] = {
-            number if share is None else share: share for number, share in enumerate(self._shares)
-        }
-        left = [place for place in shares if place not in self._without]
-        self._taken = left[: self._limit()]
-        return [shares[place] for place in self._taken]
+        left = self._left()
+        self._taken = list(left)[: self._limit()]
+        return [left[place] for place in self._taken]
 
     def wants_another_number(self, running: int) -> bool:
         """Returns whether the command to ask now says another number than that of ranks that run.
@@ -100,12 +104,16 @@ class Places:
         """
         if self._discovery is None:
             return False
-        left = len(self._shares) - len(self._without)
-        return min(left, self._limit()) != running
+        return min(len(self._left()), self._limit()) != running
 
-    def could_not_start(self, rank: int) -> str:
-        """Notes that the system gave nothing for this rank; returns what is said of it."""
-        self._most = min(self._most, rank)
+    def can_do_with(self, started: int) -> bool:
+        """Returns whether the run goes on where no more than so many ranks could be started."""
+        fewer = started < len(self._taken)  # or it would come to the same again
+        return self._options.is_elastic and self._options.ranks.least <= started and fewer
+
+    def could_not_start(self, started: int) -> str:
+        """Notes after how many ranks the system gave nothing; returns what is said of it."""
+        self._most = min(self._most, started)
         return f"The run goes on with at most {self._most} ranks on this host."
 
     def learn(self, attempt: Attempt, first: int = 0) -> str:
@@ -134,6 +142,13 @@ class Places:
             f"{f' (GPUs: {gpus})' if gpus else ''}, with {left} ranks on this host."
         )
 
+    def _left(self) -> dict[Place, str | None]:
+        """Returns the shares of the places that are there and are not done without."""
+        shares: dict[Place, str | None] = {
+            number if share is None else share: share for number, share in enumerate(self._shares)
+        }
+        return {place: share for place, share in shares.items() if place not in self._without}
+
     def _limit(self) -> int:
         most = self._most
         return most if self._discovery is None else min(most, self._discovery.latest)
@@ -158,8 +173,6 @@ def wait_for_places(
                 f"at least {least} ranks must run, and there are places for {len(found)}; waits "
                 f"{seconds:g} s at most for others."
             )
-        if time.monotonic() >= starter.end:
-            raise EndedError(TIMED_OUT, "`timeout` ended the run, which waited for ranks.")
         if time.monotonic() >= deadline:
             raise EndedError(
                 1,
@@ -167,7 +180,18 @@ def wait_for_places(
                 f"{starter.options.ranks}, and after {seconds:g} s places for {len(found)}; lower "
                 "MIN, or start the same command again when there are more.",
             )
-        number = starter.received.within(_LOOK_SECONDS)
-        if number is not None:
-            raise stopped_by(number)
+        look_up(starter, _LOOK_SECONDS)
     return found
+
+
+def look_up(starter: Starter, seconds: float = 0.05) -> None:
+    """Waits for so many seconds, and ends the run if a signal or its time limit has come.
+
+    Raises:
+      EndedError: One of them has come.
+    """
+    number = starter.received.within(seconds)
+    if number is not None:
+        raise stopped_by(number)
+    if time.monotonic() >= starter.end:
+        raise EndedError(TIMED_OUT, "`timeout` ended the run, while no rank ran.")

@@ -66,6 +66,18 @@ class Group:
         return range(self.first, self.first + len(self.gpus))
 
 
+class TooManyRanksError(OSError):
+    """An error where the system gives no more processes, files, threads or ports.
+
+    Attributes:
+      started: The number of ranks of this host for which it gave them.
+    """
+
+    def __init__(self, message: str, started: int) -> None:
+        super().__init__(message)
+        self.started = started
+
+
 class ReservedPorts:
     """The reserved ports, which nobody else listens on: of the loopback interface, or of all.
 
@@ -78,7 +90,7 @@ class ReservedPorts:
       host: The address of the interface; "" for all.
 
     Raises:
-      OSError: There are not so many free ports.
+      TooManyRanksError: There are not so many free ports.
 
     >>> with ReservedPorts(3) as reserved:
     ...     reserved.release()
@@ -94,15 +106,17 @@ class ReservedPorts:
         why = f"no other from {_PORTS.start} to {_PORTS.stop - 1} is free; end other runs"
         try:
             for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-                if len(self.ports) == count:
-                    return
-                self._try(port)
+                if len(self.ports) < count:
+                    self._try(port)
+            if len(self.ports) == count:
+                return
         except OSError as error:  # usually of the limit on open files
             why = f"the system said: {error.strerror}; raise the limit on open files (`ulimit -n`)"
         self.close()
-        raise OSError(
+        raise TooManyRanksError(
             f"`-n` must not exceed the ports that can be had; received {count}, and after "
-            f"{len(self.ports)} ports {why}, or start fewer ranks."
+            f"{len(self.ports)} ports {why}, or start fewer ranks.",
+            len(self.ports),
         )
 
     def _try(self, port: int) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from collections.abc import Sequence
 
 from tfdp.report.log_lines import check_format
 from tfdp.report.log_values import Fields
 from tfdp.report.number_words import duration, moment
-from tfdp.report.rank_log import lines
 
 _FILE = "attempts.jsonl"
 
@@ -46,8 +46,10 @@ class Attempt:
 def read_attempts(directory: pathlib.Path) -> tuple[Attempt, ...]:
     """Reads `attempts.jsonl` of a log directory; there is none where `tfdp run` was not used.
 
+    A line that was not written whole is left out.
+
     Raises:
-      LogError: A line in the middle is broken, or its values are impossible.
+      LogError: The values of a line are impossible.
       OSError: The file cannot be read.
 
     >>> read_attempts(pathlib.Path("no/logs"))
@@ -57,8 +59,12 @@ def read_attempts(directory: pathlib.Path) -> tuple[Attempt, ...]:
     if not path.exists():
         return ()
     found = []
-    for number, values in lines(path):
-        if values is None:  # cut off by a kill
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):  # empty, or cut off by a kill or a full disk
+            continue
+        if not isinstance(values, dict):
             continue
         fields = Fields(values, f"{_FILE}, line {number}")
         check_format(fields.whole("format", 1), _FILE)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import h5py
 import keras
 import tensorflow as tf
 
 from tfdp.files import temporary_folder
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import strategy_of_model
+from tfdp.keras_adapter._keras import legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.replicas import ProcessGroup, processes_of, replicas_of
 
 _SUBJECT = "a file to load"
@@ -25,16 +26,35 @@ _alone: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 @hook(keras.Model, "load_weights")
+@hook(keras.saving, "load_weights")
+@hook(saving_lib, "load_weights_only")
 def load_weights(
-    original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kwargs: Any
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Loads the weights in rank 0's file on all ranks."""
-    with _of_rank_0(strategy_of_model(self), filepath) as path:
-        return original(self, path, *args, **kwargs)
+    with _of_rank_0(_strategy_of(model), filepath) as path:
+        return original(model, path, *args, **kwargs)
 
 
+@hook(legacy_h5_format, "load_weights_from_hdf5_group")
+@hook(legacy_h5_format, "load_weights_from_hdf5_group_by_name")
+def load_weights_from_group(
+    original: Callable[..., Any], group: Any, model: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Loads the weights in rank 0's file on all ranks, where the file is open already."""
+    with _of_rank_0(_strategy_of(model), group.file.filename) as path:
+        if path == group.file.filename:
+            return original(group, model, *args, **kwargs)
+        with h5py.File(path, "r") as file:
+            return original(file[group.name], model, *args, **kwargs)
+
+
+# A script that says `from keras.models import load_model` before the first strategy keeps Keras'
+# own function, which calls those of `saving_lib` and `legacy_h5_format` by name.
 @hook(keras.models, "load_model")
 @hook(keras.saving, "load_model")
+@hook(saving_lib, "load_model")
+@hook(legacy_h5_format, "load_model_from_hdf5")
 def load_model(original: Callable[..., Any], filepath: Any, *args: Any, **kwargs: Any) -> Any:
     """Loads the model in rank 0's file on all ranks, within a strategy's scope."""
     strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
@@ -54,33 +74,46 @@ def each_its_own() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _of_rank_0(strategy: Any, filepath: Any) -> Iterator[Any]:
-    """Yields the path of a copy of rank 0's file; on rank 0, and in one process, the path itself.
+    """Yields the path of a copy of rank 0's file; in one process, the path itself.
 
-    What is no path of this file system is loaded by each process for itself.
+    What is no path of this file system is loaded by each process for itself. What is loaded within
+    the context has been sent.
     """
     ours = None if _alone.get() else replicas_of(strategy)
     is_path = isinstance(filepath, (str, os.PathLike)) and "://" not in os.fspath(filepath)
-    if ours is None or ours.processes.world_size == 1 or not is_path:
+    if ours is None:
         yield filepath
+        return
+    if ours.processes.world_size == 1 or not is_path:
+        with each_its_own():
+            yield filepath
         return
     processes = processes_of(strategy)
     path = pathlib.Path(filepath).absolute()
+    # 1. Rank 0 reads all files, before it says anything.
+    contents: dict[str, bytes] = {}
+    said: Any = None
     if processes.rank == 0:
-        files = _files(path)
-        processes.from_first(_SUBJECT, {"name": path.name, "files": list(files)})
-        for name, file in files.items():
-            processes.from_first(_SUBJECT, name, file.read_bytes())
-        _check(processes, bool(files), path)
-        yield filepath
-        return
-    found: Any = processes.from_first(_SUBJECT).value
-    _check(processes, bool(found["files"]), path)
-    with temporary_folder() as folder:
-        for name in found["files"]:
+        try:
+            contents = {name: file.read_bytes() for name, file in _files(path).items()}
+            said = {"name": path.name, "files": list(contents), "error": None}
+        except OSError as error:
+            said = {"name": path.name, "files": [], "error": str(error)}
+    # 2. All hear of the same files, or raise the same error.
+    said = processes.from_first(_SUBJECT, said).value
+    _check(processes, said, path)
+    # 3. All load copies of the bytes that rank 0 has read.
+    with temporary_folder() as folder, each_its_own():
+        for name in said["files"]:
             copy = pathlib.Path(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(processes.from_first(_SUBJECT).payload)
-        yield os.path.join(folder, found["name"])
+            post = processes.from_first(_SUBJECT, name, contents.get(name, b""))
+            copy.write_bytes(post.payload)
+        yield os.path.join(folder, said["name"])
+
+
+def _strategy_of(model: Any) -> Any:
+    return strategy_of_model(model) if isinstance(model, keras.Model) else None
 
 
 def _files(path: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -98,8 +131,14 @@ def _files(path: pathlib.Path) -> dict[str, pathlib.Path]:
     return {file.name: file for file in (path, *beside)}
 
 
-def _check(processes: ProcessGroup, there: bool, path: pathlib.Path) -> None:
-    if not there:
+def _check(processes: ProcessGroup, said: Any, path: pathlib.Path) -> None:
+    if said["error"] is not None:
+        raise OSError(
+            f"{processes.said_by}`filepath` must be a file that rank 0 can read, from which all "
+            f"ranks get it; received {os.fspath(path)!r}, and on rank 0's host that gives: "
+            f"{said['error']}; mend that, or give another file."
+        )
+    if not said["files"]:
         raise FileNotFoundError(
             f"{processes.said_by}`filepath` must be a file that rank 0 sees, from which all ranks "
             f"get it; received {os.fspath(path)!r}, and on rank 0's host there is none; put it "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -14,18 +15,23 @@ from tfdp.cluster.spec import host_of, is_loopback
 from tfdp.errors import ClusterError
 from tfdp.launch.attempt import Starter, attempt
 from tfdp.launch.attempt_log import keep
-from tfdp.launch.ended import EndedError, stopped_by
+from tfdp.launch.ended import EndedError
 from tfdp.launch.nodes import messages
 from tfdp.launch.nodes.node import LOST, Heard, Node
 from tfdp.launch.nodes.rendezvous import serve
-from tfdp.launch.places import Places, wait_for_places
+from tfdp.launch.places import Places, look_up, wait_for_places
 from tfdp.launch.restarting import RESTART_COUNT, Attempt, same_step
 from tfdp.launch.run_options import JOIN_SECONDS
-from tfdp.launch.starting import LOOPBACK, Group, ReservedPorts
+from tfdp.launch.starting import LOOPBACK, Group, ReservedPorts, TooManyRanksError
 from tfdp.launch.supervision import Order
-from tfdp.launch.verdict import TIMED_OUT
 
 Say = Callable[[str], None]
+
+_PAUSE_SECONDS = 0.5  # between two attempts to join
+
+
+class _LeftError(EndedError):
+    """The end of this node alone, by a signal while its ranks ran."""
 
 
 def attempts_on_nodes(starter: Starter, places: Places, attempts: list[Attempt], say: Say) -> None:
@@ -45,25 +51,47 @@ def attempts_on_nodes(starter: Starter, places: Places, attempts: list[Attempt],
     served = serve(options, secret, say)
     node = Node(options, secret, served is not None)
     try:
-        while True:
-            _attempt(starter, places, node, secret, attempts, say)
-            heard = _hear(starter, node, {messages.AGAIN, messages.FINISHED})
-            if heard.kind == LOST:
-                say("the rendezvous was lost; looks for it again.")
-                continue
-            message = str(heard.said["message"])
-            if heard.kind == messages.FINISHED:
-                raise EndedError(int(heard.said["code"]), message)
-            say(message)
-            say(same_step(attempts))
-            say(places.learn(attempts[-1], attempts[-1].first_rank))
-            number = starter.received.within(float(heard.said["pause"]))
-            if number is not None:
-                raise stopped_by(number)
+        _attempts(starter, places, node, secret, attempts, say)
+    except _LeftError:  # the rendezvous has heard, and decides when the others have ended
+        raise
+    except EndedError as error:
+        if served is not None:
+            served.finish(error.code, f"the node of the rendezvous has ended: {error}")
+        raise
+    except Exception as error:
+        if served is not None:
+            served.finish(1, f"the node of the rendezvous has failed: {error}")
+        raise
     finally:
         node.close()
         if served is not None:
             served.close()
+
+
+def _attempts(
+    starter: Starter,
+    places: Places,
+    node: Node,
+    secret: str,
+    attempts: list[Attempt],
+    say: Say,
+) -> None:
+    """Makes attempts until the run ends, which raises EndedError."""
+    while True:
+        started = _attempt(starter, places, node, secret, attempts, say)
+        heard = _hear(starter, node, {messages.AGAIN, messages.FINISHED})
+        if heard.kind == LOST:
+            say("the rendezvous was lost; looks for it again.")
+            look_up(starter)
+            continue
+        message = str(heard.said["message"])
+        if heard.kind == messages.FINISHED:
+            raise EndedError(int(heard.said["code"]), message)
+        say(message)
+        say(same_step(attempts))
+        if started:
+            say(places.learn(attempts[-1], attempts[-1].first_rank))
+        look_up(starter, float(heard.said["pause"]))
 
 
 def _attempt(
@@ -73,13 +101,27 @@ def _attempt(
     secret: str,
     attempts: list[Attempt],
     say: Say,
-) -> None:
-    """Joins the others, starts this host's ranks with theirs, and says how they ended."""
+) -> bool:
+    """Joins the others, starts this host's ranks with theirs, and says how they ended.
+
+    Returns:
+      Whether the ranks were started: the system may give fewer than there are places for.
+    """
     options = starter.options
     assert options.rendezvous is not None
     gpus = wait_for_places(starter, places, say)
     on_loopback = is_loopback(host_of(options.rendezvous))
-    with ReservedPorts(len(gpus), LOOPBACK if on_loopback else "") as reserved:
+    with contextlib.ExitStack() as stack:
+        try:
+            reserved = stack.enter_context(
+                ReservedPorts(len(gpus), LOOPBACK if on_loopback else "")
+            )
+        except TooManyRanksError as error:
+            if not places.can_do_with(error.started):
+                raise
+            say(f"{error} {places.could_not_start(error.started)}")
+            look_up(starter)
+            return _attempt(starter, places, node, secret, attempts, say)
         said = _start(starter, node, reserved.ports, len(attempts))
         number, first = int(said["attempt"]), int(said["first"])
         group = Group(tuple(said["addresses"]), first, tuple(gpus))
@@ -91,7 +133,15 @@ def _attempt(
             wants = options.discover is not None and places.wants_another_number(len(gpus))
             return node.order() or (Order.STOP if wants else None)
 
-        made = attempt(starter, group, reserved, secret, added, order)
+        try:
+            made = attempt(starter, group, reserved, secret, added, order)
+        except TooManyRanksError as error:
+            if not places.can_do_with(error.started):
+                raise
+            text = f"{error} {places.could_not_start(error.started)}"
+            say(text)
+            node.did_not_start(text)
+            return False
     if messages.how(made) is messages.How.TOLD:
         made = dataclasses.replace(made, message=f"this node's ranks were ended: {node.reason}.")
     attempts.append(made)
@@ -101,7 +151,8 @@ def _attempt(
     how = messages.how(made)
     node.ended(made, how)
     if how is messages.How.LEFT:
-        raise EndedError(made.code, made.message)
+        raise _LeftError(made.code, made.message)
+    return True
 
 
 def _start(starter: Starter, node: Node, ports: list[int], attempts: int) -> dict[str, Any]:
@@ -113,22 +164,26 @@ def _start(starter: Starter, node: Node, ports: list[int], attempts: int) -> dic
         try:
             node.join(attempts)
         except OSError as error:
-            if time.monotonic() >= deadline:
-                raise EndedError(
-                    1,
-                    f"`rendezvous` must be the address of a host where this command runs, too; "
-                    f"received {options.rendezvous}, and in {seconds:g} s nobody took this node "
-                    f"in: {error or 'it is silent'}; start the command there, or open its port.",
-                ) from error
-            _look_up(starter)
-            continue
-        node.ready(ports)
-        heard = _hear(starter, node, {messages.START, messages.FINISHED, messages.REFUSED})
-        if heard.kind == messages.START:
-            return heard.said
-        if heard.kind != LOST:
-            text = heard.said.get("message") or heard.said.get("reason")
-            raise EndedError(int(heard.said.get("code", 2)), str(text))
+            why = str(error) or "it is silent"
+        else:
+            node.ready(ports)
+            joined = time.monotonic()
+            heard = _hear(starter, node, {messages.START, messages.FINISHED, messages.REFUSED})
+            if heard.kind == messages.START:
+                return heard.said
+            if heard.kind != LOST:
+                text = heard.said.get("message") or heard.said.get("reason") or ""
+                raise EndedError(int(heard.said.get("code", 2)), str(text))
+            why = "it was lost again"
+            deadline += time.monotonic() - joined  # a node that is taken in may wait for long
+        if time.monotonic() >= deadline:
+            raise EndedError(
+                1,
+                f"`rendezvous` must be the address of a host where this command runs, too; "
+                f"received {options.rendezvous}, and in {seconds:g} s nobody took this node "
+                f"in: {why}; start the command there, or open its port.",
+            )
+        look_up(starter, _PAUSE_SECONDS)
 
 
 def _hear(starter: Starter, node: Node, kinds: set[str]) -> Heard:
@@ -137,13 +192,4 @@ def _hear(starter: Starter, node: Node, kinds: set[str]) -> Heard:
         heard = node.hear(0.05)
         if heard is not None and heard.kind in {*kinds, LOST}:
             return heard
-        _look_up(starter)
-
-
-def _look_up(starter: Starter) -> None:
-    """Ends the run if a signal or its time limit has come."""
-    number = starter.received.within(0.05)
-    if number is not None:
-        raise stopped_by(number)
-    if time.monotonic() >= starter.end:
-        raise EndedError(TIMED_OUT, "`timeout` ended the run, which waited for other nodes.")
+        look_up(starter)

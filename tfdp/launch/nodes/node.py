@@ -49,6 +49,7 @@ class Node:
         self._connections: Connections | None = None
         self._stream: Stream | None = None
         self._listening: concurrent.futures.Future[None] | None = None
+        self._finished: Heard | None = None
         self._stop = False
         self.reason = ""
 
@@ -94,14 +95,26 @@ class Node:
             is_consequence=attempt.is_consequence,
         )
 
+    def did_not_start(self, message: str) -> None:
+        """Says that the ranks of this node could not be started, and fewer can be."""
+        how = messages.How.FAILED.value
+        self._say(messages.ENDED, how=how, code=1, message=message, is_consequence=False)
+
     def hear(self, seconds: float) -> Heard | None:
-        """Returns what the rendezvous says next, of this attempt's end or the next one's begin."""
+        """Returns what the rendezvous says next, of this attempt's end or the next one's begin.
+
+        The end of the run is said again and again.
+        """
+        if self._finished is not None:
+            return self._finished
         try:
             heard = self._heard.get(timeout=seconds)
         except queue.Empty:
             return Heard(LOST, {}) if self._stream is None else None
         if heard.kind == LOST:
             self.close()
+        elif heard.kind == messages.FINISHED:
+            self._finished = heard
         return heard
 
     def order(self) -> Order | None:
@@ -110,7 +123,10 @@ class Node:
             if heard.kind == messages.STOP:
                 self._stop = True
             elif heard.kind in (messages.END, messages.FINISHED):
-                self.reason = str(heard.said.get("reason") or heard.said.get("message"))
+                self.reason = str(heard.said.get("reason") or heard.said.get("message") or "")
+                self.reason = self.reason or "the run has ended"
+                if self._finished is not None:
+                    break
             elif heard.kind == LOST:
                 self.reason = self.reason or "the rendezvous was lost"
                 break

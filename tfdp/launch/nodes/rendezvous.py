@@ -24,6 +24,9 @@ _STRANGER_SECONDS = 10.0  # to say who one is
 _MOST_STRANGERS = 64  # at once
 _LAST_CALL_SECONDS = 3.0  # without a new node, after which fewer than the most nodes start
 _ENDING_SECONDS = 60.0  # for a node to end its ranks
+# For the others to stop where one leaves by a signal: longer than its ranks have for a checkpoint.
+_FOLLOWING_SECONDS = 45.0
+_ENDS_THE_OTHERS = (messages.How.FAILED, messages.How.OVER)
 _CANCELLING_SECONDS = 0.1
 _LEAVING_SECONDS = 10.0  # for the nodes to hear of the end
 
@@ -70,8 +73,25 @@ class Rendezvous:
         self._nodes: list[_Node] = []  # in the order in which they came
         self._own_hosts: set[str] = set()  # this host's, as the others reach it
         self._meetings: set[asyncio.Task[Any]] = set()
+        self._conducting: asyncio.Task[None] | None = None
         self._connections = Connections()
         self._done: concurrent.futures.Future[None] = self._connections.start(self._serve(listener))
+
+    def finish(self, code: int, message: str) -> None:
+        """Ends the run, from another thread: all nodes hear of it. Nothing happens after its end.
+
+        Args:
+          code: The exit code of the run.
+          message: What is said on all nodes.
+        """
+        self._connections.loop.call_soon_threadsafe(self._finish, code, message)
+
+    def _finish(self, code: int, message: str) -> None:
+        if self._conducting is None or self._conducting.done():
+            return
+        self._conducting.cancel()
+        for node in self._nodes:
+            node.say(messages.FINISHED, code=code, message=message)
 
     def close(self) -> None:
         """Ends the rendezvous, once the nodes have heard how the run ended."""
@@ -86,14 +106,17 @@ class Rendezvous:
         self._changed = asyncio.Event()
         server = await asyncio.start_server(self._meet, sock=listener, limit=BUFFER_BYTES)
         alive = asyncio.ensure_future(self._say_alive())
+        self._conducting = asyncio.ensure_future(self._conduct())
         try:
-            await self._conduct()
+            await asyncio.wait([self._conducting])
+            if not self._conducting.cancelled():
+                self._conducting.result()
             deadline = time.monotonic() + _LEAVING_SECONDS
             while self._nodes and time.monotonic() < deadline:
                 await self._news(0.1)
         finally:
             server.close()
-            tasks = [alive, *self._meetings]
+            tasks = [alive, self._conducting, *self._meetings]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,7 +156,7 @@ class Rendezvous:
                 f"`TFDP_SECRET` must be the same on all nodes, but a launcher from "
                 f"{host_of_peer(writer)} {error}; it was sent away."
             )
-        except OSError:  # it is gone or silent, or is no launcher
+        except (OSError, asyncio.CancelledError):  # it is gone, silent or no launcher; or all end
             pass
         finally:
             if node in self._nodes:
@@ -207,8 +230,10 @@ class Rendezvous:
             late = time.monotonic() >= deadline
             all_are_ready = len(ready) == len(self._nodes)
             called = time.monotonic() >= since + _LAST_CALL_SECONDS
-            if len(ready) >= most or (len(ready) >= least and (late or (all_are_ready and called))):
-                # The checkpoints are where rank 0 is: on the host of the rendezvous.
+            # The checkpoints are where rank 0 is: on the host of the rendezvous.
+            served = any(node.serves for node in ready)
+            complete = len(ready) >= most or (all_are_ready and called)
+            if len(ready) >= least and (late or (served and complete)):
                 return sorted(ready, key=lambda node: not node.serves)[:most]
             if late:
                 names = ", ".join(node.name for node in ready) or "none"
@@ -241,6 +266,7 @@ class Rendezvous:
     async def _until_ended(self, nodes: Sequence[_Node]) -> tuple[list[End], bool]:
         """Waits for the end of all ranks; returns each node's, and whether nodes were let in."""
         deadline: float | None = None
+        since_left: float | None = None
         stopped_for_nodes = False
         ends: dict[_Node, End] = {}  # in the order in which they were heard of
         while len(ends) < len(nodes):
@@ -251,12 +277,17 @@ class Rendezvous:
                     ends[node] = node.end
                 elif node not in self._nodes:
                     ends[node] = End(node.name, messages.How.FAILED, 1, "", False, lost=True)
-            failed = [end for end in ends.values() if end.how is messages.How.FAILED]
+            ending = [end for end in ends.values() if end.how in _ENDS_THE_OTHERS]
+            gone = [end for end in ends.values() if end.how is messages.How.LEFT]
+            if gone and since_left is None:
+                since_left = time.monotonic()
+            if since_left is not None and time.monotonic() > since_left + _FOLLOWING_SECONDS:
+                ending = ending or gone
             left = [node for node in nodes if node not in ends]
-            if failed and deadline is None:
+            if ending and deadline is None:
                 deadline = time.monotonic() + _ENDING_SECONDS
                 for node in left:
-                    node.say(messages.END, reason=f"{failed[0].name}: {failed[0].cause}")
+                    node.say(messages.END, reason=f"{ending[0].name}: {ending[0].cause}")
             if deadline is not None and time.monotonic() > deadline:
                 for node in left:
                     node.stream[1].transport.abort()
