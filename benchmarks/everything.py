@@ -40,6 +40,8 @@ COMMANDS: Mapping[str, str] = {
     "order-0011": f"{_HOSTS} 0,0,1,1 {_HOSTS_SIDES} --output {{folder}}/order-0011.png",
     "order-0101": f"{_HOSTS} 0,1,0,1 {_HOSTS_SIDES} --output {{folder}}/order-0101.png",
     "order-0110": f"{_HOSTS} 0,1,1,0 {_HOSTS_SIDES} --output {{folder}}/order-0110.png",
+    "slow-links-four": "python -m benchmarks slow-links --order 0,1,2,3",
+    "slow-links-two": "python -m benchmarks slow-links --order 0,0,1,1",
     "data-arrays": "python -m benchmarks data --sources arrays --rounds 7",
     "data-records": "python -m benchmarks data --sources records --rounds 7",
     "data-images": "python -m benchmarks data --sources images --image-files 10000 --rounds 7",

@@ -29,9 +29,13 @@ DENSE = {"mlp": Dense(1024, 1024, 12), "small": Dense(64, 128, 3)}
 _INPUT_SHAPES: dict[str, tuple[int, ...]] = {
     **{name: (sizes.features,) for name, sizes in DENSE.items()},
     "mobilenet": (64, 64, 3),
+    "transformer": (64,),
 }
 
-MODELS = tuple(_INPUT_SHAPES)
+#: Those that `benchmarks fit` times.
+MODELS = ("mlp", "small", "mobilenet")
+
+_TOKENS, _WIDTH, _BLOCKS, _HEADS = 256, 256, 4, 4
 
 
 def build_model(name: str, jit_compile: bool = False) -> keras.Model:
@@ -39,8 +43,9 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
 
     Args:
       name: `"mlp"`, twelve layers of 1024 units with 12.6 million parameters (50 MB of gradients);
-        `"small"`, three layers of 128 units with 43 thousand; or `"mobilenet"`, MobileNetV2 for
-        64x64 pixels with 2.3 million in 158 tensors.
+        `"small"`, three layers of 128 units with 43 thousand; `"mobilenet"`, MobileNetV2 for
+        64x64 pixels with 2.3 million in 158 tensors; or `"transformer"`, four blocks of 256 units
+        for 64 tokens with 3.3 million.
       jit_compile: The argument of `compile`. Keras' "auto" means False on CPU.
     """
     import keras
@@ -50,6 +55,8 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
         sizes = DENSE[name]
         hidden = [keras.layers.Dense(sizes.units, activation="relu") for _ in range(sizes.layers)]
         model = keras.Sequential([keras.Input(shape), *hidden, keras.layers.Dense(CLASSES)])
+    elif name == "transformer":
+        model = _transformer(shape)
     else:
         model = keras.applications.MobileNetV2(
             input_shape=shape, weights=None, classes=CLASSES, classifier_activation=None
@@ -62,8 +69,30 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
     return model
 
 
+def _transformer(shape: tuple[int, ...]) -> keras.Model:
+    import keras
+    from keras import layers
+
+    inputs = keras.Input(shape, dtype="int32")
+    x = layers.Embedding(_TOKENS, _WIDTH)(inputs)
+    for _ in range(_BLOCKS):
+        y = layers.LayerNormalization()(x)
+        x += layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)(y, y)
+        y = layers.LayerNormalization()(x)
+        x += layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, "relu")(y))
+    return keras.Model(inputs, layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(x)))
+
+
 def random_batch(name: str, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws normal inputs (float32) and uniform labels (int32) for the model `name`."""
+    """Draws inputs and uniform labels (int32) for the model `name`.
+
+    Inputs are normal (float32); those of the transformer are tokens (int32).
+    """
     generator = np.random.default_rng(0)
-    inputs = generator.standard_normal((examples, *_INPUT_SHAPES[name]), dtype=np.float32)
+    shape = (examples, *_INPUT_SHAPES[name])
+    inputs: np.ndarray
+    if name == "transformer":
+        inputs = generator.integers(_TOKENS, size=shape, dtype=np.int32)
+    else:
+        inputs = generator.standard_normal(shape, dtype=np.float32)
     return inputs, generator.integers(CLASSES, size=examples, dtype=np.int32)

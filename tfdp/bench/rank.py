@@ -2,8 +2,8 @@
 
     tfdp run -n 2 -- python -m tfdp.bench.rank PLAN.json
 
-`tfdp bench` starts fresh processes for each engine and round. Where the plan has hosts,
-the rank enters its host's namespace first.
+`tfdp bench` starts fresh processes for each engine and round. Where there are hosts,
+`tfdp.bench.on_host` brings each rank to its own.
 """
 
 from __future__ import annotations
@@ -17,20 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.bench import gloo, hosts
+from tfdp.bench import gloo, hosts, on_host
 from tfdp.cluster import run_status
-
-_PORT = 20870
-
-# MPICH takes all ranks for those of one host, since one launcher started them, and would use shared
-# memory. These keep it on the links, whether it was built with UCX or with libfabric.
-_BETWEEN_HOSTS = {
-    "MPIR_CVAR_NOLOCAL": "1",
-    "UCX_TLS": "tcp",
-    "UCX_NET_DEVICES": hosts.INTERFACE,
-    "FI_PROVIDER": "tcp",
-    "FI_TCP_IFACE": hosts.INTERFACE,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +32,7 @@ class Plan:
       sizes: The sizes of the float32 buffers, in bytes.
       repeats: The number of timed all-reduces for each side and size.
       folder: The folder where rank `r` writes `r.json`.
-      namespaces: The namespaces of the hosts; empty for loopback.
-      host_of_ranks: For each rank the index of its host.
+      between_hosts: Whether the ranks are on hosts that `tfdp.bench.hosts` has made.
     """
 
     engine: str
@@ -53,13 +40,7 @@ class Plan:
     sizes: tuple[int, ...]
     repeats: int
     folder: str
-    namespaces: tuple[str, ...]
-    host_of_ranks: tuple[int, ...]
-
-
-def addresses(plan: Plan) -> list[str]:
-    """Returns for each rank its host and port, in a plan with namespaces."""
-    return [f"{hosts.address(host)}:{_PORT + r}" for r, host in enumerate(plan.host_of_ranks)]
+    between_hosts: bool
 
 
 def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
@@ -105,10 +86,7 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
 
 def _link_bytes(plan: Plan) -> list[int]:
     """Returns the bytes that this rank's host has sent over its link so far; none on loopback."""
-    if not plan.namespaces:
-        return []
-    lines = pathlib.Path("/proc/net/dev").read_text().splitlines()
-    return [int(line.split()[9]) for line in lines if line.strip().startswith(hosts.INTERFACE)]
+    return [on_host.bytes_sent()] if plan.between_hosts else []
 
 
 # Makes a function that sums a count of numbers over the ranks and says whether the sum is right.
@@ -160,7 +138,7 @@ def _gloo(plan: Plan, rank: int) -> Engine:
     import torch
     from torch import distributed
 
-    _, world_size = gloo.join(hosts.INTERFACE if plan.namespaces else "lo")
+    _, world_size = gloo.join(hosts.INTERFACE if plan.between_hosts else "lo")
 
     def make(side: str, elements: int) -> Callable[[], bool]:
         own = torch.full((elements,), float(rank + 1))
@@ -196,20 +174,12 @@ def _mpi4py(plan: Plan, rank: int) -> Engine:
 
 
 def main() -> None:
-    """Reads the plan, enters the rank's host, measures, and writes the results."""
+    """Reads the plan, measures, and writes the results."""
     (path,) = sys.argv[1:]
     content = json.loads(pathlib.Path(path).read_text())
     lists: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
     plan = Plan(**lists)
-    config = json.loads(os.environ["TF_CONFIG"])
-    rank = config["task"]["index"]
-    if plan.namespaces and config["cluster"]["worker"] != addresses(plan):
-        config["cluster"]["worker"] = addresses(plan)
-        os.environ["TF_CONFIG"] = json.dumps(config)
-        os.environ.update(_BETWEEN_HOSTS)
-        namespace = plan.namespaces[plan.host_of_ranks[rank]]
-        command = hosts.inside(namespace, [sys.executable, "-m", __spec__.name, path])
-        os.execvp(command[0], command)
+    rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     (pathlib.Path(plan.folder) / f"{rank}.json").write_text(json.dumps(measure(plan, rank)))
 
 

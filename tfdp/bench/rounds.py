@@ -15,6 +15,7 @@ from rich.console import Console
 from tfdp.bench import hosts, link_rate
 from tfdp.bench.bench_options import BenchOptions
 from tfdp.bench.child_process import Failure, run_module, unset_launcher_settings
+from tfdp.bench.on_host import on_hosts
 from tfdp.bench.rank import Plan
 from tfdp.bench.results import write_results
 from tfdp.bench.tables import Bound, Measured, draw, summary_table
@@ -118,12 +119,12 @@ def _measure(
             sizes=options.sizes,
             repeats=options.repeats,
             folder=folder,
-            namespaces=tuple(namespaces),
-            host_of_ranks=options.host_of_ranks,
+            between_hosts=bool(namespaces),
         )
         path = pathlib.Path(folder) / "plan.json"
         path.write_text(json.dumps(dataclasses.asdict(plan)))
-        worker = [sys.executable, "-m", "tfdp.bench.rank", str(path)]
+        rank = [sys.executable, "-m", "tfdp.bench.rank", str(path)]
+        worker = on_hosts(namespaces, options.host_of_ranks, rank)
         as_users_do = unset_launcher_settings() if engine == "stock" else []
         launcher = ["--engine", "mpi"] if engine in _UNDER_MPI else []
         done = run_module(

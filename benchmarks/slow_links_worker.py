@@ -1,0 +1,107 @@
+"""One rank of one measurement of `benchmarks slow-links`; prints one line of JSON.
+
+    tfdp run -n 2 -- python -m tfdp.bench.on_host NAME,NAME 0,1 \
+        python -m benchmarks.slow_links_worker --strategy "compression=Int8()" --model mlp ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import tfdp
+from benchmarks import models
+from tfdp import compression, synchronization
+from tfdp.bench import on_host
+
+# The steps before the timed ones: the first traces, the second is the first that was traced.
+_WARM_UP = 3
+
+# The timed steps where each of them sends the same.
+_STEPS = 8
+
+
+def measure(strategy: str, model: str, batch: int, engine: str, topology: str) -> dict:
+    """Times steps of `model.fit` in the cluster that this process is in.
+
+    Args:
+      strategy: One of `benchmarks.slow_links.ARGUMENTS`.
+      model: A name of :mod:`benchmarks.models`.
+      batch: The number of examples per replica.
+      engine: The strategy's engine.
+      topology: The strategy's topology.
+
+    Returns:
+      The configuration; `parameters`; `seconds_per_step`, the mean over whole rounds of a
+      synchronization, else over 8 steps; `bytes_per_step`, for each rank those that its host sent
+      over its link meanwhile.
+    """
+    arguments = arguments_of(strategy)
+    every = getattr(arguments.get("synchronization"), "every", 1)
+    steps = every if 1 < every <= 1000 else _STEPS
+    made = tfdp.DataParallelStrategy(engine=engine, topology=topology, **arguments)
+    keras.utils.set_random_seed(0)
+    with made.scope():
+        built = models.build_model(model)
+    inputs, labels = models.random_batch(model, made.num_replicas_in_sync * batch)
+    data = tf.data.Dataset.from_tensors((inputs, labels)).repeat()
+    clock = _Clock(steps)
+    built.fit(data, epochs=1, steps_per_epoch=_WARM_UP + steps, callbacks=[clock], verbose=0)
+    sent = made.gather(tf.constant([clock.bytes_sent], tf.int64), axis=0)
+    return {
+        "strategy": strategy,
+        "model": model,
+        "engine": engine,
+        "parameters": built.count_params(),
+        "seconds_per_step": clock.seconds / steps,
+        "bytes_per_step": [count / steps for count in sent.numpy().tolist()],
+    }
+
+
+def arguments_of(strategy: str) -> Mapping[str, Any]:
+    """Returns the keyword arguments that one of `ARGUMENTS` writes.
+
+    >>> arguments_of("compression=Int8()")
+    {'compression': Int8(exclude=None, smallest=4096, block=256, seed=0)}
+    """
+    names = {
+        name: getattr(module, name)
+        for module in (compression, synchronization)
+        for name in module.__all__
+    }
+    return eval(f"dict({strategy})", {"__builtins__": {}, "dict": dict}, names)  # of the tuple
+
+
+class _Clock(keras.callbacks.Callback):
+    """A callback that reads clock and link after the warm-up, and again after the timed steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+        self.seconds = 0.0
+        self.bytes_sent = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes what a step's end says."""
+        sign = {_WARM_UP - 1: -1, _WARM_UP + self._steps - 1: 1}.get(batch, 0)
+        self.seconds += sign * time.perf_counter()
+        self.bytes_sent += sign * on_host.bytes_sent() if sign else 0
+
+
+def main() -> None:
+    """Reads the command line, measures and prints."""
+    parser = argparse.ArgumentParser(description="One measurement of `benchmarks slow-links`.")
+    for name in ("--strategy", "--model", "--engine", "--topology"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    print(json.dumps(measure(**vars(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()
