@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 from benchmarks.compression import add_compression
 from benchmarks.compression_cost import add_compression_cost
-from benchmarks.convergence.convergence_options import ConvergenceOptions
+from benchmarks.convergence.commands import add_accuracy_by_bytes, add_convergence
 from benchmarks.data.data_options import DataOptions
 from benchmarks.equivalence import add_equivalence
 from benchmarks.everything import add_all
@@ -46,10 +45,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
     for add in (
+        add_accuracy_by_bytes,
         add_all,
         add_compression,
         add_compression_cost,
-        _add_convergence,
+        add_convergence,
         _add_data,
         add_equivalence,
         add_faults,
@@ -62,38 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         add(commands)
     return parser
-
-
-def _add_convergence(commands: argparse._SubParsersAction) -> None:
-    """Adds `convergence` to the benchmarks."""
-    add_command(
-        commands,
-        "convergence",
-        ConvergenceOptions,
-        _convergence,
-        help="the accuracy after the same epochs with large batches, by optimizer",
-        description="Trains a small network with a small batch and with large ones, by SGD with "
-        "linear scaling, tuned Nesterov and Adam, LARS and LAMB, for the same number of epochs; "
-        "sweeps learning rates, prints a table and draws a picture. Every finished run is kept: "
-        "the same command goes on where it was stopped.",
-    )
-
-
-def _convergence(options: ConvergenceOptions, parser: argparse.ArgumentParser) -> int:
-    require(["tensorflow", "matplotlib"], parser)
-
-    # Keras needs these for its download of Fashion-MNIST; the runs are in processes of their own.
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-    from benchmarks.convergence.ledger import LedgerError
-    from benchmarks.convergence.sitting import run
-    from tfdp.demo.images import DataUnavailableError
-
-    try:
-        return run(options)
-    except (LedgerError, DataUnavailableError) as error:
-        parser.error(str(error))
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:

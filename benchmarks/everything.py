@@ -17,7 +17,10 @@ from tfdp.files import replace_text
 
 _HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 --order"
 _HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock,gloo,mpi4py"
-_SWEEP = "python -m benchmarks convergence --jobs 2"
+_SWEEP = "python -m benchmarks {command} --jobs 2 --task {task} --results {{folder}}/{name}.jsonl "
+_SWEEP += "--output {{folder}}/{name}.png --table {{folder}}/{name}.md"
+_SWEEPS = [("convergence", task) for task in ("mlp", "cnn", "transformer")]
+_SWEEPS += [("accuracy-by-bytes", task) for task in ("cnn", "transformer")]
 
 # The commands by the name of what they print, the quick ones first; {folder} receives all of it.
 COMMANDS: Mapping[str, str] = {
@@ -49,9 +52,8 @@ COMMANDS: Mapping[str, str] = {
     "fit": "python -m benchmarks fit --rounds 3 --steps 10",
     "fit-processes": "python -m benchmarks fit --processes 2 --one-device",
     **{
-        f"convergence-{task}": f"{_SWEEP} --task {task} --results {{folder}}/{task}.jsonl "
-        f"--output {{folder}}/{task}.png --table {{folder}}/{task}.md"
-        for task in ("mlp", "cnn", "transformer")
+        f"{command}-{task}": _SWEEP.format(command=command, task=task, name=f"{command}-{task}")
+        for command, task in _SWEEPS
     },
 }
 
@@ -84,7 +86,7 @@ def add_all(commands: argparse._SubParsersAction) -> None:
         help="all that README and docs show, one after the other",
         description="Runs every command of benchmarks/README.md and writes what it prints to "
         "FOLDER/NAME.txt. What is there already is not run again: the same command goes on where "
-        "it was stopped, and tries again what failed. The last three train for hours.",
+        "it was stopped, and tries again what failed. The last five train for hours.",
         epilog="Exit code 0 if all is there; 1 if something failed, which is listed at the end.",
     )
 

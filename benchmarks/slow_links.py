@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.json_worker import run_for_json
+from benchmarks.sending import named
 from tfdp.bench import hosts, link_rate
 from tfdp.bench.child_process import Failure
 from tfdp.bench.on_host import on_hosts
@@ -224,9 +225,7 @@ def summary_table(measured: dict[str, list[dict]], options: SlowLinksOptions, ra
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     nothing, whole = seconds.get(NOTHING_SENT), seconds.get("")
     for arguments, results in measured.items():
-        name = arguments.partition("=")[2] or "whole gradients"
-        if arguments == NOTHING_SENT:
-            name = "nothing"
+        name = "nothing" if arguments == NOTHING_SENT else named(arguments)
         if not results:
             table.add_row(name, "failed")
             continue

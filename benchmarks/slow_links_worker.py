@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -17,7 +16,7 @@ import tensorflow as tf
 
 import tfdp
 from benchmarks import models
-from tfdp import compression, synchronization
+from benchmarks.sending import arguments_of
 from tfdp.bench import on_host
 
 # The steps before the timed ones: the first traces, the second is the first that was traced.
@@ -62,20 +61,6 @@ def measure(strategy: str, model: str, batch: int, engine: str, topology: str) -
         "seconds_per_step": clock.seconds / steps,
         "bytes_per_step": [count / steps for count in sent.numpy().tolist()],
     }
-
-
-def arguments_of(strategy: str) -> Mapping[str, Any]:
-    """Returns the keyword arguments that one of `ARGUMENTS` writes.
-
-    >>> arguments_of("compression=Int8()")
-    {'compression': Int8(exclude=None, smallest=4096, block=256, seed=0)}
-    """
-    names = {
-        name: getattr(module, name)
-        for module in (compression, synchronization)
-        for name in module.__all__
-    }
-    return eval(f"dict({strategy})", {"__builtins__": {}, "dict": dict}, names)  # of the tuple
 
 
 class _Clock(keras.callbacks.Callback):

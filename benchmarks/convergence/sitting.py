@@ -6,19 +6,23 @@ import contextlib
 import pathlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 
 from benchmarks.convergence import ledger, splits, sweep
-from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.plot import draw
 from benchmarks.convergence.report import markdown, rich_table, summarize
 from benchmarks.convergence.runs import Outcome, Run
+from benchmarks.convergence.sweep_options import SweepOptions
 from benchmarks.convergence.workers import Workers
 from tfdp.bench.child_process import Failure
 from tfdp.files import replace_text
 from tutorials import datasets
+
+# Shows the finished runs of a sweep: a table, and a picture.
+Show = Callable[[Any, dict[Run, Outcome], Console], None]
 
 
 class _Stopped(BaseException):
@@ -29,15 +33,28 @@ class _Stopped(BaseException):
         self.exit_code = exit_code
 
 
-def run(options: ConvergenceOptions, console: Console | None = None) -> int:
+def show_batches(options: Any, finished: dict[Run, Outcome], console: Console) -> None:
+    """Shows the accuracies of optimizers at batches."""
+    cells = summarize(options, finished)
+    console.print(rich_table(options, cells))
+    if options.table is not None:
+        replace_text(options.table, markdown(options, cells))
+        console.print(f"Table: {options.table}", soft_wrap=True, highlight=False)
+    if any(cell.outcomes for cell in cells.values()):
+        draw(options, cells, options.output)
+        console.print(f"Picture: {options.output}", soft_wrap=True, highlight=False)
+
+
+def run(options: Any, console: Console | None = None, show: Show = show_batches) -> int:
     """Runs what the sweep still needs, and reports what is finished.
 
     Cost: a sweep is some hundred trainings of a minute or more. Finished runs are in the file of
     results, and the same command goes on from there.
 
     Args:
-      options: The options of the sweep.
+      options: The options of the sweep: `SweepOptions` that are a `Sweep`.
       console: The console to print to; by default standard output.
+      show: A function that shows what is finished.
 
     Returns:
       The exit code: 0, also where the time was up before the end; 1 where a run's process failed;
@@ -60,7 +77,7 @@ def run(options: ConvergenceOptions, console: Console | None = None) -> int:
             except _Stopped as stopped:
                 console.print("Stopped.")
                 exit_code = stopped.exit_code
-    _report(options, finished, console)
+    show(options, finished, console)
     left = [run for run in sweep.needed(options, finished) if run not in failures]
     if left:
         console.print(
@@ -77,7 +94,7 @@ def run(options: ConvergenceOptions, console: Console | None = None) -> int:
 
 
 def _work(
-    options: ConvergenceOptions,
+    options: Any,
     finished: dict[Run, Outcome],
     failures: dict[Run, Failure],
     console: Console,
@@ -113,7 +130,7 @@ def _work(
             )
 
 
-def _prepare(options: ConvergenceOptions) -> pathlib.Path | None:
+def _prepare(options: SweepOptions) -> pathlib.Path | None:
     """Downloads the data, and finds out here, not in each run, what is wrong with them.
 
     Returns:
@@ -124,17 +141,6 @@ def _prepare(options: ConvergenceOptions) -> pathlib.Path | None:
         data = options.data or datasets.locate_shakespeare()
     splits.load(options.task, options.examples, data)
     return data
-
-
-def _report(options: ConvergenceOptions, finished: dict[Run, Outcome], console: Console) -> None:
-    cells = summarize(options, finished)
-    console.print(rich_table(options, cells))
-    if options.table is not None:
-        replace_text(options.table, markdown(options, cells))
-        console.print(f"Table: {options.table}", soft_wrap=True, highlight=False)
-    if any(cell.outcomes for cell in cells.values()):
-        draw(options, cells, options.output)
-        console.print(f"Picture: {options.output}", soft_wrap=True, highlight=False)
 
 
 def _in_words(outcome: Outcome) -> str:

@@ -14,6 +14,8 @@ from benchmarks.convergence.models import build_model
 from benchmarks.convergence.recipes import make_optimizer
 from benchmarks.convergence.runs import Outcome, Run
 from benchmarks.convergence.splits import Splits
+from benchmarks.sending import arguments_of
+from tfdp.recording import Recorder
 
 _EVALUATION_BATCH = 1_000
 
@@ -27,7 +29,10 @@ def train(run: Run, splits: Splits) -> Outcome:
     """
     inputs, labels = splits.training
     keras.utils.set_random_seed(run.seed)
-    strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{rank}" for rank in range(run.replicas)])
+    strategy = tfdp.DataParallelStrategy(
+        devices=[f"CPU:{rank}" for rank in range(run.replicas)], **arguments_of(run.strategy)
+    )
+    sent = Recorder(strategy.extended.worker_devices)
     with strategy.scope():
         model = build_model(run.task, inputs.shape[1:], splits.classes)
         model.compile(
@@ -40,6 +45,7 @@ def train(run: Run, splits: Splits) -> Outcome:
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
+    sent.attach(model)
     curve = _Curve()
     began = time.perf_counter()
     model.fit(
@@ -74,6 +80,7 @@ def train(run: Run, splits: Splits) -> Outcome:
             "keras": keras.__version__,
             "numpy": np.__version__,
         },
+        bytes_sent=_bytes_sent(sent, model, run),
     )
 
 
@@ -97,6 +104,16 @@ def _batches(run: Run, inputs: np.ndarray, labels: np.ndarray) -> tf.data.Datase
         .map(lambda chosen: (tf.gather(all_inputs, chosen), tf.gather(all_labels, chosen)))
         .prefetch(2)
     )
+
+
+def _bytes_sent(recorder: Recorder, model: keras.Model, run: Run) -> int:
+    """Returns the bytes that replica 0 sent, with the sums of weights at the ends of epochs."""
+    counted = int(recorder.read().of("bytes_sent")[0])
+    if "synchronization" not in run.strategy:
+        return counted
+    weights = sum(4 * int(np.prod(variable.shape)) for variable in model.trainable_variables)
+    # The recorder does not see what happens between steps.
+    return counted + run.epochs * 2 * (run.replicas - 1) * weights // run.replicas
 
 
 class _Curve(keras.callbacks.Callback):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from benchmarks import slow_links
 from benchmarks.__main__ import main
+from benchmarks.sending import arguments_of
 from benchmarks.slow_links import ARGUMENTS, NOTHING_SENT, SlowLinksOptions
 from tests.bench.test_hosts import needs_hosts
 from tfdp.bench.child_process import Failure
@@ -96,8 +97,6 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received
 
 
 def test_every_row_is_an_argument_of_the_strategy():
-    from benchmarks.slow_links_worker import arguments_of
-
     for arguments in ARGUMENTS:
         assert arguments_of(arguments).keys() <= {"compression", "synchronization"}
     assert arguments_of(NOTHING_SENT)["synchronization"].every == 10**6

@@ -54,7 +54,7 @@ def test_the_first_rates_of_a_cell_are_the_start_its_double_and_its_half():
 def test_the_sweep_goes_on_until_the_best_rate_has_a_worse_one_on_each_side(best, tried):
     finished = finish(OPTIONS, peak_at(best))
     assert rates(finished, "lamb", 4096) == tried
-    assert chosen_rate(OPTIONS, finished, "lamb", 4096) == best
+    assert chosen_rate(OPTIONS, finished, ("lamb", 4096)) == best
     assert rates(finished, "lamb", 4096, seed=2) == [best]
 
 
@@ -67,7 +67,7 @@ def test_where_every_rate_diverges_smaller_ones_are_tried():
     finished = finish(OPTIONS, lambda run: None)
     tried = rates(finished, "lamb", 4096)
     assert (len(tried), max(tried)) == (MOST_RATES, 0.032)
-    assert cell_outcomes(OPTIONS, finished, "lamb", 4096)[1][0].diverged
+    assert cell_outcomes(OPTIONS, finished, ("lamb", 4096))[1][0].diverged
 
 
 def test_sgd_at_a_large_batch_runs_only_at_the_base_s_best_rate_scaled_linearly():
@@ -78,12 +78,12 @@ def test_sgd_at_a_large_batch_runs_only_at_the_base_s_best_rate_scaled_linearly(
 
 def test_of_equally_good_rates_the_lowest_is_chosen():
     finished = finish(OPTIONS, lambda run: 0.5)
-    assert chosen_rate(OPTIONS, finished, "lamb", 4096) == min(rates(finished, "lamb", 4096))
+    assert chosen_rate(OPTIONS, finished, ("lamb", 4096)) == min(rates(finished, "lamb", 4096))
 
 
 def test_a_diverged_run_is_worse_than_any_that_is_not():
     finished = finish(OPTIONS, lambda run: 0.0 if run.learning_rate < 0.01 else None)
-    assert not cell_outcomes(OPTIONS, finished, "lamb", 4096)[1][0].diverged
+    assert not cell_outcomes(OPTIONS, finished, ("lamb", 4096))[1][0].diverged
 
 
 def test_only_the_reference_is_trained_at_the_base_batch_unless_asked_for():
@@ -106,8 +106,8 @@ def test_runs_of_other_sweeps_change_nothing():
 def test_before_a_cell_is_tuned_its_best_rate_as_yet_is_shown():
     options = ConvergenceOptions("mlp", batches=(64,), optimizers=("sgd",))
     half_done = {options.run("sgd", 64, 0.02, 0): outcome(0.7)}
-    assert cell_outcomes(options, half_done, "sgd", 64) == (0.02, [outcome(0.7)])
-    assert chosen_rate(options, half_done, "sgd", 64) is None
+    assert cell_outcomes(options, half_done, ("sgd", 64)) == (0.02, [outcome(0.7)])
+    assert chosen_rate(options, half_done, ("sgd", 64)) is None
 
 
 @settings(max_examples=30, deadline=None)
@@ -132,4 +132,4 @@ def test_every_cell_of_the_defaults_gets_its_seeds(task):
     options = ConvergenceOptions(task)
     finished = finish(options, peak_at(0.05))
     for cell in options.cells:
-        assert len(cell_outcomes(options, finished, *cell)[1]) == options.seeds
+        assert len(cell_outcomes(options, finished, cell)[1]) == options.seeds

@@ -1,0 +1,111 @@
+"""The options of `benchmarks accuracy-by-bytes`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from benchmarks.convergence.runs import Run
+from benchmarks.convergence.sweep import Cell
+from benchmarks.convergence.sweep_options import SweepOptions
+from tfdp.command_line import option
+
+# The arguments of the strategy, as a program writes them. The first one is the reference.
+STRATEGIES = (
+    "",
+    'compression=Cast("bfloat16")',
+    *(
+        f"compression={words}"
+        for inner in ("Int8()", "Sign()", "TopK(0.01)", "RandomK(0.1)", "PowerSGD(4)")
+        for words in (inner, f"ErrorFeedback({inner})")
+    ),
+    *(
+        f"synchronization={method}({every})"
+        for method in ("LocalSGD", "DiLoCo")
+        for every in (1, 10, 50, 200)
+    ),
+)
+
+# The optimizer of each task, and where its sweep begins: at the reference, and for DiLoCo, whose
+# outer momentum lets the weights move up to 0.7 / (1 - 0.9) times as far.
+_OPTIMIZERS = {"mlp": "nesterov", "cnn": "nesterov", "transformer": "adam"}
+_OUTER_FACTOR = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class BytesOptions(SweepOptions):
+    """The choices of one sweep over ways to send less.
+
+    >>> BytesOptions("cnn", only=(0, 3)).cells
+    (('',), ('compression=ErrorFeedback(Int8())',))
+    """
+
+    batch: int = option(
+        None, "examples of one update (the task's base batch)", at_least=1, example="128"
+    )
+    only: tuple[int, ...] = option(
+        tuple(range(len(STRATEGIES))),
+        f"rows of the table, from 0 to {len(STRATEGIES) - 1} (all); 0, whole gradients, always",
+        at_least=0,
+        example="0,3,5",
+        metavar="ROWS",
+    )
+
+    COMMAND = "accuracy-by-bytes"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch is None:
+            object.__setattr__(self, "batch", self.described_task.base_batch)
+        if max(self.only) >= len(STRATEGIES):
+            raise ValueError(
+                f"`only` must be rows from 0 to {len(STRATEGIES) - 1}; received {max(self.only)}; "
+                "do `--only 0,3`."
+            )
+        if self.batch % self.replicas:
+            fixed = math.ceil(self.batch / self.replicas) * self.replicas
+            raise ValueError(
+                f"`batch` must be a multiple of the replicas, {self.replicas}; received "
+                f"{self.batch}; do `--batch {fixed}`."
+            )
+        if self.examples is not None and self.examples < self.batch:
+            raise ValueError(
+                f"`examples` must fill a batch, {self.batch}; received {self.examples}; do "
+                f"`--examples {self.batch}`."
+            )
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer, an inner one under a synchronization."""
+        return _OPTIMIZERS[self.task]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The strategies, whole gradients first."""
+        return tuple((STRATEGIES[row],) for row in sorted({0, *self.only}))
+
+    def run_of(self, cell: Cell, learning_rate: float, seed: int) -> Run:
+        """Returns a run with a strategy."""
+        (strategy,) = cell
+        return Run(
+            task=self.task,
+            optimizer=self.optimizer,
+            batch=self.batch,
+            learning_rate=learning_rate,
+            seed=seed,
+            epochs=self.epochs,
+            replicas=self.replicas,
+            micro_batch=self.batch,
+            examples=self.examples,
+            strategy=strategy,
+        )
+
+    def starting_rate(self, cell: Cell) -> float:
+        """Returns the rate at which the sweep of a strategy begins."""
+        (strategy,) = cell
+        rate = self.described_task.learning_rates[self.optimizer]
+        return rate * (_OUTER_FACTOR if "DiLoCo" in strategy else 1.0)
+
+    def base_of(self, cell: Cell) -> None:
+        """Returns None: the rate of every strategy is swept."""
+        return

@@ -1,0 +1,177 @@
+"""The results of ways to send less: a table, also in Markdown, and accuracies over bytes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.convergence.bytes_options import BytesOptions
+from benchmarks.convergence.report import Cell
+from benchmarks.convergence.runs import Outcome, Run
+from benchmarks.convergence.sweep import cell_outcomes, chosen_rate, is_at_edge
+from benchmarks.sending import named
+from tfdp.files import replace_text
+
+_HEADER = ("", "MB", "fewer", "accuracy", "difference", "rate")
+
+
+def show_bytes(options: BytesOptions, finished: Mapping[Run, Outcome], console: Console) -> None:
+    """Prints the table, writes it as Markdown if asked to, and draws the picture."""
+    cells = summarize(options, finished)
+    found = rows(options, cells)
+    table = Table(title=_title(options), caption=_legend(options))
+    for column in _HEADER:
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for row in found:
+        table.add_row(*row)
+    console.print(table)
+    if options.table is not None:
+        replace_text(options.table, _markdown(options, found))
+        console.print(f"Table: {options.table}", soft_wrap=True, highlight=False)
+    if any(cell.mean is not None for cell in cells.values()):
+        _draw(options, cells)
+        console.print(f"Picture: {options.output}", soft_wrap=True, highlight=False)
+
+
+def summarize(options: BytesOptions, finished: Mapping[Run, Outcome]) -> dict[str, Cell]:
+    """Returns for each strategy what is finished of it."""
+    cells = {}
+    for cell in options.cells:
+        rate, outcomes = cell_outcomes(options, finished, cell)
+        tuned = chosen_rate(options, finished, cell) is not None
+        at_edge = rate is not None and is_at_edge(options, finished, cell, rate)
+        cells[cell[0]] = Cell(rate, tuple(outcomes), tuned, at_edge)
+    return cells
+
+
+def megabytes(cell: Cell) -> float | None:
+    """Returns the megabytes that a replica sent in a training; None without a finished one."""
+    counted = [each.bytes_sent for each in cell.outcomes if each.bytes_sent and not each.diverged]
+    return statistics.mean(counted) / 1e6 if counted else None
+
+
+def rows(options: BytesOptions, cells: Mapping[str, Cell]) -> list[list[str]]:
+    """Returns the table's rows, one for each strategy."""
+    reference = cells[""]
+    whole = megabytes(reference)
+    found = []
+    for strategy, cell in cells.items():
+        sent = megabytes(cell)
+        row = [named(strategy), "" if sent is None else f"{sent:.1f}", "", "", "", ""]
+        if sent and whole:
+            row[2] = f"{whole / sent:.0f} x" if whole / sent >= 9.5 else f"{whole / sent:.1f} x"
+        if cell.mean is not None:
+            row[3] = f"{100 * cell.mean:.2f} ± {100 * cell.half_range:.2f}"
+            if reference.mean is not None and strategy:
+                row[4] = f"{100 * (cell.mean - reference.mean):+.2f}"
+        if cell.diverged:
+            row[3] += f" ({cell.diverged} of {len(cell.outcomes)} diverged)".lstrip()
+        if cell.learning_rate is not None:
+            row[5] = f"{cell.learning_rate:.3g}" + _mark(options, cell)
+        found.append(row)
+    return found
+
+
+def _mark(options: BytesOptions, cell: Cell) -> str:
+    """Returns what is not final about a cell."""
+    if not cell.tuned:
+        return ", not final"
+    if cell.at_edge:
+        return ", the last tried"
+    count = len(cell.outcomes)
+    return "" if count == options.seeds else f", {count} of {options.seeds} seeds"
+
+
+def _title(options: BytesOptions) -> str:
+    examples = f", {options.examples:,} examples" if options.examples else ""
+    return (
+        f"{options.described_task.title}: {options.epochs} epochs{examples}, "
+        f"{options.replicas} replicas"
+    )
+
+
+def _legend(options: BytesOptions) -> str:
+    return (
+        f"MB: sent by a replica in the training, of gradients and weights. fewer: whole gradients' "
+        f"over it. accuracy: % of the test split, the mean of {options.seeds} seeds ± half their "
+        f"range, at the rate that was best on the validation split. difference: to whole "
+        f"gradients. {options.optimizer}, batches of {options.batch}, rate warmed up over a tenth, "
+        "then decayed."
+    )
+
+
+def _markdown(options: BytesOptions, found: list[list[str]]) -> str:
+    lines = [
+        f"### {_title(options)}",
+        "",
+        "| " + " | ".join(_HEADER) + " |",
+        "|---" + "|---:" * (len(_HEADER) - 1) + "|",
+        *("| `" + row[0] + "` | " + " | ".join(row[1:]) + " |" for row in found),
+        "",
+        _legend(options),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _draw(options: BytesOptions, cells: Mapping[str, Cell]) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots()
+    families: dict[str, list[tuple[float, Cell, str]]] = {}
+    for strategy, cell in cells.items():
+        sent = megabytes(cell)
+        if sent is not None and cell.mean is not None:
+            families.setdefault(_family(strategy), []).append((sent, cell, named(strategy)))
+    for family, points in families.items():
+        points.sort(key=lambda point: point[0])
+        line = axes.errorbar(
+            [sent for sent, _, _ in points],
+            [100 * (cell.mean or 0) for _, cell, _ in points],
+            [100 * cell.half_range for _, cell, _ in points],
+            marker="o",
+            capsize=3,
+            linestyle="-" if family in ("LocalSGD", "DiLoCo") else "none",
+            label=family,
+        )
+        for sent, cell, name in points:
+            axes.annotate(
+                name,
+                (sent, 100 * (cell.mean or 0)),
+                (4, 4),
+                textcoords="offset points",
+                fontsize="x-small",
+                color=line[0].get_color(),
+            )
+    reference = cells[""].mean
+    if reference is not None:
+        axes.axhline(100 * reference, color="grey", linewidth=0.8, linestyle="--")
+    axes.set(
+        xscale="log",
+        xlabel="MB sent by a replica in the training",
+        ylabel="test accuracy (%)",
+        title=_title(options),
+    )
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(options.output, dpi=120)
+
+
+def _family(strategy: str) -> str:
+    """Returns the legend's entry of a strategy.
+
+    >>> _family("compression=ErrorFeedback(Int8())"), _family("synchronization=DiLoCo(50)")
+    ('with error feedback', 'DiLoCo')
+    """
+    name = named(strategy)
+    if strategy.startswith("synchronization="):
+        return name.partition("(")[0]
+    if "ErrorFeedback" in name:
+        return "with error feedback"
+    return "compressed" if strategy else name

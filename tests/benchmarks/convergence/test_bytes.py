@@ -1,0 +1,118 @@
+"""`benchmarks accuracy-by-bytes`: what it runs, and what its table and picture say."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+from sweep_records import finish
+
+from benchmarks.__main__ import main
+from benchmarks.convergence import ledger
+from benchmarks.convergence.bytes_options import STRATEGIES, BytesOptions
+from benchmarks.convergence.bytes_report import rows, show_bytes, summarize
+from benchmarks.convergence.runs import from_json, to_json
+from benchmarks.convergence.sweep import needed
+from benchmarks.sending import arguments_of
+
+INT8 = STRATEGIES.index("compression=ErrorFeedback(Int8())")
+DILOCO = STRATEGIES.index("synchronization=DiLoCo(50)")
+
+
+def finished(options, accuracies, sent):
+    """All runs of a sweep, with an accuracy and bytes for each strategy."""
+    done = finish(options, lambda run: accuracies[run.strategy])
+    return {
+        run: dataclasses.replace(outcome, bytes_sent=sent[run.strategy])
+        for run, outcome in done.items()
+    }
+
+
+@pytest.fixture
+def options(tmp_path):
+    return BytesOptions(
+        "cnn", only=(INT8, DILOCO), output=tmp_path / "x.png", table=tmp_path / "x.md"
+    )
+
+
+ACCURACIES = {"": 0.9, STRATEGIES[INT8]: 0.89, STRATEGIES[DILOCO]: None}
+SENT = {"": 40_000_000, STRATEGIES[INT8]: 10_000_000, STRATEGIES[DILOCO]: 1_000_000}
+
+
+def test_every_strategy_is_one_that_can_be_written():
+    for words in STRATEGIES:
+        assert arguments_of(words).keys() <= {"compression", "synchronization"}
+
+
+def test_the_first_runs_are_of_whole_gradients_and_each_strategy_has_rates_of_its_own(options):
+    first = needed(options, {})
+    assert [run.strategy for run in first] == [w for w in ACCURACIES for _ in range(3)]
+    by_strategy = {run.strategy: run.learning_rate for run in reversed(first)}
+    assert by_strategy[STRATEGIES[DILOCO]] == 0.25 * by_strategy[""]
+    assert {(run.batch, run.micro_batch, run.optimizer) for run in first} == {
+        (128, 128, "nesterov")
+    }
+
+
+def test_the_table_has_bytes_accuracy_and_what_diverged(options):
+    cells = summarize(options, finished(options, ACCURACIES, SENT))
+    whole, int8, diloco = rows(options, cells)
+    assert whole[:5] == ["whole gradients", "40.0", "1.0 x", "90.00 ± 0.00", ""]
+    assert int8[:5] == ["ErrorFeedback(Int8())", "10.0", "4.0 x", "89.00 ± 0.00", "-1.00"]
+    assert diloco[1:4] == ["", "", "(3 of 3 diverged)"]
+
+
+def test_what_is_not_finished_is_said(options):
+    (whole, *_) = rows(options, summarize(options, {}))
+    assert whole[1:] == ["", "", "", "", ""]
+    some = finished(options, ACCURACIES, SENT)
+    del some[next(run for run in some if run.strategy == "" and run.seed == 2)]
+    assert rows(options, summarize(options, some))[0][5].endswith(", 2 of 3 seeds")
+
+
+def test_table_and_picture_are_written(options):
+    console = Console(file=io.StringIO(), width=100)
+    show_bytes(options, finished(options, ACCURACIES, SENT), console)
+    assert "| `ErrorFeedback(Int8())` | 10.0 | 4.0 x |" in options.table.read_text()
+    assert options.output.stat().st_size > 0
+    assert "Picture:" in console.file.getvalue()
+
+
+def test_older_lines_of_results_have_no_strategy():
+    options = BytesOptions("cnn", only=(0,))
+    run, outcome = next(iter(finish(options, lambda run: 0.5).items()))
+    content = to_json(run, outcome)
+    del content["strategy"], content["bytes_sent"]
+    assert from_json(content) == (run, outcome)
+
+
+@pytest.mark.parametrize(
+    ("words", "received", "remedy"),
+    [
+        (["--only", "99"], "received 99", "do `--only 0,3`"),
+        (["--batch", "5"], "received 5", "do `--batch 6`"),
+        (["--batch", "64", "--examples", "8"], "received 8", "do `--examples 64`"),
+    ],
+)
+def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received, remedy):
+    with pytest.raises(SystemExit) as exit_:
+        main(["accuracy-by-bytes", "--task", "cnn", *words])
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert exit_.value.code == 2
+    assert received in message and remedy in message
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.exhaustive("test_the_table_has_bytes_accuracy_and_what_diverged")
+def test_a_sweep_trains_with_each_strategy_and_counts_its_bytes(tmp_path):
+    pytest.importorskip("matplotlib")
+    words = f"--task mlp --only 0,{INT8},{DILOCO} --examples 640 --epochs 1 --seeds 1 --jobs 2"
+    files = ["--results", str(tmp_path / "x.jsonl"), "--output", str(tmp_path / "x.png")]
+    assert main(["accuracy-by-bytes", *words.split(), *files]) == 0
+    done = ledger.read(tmp_path / "x.jsonl")
+    sent = {run.strategy: outcome.bytes_sent for run, outcome in done.items()}
+    gradients = 4 * 532_490
+    assert sent[""] == pytest.approx(10 * gradients, rel=0.01), "2(n-1)/n of them, ten times"
+    assert sent[STRATEGIES[INT8]] == pytest.approx(sent[""] / 4, rel=0.1)
+    assert sent[STRATEGIES[DILOCO]] == pytest.approx(gradients, rel=0.01), "once, at the end"
