@@ -80,10 +80,9 @@ def _mark(options: BytesOptions, cell: Cell) -> str:
     """Returns what is not final about a cell."""
     if not cell.tuned:
         return ", not final"
-    if cell.at_edge:
-        return ", the last tried"
     count = len(cell.outcomes)
-    return "" if count == options.seeds else f", {count} of {options.seeds} seeds"
+    seeds = "" if count == options.seeds else f", {count} of {options.seeds} seeds"
+    return (", the last tried" if cell.at_edge else "") + seeds
 
 
 def _title(options: BytesOptions) -> str:

@@ -8,7 +8,6 @@ from rich.console import Console
 from sweep_records import finish
 
 from benchmarks.__main__ import main
-from benchmarks.convergence import ledger
 from benchmarks.convergence.bytes_options import STRATEGIES, BytesOptions
 from benchmarks.convergence.bytes_report import rows, show_bytes, summarize
 from benchmarks.convergence.runs import from_json, to_json
@@ -100,19 +99,3 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received
     message = capsys.readouterr().err.splitlines()[-1]
     assert exit_.value.code == 2
     assert received in message and remedy in message
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-@pytest.mark.exhaustive("test_the_table_has_bytes_accuracy_and_what_diverged")
-def test_a_sweep_trains_with_each_strategy_and_counts_its_bytes(tmp_path):
-    pytest.importorskip("matplotlib")
-    words = f"--task mlp --only 0,{INT8},{DILOCO} --examples 640 --epochs 1 --seeds 1 --jobs 2"
-    files = ["--results", str(tmp_path / "x.jsonl"), "--output", str(tmp_path / "x.png")]
-    assert main(["accuracy-by-bytes", *words.split(), *files]) == 0
-    done = ledger.read(tmp_path / "x.jsonl")
-    sent = {run.strategy: outcome.bytes_sent for run, outcome in done.items()}
-    gradients = 4 * 532_490
-    assert sent[""] == pytest.approx(10 * gradients, rel=0.01), "2(n-1)/n of them, ten times"
-    assert sent[STRATEGIES[INT8]] == pytest.approx(sent[""] / 4, rel=0.1)
-    assert sent[STRATEGIES[DILOCO]] == pytest.approx(gradients, rel=0.01), "once, at the end"

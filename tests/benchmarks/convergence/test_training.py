@@ -45,6 +45,24 @@ def test_a_run_has_its_epochs_updates_and_accuracies(task, optimizer):
     assert result.versions.keys() == {"tfdp", "tensorflow", "keras", "numpy"}
 
 
+@pytest.mark.parametrize(
+    ("strategy", "fraction"),
+    [
+        ("", 1.0),
+        pytest.param("compression=ErrorFeedback(Int8())", 0.27, marks=pytest.mark.exhaustive),
+        # Once an epoch, of the 4 steps that an epoch has.
+        pytest.param("synchronization=LocalSGD(200)", 0.25, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_run_with_a_strategy_s_arguments_counts_the_bytes_that_a_replica_sends(
+    strategy, fraction
+):
+    run = Run("mlp", "nesterov", 8, 0.01, 0, 1, replicas=2, micro_batch=8, strategy=strategy)
+    result = train(run, splits("mlp"))
+    weights = (8 * 256 + 5 * 256**2 + 6 * 256) + 256 * 5 + 5
+    assert result.bytes_sent == pytest.approx(fraction * 4 * 4 * weights, rel=0.05)
+
+
 def test_a_run_that_diverges_ends_at_once_with_no_accuracy():
     run = Run("mlp", "sgd", 8, 1e30, 0, epochs=5, replicas=2, micro_batch=8)
     result = train(run, splits("mlp"))
