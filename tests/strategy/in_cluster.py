@@ -320,6 +320,7 @@ def test_ranks_that_gossip_have_their_workers_weights_and_end_in_the_mean(graph,
     alike(board, [harness.components(v)[0].tobytes().hex() for v in model.trainable_variables])
 
 
+@pytest.mark.exhaustive("test_replicas_that_train_by_themselves_agree_and_save_their_mean")
 def test_fragments_with_compressed_outer_gradients_are_those_of_workers(board):
     def make():
         return harness.dense_model(keras.optimizers.AdamW(0.01), metrics=())
