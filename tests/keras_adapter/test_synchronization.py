@@ -356,6 +356,17 @@ class Stops(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+class Interrupts(keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("synchronization", "make_optimizer"),
@@ -398,6 +409,56 @@ def test_a_checkpoint_within_a_round_goes_on_with_the_same_bits(
     checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "other", every_steps=13)
     with pytest.raises(ValueError, match="kept for each replica, as under a `sync"):
         plain.fit(x, y, callbacks=[checkpoint], **options)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_checkpoint_within_a_round_goes_on_with_the_same_bits")
+@pytest.mark.parametrize(
+    "synchronization", [LocalSGD(3), DiLoCo(3), DiLoCo(3, fragments=2), Gossip()], ids=repr
+)
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+@harness.in_one_process
+def test_another_number_of_replicas_goes_on_as_so_many_workers_with_the_mean(
+    synchronization, before, after, tmp_path
+):
+    """Of weights and of momenta; the place in the round and what an outer optimizer has stay."""
+    x, y = harness.regression_data(40)
+    options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    make = model_with(sgd)
+
+    def train(replicas, *callbacks):
+        model = made(replicas, synchronization, make)
+        checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "kept", every_steps=4)
+        model.fit(x, y, callbacks=[checkpoint, *callbacks], **options)
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        train(before, Interrupts(5))
+    model = train(after)
+
+    def workers_of(count):
+        found = Workers(make, count, synchronization.every)
+        if isinstance(synchronization, Gossip):
+            found.mix = gossip_matrix("exponential", count)
+        elif isinstance(synchronization, DiLoCo):
+            found.fragments = vars(model.optimizer)["tfdp_round"]["fragments"]
+            found.outers = [Nesterov() for _ in found.fragments]
+        return found
+
+    first, second = workers_of(before), workers_of(after)
+    for start in range(0, 32, 8):
+        first.step(x[start : start + 8], y[start : start + 8])
+    slots = zip(*([v.numpy() for v in m.optimizer.variables] for m in first.models), strict=True)
+    slots = [np.mean(each, 0) for each in slots]
+    for worker in second.models:
+        worker.set_weights(first.mean())
+        for variable, value in zip(worker.optimizer.variables, slots, strict=True):
+            variable.assign(value)
+    second.began, second.in_round, second.outers = first.began, first.in_round, first.outers
+    second.step(x[32:], y[32:])
+    second.synchronize()
+    second.fit(x, y, 8)
+    assert_weights(model, second)
 
 
 @pytest.mark.slow
