@@ -263,6 +263,10 @@ class Reducer:
         for part in transport.parts:  # by the engine's ring
             sent = sum(_bytes(value) for value in part.sent)
             total += 2 * sent * (part.world_size - 1) // part.world_size
+        for part in (transport, *transport.parts):
+            for index, ways in part.choices:
+                of_ways = [tf.cast(self._bytes_sent(way, rank), tf.float64) for way in ways]
+                total += tf.gather(tf.stack(of_ways), index)
         return total
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:

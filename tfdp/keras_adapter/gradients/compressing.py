@@ -111,6 +111,25 @@ def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> 
     return tuple(key_of_variable(optimizer, variable) in taken for variable in variables)
 
 
+def check_accumulating(step: Step, optimizer: BaseOptimizer) -> None:
+    """Checks that gradients come untouched to an optimizer that accumulates them.
+
+    Raises:
+      GradientError: An `apply` of its own may use what is compressed only when a window closes.
+    """
+    compression = compression_of(step.strategy)
+    chain = (optimizer, *innermost(optimizer))
+    own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
+    if compression is not None and own and step.num_replicas > 1:
+        raise GradientError(
+            f"Gradients that {compression!r} compresses when a window of "
+            "`gradient_accumulation_steps` closes must come to the optimizer untouched, but "
+            f"{', '.join(own)} has an `apply` of its own, or another method of its own, which may "
+            "use them before. Override `update_step` alone, or leave out `compression` or "
+            "`gradient_accumulation_steps`."
+        )
+
+
 def check_momentum(
     step: Step, variables: Sequence[Any], gradients: Sequence[Value | None], local: Sequence[int]
 ) -> None:
@@ -229,13 +248,14 @@ def _check_momentum(
 ) -> None:
     if compression is None or not compression.has_momentum:
         return
-    momentum = getattr(optimizer, "momentum", None)
-    if momentum:
-        raise ValueError(
-            f"An optimizer must have no momentum under {compression!r}, which has it, but received "
-            f"{type(optimizer).__name__} with momentum={momentum!r}. Use "
-            "keras.optimizers.SGD(rate), or tfdp.compression.ErrorFeedback and this optimizer."
-        )
+    for name in ("momentum", "beta_1"):
+        momentum = getattr(optimizer, name, None)
+        if momentum:
+            raise ValueError(
+                f"An optimizer must have no momentum under {compression!r}, which has it, but "
+                f"received {type(optimizer).__name__} with {name}={momentum!r}. Use "
+                "keras.optimizers.SGD(rate), or tfdp.compression.ErrorFeedback and this optimizer."
+            )
     for variable in variables:
         if variable.dtype != "float32" and not getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(
