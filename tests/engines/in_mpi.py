@@ -174,23 +174,6 @@ def test_rounds_of_replicas_that_train_by_themselves_end_in_their_mean():
     harness.assert_close_arrays(model.get_weights(), expected, 1e-5, "weights")
 
 
-def test_neighbours_mix_their_weights_as_workers_do():
-    def make():
-        return harness.dense_model(keras.optimizers.SGD(0.05), metrics=())
-
-    harness.start_over()
-    strategy = harness.strategy(None, synchronization=tfdp.synchronization.Gossip())
-    with strategy.scope():
-        model = make()
-    count = strategy.num_replicas_in_sync
-    mix = local_workers.gossip_matrix("exponential", count)
-    workers = local_workers.Workers(make, count, 1, mix=mix)
-    x, y = harness.regression_data(28)
-    model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)
-    expected = [mean.astype("float32") for mean in workers.fit(x, y, 7, epochs=2).mean()]
-    harness.assert_close_arrays(model.get_weights(), expected, 1e-5, "weights")
-
-
 def test_workers_that_are_forked_load_batches(strategy):
     with strategy.scope():
         model = harness.dense_model()
