@@ -356,7 +356,13 @@ def test_momentum_correction_is_sgd_with_momentum_where_nothing_is_left_out(repl
             r"'embeddings' is IndexedSlices of float32",
         ),
         (lambda: sgd(momentum=0.9), keras.Model, ValueError, r"SGD with momentum=0\.9\. Use"),
-        (lambda: optimizers.AdamW(0.1), keras.Model, ValueError, r"AdamW with beta_1=0\.9\. Use"),
+        pytest.param(
+            lambda: optimizers.AdamW(0.1),
+            keras.Model,
+            ValueError,
+            r"AdamW with beta_1=0\.9\. Use",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
     ids=["own step", "own apply", "rows", "momentum", "a mean of gradients"],
 )
