@@ -16,6 +16,7 @@ from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.optimizers import add_optimizers
 from benchmarks.slow_links import add_slow_links
+from benchmarks.slow_ranks import add_slow_ranks
 from benchmarks.synchronization import add_synchronization
 from benchmarks.telemetry import add_telemetry
 from benchmarks.versions import add_versions
@@ -56,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_fit,
         add_optimizers,
         add_slow_links,
+        add_slow_ranks,
         add_synchronization,
         add_telemetry,
         add_versions,

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "compression": "python -m benchmarks compression",
     "compression-cost": "python -m benchmarks compression-cost",
     "synchronization": "python -m benchmarks synchronization",
+    "slow-ranks": "python -m benchmarks slow-ranks",
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",

@@ -29,6 +29,9 @@ SYNCHRONIZATIONS = (
     "LocalSGD(50)",
     "DiLoCo(10)",
     "DiLoCo(50)",
+    "DiLoCo(10, fragments=4)",
+    "Gossip()",
+    "Gossip('ring')",
 )
 
 
@@ -71,7 +74,7 @@ def run(replicas: Sequence[int], epochs: int, seeds: int, console: Console | Non
 
     Each is trained with two learning rates. The table shows the one whose training loss ends lower.
 
-    Cost: 12 trainings for each number of replicas and each seed.
+    Cost: 18 trainings for each number of replicas and each seed.
 
     Args:
       replicas: The numbers of replicas.
@@ -130,9 +133,18 @@ def bytes_per_step(synchronization: Any, steps: int, weights: int, replicas: int
     >>> from tfdp.synchronization import LocalSGD
     >>> [round(bytes_per_step(each, 90, 1000, 2), 2) for each in (None, LocalSGD(9), LocalSGD(50))]
     [1000.0, 111.11, 22.22]
+    >>> from tfdp.synchronization import Gossip
+    >>> [round(bytes_per_step(Gossip(each), 90, 1000, 4), 2) for each in ("exponential", "ring")]
+    [1016.67, 2016.67]
     """
-    rounds = steps if synchronization is None else -(-steps // synchronization.every)
-    return rounds / steps * weights * 2 * (replicas - 1) / replicas
+    mean = 2 * (replicas - 1) / replicas
+    if synchronization is None:
+        return weights * mean
+    mixings = synchronization.mixings(replicas)
+    if mixings is None:
+        return -(-steps // synchronization.every) / steps * weights * mean
+    # All mixings of a graph have the same number of neighbours.
+    return (steps // synchronization.every * len(mixings[0]) + mean) / steps * weights
 
 
 def made(name: str) -> Any:

@@ -19,15 +19,28 @@ class Workers:
         outer: A function of the weights at the beginning of a round and of the outer gradient,
             which returns the next weights; None: the mean is taken.
         loss: A function of targets and outputs: a number for each example.
+        mix: A function of the number of a mixing, from 0, which returns the matrix that is applied
+            to the workers' weights after every `every` updates; None: rounds end in one set.
+        fragments: The positions of the weights of each fragment, which have an outer function each
+            in the list `outer`; None: all are one.
+        compress: A function of the positions of weights, and of each worker's outer gradients of
+            them, which returns what stands for their mean; None: the mean.
     """
 
-    def __init__(self, make, count, every, warmup=0, outer=None, loss=None):
+    def __init__(
+        self, make, count, every, warmup=0, outer=None, loss=None, mix=None, fragments=None,
+        compress=None,
+    ):  # fmt: skip
+        self.mix, self.compress = mix, compress
         self.models = []
         for _ in range(count):
             harness.start_over()
             self.models.append(make())
             self.models[-1].optimizer.build(self.models[-1].trainable_variables)
-        self.every, self.warmup, self.outer = every, warmup, outer
+        self.every, self.warmup = every, warmup
+        everything = list(range(len(self.models[0].get_weights())))
+        self.fragments = [everything] if fragments is None else fragments
+        self.outers = [outer] if fragments is None else outer
         self.loss = loss or (lambda y, outputs: tf.reduce_mean((y - outputs) ** 2, -1))
         self.in_round = 0
         self.began = self.mean()
@@ -57,21 +70,63 @@ class Workers:
             gradients = [[tf.fill(g.shape, np.inf) for g in each] for each in gradients]
         for model, own in zip(self.models, gradients, strict=True):
             model.optimizer.apply(own, model.trainable_variables)
-        self.in_round += self.updates() - before
-        full = self.in_round >= self.every or self.updates() <= self.warmup
-        if self.updates() > before and full:
-            self.synchronize()
+        if self.updates() == before:
+            return
+        self.in_round += 1
+        if self.mix is not None:
+            if self.updates() % self.every == 0:
+                self._apply(self.mix(self.updates() // self.every - 1))
+            return
+        for number in range(len(self.fragments)):
+            if self._since(number) == 0 or self.updates() <= self.warmup:
+                self._end(number)
+
+    def _since(self, number):
+        """The updates of a fragment since its last synchronization, modulo a round."""
+        last = self.every * (number + 1) // len(self.fragments)
+        if self.in_round < last:
+            return self.in_round
+        return (self.in_round - last) % self.every
+
+    def _apply(self, matrix):
+        every = [[np.float64(v) for v in model.get_weights()] for model in self.models]
+        for row, model in zip(matrix, self.models, strict=True):
+            weights = zip(*every, strict=True)
+            model.set_weights([np.tensordot(row, np.stack(each), 1) for each in weights])
+
+    def _end(self, number):
+        """Ends a fragment's round."""
+        places, outer = self.fragments[number], self.outers[number]
+        ends = [self.mean()[i] for i in places]
+        if outer is not None:
+            began = [self.began[i] for i in places]
+            moved = [b - m for b, m in zip(began, ends, strict=True)]
+            if self.compress is not None:
+                own = [[model.get_weights()[i] for i in places] for model in self.models]
+                moved = self.compress(
+                    places, [[b - v for b, v in zip(began, each, strict=True)] for each in own]
+                )
+            ends = outer(began, moved)
+        for model in self.models:
+            weights = model.get_weights()
+            for place, end in zip(places, ends, strict=True):
+                weights[place] = end
+            model.set_weights(weights)
+        after = self.mean()
+        for place in places:
+            self.began[place] = after[place]
+        if len(self.fragments) == 1:
+            self.in_round = 0
 
     def synchronize(self):
-        """Ends a round."""
+        """Ends the round of all that is open."""
         if not self.in_round:
             return
-        mean = self.mean()
-        if self.outer is not None:
-            mean = self.outer(self.began, [b - m for b, m in zip(self.began, mean, strict=True)])
-        for model in self.models:
-            model.set_weights(mean)
-        self.began, self.in_round = self.mean(), 0
+        for number in range(len(self.fragments)):
+            if len(self.fragments) == 1 or self._since(number):
+                self._end(number)
+        self.in_round = 0
+        self.began = self.mean()
 
     def fit(self, x, y, batch_size, epochs=1):
         for _ in range(epochs):
@@ -113,3 +168,46 @@ class OuterOptimizer:
             variable.assign(np.float32(value))
         self.optimizer.apply([tf.constant(np.float32(g)) for g in gradients], self.weights)
         return [variable.numpy() for variable in self.weights]
+
+
+def gossip_matrix(graph, count):
+    """The matrix of each mixing of `Gossip`, in float64, from the definition of its graph."""
+    steps = int(np.ceil(np.log2(count))) if count > 1 else 1
+
+    def matrix(number):
+        found = np.eye(count)
+        hop = 2 ** (number % steps)
+        for i in range(count):
+            sources = {(i - hop) % count} if graph == "exponential" else {i - 1, (i + 1) % count}
+            for j in {source % count for source in sources} - {i}:
+                found[i, j] = 1.0
+        return found / found.sum(1, keepdims=True)
+
+    return matrix
+
+
+class LargestWithFeedback:
+    """The mean of what `ErrorFeedback(TopK(ratio))` sends, with each worker's residuals."""
+
+    def __init__(self, ratio, smallest=1):
+        self.ratio, self.smallest, self.residuals = ratio, smallest, {}
+
+    def __call__(self, places, every):
+        means = []
+        for position, place in enumerate(places):
+            total = 0.0
+            for worker, own in enumerate(every):
+                given = own[position] / len(every)
+                if given.ndim == 1 or given.size < self.smallest:  # biases
+                    total = total + given
+                    continue
+                given = given + self.residuals.get((worker, place), 0.0)
+                flat, sent = given.ravel(), np.zeros(given.size)
+                chosen = np.argsort(-np.abs(flat), kind="stable")[
+                    : int(np.ceil(self.ratio * flat.size))
+                ]
+                sent[chosen] = flat[chosen]
+                self.residuals[worker, place] = given - sent.reshape(given.shape)
+                total = total + sent.reshape(given.shape)
+            means.append(total)
+        return means

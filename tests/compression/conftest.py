@@ -80,7 +80,7 @@ def sums_on(on_replicas):
             sums = reducer.sum_by(compress, gradients, rank, Watch(rank))
             own = [outcome[index][0] for index in range(count)]
             slots = [outcome[i][1][name] for i in range(count) for name in names[i]]
-            return sums, own, slots
+            return sums, own, slots, tf.cast(told[rank], tf.float64)
 
         traced = on_replicas(replicas, replica)
 
@@ -89,7 +89,7 @@ def sums_on(on_replicas):
             for index, variable in enumerate(given):
                 variable.assign(np.stack([np.float32(own[index]) for own in gradients]))
             outcomes = []
-            for rank, (sums, own, slots) in enumerate(traced()):
+            for sums, own, slots, sent in traced():
                 values = iter([value.numpy() for value in slots])
                 by_name = [{name: next(values) for name in each} for each in names]
                 outcomes.append(
@@ -97,7 +97,7 @@ def sums_on(on_replicas):
                         [value.numpy() for value in sums],
                         [value.numpy() for value in own],
                         by_name,
-                        told[rank],
+                        int(sent),
                     )
                 )
             for index in range(count):

@@ -1,7 +1,9 @@
 """BetweenHosts: whole within a host, compressed between hosts."""
 
 import math
+import pathlib
 
+import clusters
 import numpy as np
 import pytest
 
@@ -98,3 +100,17 @@ def test_hosts_of_different_sizes_are_refused(sums_on):
 def test_what_it_cannot_hold_is_refused_with_the_order(inner):
     with pytest.raises(TypeError, match=r"received.*Use ErrorFeedback\(BetweenHosts\("):
         BetweenHosts(inner)
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.exhaustive("test_hosts_send_each_other_the_largest_numbers_of_their_sums")
+@pytest.mark.parametrize("engine", ["tensorflow", "mpi"])
+def test_two_hosts_of_two_ranks_train_as_computed(engine):
+    launch = None
+    if engine == "mpi":
+        pytest.importorskip("mpi4py", reason="needs the extra `mpi`")
+        run = clusters.tfdp_run(4)
+        launch = [*run[:-1], "--engine", "mpi", "--"]
+    cases = pathlib.Path(__file__).parent / "in_hosts.py"
+    clusters.every_rank_passes([cases], [], 4, launch=launch)

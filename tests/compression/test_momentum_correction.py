@@ -111,3 +111,19 @@ def test_what_sends_no_single_numbers_is_refused(inner):
 def test_a_momentum_out_of_range_is_refused(momentum):
     with pytest.raises(ValueError, match=r"`momentum`.*below 1, but received.*Use momentum=0\.9"):
         MomentumCorrection(TopK(0.1), momentum)
+
+
+@pytest.mark.parametrize("clipnorm", [0, -1.0, "1", True, float("nan")])
+def test_a_norm_out_of_range_is_refused(clipnorm):
+    with pytest.raises(ValueError, match=r"`clipnorm`.*above 0, but received.*clipnorm=1\.0"):
+        MomentumCorrection(TopK(0.1), clipnorm=clipnorm)
+
+
+def test_each_replica_clips_its_own_gradient_before_the_momentum(sums_on):
+    run = sums_on(MomentumCorrection(TopK(1.0, smallest=1), 0.0, clipnorm=1.5), 3, [SHAPE])
+    gradients = given(0)
+    gradients[1][0] *= 1e-3  # short enough as it is
+    limit, total = 1.5 / np.sqrt(3), np.zeros(SHAPE)
+    for (own,) in gradients:
+        total += own * min(1.0, limit / np.linalg.norm(own.astype("float64")))
+    np.testing.assert_allclose(run(gradients)[0].sums[0], total, rtol=1e-5, atol=1e-6)

@@ -64,6 +64,8 @@ def test_small_ones_biases_normalization_and_other_dtypes_travel_whole():
         (lambda: TopK(0), r"`ratio` of `TopK` must be above 0 and at most 1.*0\..*TopK\(ratio="),
         (lambda: TopK(1.5), "at most 1, but received 1.5"),
         (lambda: TopK("0.1"), "received '0.1'"),
+        (lambda: TopK(0.1, warmup_steps=-1), "`warmup_steps` of `TopK` must be an integer.*-1"),
+        (lambda: TopK(0.1, exact="no"), r"`exact`.*received 'no'.*TopK\(0\.01, exact=False"),
         (lambda: RandomK(float("nan")), "`ratio` of `RandomK`.*nan"),
         (lambda: RandomK(0.1, seed=-1), "`seed`.*-1"),
         (lambda: PowerSGD(0), "`rank` of `PowerSGD` must be an integer of at least 1.*received 0"),

@@ -18,6 +18,7 @@ GOES_WRONG = TESTS / "strategy" / "scripts" / "goes_wrong.py"
 # What replicas do together in graphs, and what they do after an error.
 FEW = "replicas_sum or trace_again or same_error"
 OF_THE_ENGINE = f"{FEW} or reduce or gather or topology_sums or do_not_mix or ends_first or decided"
+OF_THE_ENGINE += " or gossip"
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 import tiers
 from keras import optimizers
-from local_workers import Nesterov, OuterOptimizer, Workers
+from local_workers import LargestWithFeedback, Nesterov, OuterOptimizer, Workers, gossip_matrix
 
 import tfdp
 from tfdp import recording
-from tfdp.synchronization import DiLoCo, LocalSGD
+from tfdp.compression import ErrorFeedback, TopK
+from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
 
 EXAMPLES, BATCH = 35, 8  # the last batch has 3 examples, and so leaves a replica of four without
 
@@ -33,9 +34,9 @@ def model_with(make_optimizer, **compile_options):
     return make
 
 
-def made(replicas, synchronization, make):
+def made(replicas, synchronization, make, **options):
     harness.start_over()
-    strategy = harness.strategy(replicas, synchronization=synchronization)
+    strategy = harness.strategy(replicas, synchronization=synchronization, **options)
     with strategy.scope():
         return make()
 
@@ -101,6 +102,73 @@ def test_training_is_that_of_workers_that_agree(case, replicas):
         found, expected = model.get_weights(), [np.mean(a, 0) for a in zip(*averages, strict=True)]
         harness.assert_close_arrays(found, expected, 1e-5, "averages")
         return
+    assert_weights(model, workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("graph", "every", "replicas"),
+    tiers.first_of(
+        ("exponential", 1, 3), ("exponential", 2, 4), ("ring", 1, 4), ("ring", 3, 3), ("ring", 1, 2)
+    ),
+)
+@harness.in_one_process
+def test_gossip_mixes_the_weights_of_neighbours(graph, every, replicas):
+    """Each replica has the weights of its worker; after a synchronization all have the mean."""
+    make = model_with(sgd)
+    x, y = harness.regression_data(EXAMPLES)
+    model = made(replicas, Gossip(graph, every), make)
+    workers = Workers(make, replicas, every, mix=gossip_matrix(graph, replicas))
+    for start in range(0, 32, BATCH):
+        model.train_on_batch(x[start : start + BATCH], y[start : start + BATCH])
+        workers.step(x[start : start + BATCH], y[start : start + BATCH])
+    for variable, *own in zip(
+        model.trainable_variables, *(m.get_weights() for m in workers.models), strict=True
+    ):
+        harness.assert_close_arrays(harness.components(variable), own, 1e-5, variable.path)
+    if not (every == 1 and replicas == 2):  # two that mix are one
+        assert 1 not in bits(model)
+        with pytest.raises(RuntimeError, match=r"one set of weights.*strategy\.synchronize"):
+            model.evaluate(x, y, verbose=0)
+    assert_weights(model, workers)  # the mean is read
+    model.distribute_strategy.synchronize(model)
+    workers.synchronize()
+    assert set(bits(model)) == {1}
+    assert_weights(model, workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fragments", "every", "compressed"),
+    tiers.first_of((2, 3, True), (3, 3, False), (4, 5, False), (1, 2, True)),
+)
+@harness.in_one_process
+def test_fragments_end_their_rounds_one_after_the_other(fragments, every, compressed):
+    """Each with an outer optimizer of its own; their outer gradients may be compressed."""
+    compression = ErrorFeedback(TopK(0.4, smallest=4)) if compressed else None
+    make = model_with(adamw)
+    x, y = harness.regression_data(56)
+    model = made(2, DiLoCo(every, fragments=fragments), make, compression=compression)
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    places = vars(model.optimizer)["tfdp_round"]["fragments"]
+    sizes = [sum(model.get_weights()[i].size for i in each) for each in places]
+    assert all(sizes) and sorted(i for each in places for i in each) == list(range(4))
+    workers = Workers(
+        make, 2, every, outer=[Nesterov() for _ in places], fragments=places,
+        compress=LargestWithFeedback(0.4, smallest=4) if compressed else None,
+    )  # fmt: skip
+    seen = []
+    for start in range(0, 56, BATCH):
+        model.train_on_batch(x[start : start + BATCH], y[start : start + BATCH])
+        workers.step(x[start : start + BATCH], y[start : start + BATCH])
+        seen.append([number for number, each in enumerate(bits(model)) if each == 1])
+        assert_weights(model, workers)
+    if fragments == 2:
+        assert seen[:3] == [sorted(places[0]), [], sorted(places[1])]
+    model.distribute_strategy.synchronize(model)
+    workers.synchronize()
+    assert set(bits(model)) == {1}
     assert_weights(model, workers)
 
 
@@ -288,6 +356,17 @@ class Stops(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+class Interrupts(keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("synchronization", "make_optimizer"),
@@ -330,6 +409,56 @@ def test_a_checkpoint_within_a_round_goes_on_with_the_same_bits(
     checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "other", every_steps=13)
     with pytest.raises(ValueError, match="kept for each replica, as under a `sync"):
         plain.fit(x, y, callbacks=[checkpoint], **options)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_checkpoint_within_a_round_goes_on_with_the_same_bits")
+@pytest.mark.parametrize(
+    "synchronization", [LocalSGD(3), DiLoCo(3), DiLoCo(3, fragments=2), Gossip()], ids=repr
+)
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+@harness.in_one_process
+def test_another_number_of_replicas_goes_on_as_so_many_workers_with_the_mean(
+    synchronization, before, after, tmp_path
+):
+    """Of weights and of momenta; the place in the round and what an outer optimizer has stay."""
+    x, y = harness.regression_data(40)
+    options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    make = model_with(sgd)
+
+    def train(replicas, *callbacks):
+        model = made(replicas, synchronization, make)
+        checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "kept", every_steps=4)
+        model.fit(x, y, callbacks=[checkpoint, *callbacks], **options)
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        train(before, Interrupts(5))
+    model = train(after)
+
+    def workers_of(count):
+        found = Workers(make, count, synchronization.every)
+        if isinstance(synchronization, Gossip):
+            found.mix = gossip_matrix("exponential", count)
+        elif isinstance(synchronization, DiLoCo):
+            found.fragments = vars(model.optimizer)["tfdp_round"]["fragments"]
+            found.outers = [Nesterov() for _ in found.fragments]
+        return found
+
+    first, second = workers_of(before), workers_of(after)
+    for start in range(0, 32, 8):
+        first.step(x[start : start + 8], y[start : start + 8])
+    slots = zip(*([v.numpy() for v in m.optimizer.variables] for m in first.models), strict=True)
+    slots = [np.mean(each, 0) for each in slots]
+    for worker in second.models:
+        worker.set_weights(first.mean())
+        for variable, value in zip(worker.optimizer.variables, slots, strict=True):
+            variable.assign(value)
+    second.began, second.in_round, second.outers = first.began, first.in_round, first.outers
+    second.step(x[32:], y[32:])
+    second.synchronize()
+    second.fit(x, y, 8)
+    assert_weights(model, second)
 
 
 @pytest.mark.slow
@@ -462,6 +591,42 @@ def test_other_ways_to_train_agree(how):
     assert_weights(model, workers)
 
 
+class Wrapped(keras.Model):
+    """Trains a model in it with that model's optimizer."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.inner.trainable_variables)
+        self.inner.optimizer.apply(gradients, self.inner.trainable_variables)
+        return {"loss": loss}
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive("test_a_train_step_of_ones_own_has_the_replicas_own_gradients")
+@harness.in_one_process
+def test_an_epoch_ends_the_rounds_of_models_within_the_model():
+    def make():
+        model = Wrapped(harness.dense_model(sgd(), metrics=()))
+        model.compile(loss="mse")
+        return model
+
+    x, y = harness.regression_data(24)
+    model = made(2, LocalSGD(2), make)
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    workers = Workers(model_with(sgd), 2, 2).fit(x, y, 8)
+    assert set(bits(model)) == {1}
+    assert_weights(model, workers)
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive("test_a_loop_of_ones_own_trains_as_workers_do")
 @harness.in_one_process
@@ -514,5 +679,6 @@ def test_the_bytes_of_synchronizations_within_an_epoch_are_counted():
     reading = recorder.read()
     weights = sum(4 * w.size for w in model.get_weights())
     assert list(reading.of("steps")) == [7, 7]
-    assert list(reading.of("updates")) == [3, 3]  # those that replicas make together
+    assert list(reading.of("updates")) == [7, 7]
+    assert list(reading.of("buckets")) == [3, 3]
     assert list(reading.of("bytes_sent")) == [3 * weights] * 2

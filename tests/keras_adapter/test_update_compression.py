@@ -265,6 +265,14 @@ def test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once(caplog):
     assert sum("OwnApply" in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.slow
+@with_two_replicas
+def test_an_apply_of_ones_own_before_a_window_closes_is_refused():
+    model = made(lambda: OwnApply(1.0, gradient_accumulation_steps=2))
+    with pytest.raises(GradientError, match=r"OwnApply has an `apply` of its own.*update_step"):
+        fit(model, [data()])
+
+
 class SignsLater(optimizers.SGD):
     def _backend_apply_gradients(self, grads, trainable_variables):
         super()._backend_apply_gradients([tf.sign(grad) for grad in grads], trainable_variables)
@@ -348,8 +356,15 @@ def test_momentum_correction_is_sgd_with_momentum_where_nothing_is_left_out(repl
             r"'embeddings' is IndexedSlices of float32",
         ),
         (lambda: sgd(momentum=0.9), keras.Model, ValueError, r"SGD with momentum=0\.9\. Use"),
+        pytest.param(
+            lambda: optimizers.AdamW(0.1),
+            keras.Model,
+            ValueError,
+            r"AdamW with beta_1=0\.9\. Use",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
-    ids=["own step", "own apply", "rows", "momentum"],
+    ids=["own step", "own apply", "rows", "momentum", "a mean of gradients"],
 )
 def test_what_would_be_trained_without_momentum_or_with_two_is_refused(
     make_optimizer, model, error, message

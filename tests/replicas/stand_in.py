@@ -45,6 +45,9 @@ class StandIn:
     def sum_by(self, compress, tensors, watch=None):
         raise NotImplementedError
 
+    def sum_of_neighbours(self, tensors, distances, watch=None):
+        raise NotImplementedError
+
     def broadcast_from_first(self, value, dtype):
         zero = tf.zeros_like(value)
         return self.sum([value if self.rank == 0 else zero])[0]

@@ -292,6 +292,63 @@ def test_replicas_that_train_by_themselves_agree_and_save_their_mean(board, tmp_
     alike(board, bits())
 
 
+@pytest.mark.parametrize("graph", tiers.first_of("exponential", "ring"))
+def test_ranks_that_gossip_have_their_workers_weights_and_end_in_the_mean(graph, board):
+    def make():
+        return harness.dense_model(keras.optimizers.SGD(0.05, momentum=0.9), metrics=())
+
+    harness.start_over()
+    strategy = harness.strategy(None, synchronization=tfdp.synchronization.Gossip(graph, every=2))
+    with strategy.scope():
+        model = make()
+    count = strategy.num_replicas_in_sync
+    mix = local_workers.gossip_matrix(graph, count)
+    workers = local_workers.Workers(make, count, 2, mix=mix)
+    x, y = harness.regression_data(28)
+    for start in range(0, 21, 7):
+        model.train_on_batch(x[start : start + 7], y[start : start + 7])
+        workers.step(x[start : start + 7], y[start : start + 7])
+    first = strategy.extended.first_rank
+    for number, variable in enumerate(model.trainable_variables):
+        own = harness.components(variable)
+        expected = [each.get_weights()[number] for each in workers.models[first:]][: len(own)]
+        harness.assert_close_arrays(own, expected, 1e-5, variable.path)
+    strategy.synchronize(model)
+    workers.synchronize()
+    expected = [mean.astype("float32") for mean in workers.mean()]
+    harness.assert_close_arrays(model.get_weights(), expected, 1e-5, "weights")
+    alike(board, [harness.components(v)[0].tobytes().hex() for v in model.trainable_variables])
+
+
+@pytest.mark.exhaustive("test_replicas_that_train_by_themselves_agree_and_save_their_mean")
+def test_fragments_with_compressed_outer_gradients_are_those_of_workers(board):
+    def make():
+        return harness.dense_model(keras.optimizers.AdamW(0.01), metrics=())
+
+    harness.start_over()
+    compression = tfdp.compression.ErrorFeedback(tfdp.compression.TopK(0.4, smallest=4))
+    synchronization = tfdp.synchronization.DiLoCo(3, fragments=2)
+    strategy = harness.strategy(None, synchronization=synchronization, compression=compression)
+    with strategy.scope():
+        model = make()
+        model.optimizer.build(model.trainable_variables)
+    places = vars(model.optimizer)["tfdp_round"]["fragments"]
+    workers = local_workers.Workers(
+        make,
+        strategy.num_replicas_in_sync,
+        3,
+        outer=[local_workers.Nesterov() for _ in places],
+        fragments=places,
+        compress=local_workers.LargestWithFeedback(0.4, smallest=4),
+    )
+    x, y = harness.regression_data(28)
+    model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)
+    workers.fit(x, y, 7, epochs=2)
+    expected = [mean.astype("float32") for mean in workers.mean()]
+    harness.assert_close_arrays(model.get_weights(), expected, 1e-5, "weights")
+    alike(board, [harness.components(v)[0].tobytes().hex() for v in model.trainable_variables])
+
+
 def test_ranks_whose_optimizers_or_weights_differ_are_told_both(strategy, board):
     x, y = harness.regression_data(8)
     mine = 1.5 if board.rank == 1 else 2.5

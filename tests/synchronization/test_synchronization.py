@@ -1,10 +1,11 @@
 """What synchronizations take, and what they say of what they do not."""
 
 import keras
+import numpy as np
 import pytest
 
 import tfdp
-from tfdp.synchronization import DiLoCo, LocalSGD
+from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
 
 DEVICES = ["CPU:0"]
 
@@ -38,13 +39,60 @@ def test_a_description_tells_outer_optimizers_apart():
     assert DiLoCo(2).describe()["outer_optimizer"]["nesterov"] == "True"
 
 
-def test_only_objects_of_the_package_are_taken_and_no_compression_beside_them():
+def test_only_objects_of_the_package_are_taken():
     with pytest.raises(TypeError, match=r"must be an object of `tfdp\.synchronization`.*10"):
         tfdp.DataParallelStrategy(DEVICES, synchronization=10)
-    with pytest.raises(ValueError, match="One of `synchronization` and `compression`"):
-        tfdp.DataParallelStrategy(
-            DEVICES, synchronization=LocalSGD(2), compression=tfdp.compression.Cast("bfloat16")
-        )
+
+
+def test_of_synchronizations_diloco_alone_takes_a_compression():
+    cast = tfdp.compression.Cast("bfloat16")
+    for synchronization in (LocalSGD(2), Gossip()):
+        with pytest.raises(ValueError, match=r"DiLoCo alone.*SGD\(1\.0\)\), which is LocalSGD"):
+            tfdp.DataParallelStrategy(DEVICES, synchronization=synchronization, compression=cast)
+    own = tfdp.compression.MomentumCorrection(tfdp.compression.TopK(0.1))
+    with pytest.raises(ValueError, match="must be the outer optimizer's"):
+        tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(2), compression=own)
+
+
+def test_a_graph_has_a_known_name():
+    for graph in ("star", None, ["ring"]):
+        with pytest.raises(ValueError, match='must be "exponential" or "ring", but received'):
+            Gossip(graph)
+
+
+def test_fragments_are_whole_and_have_an_update_each():
+    for fragments in (0, 1.5, True):
+        with pytest.raises(ValueError, match="`fragments` of DiLoCo must be a whole number"):
+            DiLoCo(4, fragments=fragments)
+    with pytest.raises(ValueError, match=r"received fragments=5 and every=4\. Use at most"):
+        DiLoCo(4, fragments=5)
+
+
+def test_fragments_have_variables():
+    strategy = tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(9, fragments=3))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        with pytest.raises(ValueError, match=r"Each fragment must have a variable.*has 2, and"):
+            keras.optimizers.SGD(0.1).build(model.trainable_variables)
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+@pytest.mark.parametrize("graph", ["exponential", "ring"])
+def test_mixings_keep_the_mean_and_come_to_it(graph, count):
+    mixings = Gossip(graph).mixings(count)
+    product = np.eye(count)
+    for distances in mixings:
+        assert len({d % count for d in distances} - {0}) == len(distances)
+        matrix = np.eye(count)
+        for distance in distances:
+            matrix += np.roll(np.eye(count), distance, axis=0)
+        matrix /= 1 + len(distances)
+        np.testing.assert_allclose(matrix.sum(0), 1)
+        np.testing.assert_allclose(matrix.sum(1), 1)
+        product = matrix @ product
+    if graph == "exponential" and count & (count - 1) == 0:
+        np.testing.assert_allclose(product, 1 / count)
+    np.testing.assert_allclose(np.linalg.matrix_power(product, 400), 1 / count, atol=1e-6)
 
 
 def test_a_strategy_describes_its_synchronization():

@@ -12,7 +12,7 @@ from tfdp.collectives import slices
 from tfdp.collectives.transport import Compress, CompressBucket, Transport
 from tfdp.engines import Engine
 from tfdp.recording import Watch
-from tfdp.topology import Exchange, Native, Schedule, Topology
+from tfdp.topology import Exchange, Native, Schedule, Topology, Transfer
 from tfdp.topology.costs import cost
 from tfdp.topology.steps import ranks_of_hosts
 
@@ -128,6 +128,44 @@ class Reducer:
                 )
         return results
 
+    def sum_of_neighbours(
+        self,
+        tensors: Sequence[tf.Tensor],
+        distances: Sequence[int],
+        rank: int,
+        watch: Watch | None = None,
+    ) -> list[tf.Tensor]:
+        """Returns the sum of the caller's tensors and of those of its neighbours.
+
+        Each rank sends its buckets to the ranks that are `distances` after its own, and to no
+        other.
+
+        Args:
+          tensors: What is to be summed; their shapes are known.
+          distances: The caller's rank minus a neighbour's, modulo their number.
+          rank: The caller's rank.
+          watch: Is told of each bucket.
+        """
+        count = self._engine.world_size
+        exchange = Exchange(
+            tuple(
+                Transfer(source, (source + distance) % count, range(1), reduce=True)
+                for source in range(count)
+                for distance in distances
+            )
+        )
+        results = list(tensors)
+        for members in self._buckets(tensors):
+            own = [tensors[index] for index in members]
+            packed = own[0] if len(own) == 1 else _packed(own)
+            total = self._engine.exchange(Schedule((exchange,)), [exchange], packed)
+            sums = _unpacked(total, own)
+            for index, tensor in zip(members, sums, strict=True):
+                results[index] = tensor
+            if watch is not None:
+                watch.bucket(own, sums, _bytes(packed) * len(distances))
+        return results
+
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
         """Returns rank 0's `value` on every replica, for numbers and booleans."""
         small = value.dtype.is_bool or (value.dtype.is_integer and value.dtype.size < 4)
@@ -225,6 +263,10 @@ class Reducer:
         for part in transport.parts:  # by the engine's ring
             sent = sum(_bytes(value) for value in part.sent)
             total += 2 * sent * (part.world_size - 1) // part.world_size
+        for part in (transport, *transport.parts):
+            for index, ways in part.choices:
+                of_ways = [tf.cast(self._bytes_sent(way, rank), tf.float64) for way in ways]
+                total += tf.gather(tf.stack(of_ways), index)
         return total
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:

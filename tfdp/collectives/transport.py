@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
 from tfdp.collectives import slices
+
+# Tensors, or nests of them.
+_Tensors = TypeVar("_Tensors")
 
 
 class Transport:
@@ -20,6 +24,7 @@ class Transport:
       rank: The caller's number among the replicas.
       world_size: The number of replicas.
       parts: The transports that `levels` has returned.
+      choices: For each call of `choose` the index, and the transports of all ways.
 
     Args:
       sum_: Sums a tensor or IndexedSlices over all replicas, the same bits on each of them.
@@ -55,6 +60,7 @@ class Transport:
         self.exchanged: list[tf.Tensor] = []
         self._levels = levels_
         self.parts: tuple[Transport, ...] = ()
+        self.choices: list[tuple[tf.Tensor, list[Transport]]] = []
 
     def sum(self, value: slices.Value) -> slices.Value:
         """Returns the sum of `value` over all replicas.
@@ -93,6 +99,29 @@ class Transport:
         """
         self.exchanged.append(tensor)
         return self._exchange(tensor)
+
+    def choose(self, index: tf.Tensor, ways: Sequence[Callable[[Transport], _Tensors]]) -> _Tensors:
+        """Returns the tensors that one of several functions makes, given what sends.
+
+        Args:
+          index: The position of the function that runs, a scalar int32, the same on all replicas.
+          ways: The functions, whose results have the same structure and shapes.
+
+        >>> ways = [lambda sends: sends.sum(tf.constant(1.0)), lambda sends: tf.constant(2.0)]
+        >>> [float(Transport(tf.negative).choose(tf.constant(i), ways)) for i in (0, 1)]
+        [-1.0, 2.0]
+        """
+        forks = [Transport(self._sum, self._gather, self._exchange, self.rank) for _ in ways]
+        for fork in forks:
+            fork.world_size = self.world_size
+        self.choices.append((index, forks))
+        return tf.switch_case(
+            index,
+            {
+                number: functools.partial(way, fork)
+                for number, (way, fork) in enumerate(zip(ways, forks, strict=True))
+            },
+        )
 
     def levels(self) -> tuple[Transport, Transport]:
         """Returns what sends within the caller's host, and between hosts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -33,9 +34,11 @@ class MomentumCorrection(UpdateCompression):
     alone: u_t is summed whole, and not masked, as SGD with momentum has it. On one replica, where
     nothing is left out, all is so. On several, masking makes another algorithm, even at ratio 1.
 
-    The optimizer must have no momentum of its own: `keras.optimizers.SGD(rate)`. The paper's local
-    clipping and its warm-up of the ratio are not in it: clip with the optimizer's
-    `global_clipnorm`, and warm up the rate with `tfdp.optimizers.Warmup`.
+    The optimizer must have no momentum of its own: `keras.optimizers.SGD(rate)`. The paper's
+    warm-up of the ratio is `TopK(ratio, warmup_steps=...)`. With `clipnorm` each replica's gradient
+    g_t is clipped before step 1 to the norm clipnorm / sqrt(n), for n replicas (section 3.2). Here,
+    as with Keras' argument of that name, the norm is that of a variable's gradient; the paper's is
+    that of all together.
 
     All gradients must come to the update untouched, dense and of float32. What would pass by, and
     so be trained without momentum, is an error where it does: `tf.IndexedSlices`, gradients that an
@@ -51,10 +54,11 @@ class MomentumCorrection(UpdateCompression):
     Args:
       inner: `TopK` or `RandomK`.
       momentum: The momentum, at least 0 and below 1.
+      clipnorm: The norm to which the sum of a variable's gradients would be clipped; None: none is.
 
     Raises:
       TypeError: `inner` sends no single numbers.
-      ValueError: `momentum` is out of range.
+      ValueError: `momentum` or `clipnorm` is out of range.
 
     >>> MomentumCorrection(TopK(0.001), momentum=0.9).inner.ratio
     0.001
@@ -65,6 +69,7 @@ class MomentumCorrection(UpdateCompression):
 
     inner: UpdateCompression
     momentum: float = 0.9
+    clipnorm: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, (TopK, RandomK)):
@@ -78,6 +83,12 @@ class MomentumCorrection(UpdateCompression):
             raise ValueError(
                 "`momentum` of `MomentumCorrection` must be at least 0 and below 1, but received "
                 f"{self.momentum!r}. Use momentum=0.9."
+            )
+        is_number = isinstance(self.clipnorm, (int, float)) and not isinstance(self.clipnorm, bool)
+        if self.clipnorm is not None and not (is_number and self.clipnorm > 0):
+            raise ValueError(
+                "`clipnorm` of `MomentumCorrection` must be above 0, but received "
+                f"{self.clipnorm!r}. Use clipnorm=1.0, or leave it out."
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
@@ -139,7 +150,7 @@ class MomentumCorrection(UpdateCompression):
         0.0
         """
         velocities = [
-            self.momentum * slots[_VELOCITY] + gradient
+            self.momentum * slots[_VELOCITY] + self._clipped(gradient, transport.world_size)
             for slots, gradient in zip(bucket.slots, bucket.gradients, strict=True)
         ]
         sparse = [index for index, slots in enumerate(bucket.slots) if RESIDUAL in slots]
@@ -153,6 +164,11 @@ class MomentumCorrection(UpdateCompression):
                     own[index] = found.own[position]
                     slots[index] = found.slots[position]
         return Sums(sums, own, slots)
+
+    def _clipped(self, gradient: tf.Tensor, world_size: int) -> tf.Tensor:
+        if self.clipnorm is None:
+            return gradient
+        return tf.clip_by_norm(gradient, self.clipnorm / math.sqrt(world_size))
 
     def _summed(
         self, bucket: Bucket, velocities: Sequence[tf.Tensor], transport: Transport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import tensorflow as tf
@@ -17,6 +18,9 @@ _STRIDE = 32
 _LEAST_SAMPLED = 64
 _MARGIN = 1.4
 
+# What the ratio of a warm-up is multiplied with from stage to stage, and the number of stages.
+_STEP, _STAGES = 0.25, 4
+
 
 @dataclasses.dataclass(frozen=True)
 class TopK(AbstractLossyCompression):
@@ -29,9 +33,19 @@ class TopK(AbstractLossyCompression):
 
     Cost: each replica sends 2(n-1) ratio S of S bytes of float32, and receives as many: it pays
     while ratio is well below 1/n. A pass finds what may be among the largest, and a heap chooses.
+    With `exact=False` there is no heap: the numbers that exceed a threshold are sent, which the
+    largest of a sample give, every 32nd number or more of them (threshold sampling, as there). Of
+    more than ceil(ratio * size) some are left out, at random by the number of the update; for each
+    that is too few a zero travels. Gradients of which fewer than 128 numbers are sent, or more than
+    a quarter, are chosen from exactly.
+
+    With `warmup_steps` the ratio comes down as in that paper, section 3.3: it is 1/4, 1/16, 1/64
+    and 1/256 in the four quarters of so many first updates, but never less than `ratio`.
 
     Args:
       ratio: The share of the numbers that travel, above 0 and at most 1.
+      warmup_steps: The number of updates until the ratio is `ratio`.
+      exact: Whether the largest are chosen exactly.
       exclude: See `AbstractLossyCompression`.
       smallest: See `AbstractLossyCompression`.
 
@@ -43,18 +57,33 @@ class TopK(AbstractLossyCompression):
     """
 
     ratio: float
+    warmup_steps: int = 0
+    exact: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         update.check_ratio(self, "ratio")
+        update.check_integer(self, "warmup_steps", 0)
+        if not isinstance(self.exact, bool):
+            raise ValueError(
+                f"`exact` of `TopK` must be True or False, but received {self.exact!r}. Use "
+                "TopK(0.01, exact=False) for threshold sampling."
+            )
 
-    def count(self, shape: tuple[int, ...]) -> int:
+    def count(self, shape: tuple[int, ...], stage: int = _STAGES) -> int:
         """Returns how many numbers of a gradient of this shape are sent.
+
+        Args:
+          shape: The shape.
+          stage: The quarter of the warm-up, from 0; 4: after it.
 
         >>> TopK(0.01).count((3,))
         1
+        >>> [TopK(0.01, warmup_steps=100).count((40, 25), stage) for stage in range(5)]
+        [250, 63, 16, 10, 10]
         """
-        return math.ceil(self.ratio * update.elements(shape))
+        ratio = max(self.ratio, _STEP ** (stage + 1)) if stage < _STAGES else self.ratio
+        return math.ceil(ratio * update.elements(shape))
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of what the replicas have chosen.
@@ -67,14 +96,32 @@ class TopK(AbstractLossyCompression):
         >>> TopK(0.5).compressed(bucket, Transport(tf.identity)).sums[0].numpy().tolist()
         [0.0, -7.0, 0.0, 3.0]
         """
+        if not self.warmup_steps:
+            sums, own = self._in_stage(_STAGES, bucket, transport)
+        else:
+            stage = tf.minimum(bucket.step * _STAGES // self.warmup_steps, _STAGES)
+            ways = [
+                functools.partial(self._in_stage, number, bucket) for number in range(_STAGES + 1)
+            ]
+            sums, own = transport.choose(stage, ways)
+        return Sums(sums, own, bucket.slots)
+
+    def _in_stage(
+        self, stage: int, bucket: Bucket, transport: Transport
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns the sums, and the replica's own terms of them."""
         sizes = [update.elements(gradient.shape) for gradient in bucket.gradients]
-        counts = [self.count(tuple(gradient.shape)) for gradient in bucket.gradients]
+        counts = [self.count(tuple(gradient.shape), stage) for gradient in bucket.gradients]
         places, numbers, start = [], [], 0
         for gradient, size, count in zip(bucket.gradients, sizes, counts, strict=True):
             flat = tf.reshape(gradient, [-1])
-            chosen = _largest(tf.abs(flat), count)
+            if self.exact or not _is_sampled(size, count):
+                chosen = _largest(tf.abs(flat), count)
+                values = tf.gather(flat, chosen)
+            else:
+                chosen, values = _above_threshold(flat, count, bucket.step)
             places.append(chosen + start)
-            numbers.append(tf.gather(flat, chosen) + update.poison(flat))
+            numbers.append(values + update.poison(flat))
             start += size
         own_places, own_numbers = tf.concat(places, axis=0), tf.concat(numbers, axis=0)
         sent = tf.stack([own_places, tf.bitcast(own_numbers, tf.int32)])
@@ -85,7 +132,7 @@ class TopK(AbstractLossyCompression):
             total = _added(total, received[rank, 0], theirs)
         own = _added(tf.zeros([start]), own_places, own_numbers)
         shapes = [gradient.shape for gradient in bucket.gradients]
-        return Sums(_cut(total, sizes, shapes), _cut(own, sizes, shapes), bucket.slots)
+        return _cut(total, sizes, shapes), _cut(own, sizes, shapes)
 
 
 def _largest(values: tf.Tensor, count: int) -> tf.Tensor:
@@ -95,13 +142,9 @@ def _largest(values: tf.Tensor, count: int) -> tf.Tensor:
     sample misleads, so that the rest is too short, the choice is among all.
     """
     size = update.elements(values.shape)
-    stride = min(_STRIDE, count // _LEAST_SAMPLED)
-    if stride < 2 or 4 * count > size:
+    if not _is_sampled(size, count):
         return tf.math.top_k(values, count, sorted=False).indices
-    sample = values[::stride]
-    enough = min(int(_MARGIN * count / stride) + 1, update.elements(sample.shape))
-    threshold = tf.reduce_min(tf.math.top_k(sample, enough, sorted=False).values)
-    candidates = tf.cast(tf.where(values >= threshold)[:, 0], tf.int32)
+    candidates = _candidates(values, count, _MARGIN)
 
     def among_candidates() -> tf.Tensor:
         best = tf.math.top_k(tf.gather(values, candidates), count, sorted=False).indices
@@ -115,6 +158,32 @@ def _largest(values: tf.Tensor, count: int) -> tf.Tensor:
         ),
         [count],
     )
+
+
+def _above_threshold(flat: tf.Tensor, count: int, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns places of numbers above a threshold, and the numbers; zeros where too few are."""
+    candidates = _candidates(tf.abs(flat), count, 1.0)
+    found = tf.size(candidates)
+    # Of too many those are left out that follow a place which is another one in each update.
+    shift = tf.random.stateless_uniform([], [step, count], 0, tf.maximum(found, 1), tf.int32)
+    chosen = tf.roll(candidates, shift, axis=0)[:count]
+    missing = [[0, count - tf.size(chosen)]]
+    values = tf.pad(tf.gather(flat, chosen), missing)
+    return tf.ensure_shape(tf.pad(chosen, missing), [count]), tf.ensure_shape(values, [count])
+
+
+def _is_sampled(size: int, count: int) -> bool:
+    """Returns whether a sample can tell what is among the largest."""
+    return count >= 2 * _LEAST_SAMPLED and 4 * count <= size
+
+
+def _candidates(values: tf.Tensor, count: int, margin: float) -> tf.Tensor:
+    """Returns the places of about `margin` times as many of the largest values, by a sample."""
+    stride = min(_STRIDE, count // _LEAST_SAMPLED)
+    sample = values[::stride]
+    enough = min(int(margin * count / stride) + 1, update.elements(sample.shape))
+    threshold = tf.reduce_min(tf.math.top_k(sample, enough, sorted=False).values)
+    return tf.cast(tf.where(values >= threshold)[:, 0], tf.int32)
 
 
 def _added(total: tf.Tensor, places: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:

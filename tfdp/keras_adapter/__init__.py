@@ -28,7 +28,7 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
-    "gradients.compressing",
+    "gradients.building",
     "gradients.optimizers",
     "gradients.tape",
     "layers.batch_normalization",

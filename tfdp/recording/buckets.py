@@ -60,9 +60,14 @@ class BucketWatch:
         self._sums += sums
         self._bytes.append(bytes_sent)
 
-    def finish(self) -> None:
-        """Records the exposed communication and the bytes, after the last bucket."""
-        self._tap.add("updates", 1)
+    def finish(self, of_update: bool = True) -> None:
+        """Records the exposed communication and the bytes, after the last bucket.
+
+        Args:
+          of_update: Whether the buckets were of an update's gradients, and so count as one.
+        """
+        if of_update:
+            self._tap.add("updates", 1)
         self._tap.add("buckets", len(self._bytes))
         if self._inputs:
             self._add_between("communication_seconds", self._inputs, self._sums)

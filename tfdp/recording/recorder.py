@@ -15,7 +15,7 @@ from tfdp.recording.buffers import Buffer
 SUMS = (
     "steps",
     "examples",  # those of all replicas
-    "updates",  # sums of gradients, whether or not these were finite
+    "updates",  # sums of gradients, finite or not; or updates without one
     "bytes_sent",
     "meetings",  # sums that the step itself waits for, as of a loss's denominator
     "buckets",  # sums of gradients

@@ -102,6 +102,23 @@ class Replicas(Protocol):
           watch: Is told of the buckets that a graph sends.
         """
 
+    def sum_of_neighbours(
+        self,
+        tensors: Sequence[tf.Tensor],
+        distances: Sequence[int],
+        watch: Watch | None = None,
+    ) -> list[tf.Tensor]:
+        """Returns the sum of the caller's tensors and of its neighbours', without a gradient.
+
+        Sends the tensors' bytes once for each neighbour.
+
+        Args:
+          tensors: Floating-point numbers of known shapes.
+          distances: The caller's number minus a neighbour's, modulo the number of replicas, for
+            each neighbour; all differ, and none is 0.
+          watch: Is told of the buckets that a graph sends.
+        """
+
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
         """Returns the first replica's `value` on every replica.
 

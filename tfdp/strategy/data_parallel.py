@@ -68,8 +68,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
         replica updates its own weights, and every so many updates, at an epoch's end and in
         `synchronize`, all get one set of weights again: `LocalSGD(every=10)`, `DiLoCo(every=50)`.
         What a tape returns is a replica's own then, and so is what clipping acts on. Replicas no
-        longer train as one device does; each method is what its paper says. It cannot be combined
-        with `compression`. None: gradients are summed.
+        longer train as one device does; each method is what its paper says. With `compression`
+        the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
@@ -87,7 +87,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
     Raises:
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
         `tfdp.synchronization`.
-      ValueError: `compression` and `synchronization` are both given; a device is unknown, doubled,
+      ValueError: `compression` does not go with `synchronization`; a device is unknown, doubled,
         or of another process; a number is out of range; the topology is unknown or does not cover
         the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
         `tfdp.enable_determinism`.
@@ -364,11 +364,20 @@ def _check_synchronization(
             f"{synchronization!r}. Use synchronization=tfdp.synchronization.LocalSGD(every=10), or "
             "leave it out."
         )
-    if synchronization is not None and compression is not None:
+    if synchronization is None or compression is None:
+        return
+    if synchronization.make_outer_optimizer() is None:
         raise ValueError(
-            "One of `synchronization` and `compression` must be given at most, for there are no "
-            f"gradients to compress where replicas update by themselves, but received "
-            f"{synchronization!r} and {compression!r}. Leave `compression` out."
+            "`compression` must have gradients to compress, and of all synchronizations DiLoCo "
+            f"alone sends some, but received {synchronization!r} and {compression!r}. Leave "
+            "`compression` out, or use DiLoCo(every=10, outer_optimizer=lambda: "
+            "keras.optimizers.SGD(1.0)), which is LocalSGD(every=10)."
+        )
+    if isinstance(compression, UpdateCompression) and compression.has_momentum:
+        raise ValueError(
+            "The momentum of outer gradients must be the outer optimizer's, but received "
+            f"{synchronization!r} and {compression!r}, which has it, too. Use "
+            "tfdp.compression.ErrorFeedback around the compression inside of it."
         )
 
 

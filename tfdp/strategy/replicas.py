@@ -127,6 +127,26 @@ class StrategyReplicas:
         with tf.name_scope("tfdp_compressed"):
             return self.reducer.sum_by(compress, tensors, self.rank, watch)
 
+    def sum_of_neighbours(
+        self,
+        tensors: Sequence[tf.Tensor],
+        distances: Sequence[int],
+        watch: Watch | None = None,
+    ) -> list[tf.Tensor]:
+        """Sums as `Replicas` says; eagerly all replicas' tensors come to each of them."""
+        if not distances:
+            return list(tensors)
+        if tf.executing_eagerly():
+            rank, count, transport = self.rank, self.num_replicas, self._eager_transport()
+            members = [rank, *((rank - distance) % count for distance in distances)]
+            return [
+                tf.reduce_sum(tf.gather(transport.gather(tensor), members), axis=0)
+                for tensor in tensors
+            ]
+        self._check_can_communicate()
+        with tf.name_scope("tfdp_gossip"):
+            return self.reducer.sum_of_neighbours(tensors, distances, self.rank, watch)
+
     def _eager_transport(self) -> Transport:
         rank, count = self.rank, self.num_replicas
 

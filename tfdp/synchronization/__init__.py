@@ -5,6 +5,7 @@
 
 from tfdp.synchronization.base import Synchronization
 from tfdp.synchronization.diloco import DiLoCo
+from tfdp.synchronization.gossip import Gossip
 from tfdp.synchronization.local_sgd import LocalSGD
 
-__all__ = ["DiLoCo", "LocalSGD", "Synchronization"]
+__all__ = ["DiLoCo", "Gossip", "LocalSGD", "Synchronization"]

@@ -15,8 +15,13 @@ class Synchronization(abc.ABC):
     replicas go on from that mean. With one, the weights at which the round began minus the mean
     are its gradient; it updates those weights, and the replicas go on from them.
 
+    Variables may be synchronized in `fragments`, each at a time of its own within the `every`
+    updates. And a method may have no such rounds, but mix each replica's weights with those of some
+    others (`mixings`); then a round ends with the epoch, or where a program says so, alone.
+
     Attributes:
-      every: The number of updates in a round.
+      every: The number of updates in a round, or before each mixing.
+      fragments: The number of parts in which the variables are synchronized.
       warmup_steps: The number of first updates after each of which the replicas synchronize.
 
     >>> from tfdp.synchronization import LocalSGD, Synchronization
@@ -27,6 +32,7 @@ class Synchronization(abc.ABC):
 
     every: int
     warmup_steps: int = 0
+    fragments: int = 1
 
     @abc.abstractmethod
     def make_outer_optimizer(self) -> Any:
@@ -39,6 +45,18 @@ class Synchronization(abc.ABC):
         True
         """
 
+    def mixings(self, num_replicas: int) -> tuple[tuple[int, ...], ...] | None:
+        """Returns the mixings, which take turns; None: rounds end in the mean of all replicas.
+
+        A mixing is the distances of neighbours: replica i takes the mean of its own weights and of
+        those of the replicas i - d, modulo their number, for each distance d.
+
+        >>> from tfdp.synchronization import LocalSGD
+        >>> LocalSGD(every=4).mixings(8) is None
+        True
+        """
+        return None
+
     def describe(self) -> dict[str, Any]:
         """Describes the synchronization for a comparison of ranks, as JSON.
 
@@ -49,6 +67,8 @@ class Synchronization(abc.ABC):
         told = {"name": type(self).__name__, "every": self.every}
         if self.warmup_steps:
             told["warmup_steps"] = self.warmup_steps
+        if self.fragments > 1:
+            told["fragments"] = self.fragments
         outer = self.make_outer_optimizer()
         if outer is not None:
             config = outer.get_config()

@@ -22,20 +22,31 @@ class DiLoCo(Synchronization):
 
     An outer `SGD(1.0)` without momentum is `LocalSGD`.
 
+    With `fragments=P` the variables are divided into P parts, and part p ends its round after
+    update every (p + 1) / P of each `every`, with an outer optimizer of its own (Douillard et al.:
+    Streaming DiLoCo with overlapping communication, arXiv 2501.18512 (2025), section 2.1). So no
+    step sends more than the largest part. Deviations: the parts are of equal size rather than of
+    whole layers; a step waits for its sum, which that paper applies some updates later, mixed with
+    the replica's own weights.
+
+    With the strategy's `compression` the outer gradients are compressed.
+
     Source: Douillard et al.: DiLoCo: Distributed Low-Communication Training of Language Models,
     arXiv 2311.08105 (2023), algorithm 1.
 
-    Cost: as `LocalSGD` a round. Memory on each replica: a copy of the weights in float32 and the
-    slots of the outer optimizer, one for Nesterov's momentum.
+    Cost: as `LocalSGD` a round; a step sends at most 1/P of that if no variable is larger. Memory
+    on each replica: a copy of the weights in float32 and the slots of the outer optimizer, one for
+    Nesterov's momentum.
 
     Args:
       every: The number of updates in a round, at least 1; the paper's is 500.
       outer_optimizer: A function without arguments that makes a `keras.optimizers.Optimizer`. A
         function, since an optimizer has variables, which must be made in the strategy's scope.
         None: the paper's, `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`.
+      fragments: The number of parts P, at least 1 and at most `every`.
 
     Raises:
-      ValueError: `every` is not a whole number of at least 1.
+      ValueError: `every` or `fragments` is not a whole number, or out of range.
       TypeError: `outer_optimizer` is no function, or makes something else.
 
     >>> import keras
@@ -45,9 +56,17 @@ class DiLoCo(Synchronization):
 
     every: int
     outer_optimizer: Callable[[], Any] | None = None
+    fragments: int = 1
 
     def __post_init__(self) -> None:
         check_count("DiLoCo", "every", self.every, 1, "DiLoCo(every=50)")
+        check_count("DiLoCo", "fragments", self.fragments, 1, "DiLoCo(every=50, fragments=4)")
+        if self.fragments > self.every:
+            raise ValueError(
+                "Each of the `fragments` of DiLoCo must have an update of its own in a round, but "
+                f"received fragments={self.fragments} and every={self.every}. Use at most "
+                f"fragments={self.every}."
+            )
         if self.outer_optimizer is not None and not callable(self.outer_optimizer):
             raise TypeError(
                 "`outer_optimizer` must be a function that makes the optimizer, which is called in "

@@ -90,10 +90,11 @@ def as_source(source: Any, split: Any = None) -> AbstractSource:
 def _is_builder(source: Any) -> bool:
     """Returns whether `source` is a builder, without an import.
 
-    Anybody who has a builder has imported TensorFlow Datasets.
+    Anybody who has a builder has imported TensorFlow Datasets, and all of it: an import that fails
+    within, as where protobuf is too old for it, leaves a module without `core`.
     """
-    library = sys.modules.get("tensorflow_datasets")
-    return library is not None and isinstance(source, library.core.DatasetBuilder)
+    library = getattr(sys.modules.get("tensorflow_datasets"), "core", None)
+    return library is not None and isinstance(source, library.DatasetBuilder)
 
 
 def _tfds(source: Any, split: Any) -> AbstractSource:

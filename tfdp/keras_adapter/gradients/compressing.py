@@ -9,7 +9,7 @@ unscaled, and before it clips.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -18,14 +18,13 @@ import tensorflow as tf
 from tfdp.collectives import Transport
 from tfdp.compression import RESIDUAL, Bucket, Slot, UpdateCompression
 from tfdp.errors import GradientError
-from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import sparse_rows, synchronizing
+from tfdp.keras_adapter.gradients import sparse_rows
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
@@ -38,34 +37,32 @@ from tfdp.replicas import Replicas, Value, replicas_of
 _SLOTS = "tfdp_compression_slots"
 
 
-@hook(BaseOptimizer, "build", overrides=True)
-def build(
-    original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Makes what the strategy's compression, or synchronization, keeps for each variable.
+def prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
+    """Checks an optimizer that is about to be built.
 
     Raises:
       ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept.
     """
-    _check_momentum(self, compression_of(strategy_of_optimizer(self)), list(variables))
-    with synchronizing.building(self):
-        result = original(self, variables, *args, **kwargs)
-    strategy = strategy_of_optimizer(self)
+    _check_momentum(optimizer, compression_of(strategy_of_optimizer(optimizer)), variables)
+
+
+def make_slots(optimizer: BaseOptimizer) -> None:
+    """Makes what the strategy's compression keeps for each variable, once for a built optimizer."""
+    strategy = strategy_of_optimizer(optimizer)
     compression = compression_of(strategy)
     replicas = replicas_of(strategy)
-    is_wrapper = innermost(self) != [self]
-    if compression is None or replicas is None or is_wrapper or _SLOTS in vars(self):
-        return result
-    known = list(variables_of_optimizer(self))
+    is_wrapper = innermost(optimizer) != [optimizer]
+    if compression is None or replicas is None or is_wrapper or _SLOTS in vars(optimizer):
+        return
+    known = list(variables_of_optimizer(optimizer))
     # Keras would track an attribute that is set.
-    vars(self)[_SLOTS] = {
-        key_of_variable(self, variable): {
+    vars(optimizer)[_SLOTS] = {
+        key_of_variable(optimizer, variable): {
             name: _made(strategy, replicas, variable, name, slot) for name, slot in slots.items()
         }
         for variable, slots in zip(known, compression.slots_of(known), strict=True)
         if slots is not None
     }
-    return result
 
 
 def compression_of(strategy: Any) -> UpdateCompression | None:
@@ -112,6 +109,25 @@ def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> 
         optimizer.built = True
     taken = {key for one in innermost(optimizer) for key in _slots(one)}
     return tuple(key_of_variable(optimizer, variable) in taken for variable in variables)
+
+
+def check_accumulating(step: Step, optimizer: BaseOptimizer) -> None:
+    """Checks that gradients come untouched to an optimizer that accumulates them.
+
+    Raises:
+      GradientError: An `apply` of its own may use what is compressed only when a window closes.
+    """
+    compression = compression_of(step.strategy)
+    chain = (optimizer, *innermost(optimizer))
+    own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
+    if compression is not None and own and step.num_replicas > 1:
+        raise GradientError(
+            f"Gradients that {compression!r} compresses when a window of "
+            "`gradient_accumulation_steps` closes must come to the optimizer untouched, but "
+            f"{', '.join(own)} has an `apply` of its own, or another method of its own, which may "
+            "use them before. Override `update_step` alone, or leave out `compression` or "
+            "`gradient_accumulation_steps`."
+        )
 
 
 def check_momentum(
@@ -232,13 +248,14 @@ def _check_momentum(
 ) -> None:
     if compression is None or not compression.has_momentum:
         return
-    momentum = getattr(optimizer, "momentum", None)
-    if momentum:
-        raise ValueError(
-            f"An optimizer must have no momentum under {compression!r}, which has it, but received "
-            f"{type(optimizer).__name__} with momentum={momentum!r}. Use "
-            "keras.optimizers.SGD(rate), or tfdp.compression.ErrorFeedback and this optimizer."
-        )
+    for name in ("momentum", "beta_1"):
+        momentum = getattr(optimizer, name, None)
+        if momentum:
+            raise ValueError(
+                f"An optimizer must have no momentum under {compression!r}, which has it, but "
+                f"received {type(optimizer).__name__} with {name}={momentum!r}. Use "
+                "keras.optimizers.SGD(rate), or tfdp.compression.ErrorFeedback and this optimizer."
+            )
     for variable in variables:
         if variable.dtype != "float32" and not getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(

@@ -191,6 +191,8 @@ def _outermost(
     accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
     if accumulates:
         _check_range(step, optimizer)
+        if not step.is_alone:
+            compressing.check_accumulating(step, optimizer)
     in_trainer = step.share is not None and step.num_replicas > 1
     found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
     values = [one.value for one in found]

@@ -5,89 +5,39 @@ term of the global batch's gradient instead, n the number of replicas: the mean 
 global gradient, for masks, weights and uneven shares, too. Losses, metrics and what layers write
 stay those of the global batch.
 
-What a round needs belongs to an optimizer: the number of updates since its variables were the same
-on all replicas, and for an outer optimizer the values at which the round began.
+What a round needs belongs to an optimizer, and is made with its slots: see `building`. The
+variables may be synchronized in fragments, each at its own updates; then a count that is not zero
+says that some fragment is apart.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdp.checkpoint.variables import parts
 from tfdp.collectives import map_values
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
-    strategy_of_optimizer,
     variables_of_optimizer,
 )
+from tfdp.keras_adapter.gradients import compressing
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
-from tfdp.keras_adapter.tracing.origins import handles
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.training import step_recording
-from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
-from tfdp.replicas import Value, replicas_of
+from tfdp.replicas import Value
 from tfdp.synchronization import Synchronization
 
 # The attributes of an optimizer: what a round needs, where `tfdp.checkpoint` finds it; the function
 # that ends a round; and the note that it is an outer optimizer. Keras would track those that are
 # set in the usual way.
-_ROUND = "tfdp_round"
+ROUND = "tfdp_round"
+IS_OUTER = "tfdp_is_outer"
 _END = "tfdp_end_of_round"
-_IS_OUTER = "tfdp_is_outer"
-
-
-@contextlib.contextmanager
-def building(optimizer: BaseOptimizer) -> Iterator[None]:
-    """Gives each replica slots of its own while `optimizer` is built, and then makes its round.
-
-    Outside of replica functions a slot reads as the mean of the replicas'. It may be built by
-    several methods, which call each other.
-    """
-    strategy = strategy_of_optimizer(optimizer)
-    replicas = replicas_of(strategy)
-    # One that chooses its optimizers by the variables has none before it is built.
-    is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
-    known = vars(optimizer)
-    if (
-        replicas is None
-        or synchronization_of(strategy) is None
-        or is_wrapper
-        or is_outer(optimizer)
-        or _ROUND in known
-    ):
-        yield
-        return
-    known[_ROUND] = {}
-    try:
-        with replicas.averaged_on_read():
-            yield
-        known[_ROUND] = _made(optimizer, synchronization_of(strategy))
-    except BaseException:
-        del known[_ROUND]
-        raise
-
-
-def _made(optimizer: BaseOptimizer, synchronization: Any) -> dict[str, Any]:
-    variables = list(variables_of_optimizer(optimizer))
-    with tf.init_scope():
-        check_round_ended(variables, "build an optimizer")
-        apart = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_in_round")
-        began: list[keras.Variable] = []
-        outer = synchronization.make_outer_optimizer()
-        if outer is not None:
-            vars(outer)[_IS_OUTER] = True
-            began = [_copy(variable) for variable in variables]
-            outer.build(began)
-    for variable in variables:
-        _tensorflows(variable).apart = (*apart_of(variable), apart)
-        for handle in handles(variable):
-            mark(handle, Mark.APART)
-    return {"apart": apart, "began": began, "outer": outer}
 
 
 def synchronization_of(strategy: Any) -> Synchronization | None:
@@ -98,7 +48,7 @@ def synchronization_of(strategy: Any) -> Synchronization | None:
 
 def is_outer(optimizer: Any) -> bool:
     """Returns whether `optimizer` ends rounds, and so has the same state on all replicas."""
-    return _IS_OUTER in vars(optimizer)
+    return IS_OUTER in vars(optimizer)
 
 
 def own(step: Step, gradient: Value | None) -> Value | None:
@@ -126,25 +76,42 @@ class Update:
         self._before = [
             (one, tf.identity(tf.convert_to_tensor(one.iterations)))
             for one in innermost(optimizer)
-            if _ROUND in vars(one)
+            if ROUND in vars(one)
         ]
         for one, _ in self._before:
             _begin(step, one)
 
     def end(self) -> None:
-        """Counts the updates that were made, and synchronizes replicas where a round is full."""
+        """Counts the updates that were made, and synchronizes or mixes what is due after them."""
         synchronization = synchronization_of(self._step.strategy)
         assert synchronization is not None
+        mixings = synchronization.mixings(self._step.num_replicas)
         for one, before in self._before:
             updates = tf.convert_to_tensor(one.iterations)
             made = tf.cast(updates - before, tf.int64)
-            apart = vars(one)[_ROUND]["apart"]
-            count = apart.read_value() + made
+            step_recording.updates(made)
+            apart = vars(one)[ROUND]["apart"]
+            held = apart.read_value()
+            count = held + made
             with self._step.replicas.identical_writes():
                 apart.assign(count)
-            full = count >= synchronization.every
+            if mixings is not None:
+                total = tf.cast(updates, tf.int64)
+                due = (made > 0) & tf.equal(total % synchronization.every, 0)
+                turn = (total // synchronization.every - 1) % len(mixings)
+                _if(due, functools.partial(_mix, self._step, one, mixings, turn))
+                continue
             warm = tf.cast(updates, tf.int64) <= synchronization.warmup_steps
-            _if((made > 0) & (full | warm), lambda one=one: _synchronize(self._step, one))
+            for number, last in enumerate(_lasts(synchronization)):
+                rounds = [(each - last) // synchronization.every for each in (held, count)]
+                due = (rounds[1] > rounds[0]) | ((made > 0) & warm)
+                _if(due, functools.partial(_synchronize, self._step, one, number))
+
+
+def _lasts(synchronization: Synchronization) -> list[int]:
+    """Returns for each fragment its last update of a round, of which the first is number 1."""
+    parts = synchronization.fragments
+    return [synchronization.every * (number + 1) // parts for number in range(parts)]
 
 
 def end_rounds(strategy: Any, owner: Any) -> None:
@@ -155,7 +122,7 @@ def end_rounds(strategy: Any, owner: Any) -> None:
       owner: A model, whose optimizers are meant, or an optimizer.
     """
     for one in optimizers_of(owner):
-        found = vars(one).get(_ROUND)
+        found = vars(one).get(ROUND)
         if found is None or not int(found["apart"].numpy()):
             continue
         if _END not in vars(one):
@@ -172,7 +139,7 @@ def end_averages(owner: Any) -> None:
       owner: A model, or an optimizer.
     """
     for one in optimizers_of(owner):
-        found = vars(one).get(_ROUND)
+        found = vars(one).get(ROUND)
         if found is None or not one.use_ema:
             continue
         found["apart"].assign(1)  # so that means are read
@@ -183,25 +150,18 @@ def end_averages(owner: Any) -> None:
 
 
 def optimizers_of(owner: Any) -> list[Any]:
-    """Returns the innermost optimizers of a model, or of an optimizer."""
-    if isinstance(owner, keras.optimizers.Optimizer):
-        return innermost(owner)
-    kept = [leaf for value in vars(owner).values() for leaf in _flat(value)]
-    found = [one for o in kept if isinstance(o, keras.optimizers.Optimizer) for one in innermost(o)]
+    """Returns the innermost optimizers of a model and of the models in it, or of an optimizer."""
+    owners = [owner] if isinstance(owner, keras.optimizers.Optimizer) else parts(owner)
+    kept = [each for each in owners if isinstance(each, keras.optimizers.Optimizer)]
+    found = [one for each in kept if not is_outer(each) for one in innermost(each)]
     return list({id(one): one for one in found}.values())
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _function(strategy: Any, optimizer: BaseOptimizer) -> Any:
     def of_replica() -> None:
         step = current()
         assert step is not None
-        _synchronize(step, optimizer)
+        _synchronize_all(step, optimizer)
 
     @tf.function(autograph=False)
     def end() -> None:
@@ -215,8 +175,8 @@ def _begin(step: Step, optimizer: BaseOptimizer) -> None:
 
     They are read again for each round: the program may have set others since the last one.
     """
-    found = vars(optimizer)[_ROUND]
-    if found["outer"] is None:
+    found = vars(optimizer)[ROUND]
+    if not found["began"]:
         return
 
     def keep() -> None:
@@ -227,41 +187,102 @@ def _begin(step: Step, optimizer: BaseOptimizer) -> None:
     _if(tf.equal(found["apart"].read_value(), 0), keep)
 
 
-def _synchronize(step: Step, optimizer: BaseOptimizer) -> None:
-    """Ends a round: the replicas' variables become their mean, or what the outer optimizer says."""
-    found = vars(optimizer)[_ROUND]
-    variables = list(variables_of_optimizer(optimizer))
+def _synchronize_all(step: Step, optimizer: BaseOptimizer) -> None:
+    """Ends the round of each fragment that was updated since its last synchronization."""
+    synchronization = synchronization_of(step.strategy)
+    assert synchronization is not None
+    apart = vars(optimizer)[ROUND]["apart"]
+    count = apart.read_value()
+    for number, last in enumerate(_lasts(synchronization)):
+        # Before its first time in the round nothing of the fragment was synchronized.
+        is_open = (count < last) | ((count - last) % synchronization.every > 0)
+        is_only = synchronization.fragments == 1
+        _if(is_open | is_only, functools.partial(_synchronize, step, optimizer, number))
+    with step.replicas.identical_writes():
+        apart.assign(0)
+
+
+def _synchronize(step: Step, optimizer: BaseOptimizer, number: int) -> None:
+    """Ends the round of a fragment: its variables become their mean, or what that is updated to."""
+    found = vars(optimizer)[ROUND]
+    known = list(variables_of_optimizer(optimizer))
+    variables = [known[index] for index in found["fragments"][number]]
+    began = [found["began"][index] for index in found["fragments"][number] if found["began"]]
     values = [tf.convert_to_tensor(_tensorflows(variable)) for variable in variables]
-    with step_recording.watching_buckets() as watch:
-        sums = step.sum_prepared(
-            [tf.cast(value, at_least_float32(value.dtype)) for value in values], None, watch
-        )
-    ends = [total / tf.cast(step.num_replicas, total.dtype) for total in sums]
+    values = [tf.cast(value, at_least_float32(value.dtype)) for value in values]
+    ends = (
+        _moved(step, optimizer, found["outer"][number], variables, values, began)
+        if began
+        else _mean(step, values)
+    )
     with step.during(Phase.UPDATE), step.replicas.identical_writes():
-        if found["outer"] is not None:
-            began = found["began"]
-            moved = [
-                tf.convert_to_tensor(copy.value) - tf.cast(mean, copy.value.dtype)
-                for copy, mean in zip(began, ends, strict=True)
-            ]
-            found["outer"].apply(moved, began)
-            ends = [tf.convert_to_tensor(copy.value) for copy in began]
         for variable, end in zip(variables, ends, strict=True):
             held = _tensorflows(variable)
             held.assign(tf.cast(end, held.dtype))
-        found["apart"].assign(0)
+        if len(found["fragments"]) == 1:
+            found["apart"].assign(0)
 
 
-def _copy(variable: Any) -> keras.Variable:
-    held = _tensorflows(variable)
-    return keras.Variable(
-        tf.zeros(held.shape, at_least_float32(held.dtype)),
-        dtype=at_least_float32(held.dtype).name,
-        name="at_beginning_of_round",
-    )
+def _mean(step: Step, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    with step_recording.watching_buckets(of_update=False) as watch:
+        sums = step.sum_prepared(values, None, watch)
+    return [total / tf.cast(step.num_replicas, total.dtype) for total in sums]
 
 
-def _if(condition: tf.Tensor, act: Any) -> None:
+def _moved(
+    step: Step,
+    optimizer: BaseOptimizer,
+    outer: Any,
+    variables: Sequence[Any],
+    values: Sequence[tf.Tensor],
+    began: Sequence[keras.Variable],
+) -> list[tf.Tensor]:
+    """Returns where an outer optimizer goes on from: see `Synchronization`."""
+    starts = [tf.convert_to_tensor(copy.value) for copy in began]
+    pairs = list(zip(starts, values, strict=True))
+    if getattr(step.strategy, "compression", None) is None:
+        gradients = [start - mean for start, mean in zip(starts, _mean(step, values), strict=True)]
+    else:
+        # A compression sums, so that each replica gives its part of the mean.
+        own = [(start - value) / tf.cast(step.num_replicas, value.dtype) for start, value in pairs]
+        with step_recording.watching_buckets(of_update=False) as watch:
+            if compressing.compression_of(step.strategy) is None:
+                gradients = step.sum_prepared(own, None, watch, compress=True)
+            else:
+                gradients = compressing.summed(step, optimizer, own, variables, watch)
+    with step.during(Phase.UPDATE), step.replicas.identical_writes():
+        outer.apply(gradients, began)
+    return [tf.convert_to_tensor(copy.value) for copy in began]
+
+
+def _mix(
+    step: Step,
+    optimizer: BaseOptimizer,
+    mixings: Sequence[tuple[int, ...]],
+    turn: tf.Tensor,
+) -> None:
+    """Takes the mean of the caller's variables and its neighbours': see `Gossip`."""
+    variables = list(variables_of_optimizer(optimizer))
+    values = [tf.convert_to_tensor(_tensorflows(variable)) for variable in variables]
+    values = [tf.cast(value, at_least_float32(value.dtype)) for value in values]
+
+    def mixed(distances: tuple[int, ...]) -> list[tf.Tensor]:
+        with step_recording.watching_buckets(of_update=False) as watch:
+            sums = step.replicas.sum_of_neighbours(values, distances, watch)
+        return [total / tf.cast(1 + len(distances), total.dtype) for total in sums]
+
+    if len(mixings) == 1:
+        ends = mixed(mixings[0])
+    else:
+        ways = {number: functools.partial(mixed, each) for number, each in enumerate(mixings)}
+        ends = tf.switch_case(tf.cast(turn, tf.int32), ways)
+    with step.during(Phase.UPDATE):
+        for variable, end in zip(variables, ends, strict=True):
+            held = _tensorflows(variable)
+            held.assign(tf.cast(end, held.dtype))
+
+
+def _if(condition: tf.Tensor, act: Callable[[], None]) -> None:
     def acted() -> tf.Tensor:
         act()
         return tf.constant(True)

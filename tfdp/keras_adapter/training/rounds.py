@@ -63,7 +63,8 @@ class _Rounds(keras.callbacks.Callback):
         synchronization = synchronizing.synchronization_of(strategy)
         steps = (self.params or {}).get("steps")
         assert synchronization is not None
-        if not steps or strategy.rank != 0:
+        mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
+        if not steps or strategy.rank != 0 or mixes:
             return
         for one in synchronizing.optimizers_of(self.model):
             updates = steps // (one.gradient_accumulation_steps or 1)

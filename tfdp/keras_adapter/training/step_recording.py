@@ -50,8 +50,11 @@ def examples(total: tf.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def watching_buckets() -> Iterator[recording.BucketWatch | None]:
+def watching_buckets(of_update: bool = True) -> Iterator[recording.BucketWatch | None]:
     """Records the buckets of the gradients' sum that is made within the context.
+
+    Args:
+      of_update: Whether the sum counts as an update.
 
     Yields:
       The watch to be told of the buckets; None if nothing is recorded.
@@ -60,7 +63,14 @@ def watching_buckets() -> Iterator[recording.BucketWatch | None]:
     watch = None if tap is None else recording.BucketWatch(tap)
     yield watch
     if watch is not None:
-        watch.finish()
+        watch.finish(of_update)
+
+
+def updates(made: tf.Tensor) -> None:
+    """Records the number of updates that replicas have made by themselves, a scalar."""
+    tap = recording.current()
+    if tap is not None:
+        tap.add("updates", tf.cast(made, tf.float64))
 
 
 def is_on() -> bool:

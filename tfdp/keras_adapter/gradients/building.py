@@ -1,0 +1,135 @@
+"""What the strategy's compression, or synchronization, keeps for the variables of an optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    strategy_of_optimizer,
+    variables_of_optimizer,
+)
+from tfdp.keras_adapter.gradients import compressing
+from tfdp.keras_adapter.gradients.synchronizing import (
+    IS_OUTER,
+    ROUND,
+    is_outer,
+    synchronization_of,
+)
+from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.step import at_least_float32
+from tfdp.keras_adapter.tracing.origins import handles
+from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
+from tfdp.replicas import replicas_of
+from tfdp.synchronization import Synchronization
+
+
+@hook(BaseOptimizer, "build", overrides=True)
+def build(
+    original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Makes what the strategy's compression, or synchronization, keeps for each variable.
+
+    Raises:
+      ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept;
+        or there are more fragments than variables.
+    """
+    if is_outer(self):
+        return original(self, variables, *args, **kwargs)
+    variables = list(variables)
+    compressing.prepare(self, variables)
+    with _round_of(self):
+        result = original(self, variables, *args, **kwargs)
+    compressing.make_slots(self)
+    return result
+
+
+@contextlib.contextmanager
+def _round_of(optimizer: BaseOptimizer) -> Iterator[None]:
+    """Gives each replica slots of its own while `optimizer` is built, and then makes its round.
+
+    Outside of replica functions a slot reads as the mean of the replicas'. It may be built by
+    several methods, which call each other.
+    """
+    strategy = strategy_of_optimizer(optimizer)
+    replicas = replicas_of(strategy)
+    synchronization = synchronization_of(strategy)
+    # One that chooses its optimizers by the variables has none before it is built.
+    is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
+    known = vars(optimizer)
+    if replicas is None or synchronization is None or is_wrapper or ROUND in known:
+        yield
+        return
+    known[ROUND] = {}
+    try:
+        with replicas.averaged_on_read():
+            yield
+        known[ROUND] = _made(optimizer, synchronization)
+    except BaseException:
+        del known[ROUND]
+        raise
+
+
+def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[str, Any]:
+    """Returns what a round needs.
+
+    Returns:
+      `apart`: the number of updates since all variables were the same on all replicas; `fragments`:
+      the positions of each fragment's variables; with an outer optimizer `outer`: one for each
+      fragment, and `began`: the values at which the variables' round began.
+    """
+    variables = list(variables_of_optimizer(optimizer))
+    fragments = _fragments(variables, synchronization)
+    with tf.init_scope():
+        check_round_ended(variables, "build an optimizer")
+        apart = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates_in_round")
+        outer = [one for one in (synchronization.make_outer_optimizer() for _ in fragments) if one]
+        began = [_copy(variable) for variable in variables] if outer else []
+        for one, members in zip(outer, fragments, strict=False):
+            vars(one)[IS_OUTER] = True
+            one.build([began[index] for index in members])
+    for variable in variables:
+        held = variable.value if isinstance(variable, keras.Variable) else variable
+        held.apart = (*apart_of(variable), apart)
+        for handle in handles(variable):
+            mark(handle, Mark.APART)
+    return {"apart": apart, "began": began, "outer": outer, "fragments": fragments}
+
+
+def _fragments(variables: Sequence[Any], synchronization: Synchronization) -> list[list[int]]:
+    """Returns the positions of each fragment's variables: the sizes are as even as can be.
+
+    Raises:
+      ValueError: There are more fragments than variables.
+    """
+    count = synchronization.fragments
+    if count > len(variables):
+        raise ValueError(
+            "Each fragment must have a variable, but an optimizer has "
+            f"{len(variables)}, and the strategy has {synchronization!r}. Use at most "
+            f"fragments={len(variables)}."
+        )
+    sizes = [int(np.prod(variable.shape)) for variable in variables]
+    totals = [0] * count
+    fragments: list[list[int]] = [[] for _ in range(count)]
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        # Of equal totals, as of variables without elements, the one with fewer variables.
+        least = min(range(count), key=lambda k: (totals[k], len(fragments[k])))
+        fragments[least].append(index)
+        totals[least] += sizes[index]
+    return [sorted(members) for members in fragments]
+
+
+def _copy(variable: Any) -> keras.Variable:
+    dtype = at_least_float32(variable.dtype)
+    return keras.Variable(
+        tf.zeros(variable.shape, dtype), dtype=dtype.name, name="at_beginning_of_round"
+    )
