@@ -8,7 +8,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Further requirements of the environment, such as `PINS='keras==3.13.*' VENV=.venv-3.13`.
 PINS ?=
-OLDEST := tensorflow-cpu==2.19.* keras==3.11.*
+# Later metadata of TensorFlow's data sets need a later protobuf than TensorFlow 2.19 allows.
+OLDEST := tensorflow-cpu==2.19.* keras==3.11.* tensorflow-metadata<1.18
 # One more than two cores, to fill what processes wait for.
 WORKERS ?= 3
 PIP_FLAGS ?= --quiet --disable-pip-version-check --no-warn-script-location

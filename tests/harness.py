@@ -33,6 +33,11 @@ on_three_and_four_replicas = pytest.mark.parametrize(
 )
 
 
+needs_multi_optimizer = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="Keras has it in later versions"
+)
+
+
 def in_sizes_and_replicas(*every):
     """Gives a test `sizes` of batches and `replicas`: all on three, the first on four, too."""
     pairs = [*((sizes, THREE) for sizes in every), *((every[0], count) for count in FOUR)]

@@ -47,7 +47,7 @@ class Workers:
 
     def mean(self):
         """The mean of the workers' weights, in float64."""
-        every = [[np.float64(v) for v in model.get_weights()] for model in self.models]
+        every = [[np.asarray(v, np.float64) for v in model.get_weights()] for model in self.models]
         return [np.mean(each, 0) for each in zip(*every, strict=True)]
 
     def updates(self):
@@ -89,7 +89,7 @@ class Workers:
         return (self.in_round - last) % self.every
 
     def _apply(self, matrix):
-        every = [[np.float64(v) for v in model.get_weights()] for model in self.models]
+        every = [[np.asarray(v, np.float64) for v in model.get_weights()] for model in self.models]
         for row, model in zip(matrix, self.models, strict=True):
             weights = zip(*every, strict=True)
             model.set_weights([np.tensordot(row, np.stack(each), 1) for each in weights])

@@ -22,3 +22,12 @@ def test_keras_counts_what_it_names():
     assert _keras.named_objects() == []
     keras.layers.Dense(1)
     assert _keras.named_objects() == ["dense"]
+
+
+def test_the_generator_without_a_seed_begins_anew():
+    keras.utils.set_random_seed(11)
+    _keras.forget_global_generator()
+    first = keras.random.normal([4])
+    assert not tf.reduce_all(first == keras.random.normal([4]))
+    _keras.forget_global_generator()
+    assert tf.reduce_all(first == keras.random.normal([4]))

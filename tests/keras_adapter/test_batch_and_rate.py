@@ -55,6 +55,7 @@ def test_a_rate_that_was_not_scaled_is_nothing_to_say_anything_about(caplog):
     assert type(strategy.num_replicas_in_sync) is int
 
 
+@harness.needs_multi_optimizer
 def test_several_optimizers_are_passed_by(caplog):
     chosen = optimizers.OptimizerMap(sgd(), {".*kernel": scaled(16)()})
     assert not said(caplog, harness.strategy(2), lambda: optimizers.MultiOptimizer(chosen), 8)

@@ -65,6 +65,13 @@ OPTIMIZERS = {
     "ScheduleFreeAdamW": lambda: optimizers.ScheduleFreeAdamW(0.02),
 }
 
+# Keras has these since 3.14.
+OPTIMIZERS = {
+    name: make
+    for name, make in OPTIMIZERS.items()
+    if name in ("LAMB", "LARS") or hasattr(optimizers, name)
+}
+
 FAST = {"Adam", "MultiOptimizer"}
 
 # What every optimizer can be asked for.

@@ -215,7 +215,7 @@ def scaling(**options):
 @pytest.mark.parametrize(
     "optimizer",
     [
-        several,
+        pytest.param(several, marks=harness.needs_multi_optimizer),
         lambda: scaling(gradient_accumulation_steps=2),
         pytest.param(scaling, marks=pytest.mark.exhaustive),
     ],

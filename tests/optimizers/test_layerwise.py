@@ -208,6 +208,7 @@ def test_a_step_compiled_by_xla_is_the_eager_one(make):
     harness.assert_same_outcome(*outcomes)
 
 
+@harness.needs_multi_optimizer
 @every_optimizer
 def test_an_optimizer_is_one_of_several(make):
     # A pattern is looked for among the variables that this one trains.

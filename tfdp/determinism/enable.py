@@ -69,6 +69,7 @@ def enable_determinism(seed: int) -> None:
     if state.chosen_seed() is None:
         _check_comes_first()
     keras.utils.set_random_seed(number)
+    _keras.forget_global_generator()
     tf.config.experimental.enable_op_determinism()
     state.choose_seed(number)
 

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -194,3 +195,8 @@ def test_optional_libraries_are_imported_only_where_they_are_used():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "set()"
+
+
+def test_a_library_of_data_sets_that_could_not_be_imported_whole_is_no_hindrance(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", types.ModuleType("tensorflow_datasets"))
+    assert len(as_source(np.zeros([3, 2]))) == 3
