@@ -30,6 +30,12 @@ KINDS = (
     "corrupt",
 )
 
+# Cuts of the link between two hosts, and how many seconds they last; None: until all have ended.
+CUTS = {"cut for 3 s": 3.0, "cut for 30 s": 30.0, "cut for good": None}
+
+# The file by which a training asks for a cut.
+CUT = "cut"
+
 # The file of an elastic run that says how many ranks may run.
 SLOTS = "slots"
 
@@ -78,6 +84,10 @@ class Injector:
         (self._folder / f"fault-{number}").write_text(str(time.monotonic()))
         if "slots" in self._faults[number]:
             (self._folder / SLOTS).write_text(str(self._faults[number]["slots"]))
+        if kind in CUTS:
+            (self._folder / "cut-new").write_text(kind)
+            (self._folder / "cut-new").rename(self._folder / CUT)
+            return
         launcher = int((self._folder / "launcher").read_text())
         if kind == "stop" and self._world_size == 1:
             kind = "kill"  # a rank that is alone has nobody who would notice

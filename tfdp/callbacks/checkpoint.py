@@ -19,7 +19,7 @@ from tfdp.checkpoint.place import AbstractPlace
 from tfdp.checkpoint.writer import Writer
 from tfdp.cluster import run_status
 from tfdp.collectives import random_states
-from tfdp.replicas import processes_of, replicas_of
+from tfdp.replicas import cutter_of, processes_of, replicas_of
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -33,7 +33,9 @@ class Checkpoint(keras.callbacks.Callback):
     gradients, iterations, loss scale, averages), the metrics of the epoch so far, the place in the
     data, the random states of Python and NumPy, `History`, and the states of EarlyStopping,
     ReduceLROnPlateau, ModelCheckpoint and of callbacks of your own that have `get_state` (which
-    returns JSON) and `set_state`. It does not hold seeds of draws that no layer keeps, such as
+    returns JSON) and `set_state`; a callback that counts and has none begins anew. It also holds in
+    which order replicas sum: what `topology="auto"` has chosen is taken again by as many replicas
+    on as many hosts, and a warning names an engine, buckets or threads that are others. It does not hold seeds of draws that no layer keeps, such as
     `keras.random.normal` without `seed=` in a `train_step`.
 
     A `tfdp.data.pipeline` goes to its place without reading. Data of other kinds are read again
@@ -177,6 +179,14 @@ class Checkpoint(keras.callbacks.Callback):
         checks.check_same_training(self.model, self._others, path, manifest, arrays)
         logger = logging.getLogger("tfdp")
         log = logger.warning if processes.rank == 0 else logger.debug
+        summing = cutter_of(self.model.distribute_strategy)
+        differs = summing.take_order_of_sums(manifest.get("sums", {}))
+        if differs:
+            log(
+                "The training goes on within rounding, but not with the bits of one that was never "
+                "stopped, for %s. Start it as before to have the same bits.",
+                ", and ".join(differs),
+            )
         self.place.restore(manifest["place"], manifest["random"], log)
         self._kept_at = self.place.steps
         self._epoch = self.params["epochs"] if manifest["stopped"] else manifest["epoch"]
@@ -302,6 +312,7 @@ class Checkpoint(keras.callbacks.Callback):
         manifest = {
             "versions": machine.versions(),
             "replicas": replicas.num_replicas,
+            "sums": cutter_of(strategy).order_of_sums(),
             "epoch": self._epoch,
             "stopped": bool(self.model.stop_training),
             "optimizer": type(self.model.optimizer).__name__,
