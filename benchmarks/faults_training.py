@@ -89,8 +89,6 @@ class Injector:
             (self._folder / "cut-new").rename(self._folder / CUT)
             return
         launcher = int((self._folder / "launcher").read_text())
-        if kind == "stop" and self._world_size == 1:
-            kind = "kill"  # a rank that is alone has nobody who would notice
         if kind == "full disk":  # for this process, until it ends
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (_SMALL_FILE_BYTES, most))
