@@ -95,6 +95,7 @@ class RemotePath:
     @contextlib.contextmanager
     def writing(self) -> Iterator[RemoteWriter]:
         """Yields what writes the file; it is sent at the latest when the context ends."""
+        self.unlink(missing_ok=True)  # TensorFlow's file system in memory would append to it
         with _os_errors(), tf.io.gfile.GFile(self._url, "wb") as file:
             yield RemoteWriter(file)
 
