@@ -7,10 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 
+from benchmarks.checkpoint_cost import add_checkpoint
 from benchmarks.compression import add_compression
 from benchmarks.compression_cost import add_compression_cost
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.data.data_options import DataOptions
+from benchmarks.elastic import add_elastic
 from benchmarks.equivalence import add_equivalence
 from benchmarks.everything import add_all
 from benchmarks.faults import add_faults
@@ -46,10 +48,12 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
     for add in (
         add_all,
+        add_checkpoint,
         add_compression,
         add_compression_cost,
         _add_convergence,
         _add_data,
+        add_elastic,
         add_equivalence,
         add_faults,
         add_fit,

@@ -75,7 +75,7 @@ def why_not() -> str | None:
 def undisturbed(start: str) -> Run:
     """Returns the run without faults that one started in such a way must agree with."""
     elastic = ":" in start
-    return one_run(1 if elastic else 2, [], elastic, **_THREADS)
+    return one_run(1 if elastic else 2, [], elastic, environ=_THREADS)
 
 
 def one_run_on_hosts(start: str, faults: Sequence[Fault]) -> Run:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -41,6 +41,8 @@ class Run:
       starts: How often the command was started.
       left: Processes that were left running.
       weights: Of an elastic run, what each rank has ended with.
+      losses: For each step, from the first, the number of ranks that made it for good, and the loss
+        after it, the mean of the epoch so far.
     """
 
     faults: Sequence[tuple[Fault, float | None]]
@@ -49,31 +51,49 @@ class Run:
     starts: int
     left: int
     weights: Sequence[Sequence[np.ndarray]] = ()
+    losses: Sequence[tuple[int, float]] = ()
 
 
-def one_run(ranks: int, faults: Sequence[Fault], elastic: bool = False, **environ: str) -> Run:
+def one_run(
+    ranks: int,
+    faults: Sequence[Fault],
+    elastic: bool = False,
+    length: Mapping[str, float] | None = None,
+    most: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Run:
     """Runs the training to its end, starting the command again as a scheduler would.
 
     Args:
       ranks: The number of ranks.
       faults: The faults.
       elastic: Whether each fault changes that number, within its limit.
+      length: The epochs, and the seconds between two steps; None: those of `faults_training`.
+      most: The most ranks of an elastic run; None: as many as at its beginning.
       environ: What is set in its environment.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "faults.json").write_text(json.dumps(list(faults)))
+        if length is not None:
+            (folder / faults_training.LENGTH).write_text(json.dumps(dict(length)))
         command = [sys.executable, "-m", "tfdp.cli", "run", "--max-restarts", "20", "-n"]
         if elastic:
             slots = folder / faults_training.SLOTS
             slots.write_text(str(ranks))
-            command += [f"1:{ranks}", "--discover", f"cat {slots}", "--discover-every", "0.5"]
+            command += [
+                f"1:{most or ranks}",
+                "--discover",
+                f"cat {slots}",
+                "--discover-every",
+                "0.5",
+            ]
         else:
             command += [str(ranks)]
         command += [faults_training.__file__, name]
 
         def start() -> int:
-            with started(folder, command, **environ) as launcher:
+            with started(folder, command, **(environ or {})) as launcher:
                 (folder / "launcher").write_text(str(launcher.pid))
                 return launcher.wait(_RUN_SECONDS)
 
@@ -131,7 +151,16 @@ def until_ended(
         starts=starts,
         left=_left(str(folder)),
         weights=weights,
+        losses=_losses(folder),
     )
+
+
+def _losses(folder: pathlib.Path) -> list[tuple[int, float]]:
+    """Returns ranks and loss of each step; one that was made again counts as it was made last."""
+    path = folder / faults_training.LOSSES
+    lines = path.read_text().splitlines() if path.exists() else []
+    by_step = {step: (ranks, loss) for step, ranks, loss in map(json.loads, lines)}
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _steps(folder: pathlib.Path) -> list[float]:

@@ -10,6 +10,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from benchmarks import faults, faults_links, faults_run
 from benchmarks.faults_training import CUTS, KINDS, PHASES
@@ -36,6 +37,24 @@ def test_a_draw_of_the_default_size_hits_each_phase_five_times():
         drawn = faults.drawn(seed, 20, 5, [2, 3])
         phases = collections.Counter(fault["phase"] for run in drawn for fault in run)
         assert min(phases[phase] for phase in PHASES) >= 5
+
+
+def test_kinds_and_phases_can_be_chosen():
+    drawn = faults.drawn(5, 6, 2, [2], kinds=["kill"], phases=["step", "save"])
+    chosen = [(fault["kind"], fault["phase"]) for run in drawn for fault in run]
+    assert sorted(set(chosen)) == [("kill", "save"), ("kill", "step")]
+    drawn = faults.drawn(5, 2, 1, [2], phases=["end"])
+    assert [fault["phase"] for run in drawn for fault in run] == ["end", "end"]
+
+
+def test_a_run_s_own_start_is_the_measure_unless_a_fault_came_in_it(monkeypatch):
+    def told(**fault):
+        fault = {"kind": "kill", "rank": 0, "skip": 0, **fault}
+        run = faults_run.Run([(fault, 9.0)], "same", 7.0, 2, 0)
+        return faults._told(Console(), "1", run, faults_run.Run([], "same", 5.0, 1, 0)).first_step
+
+    assert told(phase="start") == told(phase="trace") == told(phase="step") == 5.0
+    assert told(phase="step", skip=1) == told(phase="save") == 7.0
 
 
 def test_faults_of_elastic_runs_change_the_number_of_ranks():
