@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import os
 import pathlib
 
 import harness
@@ -202,6 +203,22 @@ def test_data_that_a_training_has_read_are_refused(tmp_path):
         train(tmp_path, stop_at=2, data=lambda: {"x": data}, every_steps=1)
     with pytest.raises(ValueError, match="Make it anew before each `fit`"):
         train(tmp_path, data=lambda: {"x": data}, every_steps=1)
+
+
+@pytest.mark.exhaustive("test_what_callbacks_do_goes_on")
+def test_the_best_so_far_stays_the_best_beside_it(tmp_path):
+    def best(name):
+        # The first epoch's loss is the largest.
+        path = tmp_path / name / "{epoch}.weights.h5"
+        return [keras.callbacks.ModelCheckpoint(path, "loss", mode="max", save_best_only=True)]
+
+    train(None, others=best("whole"))
+    kept = tmp_path / "kept"
+    with pytest.raises(Stop):
+        train(kept, stop_at=2 * STEPS + 1, others=best("stopped"), every_steps=1)
+    train(kept, others=best("stopped"), every_steps=1)
+    names = {name: sorted(os.listdir(tmp_path / name)) for name in ("whole", "stopped")}
+    assert names == {"whole": ["1.weights.h5"], "stopped": ["1.weights.h5"]}
 
 
 def test_damaged_files_of_later_steps_are_set_aside(tmp_path):
