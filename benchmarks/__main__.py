@@ -6,10 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from benchmarks.checkpoint_cost import add_checkpoint
 from benchmarks.compression import add_compression
 from benchmarks.compression_cost import add_compression_cost
 from benchmarks.convergence.commands import add_accuracy_by_bytes, add_convergence
 from benchmarks.data.data_options import DataOptions
+from benchmarks.elastic import add_elastic
 from benchmarks.equivalence import add_equivalence
 from benchmarks.everything import add_all
 from benchmarks.faults import add_faults
@@ -48,10 +50,12 @@ def build_parser() -> argparse.ArgumentParser:
     for add in (
         add_accuracy_by_bytes,
         add_all,
+        add_checkpoint,
         add_compression,
         add_compression_cost,
         add_convergence,
         _add_data,
+        add_elastic,
         add_equivalence,
         add_faults,
         add_fit,

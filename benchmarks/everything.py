@@ -34,6 +34,8 @@ COMMANDS: Mapping[str, str] = {
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",
+    "checkpoint": "python -m benchmarks checkpoint",
+    "elastic": "python -m benchmarks elastic --output {folder}/elastic.png",
     "logs-of-one": "python docs/telemetry/train.py {folder}/logs/one",
     "logs-of-two": "tfdp run -n 2 -- python docs/telemetry/train.py {folder}/logs/two",
     "report": "tfdp report {folder}/logs/two --compare {folder}/logs/one",

@@ -5,43 +5,27 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import json
-import os
-import pathlib
 import random
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import faults_training
+from benchmarks import faults_links
+from benchmarks.faults_run import Fault, Run, one_run
 from benchmarks.faults_training import KINDS, PHASES
 from tfdp.command_line import add_command, check, option, require, set_environment
 
-# A fault: phase, kind, rank, skip and delay, as `faults_training` takes them.
-Fault = dict[str, object]
-
-_RUN = "TFDP_BENCHMARK_RUN"  # by which the processes of a run are known
-_MAX_STARTS = 40
-_RUN_SECONDS = 900.0
-_LEFT_SECONDS = 10.0
 _TOLERANCE = 1e-5
-
-# No process comes to a step sooner after it was started.
-_START_SECONDS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class FaultsOptions:
     """The choices of one table."""
 
-    runs: int = option(20, "runs (%(default)s)", at_least=1)
+    runs: int = option(20, "runs (%(default)s)", at_least=0)
     faults: int = option(5, "faults of each run (%(default)s)", at_least=1)
     processes: tuple[int, ...] = option(
         (2, 3), "ranks, with commas between; runs take them in turn (2,3)", metavar="NUMBERS"
@@ -51,6 +35,24 @@ class FaultsOptions:
         "change the number of ranks at each fault, from 1 to those of the run, and compare the "
         "weights with those of one rank",
     )
+    kinds: tuple[str, ...] = option(
+        KINDS,
+        f"kinds of faults, with commas between: {', '.join(KINDS)} (all)",
+        choices=KINDS,
+        metavar="NAMES",
+    )
+    phases: tuple[str, ...] = option(
+        PHASES,
+        f"phases at which they come, with commas between: {', '.join(PHASES)} (all)",
+        choices=PHASES,
+        metavar="NAMES",
+    )
+    cut_runs: int = option(
+        3,
+        "more runs, on two hosts whose link is cut (%(default)s); they are network namespaces, and "
+        "are left out without the rights of root",
+        at_least=0,
+    )
     seed: int = option(-1, "the draw; -1 takes another one each time (%(default)s)", at_least=-1)
 
     def __post_init__(self) -> None:
@@ -58,25 +60,24 @@ class FaultsOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """The way in which one run went.
+class Result:
+    """A run beside the undisturbed one.
 
     Attributes:
-      faults: The faults that came, each with the seconds from it to the next step; None if no step
-        was left.
-      digest: What all ranks ended with; empty if they differed, or did not end.
-      first_step: Seconds from the start to the first step.
-      starts: How often the command was started.
-      left: Processes that were left running.
-      weights: Of an elastic run, what each rank has ended with.
+      run: The run.
+      same: Whether it ended as the undisturbed one.
+      first_step: Seconds from an undisturbed start to the first step: of the run itself, where no
+        fault came before that, else of the undisturbed run.
     """
 
-    faults: Sequence[tuple[Fault, float | None]]
-    digest: str
+    run: Run
+    same: bool
     first_step: float
-    starts: int
-    left: int
-    weights: Sequence[Sequence[np.ndarray]] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it ended alike, and left nothing running."""
+        return self.same and not self.run.left
 
 
 def add_faults(commands: argparse._SubParsersAction) -> None:
@@ -88,7 +89,8 @@ def add_faults(commands: argparse._SubParsersAction) -> None:
         _faults,
         help="runs under kills, hangs, signals, full disks and damaged checkpoints",
         description="Runs a small training under faults that a seed draws, at any phase, and "
-        "compares the result with an undisturbed run of as many ranks, bit for bit.",
+        "compares the result with an undisturbed run of as many ranks, bit for bit. In more runs "
+        "two ranks are on two hosts whose link is cut, for a while or for good.",
     )
 
 
@@ -99,11 +101,18 @@ def _faults(options: FaultsOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def drawn(
-    seed: int, runs: int, faults: int, processes: Sequence[int], elastic: bool = False
+    seed: int,
+    runs: int,
+    faults: int,
+    processes: Sequence[int],
+    elastic: bool = False,
+    kinds: Sequence[str] = KINDS,
+    phases: Sequence[str] = PHASES,
 ) -> list[list[Fault]]:
     """Returns the faults of each run; each kind comes as often as any other.
 
-    The last fault of every second run comes at the training's end, after which no step is left.
+    The last fault of every second run comes at the training's end, after which no step is left, if
+    that is among the phases.
     After a full disk the run goes on, so the next fault comes at a phase that is still to come.
 
     >>> [fault] = drawn(1, 1, 1, [2])[0]
@@ -111,17 +120,18 @@ def drawn(
     ['delay', 'kind', 'phase', 'rank', 'skip']
     """
     draws = random.Random(seed)
-    kinds = [KINDS[i % len(KINDS)] for i in range(runs * faults)]
-    phases = [PHASES[i % (len(PHASES) - 1)] for i in range(runs * faults)]
-    draws.shuffle(kinds)
-    draws.shuffle(phases)
+    before_the_end = [phase for phase in phases if phase != PHASES[-1]] or list(phases)
+    drawn_kinds = [kinds[i % len(kinds)] for i in range(runs * faults)]
+    drawn_phases = [before_the_end[i % len(before_the_end)] for i in range(runs * faults)]
+    draws.shuffle(drawn_kinds)
+    draws.shuffle(drawn_phases)
     drawn = []
     for number in range(runs):
         ranks = processes[number % len(processes)]
         of_run: list[Fault] = []
         for index in range(faults):
-            phase, kind = phases.pop(), kinds.pop()
-            if index == faults - 1 and number % 2 == 0:
+            phase, kind = drawn_phases.pop(), drawn_kinds.pop()
+            if index == faults - 1 and number % 2 == 0 and PHASES[-1] in phases:
                 phase = PHASES[-1]
             elif of_run and of_run[-1]["kind"] == "full disk":
                 phase = draws.choice(["step", "evaluate"])
@@ -152,138 +162,72 @@ def run(options: FaultsOptions, console: Console | None = None) -> int:
     console = console or Console()
     seed = options.seed if options.seed >= 0 else random.SystemRandom().randrange(10**6)
     console.print(f"--seed {seed}", highlight=False)
+    results = [*_runs(options, seed, console), *_cut_runs(options, seed, console)]
+    _print_tables(console, results)
+    return 0 if all(result.is_right for result in results) else 1
+
+
+def _runs(options: FaultsOptions, seed: int, console: Console) -> Iterator[Result]:
     elastic = options.elastic
-    baselines = [1] if elastic else sorted(set(options.processes))
-    undisturbed = {ranks: one_run(ranks, [], elastic) for ranks in baselines}
-    alike = "the same weights within 1e-5" if elastic else "the same bits"
-    draw = drawn(seed, options.runs, options.faults, options.processes, elastic)
-    results = []
+    draw = drawn(
+        seed,
+        options.runs,
+        options.faults,
+        options.processes,
+        elastic,
+        options.kinds,
+        options.phases,
+    )
+    undisturbed: dict[int, Run] = {}
     for number, faults in enumerate(draw):
         ranks = options.processes[number % len(options.processes)]
+        alike = 1 if elastic else ranks
+        if alike not in undisturbed:
+            undisturbed[alike] = one_run(alike, [], elastic)
         done = one_run(ranks, faults, elastic)
-        expected = undisturbed[1 if elastic else ranks]
-        same = done.digest != "" and (
-            _close(done, expected) if elastic else done.digest == expected.digest
-        )
-        results.append((done, same, expected.first_step))
-        said = "; ".join(
-            f"{fault['kind']} ({fault['phase']}, rank {fault['rank']}"
-            + (f", then {fault['slots']} ranks)" if elastic else ")")
-            + ("" if took is None else f" {took:.1f} s")
-            for fault, took in done.faults
-        )
-        verdict = alike if same else "ANOTHER RESULT"
-        verdict += f", {done.left} processes LEFT" if done.left else ""
-        console.print(
-            f"run {number + 1}: {ranks} ranks, {done.starts} starts: {verdict}. {said}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    _print_tables(console, results, alike)
-    return 0 if all(same and not done.left for done, same, _ in results) else 1
+        yield _told(console, f"{number + 1}: {ranks} ranks", done, undisturbed[alike])
 
 
-def one_run(ranks: int, faults: Sequence[Fault], elastic: bool = False) -> Run:
-    """Runs the training to its end, starting the command again as a scheduler would.
-
-    Args:
-      ranks: The number of ranks.
-      faults: The faults.
-      elastic: Whether each fault changes that number, within its limit.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        (folder / "faults.json").write_text(json.dumps(list(faults)))
-        command = [sys.executable, "-m", "tfdp.cli", "run", "--max-restarts", "20", "-n"]
-        if elastic:
-            slots = folder / faults_training.SLOTS
-            slots.write_text(str(ranks))
-            command += [f"1:{ranks}", "--discover", f"cat {slots}", "--discover-every", "0.5"]
-        else:
-            command += [str(ranks)]
-        command += [faults_training.__file__, name]
-        began = time.monotonic()
-        code, starts = None, 0
-        while code != 0 and starts < _MAX_STARTS and time.monotonic() < began + _RUN_SECONDS:
-            with open(folder / "output", "ab") as output:
-                launcher = subprocess.Popen(
-                    command, stdout=output, stderr=output, env={**os.environ, _RUN: name}
-                )
-            (folder / "launcher").write_text(str(launcher.pid))
-            starts += 1
-            try:
-                code = launcher.wait(_RUN_SECONDS)
-            finally:
-                launcher.kill()
-        told = [folder / f"digest-{rank}" for rank in range(1 if elastic else ranks)]
-        digests = {path.read_text() if path.exists() else "" for path in told}
-        digest = digests.pop() if code == 0 and len(digests) == 1 else ""
-        weights = []
-        for path in sorted(folder.glob("weights-*.npz")) if elastic else ():
-            with np.load(path) as kept:
-                weights.append([kept[key] for key in kept])
-        if not digest:
-            sys.stderr.write((folder / "output").read_text(errors="replace")[-4000:])
-        steps = _steps(folder)
-        return Run(
-            faults=_with_recoveries(folder, faults, steps),
-            digest=digest,
-            first_step=min(steps, default=float("nan")) - began,
-            starts=starts,
-            left=_left(name),
-            weights=weights,
-        )
+def _cut_runs(options: FaultsOptions, seed: int, console: Console) -> Iterator[Result]:
+    reason = faults_links.why_not() if options.cut_runs else None
+    if reason is not None:
+        console.print(f"No link is cut: {reason}", highlight=False, soft_wrap=True)
+        return
+    undisturbed: dict[bool, Run] = {}
+    for number, (start, faults) in enumerate(faults_links.drawn(seed, options.cut_runs)):
+        elastic = ":" in start
+        if elastic not in undisturbed:
+            undisturbed[elastic] = faults_links.undisturbed(start)
+        done = faults_links.one_run_on_hosts(start, faults)
+        name = f"{options.runs + number + 1}: 2 ranks on 2 hosts, {start}"
+        yield _told(console, name, done, undisturbed[elastic])
 
 
-def _steps(folder: pathlib.Path) -> list[float]:
-    """Returns when steps ended on rank 0, in seconds."""
-    path = folder / "events"
-    lines = path.read_text().splitlines() if path.exists() else []
-    events = [json.loads(line) for line in lines]
-    return [seconds for seconds, rank, what in events if (rank, what) == (0, "step")]
+def _told(console: Console, name: str, done: Run, expected: Run) -> Result:
+    """Prints how a run went, and returns it."""
+    same = done.digest != "" and (
+        _close(done, expected) if done.weights else done.digest == expected.digest
+    )
+    verdict = "ANOTHER RESULT"
+    if same:
+        verdict = "the same weights within 1e-5" if done.weights else "the same bits"
+    verdict += f", {done.left} processes LEFT" if done.left else ""
+    said = "; ".join(
+        f"{fault['kind']} ({fault['phase']}, rank {fault['rank']}"
+        + (f", then {fault['slots']} ranks)" if "slots" in fault else ")")
+        + ("" if took is None else f" {took:.1f} s")
+        for fault, took in done.faults
+    )
+    line = f"run {name}, {done.starts} starts, first step {done.first_step:.1f} s: "
+    line += f"{verdict}. {said}"
+    console.print(line, highlight=False, soft_wrap=True)
+    # A run's own start is the better measure of the machine just then, where no fault came in it.
+    own = bool(done.faults) and _is_after_the_first_step(done.faults[0][0])
+    return Result(done, same, done.first_step if own else expected.first_step)
 
 
-def _with_recoveries(
-    folder: pathlib.Path, faults: Sequence[Fault], steps: Sequence[float]
-) -> list[tuple[Fault, float | None]]:
-    """Returns the faults that came, each with the seconds to the next step of a new attempt.
-
-    They are None where no step came before the next fault, or before the end.
-    """
-    marks = [folder / f"fault-{number}" for number in range(len(faults))]
-    times = [float(mark.read_text()) for mark in marks if mark.exists()]
-    recovered: list[tuple[Fault, float | None]] = []
-    for number, when in enumerate(times):
-        # A rank that was killed makes no step until TensorFlow has started again.
-        after = [step for step in steps if step - when > _START_SECONDS]
-        soonest = min(after, default=float("inf"))
-        until = times[number + 1] if number + 1 < len(times) else float("inf")
-        goes_on = faults[number]["kind"] == "full disk"
-        took = None if goes_on or soonest >= until else soonest - when
-        recovered.append((faults[number], took))
-    return recovered
-
-
-def _left(name: str) -> int:
-    """Returns how many processes of a run are left when all should have ended."""
-    deadline = time.monotonic() + _LEFT_SECONDS
-    while left := _processes_of(name):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.1)
-    return len(left)
-
-
-def _processes_of(name: str) -> list[int]:
-    mark = f"{_RUN}={name}".encode()
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue  # it has ended, or is somebody else's
-    return found
+def _is_after_the_first_step(fault: Fault) -> bool:
+    return fault["phase"] in ("save", "evaluate", "end") or bool(fault["skip"])
 
 
 def _close(run: Run, expected: Run) -> bool:
@@ -297,13 +241,13 @@ def _close(run: Run, expected: Run) -> bool:
     )
 
 
-def _print_tables(console: Console, results: Sequence[tuple[Run, bool, float]], alike: str) -> None:
-    same = sum(same for _, same, _ in results)
-    left = sum(done.left for done, _, _ in results)
-    faults = [(fault, took, start) for done, _, start in results for fault, took in done.faults]
+def _print_tables(console: Console, results: Sequence[Result]) -> None:
+    same = sum(result.same for result in results)
+    left = sum(result.run.left for result in results)
+    faults = [(fault, took, r.first_step) for r in results for fault, took in r.run.faults]
     console.print(
-        f"{len(faults)} faults in {len(results)} runs: {same} runs ended with "
-        f"{alike} as the undisturbed one; {left} processes were left running."
+        f"{len(faults)} faults in {len(results)} runs: {same} runs ended as the undisturbed ones; "
+        f"{left} processes were left running."
     )
     for name in ("phase", "kind"):
         table = Table(title=f"seconds from a fault to the next step, by {name}")

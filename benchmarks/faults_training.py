@@ -30,8 +30,20 @@ KINDS = (
     "corrupt",
 )
 
+# What an elastic run may have beside these: another number of ranks, and nothing else.
+RESIZE = "resize"
+
+# Cuts of the link between two hosts, and how many seconds they last; None: until all have ended.
+CUTS = {"cut for 3 s": 3.0, "cut for 30 s": 30.0, "cut for good": None}
+
+# The file by which a training asks for a cut.
+CUT = "cut"
+
 # The file of an elastic run that says how many ranks may run.
 SLOTS = "slots"
+
+# The files of a run that is drawn: how long it is, in JSON, and where rank 0 notes each step.
+LENGTH, LOSSES = "length.json", "losses"
 
 EPOCHS, EXAMPLES, BATCH = 3, 94, 12
 STEPS = 8  # of an epoch; the last one is short
@@ -78,9 +90,13 @@ class Injector:
         (self._folder / f"fault-{number}").write_text(str(time.monotonic()))
         if "slots" in self._faults[number]:
             (self._folder / SLOTS).write_text(str(self._faults[number]["slots"]))
+        if kind in CUTS:
+            (self._folder / "cut-new").write_text(kind)
+            (self._folder / "cut-new").rename(self._folder / CUT)
+            return
+        if kind == RESIZE:
+            return
         launcher = int((self._folder / "launcher").read_text())
-        if kind == "stop" and self._world_size == 1:
-            kind = "kill"  # a rank that is alone has nobody who would notice
         if kind == "full disk":  # for this process, until it ends
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (_SMALL_FILE_BYTES, most))
@@ -112,6 +128,10 @@ def main(arguments: list[str]) -> None:
     elastic = (folder / SLOTS).exists()
     injector = Injector(folder, rank, world_size, json.loads((folder / "faults.json").read_text()))
     injector.phase("start")
+    length = {"epochs": EPOCHS, "pause_seconds": 0.0}
+    if (folder / LENGTH).exists():
+        length |= json.loads((folder / LENGTH).read_text())
+    epochs = int(length["epochs"])
 
     import keras
     import numpy as np
@@ -137,6 +157,11 @@ def main(arguments: list[str]) -> None:
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             injector.note("step")
+            if rank == 0:
+                with open(folder / LOSSES, "a") as file:
+                    line = [kept.place.steps + 1, world_size, float(logs["loss"])]
+                    file.write(json.dumps(line) + "\n")
+            time.sleep(length["pause_seconds"])
 
         def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
             injector.phase("evaluate")
@@ -163,7 +188,7 @@ def main(arguments: list[str]) -> None:
     slower = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=0.1)
     history = model.fit(
         tfdp.data.pipeline((x, y), BATCH, seed=7),
-        epochs=EPOCHS,
+        epochs=epochs,
         validation_data=(x[:24], y[:24]),
         callbacks=[Phases(), slower, kept],
         verbose=0,
@@ -171,7 +196,7 @@ def main(arguments: list[str]) -> None:
     injector.phase("end")
     time.sleep(0.1)  # for a fault with a delay
     values = [np.array(tf.convert_to_tensor(v)) for v in (*model.variables, *adam.variables)]
-    assert int(adam.iterations) == EPOCHS * STEPS // 3, "a step was made twice or left out"
+    assert int(adam.iterations) == epochs * STEPS // 3, "a step was made twice or left out"
     told = repr([sorted(history.history.items()), history.epoch]).encode()
     if elastic:
         np.savez(folder / f"weights-{rank}.npz", *model.get_weights())

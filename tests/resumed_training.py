@@ -54,9 +54,16 @@ def adam():
     return keras.optimizers.Adam(0.05, global_clipnorm=1.0, gradient_accumulation_steps=4)
 
 
-def build(make_optimizer=adam, devices=("CPU:0", "CPU:1"), normalizes=True, compression=None):
+def build(
+    make_optimizer=adam,
+    devices=("CPU:0", "CPU:1"),
+    normalizes=True,
+    compression=None,
+    topology="native",
+):
     keras.utils.set_random_seed(3)
-    with tfdp.DataParallelStrategy(devices, compression=compression).scope():
+    strategy = tfdp.DataParallelStrategy(devices, compression=compression, topology=topology)
+    with strategy.scope():
         model = keras.Sequential(
             [
                 keras.Input((5,)),
@@ -87,10 +94,11 @@ def train(
     data=None,
     others=(),
     compression=None,
+    topology="native",
     **every,
 ):
     """Trains from the newest checkpoint, as a script that is started again does."""
-    model = build(make_optimizer, devices, normalizes, compression)
+    model = build(make_optimizer, devices, normalizes, compression, topology)
     model.steps_per_execution = steps_per_execution
     counts = Counts()
     callbacks = [

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -32,6 +33,24 @@ def test_a_link_carries_what_its_limit_says():
         sender, receiver = hosts.inside(first, []), hosts.inside(second, [])
         rate = link_rate.measure(sender, receiver, hosts.address(1), seconds=1.0)
     assert 6e6 < rate < 12e6
+
+
+@needs_hosts
+def test_a_host_is_cut_off_and_joined_again():
+    with hosts.hosts(2, None) as (first, second):
+        ping = hosts.inside(first, ["bash", "-c", f"echo > /dev/tcp/{hosts.address(1)}/9"])
+
+        def said():
+            done = subprocess.run(["timeout", "1", *ping], capture_output=True, text=True)
+            return done.returncode, done.stderr
+
+        assert "Connection refused" in said()[1]
+        hosts.set_link(second, up=False)
+        assert "Connection refused" not in said()[1]
+        hosts.set_link(second, up=True)
+        deadline = time.monotonic() + 10
+        while "Connection refused" not in said()[1]:
+            assert time.monotonic() < deadline
 
 
 @needs_hosts

@@ -26,8 +26,10 @@ from resumed_training import (
 )
 
 import tfdp
+from tfdp import topology
 from tfdp.checkpoint import folder
 from tfdp.checkpoint.place import PipelinePlace
+from tfdp.strategy import auto_topology
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,27 @@ def test_what_a_compression_has_left_is_kept(inner, tmp_path):
     with pytest.raises(Stop):
         train(tmp_path, stop_at=2 * STEPS + 3, compression=feedback, every_steps=1)
     assert_same(train(tmp_path, compression=feedback, every_steps=1), whole)
+
+
+@pytest.mark.exhaustive("test_a_training_that_was_stopped_ends_like_one_that_was_not")
+def test_what_was_measured_before_a_stop_sums_after_it(tmp_path, monkeypatch, caplog):
+    links = topology.Links(1e-3, 1e8, 1e-3, 1e8)
+    decided = [
+        topology.Auto((topology.Rule(None, kind),), 1024, links)
+        for kind in (topology.HalvingDoubling(), topology.Ring())
+    ]
+    on_three = {"devices": ["CPU:0", "CPU:1", "CPU:2"], "topology": "auto"}
+    monkeypatch.setattr(auto_topology, "decide", lambda *_: decided[0])
+    whole = train(None, **on_three)
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=STEPS + 3, every_steps=1, **on_three)
+    monkeypatch.setattr(auto_topology, "decide", lambda *_: decided[1])
+    assert_same(train(tmp_path, every_steps=1, **on_three), whole)
+    assert "within rounding, but not with the bits" not in caplog.text
+    on_three["topology"] = "ring"
+    (tmp_path / "step-00000024.checkpoint").unlink()
+    train(tmp_path, every_steps=1, **on_three)
+    assert "the topology was auto and is Ring()" in caplog.text
 
 
 def dataset():

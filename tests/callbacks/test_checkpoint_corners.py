@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import os
 import pathlib
 
 import harness
@@ -24,6 +25,7 @@ from resumed_training import train as train_on
 
 import tfdp
 from tfdp.checkpoint import folder
+from tfdp.checkpoint.remote_path import as_path
 
 # What is asked here does not depend on the replicas, and one is traced in half the time.
 train = functools.partial(train_on, devices=["CPU:0"])
@@ -203,6 +205,22 @@ def test_data_that_a_training_has_read_are_refused(tmp_path):
         train(tmp_path, data=lambda: {"x": data}, every_steps=1)
 
 
+@pytest.mark.exhaustive("test_what_callbacks_do_goes_on")
+def test_the_best_so_far_stays_the_best_beside_it(tmp_path):
+    def best(name):
+        # The first epoch's loss is the largest.
+        path = tmp_path / name / "{epoch}.weights.h5"
+        return [keras.callbacks.ModelCheckpoint(path, "loss", mode="max", save_best_only=True)]
+
+    train(None, others=best("whole"))
+    kept = tmp_path / "kept"
+    with pytest.raises(Stop):
+        train(kept, stop_at=2 * STEPS + 1, others=best("stopped"), every_steps=1)
+    train(kept, others=best("stopped"), every_steps=1)
+    names = {name: sorted(os.listdir(tmp_path / name)) for name in ("whole", "stopped")}
+    assert names == {"whole": ["1.weights.h5"], "stopped": ["1.weights.h5"]}
+
+
 def test_damaged_files_of_later_steps_are_set_aside(tmp_path):
     (tmp_path / "step-00000900.checkpoint").write_bytes(b"cut")
     (tmp_path / "step-00000800.checkpoint").mkdir()
@@ -222,13 +240,20 @@ def test_a_file_that_cannot_be_read_now_is_an_error(tmp_path, monkeypatch):
         train(tmp_path, every_epochs=1)
 
 
-@pytest.mark.parametrize("name", ["gs://bucket/kept", "~/kept"])
-def test_the_folder_is_one_of_this_machine(name):
-    if "://" in name:
-        with pytest.raises(ValueError, match="Mount the storage"):
-            tfdp.callbacks.Checkpoint(name, every_epochs=1)
-    else:
-        assert tfdp.callbacks.Checkpoint(name, every_epochs=1).directory.is_absolute()
+def test_the_folder_is_one_that_this_process_reaches():
+    assert tfdp.callbacks.Checkpoint("~/kept", every_epochs=1).directory.is_absolute()
+    with pytest.raises(ValueError, match=r"received 'abc://bucket/kept'. Install and import what"):
+        tfdp.callbacks.Checkpoint("abc://bucket/kept", every_epochs=1)
+
+
+@pytest.mark.exhaustive("test_remote_checkpoints_are_written_read_and_removed")
+def test_a_training_goes_on_from_a_remote_folder_and_a_write_that_was_cut_counts_for_nothing():
+    whole = train(None)
+    with pytest.raises(Stop):
+        train("ram://kept/of/one", stop_at=STEPS + 3, every_steps=1)
+    newest = folder.newest_first(as_path("ram://kept/of/one"))[0]
+    newest.write_parts([newest.read_bytes()[:-100]])
+    assert_same(train("ram://kept/of/one", every_steps=1), whole)
 
 
 def _sleep():

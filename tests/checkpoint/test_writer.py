@@ -45,3 +45,22 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path, caplog):
         writer.write(1, {}, {})
         writer.wait()
     assert "could not be written" in caplog.text
+
+
+def test_lost_checkpoints_are_said_once_until_one_is_written(tmp_path, monkeypatch, caplog):
+    writer = Writer(tmp_path, keep=2)
+
+    def fails(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for broken in (True, True, True, False, False, True, True):
+        with monkeypatch.context() as patched:
+            if broken:
+                patched.setattr(archive, "write", fails)
+            with caplog.at_level(logging.WARNING, "tfdp"):
+                writer.write(len(list(tmp_path.iterdir())), {}, {})
+                writer.wait()
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["ERROR", "WARNING", "ERROR"]
+    assert str(tmp_path) in caplog.records[0].message
+    assert "is written, after 3 were lost" in caplog.records[1].message

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp import hooks
 from tfdp.errors import HookError
+from tfdp.hooks import registry
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "there_and_back.py"
 
@@ -70,6 +71,40 @@ def test_what_is_there_already_is_not_put_twice():
     with hooks.replaced(Adder, "add", doubled):
         hooks.put(Adder, "add", doubled)
         assert Adder(1).add(2) == 6
+
+
+def test_two_hooks_of_one_method_and_what_overrides_it_are_put_once(monkeypatch):
+    calls = []
+
+    def first(original, *args):
+        """Notes a call."""
+        calls.append("first")
+        return original(*args)
+
+    def second(original, *args):
+        """Notes a call as well."""
+        calls.append("second")
+        return original(*args)
+
+    entries = [registry.Registration(Adder, "add", each, True) for each in (first, second)]
+    monkeypatch.setattr(registry, "REGISTERED", entries)
+    monkeypatch.setattr(registry, "_num_installed", len(entries))
+
+    class Late(Adder):
+        def add(self, number):
+            return -number
+
+    before = list(hooks.installed())
+    try:
+        for _ in range(3):
+            hooks.cover(Late)
+        assert Late(1).add(2) == -2
+        assert calls == ["second", "first"]
+        assert Adder(1).add(2) == 3
+        assert calls == ["second", "first"] * 2
+    finally:
+        added = [each for each in registry._alive() if each.tfdp_hook not in before]
+        registry._take_back(added[::-1])
 
 
 def test_what_somebody_wrapped_once_more_stays_with_an_error():

@@ -398,6 +398,7 @@ def test_nodes_that_are_let_in_cost_no_restart():
         ({"nodes": 2, "rendezvous": "a"}, "`rendezvous` must be host:port"),
         ({"nodes": Span(1, 2), "rendezvous": "a:1"}, "`--nodes MIN:MAX` must come with restarts"),
         ({"nodes": 2, "rendezvous": "a:1", "engine": "mpi"}, "received --engine mpi"),
+        ({"nodes": 2, "rendezvous": "a:1", "dry_run": True}, "received --dry-run; leave one of"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, words):

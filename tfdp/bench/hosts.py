@@ -78,6 +78,22 @@ def inside(name: str, command: Sequence[str]) -> list[str]:
     return ["ip", "netns", "exec", name, *command]
 
 
+def set_link(name: str, up: bool) -> None:
+    """Joins a host to the others, or cuts it off.
+
+    What is sent meanwhile is lost. Connections stay open, as where a switch fails.
+
+    Args:
+      name: The name of its namespace.
+      up: Whether it is joined.
+
+    Raises:
+      HostsError: There is no such host.
+    """
+    prefix, _, index = name.rpartition("-")
+    _ip("-n", f"{prefix}-switch", "link", "set", f"port{index}", "up" if up else "down")
+
+
 def _build(index: int, name: str, switch: str, rate: str | None) -> None:
     port = f"port{index}"
     _ip("netns", "add", name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,10 +15,11 @@ from tfdp import machine
 from tfdp.checkpoint import callback_states, checks, folder, variables
 from tfdp.checkpoint.agreed_points import INTERVAL, AgreedPoints
 from tfdp.checkpoint.place import AbstractPlace
+from tfdp.checkpoint.remote_path import as_path
 from tfdp.checkpoint.writer import Writer
 from tfdp.cluster import run_status
 from tfdp.collectives import random_states
-from tfdp.replicas import processes_of, replicas_of
+from tfdp.replicas import cutter_of, processes_of, replicas_of
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -33,8 +33,11 @@ class Checkpoint(keras.callbacks.Callback):
     gradients, iterations, loss scale, averages), the metrics of the epoch so far, the place in the
     data, the random states of Python and NumPy, `History`, and the states of EarlyStopping,
     ReduceLROnPlateau, ModelCheckpoint and of callbacks of your own that have `get_state` (which
-    returns JSON) and `set_state`. It does not hold seeds of draws that no layer keeps, such as
-    `keras.random.normal` without `seed=` in a `train_step`.
+    returns JSON) and `set_state`; a callback that counts and has none begins anew. It also holds in
+    which order replicas sum: what `topology="auto"` has chosen is taken again by as many replicas
+    on as many hosts, and a warning names an engine, buckets or threads that are others. It does not
+    hold seeds of draws that no layer keeps, such as `keras.random.normal` without `seed=` in a
+    `train_step`.
 
     A `tfdp.data.pipeline` goes to its place without reading. Data of other kinds are read again
     from the beginning of the training, for their shuffling has no place that could be kept. They
@@ -54,7 +57,8 @@ class Checkpoint(keras.callbacks.Callback):
     beside the next steps. It takes the memory of one copy.
 
     Args:
-      directory: The folder of this training's checkpoints. The first one makes it.
+      directory: The folder of this training's checkpoints, also of a file system that
+        `tf.io.gfile` reaches (`gs://bucket/run`). The first one makes it.
       every_steps: Keep a checkpoint after so many steps, counted over all epochs; with
         `steps_per_execution` after the execution that reaches them.
       every_epochs: Keep one after so many epochs.
@@ -111,12 +115,7 @@ class Checkpoint(keras.callbacks.Callback):
                 )
         if not os.fspath(directory):
             raise ValueError("`directory` must name a folder; received ''. Use 'checkpoints'.")
-        if "://" in os.fspath(directory):
-            raise ValueError(
-                f"`directory` must be a folder of this file system; received {directory!r}. Mount "
-                "the storage, and give the folder where it is mounted."
-            )
-        self.directory = pathlib.Path(directory).expanduser()
+        self.directory = as_path(directory)
         self.every_steps, self.every_epochs = every_steps, every_epochs
         self.every_seconds, self.keep = every_seconds, keep
         self._place: AbstractPlace | None = None
@@ -177,6 +176,14 @@ class Checkpoint(keras.callbacks.Callback):
         checks.check_same_training(self.model, self._others, path, manifest, arrays)
         logger = logging.getLogger("tfdp")
         log = logger.warning if processes.rank == 0 else logger.debug
+        summing = cutter_of(self.model.distribute_strategy)
+        differs = summing.take_order_of_sums(manifest.get("sums", {}))
+        if differs:
+            log(
+                "The training goes on within rounding, but not with the bits of one that was never "
+                "stopped, for %s. Start it as before to have the same bits.",
+                ", and ".join(differs),
+            )
         self.place.restore(manifest["place"], manifest["random"], log)
         self._kept_at = self.place.steps
         self._epoch = self.params["epochs"] if manifest["stopped"] else manifest["epoch"]
@@ -212,6 +219,11 @@ class Checkpoint(keras.callbacks.Callback):
         """Tells `tfdp run` which step begins."""
         if self._mark is not None:
             self._mark.write(self.place.steps + 1)
+
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tells `tfdp run` that the evaluation goes on."""
+        if self._mark is not None:
+            self._mark.reach()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and keeps a checkpoint within an epoch if one is due."""
@@ -257,6 +269,9 @@ class Checkpoint(keras.callbacks.Callback):
             self._points.close(self._ends, well)
             self._points = None
             self._writer.wait()
+            if self._mark is not None:
+                self._mark.close()
+                self._mark = None
             self.model._initial_epoch = None  # the next `fit` is another training
 
     def _asked(self) -> dict[int, str]:
@@ -302,6 +317,7 @@ class Checkpoint(keras.callbacks.Callback):
         manifest = {
             "versions": machine.versions(),
             "replicas": replicas.num_replicas,
+            "sums": cutter_of(strategy).order_of_sums(),
             "epoch": self._epoch,
             "stopped": bool(self.model.stop_training),
             "optimizer": type(self.model.optimizer).__name__,

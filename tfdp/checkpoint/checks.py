@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import keras
 import numpy as np
 
 from tfdp.checkpoint import callback_states, variables
+from tfdp.checkpoint.remote_path import AnyPath
 from tfdp.replicas import processes_of, replicas_of
 
 
@@ -45,7 +45,7 @@ def check_model(model: Any) -> None:
 def check_same_training(
     model: Any,
     callbacks: Sequence[Any],
-    path: pathlib.Path,
+    path: AnyPath,
     manifest: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
 ) -> None:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import pathlib
 import re
 from typing import Any
 
 import numpy as np
 
 from tfdp.checkpoint import archive
+from tfdp.checkpoint.remote_path import AnyPath, as_path
 from tfdp.replicas import ProcessGroup
 
 _NAME = re.compile(r"step-(\d+)\.checkpoint")
 
 
-def path_of(folder: pathlib.Path, step: int) -> pathlib.Path:
+def path_of(folder: AnyPath, step: int) -> AnyPath:
     """Returns the file of the checkpoint after so many steps.
 
+    >>> import pathlib
     >>> path_of(pathlib.Path("run"), 12).as_posix()
     'run/step-00000012.checkpoint'
     """
     return folder / f"step-{step:08}.checkpoint"
 
 
-def newest_first(folder: pathlib.Path) -> list[pathlib.Path]:
+def newest_first(folder: AnyPath) -> list[AnyPath]:
     """Returns the files of checkpoints, the one after the most steps first."""
     if not folder.is_dir():
         return []
@@ -34,7 +35,7 @@ def newest_first(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(steps, key=lambda path: steps[path], reverse=True)
 
 
-def remove_old(folder: pathlib.Path, keep: int, newest: pathlib.Path) -> None:
+def remove_old(folder: AnyPath, keep: int, newest: AnyPath) -> None:
     """Removes all checkpoints but the newest one, which was written now, and those before it.
 
     Files of more steps could not be read when the training went on from an older one: they are
@@ -51,7 +52,7 @@ def remove_old(folder: pathlib.Path, keep: int, newest: pathlib.Path) -> None:
     paths = newest_first(folder)
     at = paths.index(newest)
     for path in paths[:at]:
-        path.rename(path.with_name(f"{path.name}.damaged"))
+        path.rename(str(path.with_name(f"{path.name}.damaged")))
     for path in paths[at + keep :]:
         path.unlink(missing_ok=True)
 
@@ -68,14 +69,14 @@ class Found:
       passed_over: For each newer file that is not whole its name and what is wrong with it.
     """
 
-    path: pathlib.Path | None = None
+    path: AnyPath | None = None
     content: bytes = b""
     manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
     arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     passed_over: list[str] = dataclasses.field(default_factory=list)
 
 
-def newest_good(folder: pathlib.Path) -> Found:
+def newest_good(folder: AnyPath) -> Found:
     """Returns the newest whole checkpoint of a folder.
 
     Raises:
@@ -98,8 +99,8 @@ def newest_good(folder: pathlib.Path) -> Found:
 
 
 def newest_good_of_first(
-    folder: pathlib.Path, processes: ProcessGroup
-) -> tuple[pathlib.Path | None, dict[str, Any], dict[str, np.ndarray]]:
+    folder: AnyPath, processes: ProcessGroup
+) -> tuple[AnyPath | None, dict[str, Any], dict[str, np.ndarray]]:
     """Returns what rank 0 finds in its folder, on all ranks; the log of rank 0 says what is wrong.
 
     All ranks must call it.
@@ -112,7 +113,7 @@ def newest_good_of_first(
         post = processes.from_first(subject)
         if not post.value:
             return None, {}, {}
-        return pathlib.Path(post.value), *archive.read(post.payload)
+        return as_path(post.value), *archive.read(post.payload)
     found = newest_good(folder)
     for text in found.passed_over:
         logging.getLogger("tfdp").warning("A checkpoint was passed over: %s.", text)

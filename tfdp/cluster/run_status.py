@@ -3,7 +3,8 @@
 `tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`, and each
 rank's strategy leaves empty files there. A rank that leaves no file has trained alone, or the
 others wait for it in vain. The launcher then says so. A training that goes on from checkpoints
-keeps the number of its step in a file, which outlives a kill.
+keeps the number of its step in a file, which outlives a kill. A rank that is alone tells the
+launcher that it lives: no other rank would notice its silence.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import mmap
 import os
 import pathlib
 import struct
+import threading
+import time
 from collections.abc import Iterable, Mapping
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
 _BEGUN, _MADE, _STEPS, _CAN_STOP = "begun", "made", "steps", "can-stop"
-_LOG_DIR = "log-dir"
-_STEPS_FORMAT = struct.Struct("=qq")  # the first and the last
+_LOG_DIR, _ALIVE = "log-dir", "alive"
+_STEPS_FORMAT = struct.Struct("=qqq")  # the first, the last, and how many points were reached
+
+_BEAT_SECONDS = 1.0
+
+_beating = False  # whether a thread of this process tells that it lives
 
 
 def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
@@ -97,29 +104,103 @@ class StepMark:
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._memory: mmap.mmap | None = None
-        self._first = 0
+        self._first = self._last = self._points = 0
         path = _own_mark(environ, _STEPS)
         if path is not None:
             with contextlib.suppress(OSError), open(path, "w+b") as file:
-                file.write(_STEPS_FORMAT.pack(0, 0))
+                file.write(_STEPS_FORMAT.pack(0, 0, 0))
                 file.flush()
                 self._memory = mmap.mmap(file.fileno(), _STEPS_FORMAT.size)
 
     def write(self, step: int) -> None:
         """Says that a step begins; the first of a training is 1."""
-        self._first = self._first or step
+        self._first, self._last = self._first or step, step
+        self.reach()
+
+    def reach(self) -> None:
+        """Says that the training goes on, in a step or an evaluation."""
+        self._points += 1
+        self._pack()
+
+    def close(self) -> None:
+        """Says that no step is to come: what follows takes what time it takes."""
+        self._points = 0
+        self._pack()
+
+    def _pack(self) -> None:
         if self._memory is not None:
-            _STEPS_FORMAT.pack_into(self._memory, 0, self._first, step)
+            _STEPS_FORMAT.pack_into(self._memory, 0, self._first, self._last, self._points)
 
 
 def steps_begun(folder: str, ranks: Iterable[int]) -> tuple[int, int] | None:
     """Returns the first and the last step that one of the ranks has begun; None if none told."""
-    told: list[tuple[int, int]] = []
-    for rank in ranks:
-        with contextlib.suppress(OSError, struct.error):
-            told.append(_STEPS_FORMAT.unpack(_mark(folder, rank, _STEPS).read_bytes()))
-    told = [steps for steps in told if steps[0]]
-    return (min(first for first, _ in told), max(last for _, last in told)) if told else None
+    told = [steps for rank in ranks if (steps := _steps(folder, rank))[0]]
+    return (min(first for first, *_ in told), max(last for _, last, _ in told)) if told else None
+
+
+def points_reached(folder: str, rank: int) -> int:
+    """Returns how many points a rank's training has reached; 0 while no other is to come.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 1}}'
+    >>> mark = StepMark({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> mark.write(12)
+    >>> mark.reach()
+    >>> points_reached(folder.name, 1), points_reached(folder.name, 0)
+    (2, 0)
+    >>> mark.close()
+    >>> points_reached(folder.name, 1)
+    0
+    """
+    return _steps(folder, rank)[2]
+
+
+def _steps(folder: str, rank: int) -> tuple[int, int, int]:
+    try:
+        first, last, points = _STEPS_FORMAT.unpack(_mark(folder, rank, _STEPS).read_bytes())
+    except (OSError, struct.error):
+        return 0, 0, 0
+    return first, last, points
+
+
+def tell_alive(environ: Mapping[str, str] = os.environ) -> None:
+    """Tells the launcher once a second that this process lives, from now to its end.
+
+    Does nothing outside `tfdp run`, like `mark_strategy_begun`. It may be called more than once.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 0}}'
+    >>> tell_alive({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
+    >>> last_sign(folder.name, 0) is None, last_sign(folder.name, 1)
+    (False, None)
+    """
+    global _beating
+    path = _own_mark(environ, _ALIVE)
+    if path is None or _beating:
+        return
+    with contextlib.suppress(OSError):
+        path.touch()
+        _beating = True
+        threading.Thread(target=_beat, args=(path,), name="tfdp-alive", daemon=True).start()
+
+
+def _beat(path: pathlib.Path) -> None:
+    global _beating
+    with contextlib.suppress(OSError):  # the launcher is gone
+        while True:
+            time.sleep(_BEAT_SECONDS)
+            os.utime(path)
+    _beating = False
+
+
+def last_sign(folder: str, rank: int) -> int | None:
+    """Returns a number that changes while a rank tells that it lives; None if it never has."""
+    try:
+        return _mark(folder, rank, _ALIVE).stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def mark_log_dir(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> None:

@@ -140,8 +140,7 @@ def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> Any:
     held = _held(owner, name)
     member = getattr(owner, name) if held is _NOTHING else held
     original = function(member)
-    there = getattr(original, "tfdp_hook", None)
-    if there is not None and there.wrapper == wrapper:
+    if _is_within(wrapper, original):
         return None
 
     @functools.wraps(original)
@@ -218,6 +217,15 @@ def remove() -> None:
 def function(member: Any) -> Any:
     """Returns the function behind a member: a property's getter, or else the member itself."""
     return member.fget if isinstance(member, property) else member
+
+
+def _is_within(wrapper: Callable[..., Any], wrapped: Any) -> bool:
+    """Returns whether a function is `wrapper`'s, or one that another hook has wrapped since."""
+    while (there := getattr(wrapped, "tfdp_hook", None)) is not None:
+        if there.wrapper == wrapper:
+            return True
+        wrapped = function(there.original)
+    return False
 
 
 def _alive() -> list[Any]:

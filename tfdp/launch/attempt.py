@@ -19,6 +19,7 @@ from tfdp.cluster.run_status import (
     steps_begun,
 )
 from tfdp.files import temporary_folder
+from tfdp.launch.hangs import Hangs
 from tfdp.launch.mpiexec import environment, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
@@ -122,6 +123,8 @@ def attempt(
 
         of_ranks = started[: len(ranks)]
         launcher = started[-1] if mpi is not None else None
+        step_timeout = options.step_timeout_seconds
+        hangs = Hangs(folder, ranks, group.world_size, step_timeout)
         outcome = Supervisor(
             of_ranks,
             starter.received,
@@ -130,6 +133,7 @@ def attempt(
             starter.end,
             launcher,
             None if order is None else ordered,
+            hangs.found if step_timeout or group.world_size == 1 else None,
         ).supervise()
         for stream in itertools.chain(*streams.values()):
             stream.finish()

@@ -54,7 +54,7 @@ class Attempt:
         trained alone would do so again.
         """
         outcome = self.outcome
-        ended = outcome.failed or outcome.launcher_first
+        ended = outcome.failed or outcome.launcher_first or outcome.hangs
         return not self._wanted and not outcome.missed and bool(ended)
 
     @property

@@ -134,6 +134,14 @@ class RunOptions:
         example="600",
         metavar="S",
     )
+    step_timeout_seconds: float | None = option(
+        None,
+        "take for a hang what goes on in no step of a training with a Checkpoint, nor in its "
+        "evaluation, for S seconds; longer than the first step's compilation",
+        above=0,
+        example="1800",
+        metavar="S",
+    )
     timeout_seconds: float | None = option(
         None,
         "end all ranks after S seconds, restarts included (exit code 124)",

@@ -125,6 +125,7 @@ class Supervisor:
       end: The monotonic time at which the limit ends the run; infinite without one.
       launcher: MPI's launcher, if it starts the ranks.
       order: Asked once a second for an order; None where none ever comes.
+      hung: Asked once a second which rank hangs, in words; None where that is not to be known.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Supervisor:
         end: float,
         launcher: RankProcess | None = None,
         order: Callable[[], Order | None] | None = None,
+        hung: Callable[[], str] | None = None,
     ) -> None:
         self._ranks = ranks
         self._received = received
@@ -144,6 +146,7 @@ class Supervisor:
         self._launcher = launcher
         self._dismissed = launcher is None
         self._order = order
+        self._hung, self._hangs = hung, ""
         self._resized = self._elsewhere = self._wished = False
         self._limit = end
         self._to_send: list[tuple[float, int]] = []  # when, which signal
@@ -174,7 +177,7 @@ class Supervisor:
         deadlines = [when for when, _ in self._to_send]
         if self._outcome is None:
             deadlines += [self._limit, self._failure_deadline()]
-            if self._ended_well() or self._order is not None:
+            if self._ended_well() or self._order is not None or self._hung is not None:
                 deadlines.append(time.monotonic() + _LOOK_SECONDS)
         return min(deadlines, default=float("inf"))
 
@@ -202,6 +205,9 @@ class Supervisor:
             self._end(timed_out, _AFTER_FAILURE)
         if self._outcome is None and self._order is not None:
             self._follow(self._order())
+        if self._outcome is None and self._hung is not None and (hangs := self._hung()):
+            self._hangs = hangs
+            self._end(False, _AFTER_FAILURE)
         for due in [entry for entry in self._to_send if entry[0] <= now]:
             self._to_send.remove(due)
             self._send(due[1])
@@ -296,6 +302,7 @@ class Supervisor:
             resized=self._resized,
             elsewhere=self._elsewhere,
             wished=self._wished,
+            hangs=self._hangs,
         )
 
     def _send(self, number: int) -> None:

@@ -52,6 +52,7 @@ class Outcome:
       elsewhere: Whether the ranks were ended since those of another host had failed.
       wished: Whether somebody asked the launcher for a stop at a checkpoint.
       resized: Whether the launcher itself sent that signal, since another number of ranks may run.
+      hangs: Which rank hung, and how that is known; empty if none did.
     """
 
     signal: int | None
@@ -65,6 +66,7 @@ class Outcome:
     missed: tuple[int, ...] = ()
     elsewhere: bool = False
     wished: bool = False
+    hangs: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,6 +197,8 @@ def verdict(
     """
     if outcome.timed_out:
         return TIMED_OUT, _timeout_message(options, outcome, group)
+    if outcome.hangs and outcome.signal is None:
+        return 1, f"{outcome.hangs}."
     if outcome.absent and outcome.signal is None:
         return 1, _absent_message(outcome, group)
     if outcome.missed and outcome.signal is None:

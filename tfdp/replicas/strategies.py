@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
@@ -32,6 +32,21 @@ class Replicated(abc.ABC):
     @abc.abstractmethod
     def split_for_step(self, batch: object) -> Cut:
         """Cuts a global batch, a nest of arrays or tensors, into what such a step takes."""
+
+    @abc.abstractmethod
+    def order_of_sums(self) -> dict[str, object]:
+        """Returns what decides the last bits of sums (topology, buckets, engine, threads); JSON."""
+
+    @abc.abstractmethod
+    def take_order_of_sums(self, kept: Mapping[str, object]) -> list[str]:
+        """Sums in a kept order in all that is traced from now on, on as many replicas as then.
+
+        Args:
+          kept: What `order_of_sums` returned, in another process maybe.
+
+        Returns:
+          In words what differs and cannot be taken. Nothing where the replicas are others.
+        """
 
 
 def cutter_of(strategy: tf.distribute.Strategy) -> Replicated:

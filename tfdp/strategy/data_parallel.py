@@ -150,6 +150,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         processes: ProcessGroup
         if found.world_size == 1:
             processes = OneProcess(len(device_names.resolve(devices)))
+            run_status.tell_alive()  # no other rank would notice its silence
         else:
             if collectives.joined():
                 device_names.resolve(devices)  # raises here, before the ranks wait for each other

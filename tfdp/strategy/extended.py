@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ from tfdp.compression import Compression, UpdateCompression
 from tfdp.keras_adapter.replicas import ReplicaFunction
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
-from tfdp.strategy import initial_values, variables
+from tfdp.strategy import initial_values, order_of_sums, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedValues,
@@ -110,6 +110,14 @@ class DataParallelExtended(Inputs, Replicated):
         """Sums buckets by this topology in all that is traced from now on."""
         self.topology, self.bucket_bytes = topology, bucket_bytes
         self.replicas.reducer = self._reducer()
+
+    def order_of_sums(self) -> dict[str, Any]:
+        """Returns what decides the last bits of sums; JSON."""
+        return order_of_sums.described(self)
+
+    def take_order_of_sums(self, kept: Mapping[str, Any]) -> list[str]:
+        """Sums as it was kept, and returns what cannot be taken."""
+        return order_of_sums.take(self, kept)
 
     def _reducer(self) -> Reducer:
         return Reducer(self._engine, self.topology, self.hosts(), self.bucket_bytes)
