@@ -1,5 +1,6 @@
 """Synchronizations are what workers on one device do that train by themselves and agree."""
 
+import itertools
 import logging
 
 import harness
@@ -75,9 +76,16 @@ CASES = {
 }
 
 
+# DiLoCo on every number of replicas, each other case on one of them: pairs, not a product.
+NUMBERS = [harness.THREE, *harness.FOUR, 2, 1]
+OTHERS = [name for name in CASES if name != "DiLoCo"]
+IN_TURN = zip(OTHERS, itertools.cycle(NUMBERS), strict=False)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", tiers.first_of(harness.THREE, *harness.FOUR, 2, 1))
-@pytest.mark.parametrize("case", tiers.first_of(*sorted(CASES, key=lambda name: name != "DiLoCo")))
+@pytest.mark.parametrize(
+    ("case", "replicas"), tiers.first_of(*(("DiLoCo", number) for number in NUMBERS), *IN_TURN)
+)
 @harness.in_one_process
 def test_training_is_that_of_workers_that_agree(case, replicas):
     synchronization, make_optimizer, outer = CASES[case]
