@@ -30,6 +30,9 @@ KINDS = (
     "corrupt",
 )
 
+# After these the other ranks may have ended, and nobody notices a rank that is stopped: it is killed.
+_UNWATCHED = ("save", "end")
+
 # The file of an elastic run that says how many ranks may run.
 SLOTS = "slots"
 
@@ -67,7 +70,9 @@ class Injector:
             return
         seen = self._seen[number] = self._seen.get(number, 0) + 1
         if seen == fault["skip"] + 1:
-            threading.Timer(fault["delay"], self._inflict, [number, fault["kind"]]).start()
+            unnoticed = fault["kind"] == "stop" and name in _UNWATCHED
+            kind = "kill" if unnoticed else fault["kind"]
+            threading.Timer(fault["delay"], self._inflict, [number, kind]).start()
 
     def note(self, what: str) -> None:
         """Writes a line with the time, which all processes of a host share."""

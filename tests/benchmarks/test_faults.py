@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import faults
+from benchmarks import faults, faults_training
 from benchmarks.faults_training import KINDS, PHASES
 
 
@@ -42,6 +42,20 @@ def test_faults_of_elastic_runs_change_the_number_of_ranks():
     drawn = faults.drawn(7, 20, 5, [2, 3], elastic=True)
     slots = {(number % 2, fault["slots"]) for number, run in enumerate(drawn) for fault in run}
     assert slots == {(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)}
+
+
+def test_no_rank_is_stopped_where_the_others_may_have_ended(tmp_path, monkeypatch):
+    inflicted = []
+
+    class AtOnce:
+        def __init__(self, delay, act, arguments):
+            self.start = lambda: inflicted.append(arguments[1])
+
+    monkeypatch.setattr(faults_training.threading, "Timer", AtOnce)
+    for phase in PHASES:
+        fault = {"phase": phase, "rank": 0, "skip": 0, "delay": 0.0, "kind": "stop"}
+        faults_training.Injector(tmp_path, 0, 2, [fault]).phase(phase)
+    assert inflicted == ["stop", "stop", "stop", "kill", "stop", "kill"]
 
 
 def test_the_time_to_the_next_step_is_told_unless_another_fault_came_before(tmp_path):
