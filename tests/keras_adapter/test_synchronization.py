@@ -117,13 +117,13 @@ def test_training_is_that_of_workers_that_agree(case, replicas):
 def test_within_a_round_replicas_differ_and_outside_their_mean_is_read():
     make = model_with(sgd)
     x, y = harness.regression_data(EXAMPLES)
-    model = made(2, LocalSGD(3), make)
-    workers = Workers(make, 2, 3)
+    model = made(2, LocalSGD(3, warmup_steps=1), make)
+    workers = Workers(make, 2, 3, 1)
     strategy = model.distribute_strategy
-    for start in (0, 7):
+    for start, copies in ((0, 1), (7, 2), (14, 2)):
         model.train_on_batch(x[start : start + 7], y[start : start + 7])
         workers.step(x[start : start + 7], y[start : start + 7])
-    assert set(bits(model)) == {2}
+        assert set(bits(model)) == {copies}
     for variable, *own in zip(
         model.trainable_variables, *(m.get_weights() for m in workers.models), strict=True
     ):
