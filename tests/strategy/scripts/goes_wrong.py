@@ -9,11 +9,13 @@ import signal
 import sys
 import time
 
-import keras
-import numpy as np
-import tensorflow as tf
+sys.modules.update(sklearn=None, matplotlib=None)  # see `tests/lean.py`
 
-import tfdp
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+import tfdp  # noqa: E402
 
 how = sys.argv[1]
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
