@@ -30,7 +30,7 @@ KINDS = (
     "corrupt",
 )
 
-# After these the other ranks may have ended, and nobody notices a rank that is stopped: it is killed.
+# After these the other ranks may have ended, and nobody notices one that is stopped: it is killed.
 _UNWATCHED = ("save", "end")
 
 # The file of an elastic run that says how many ranks may run.
