@@ -39,6 +39,9 @@ CUTS = {"cut for 3 s": 3.0, "cut for 30 s": 30.0, "cut for good": None}
 # The file by which a training asks for a cut.
 CUT = "cut"
 
+# After these the other ranks may have ended, and nobody notices one that is stopped: it is killed.
+_UNWATCHED = ("save", "end")
+
 # The file of an elastic run that says how many ranks may run.
 SLOTS = "slots"
 
@@ -79,7 +82,9 @@ class Injector:
             return
         seen = self._seen[number] = self._seen.get(number, 0) + 1
         if seen == fault["skip"] + 1:
-            threading.Timer(fault["delay"], self._inflict, [number, fault["kind"]]).start()
+            unnoticed = fault["kind"] == "stop" and name in _UNWATCHED
+            kind = "kill" if unnoticed else fault["kind"]
+            threading.Timer(fault["delay"], self._inflict, [number, kind]).start()
 
     def note(self, what: str) -> None:
         """Writes a line with the time, which all processes of a host share."""

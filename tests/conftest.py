@@ -30,6 +30,7 @@ collect_ignore_glob = ["*/scripts/*"]
 
 
 if CLUSTER_REPLICAS:
+    import lean  # noqa: F401, I001 # before Keras
     import harness
 
     harness.strategy(None)  # before TensorFlow is used

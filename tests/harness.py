@@ -78,10 +78,10 @@ def per_replica(strategy, arrays):
 
 
 @contextlib.contextmanager
-def graphs_as_traced():
+def graphs_as_traced(as_traced=True):
     """What runs inside runs graphs as they were traced: TensorFlow does not rewrite them."""
     usual = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": as_traced})
     try:
         yield
     finally:

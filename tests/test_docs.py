@@ -188,12 +188,13 @@ def test_no_page_is_wider_than_the_window(built, pages, width):
 
 @pytest.mark.exhaustive("test_nothing_on_the_network_is_needed_to_read_the_pages")
 def test_the_search_finds_guides_tutorials_and_names_without_a_server(built):
+    titles = "return [...document.querySelectorAll('.search a')].map(link => link.textContent)"
     with chromium() as browser:
         page = (built / "search.html").as_uri()
         browser.driver.get(f"{page}?q=topology")
-        browser.driver.implicitly_wait(20)
-        found = [link.text for link in browser.driver.find_elements("css selector", ".search a")]
-    assert {"tfdp.topology", "3. Choosing a topology"} <= set(found)
+        browser.wait_until(  # they appear one after the other
+            lambda: {"tfdp.topology", "3. Choosing a topology"} <= set(browser.run(titles))
+        )
 
 
 @pytest.mark.multiprocess

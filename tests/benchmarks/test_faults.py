@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks import faults, faults_links, faults_run
+from benchmarks import faults, faults_links, faults_run, faults_training
 from benchmarks.faults_training import CUTS, KINDS, PHASES
 
 
@@ -63,6 +63,20 @@ def test_faults_of_elastic_runs_change_the_number_of_ranks():
     assert slots == {(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)}
 
 
+def test_no_rank_is_stopped_where_the_others_may_have_ended(tmp_path, monkeypatch):
+    inflicted = []
+
+    class AtOnce:
+        def __init__(self, delay, act, arguments):
+            self.start = lambda: inflicted.append(arguments[1])
+
+    monkeypatch.setattr(faults_training.threading, "Timer", AtOnce)
+    for phase in PHASES:
+        fault = {"phase": phase, "rank": 0, "skip": 0, "delay": 0.0, "kind": "stop"}
+        faults_training.Injector(tmp_path, 0, 2, [fault]).phase(phase)
+    assert inflicted == ["stop", "stop", "stop", "kill", "stop", "kill"]
+
+
 def test_the_time_to_the_next_step_is_told_unless_another_fault_came_before(tmp_path):
     kinds = ["kill", "kill", "full disk", "usr1"]
     for number, when in enumerate([10.0, 12.0, 30.0, 40.0]):
@@ -89,7 +103,7 @@ def test_the_processes_of_a_run_are_found_until_they_end():
 @pytest.mark.exhaustive("test_every_fault_can_come")
 @pytest.mark.parametrize("elastic", [False, True])
 def test_a_run_under_another_draw_each_time_ends_with_the_same_bits(elastic, capsys):
-    options = faults.FaultsOptions(runs=1, faults=4, processes=(2,), elastic=elastic, cut_runs=0)
+    options = faults.FaultsOptions(runs=1, faults=2, processes=(2,), elastic=elastic, cut_runs=0)
     assert faults.run(options) == 0, capsys.readouterr().out  # it begins with the seed
     said = capsys.readouterr().out
     assert ("the same weights within 1e-5" if elastic else "the same bits") in said

@@ -3,6 +3,7 @@
 import io
 import types
 
+import harness  # noqa: F401 # whose devices the trainings take
 import pytest
 from rich.console import Console
 
@@ -44,7 +45,6 @@ def test_each_synchronization_is_trained_for_each_number_and_seed(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.exhaustive("test_each_synchronization_is_trained_for_each_number_and_seed")
 def test_trainings_differ_in_the_synchronization():
-    synchronization.split_cpu(2)
     whole, local = (
         synchronization._trained(2, name, 1, 0.02, 0) for name in ("None", "LocalSGD(50)")
     )

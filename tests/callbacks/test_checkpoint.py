@@ -396,6 +396,7 @@ def test_a_model_outside_of_a_strategy_is_refused(tmp_path):
 RANK = """
 import hashlib, json, os, pathlib, signal, sys, time
 sys.path[:0] = {paths!r}
+import lean
 import keras
 import numpy as np
 import resumed_training

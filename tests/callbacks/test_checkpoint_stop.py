@@ -90,6 +90,7 @@ def test_a_training_that_fails_leaves_handlers_as_they_were(tmp_path, handlers):
 SIGNALLED = """
 import hashlib, json, os, pathlib, signal, sys, threading, time
 sys.path[:0] = {paths!r}
+import lean
 import keras
 import resumed_training
 

@@ -44,18 +44,23 @@ def trained_at_once(folder, seeds):
         return list(pool.map(lambda seed: trained(folder, seed), seeds))
 
 
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """The checksums of two runs of one process with the same seed."""
+    return trained_at_once(tmp_path_factory.mktemp("twice"), [1, 1])
+
+
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_two_replicas_of_one_process_leave_the_same_bits_in_every_run(tmp_path):
-    first, again = trained_at_once(tmp_path, [1, 1])
+def test_two_replicas_of_one_process_leave_the_same_bits_in_every_run(twice):
+    first, again = twice
     assert first == again
 
 
 @pytest.mark.exhaustive("test_two_replicas_of_one_process_leave_the_same_bits_in_every_run")
 @pytest.mark.multiprocess
-def test_another_seed_leaves_other_bits(tmp_path):
-    first, other = trained_at_once(tmp_path, [1, 2])
-    assert first != other
+def test_another_seed_leaves_other_bits(tmp_path, twice):
+    assert trained(tmp_path, 2) != twice[0]
 
 
 @pytest.mark.exhaustive("test_two_replicas_of_one_process_leave_the_same_bits_in_every_run")

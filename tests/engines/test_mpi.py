@@ -35,17 +35,12 @@ def test_ranks_under_mpi_are_one_strategy_with_one_thread_for_operations():
 
 
 @pytest.mark.exhaustive("test_ranks_under_mpi_are_one_strategy_with_one_thread_for_operations")
-def test_ranks_of_several_devices_under_mpi_are_one_strategy():
-    launch = [*tfdp_run("-n", "2", "--devices-per-process", "2"), "--timeout", "500", "--"]
-    options = ["-m", "not exhaustive", "-k", f"in_mpi or {OF_THE_ENGINE}"]
-    clusters.every_rank_passes([IN_MPI, IN_CLUSTER], options, 2, 2, launch=launch)
-
-
-@pytest.mark.exhaustive("test_ranks_under_mpi_are_one_strategy_with_one_thread_for_operations")
-def test_an_odd_number_of_ranks_under_mpi_is_one_strategy():
-    launch = [*tfdp_run("-n", "3"), "--timeout", "500", "--"]
-    options = ["-m", "not exhaustive", "-k", f"in_mpi or {OF_THE_ENGINE}"]
-    clusters.every_rank_passes([IN_MPI, IN_CLUSTER], options, 3, launch=launch)
+def test_an_odd_number_of_ranks_of_several_devices_under_mpi_is_one_strategy():
+    launch = [*tfdp_run("-n", "3", "--devices-per-process", "2"), "--timeout", "500", "--"]
+    # With two examples or fewer each, workers that use Adam are too sensitive to rounding.
+    about = f"(in_mpi and not by_themselves) or {OF_THE_ENGINE}"
+    options = ["-m", "not exhaustive", "-k", about]
+    clusters.every_rank_passes([IN_MPI, IN_CLUSTER], options, 3, 2, launch=launch)
 
 
 def goes_wrong(how):

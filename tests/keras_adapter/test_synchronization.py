@@ -1,5 +1,6 @@
 """Synchronizations are what workers on one device do that train by themselves and agree."""
 
+import itertools
 import logging
 
 import harness
@@ -76,9 +77,16 @@ CASES = {
 }
 
 
+# DiLoCo on every number of replicas, each other case on one of them: pairs, not a product.
+NUMBERS = [harness.THREE, *harness.FOUR, 2, 1]
+OTHERS = [name for name in CASES if name != "DiLoCo"]
+IN_TURN = zip(OTHERS, itertools.cycle(NUMBERS), strict=False)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", tiers.first_of(harness.THREE, *harness.FOUR, 2, 1))
-@pytest.mark.parametrize("case", tiers.first_of(*sorted(CASES, key=lambda name: name != "DiLoCo")))
+@pytest.mark.parametrize(
+    ("case", "replicas"), tiers.first_of(*(("DiLoCo", number) for number in NUMBERS), *IN_TURN)
+)
 @harness.in_one_process
 def test_training_is_that_of_workers_that_agree(case, replicas):
     synchronization, make_optimizer, outer = CASES[case]
@@ -177,13 +185,13 @@ def test_fragments_end_their_rounds_one_after_the_other(fragments, every, compre
 def test_within_a_round_replicas_differ_and_outside_their_mean_is_read():
     make = model_with(sgd)
     x, y = harness.regression_data(EXAMPLES)
-    model = made(2, LocalSGD(3), make)
-    workers = Workers(make, 2, 3)
+    model = made(2, LocalSGD(3, warmup_steps=1), make)
+    workers = Workers(make, 2, 3, 1)
     strategy = model.distribute_strategy
-    for start in (0, 7):
+    for start, copies in ((0, 1), (7, 2), (14, 2)):
         model.train_on_batch(x[start : start + 7], y[start : start + 7])
         workers.step(x[start : start + 7], y[start : start + 7])
-    assert set(bits(model)) == {2}
+        assert set(bits(model)) == {copies}
     for variable, *own in zip(
         model.trainable_variables, *(m.get_weights() for m in workers.models), strict=True
     ):

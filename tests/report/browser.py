@@ -70,8 +70,6 @@ class Browser:
 
     def show(self, path, width, height=900, scheme="light"):
         """Loads a page in a window of that width; empties the logs first."""
-        from selenium.webdriver.support.wait import WebDriverWait
-
         self.driver.get("about:blank")  # the same page again could be looked at before it is whole
         for log in ("browser", "performance"):
             self.driver.get_log(log)
@@ -84,8 +82,14 @@ class Browser:
         self.driver.get(path.as_uri())
         self._uri = path.as_uri()
         loaded = "return document.readyState == 'complete' && location.href == arguments[0]"
-        WebDriverWait(self.driver, 60).until(lambda d: d.execute_script(loaded, self._uri))
+        self.wait_until(lambda: self.driver.execute_script(loaded, self._uri))
         return self
+
+    def wait_until(self, holds):
+        """Waits until `holds()` is true; raises after a minute."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        WebDriverWait(self.driver, 60).until(lambda _: holds())
 
     def run(self, script):
         return self.driver.execute_script(script)

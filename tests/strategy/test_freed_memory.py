@@ -53,5 +53,15 @@ def test_the_user_s_own_limits_are_set_again(monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Libc())
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-    freed_memory.keep_freed_memory.__wrapped__()
+    freed_memory._keep.__wrapped__()
     assert said == [(-3, 65536), (-1, 2**30)]
+
+
+def test_in_a_graph_of_tensorflow_1_no_dataset_is_iterated(monkeypatch):
+    asked = []
+    monkeypatch.setattr(freed_memory, "_keep", lambda: asked.append(True))
+    with tf.Graph().as_default():
+        freed_memory.keep_freed_memory()
+    assert not asked
+    freed_memory.keep_freed_memory()
+    assert asked

@@ -276,6 +276,15 @@ def test_one_rank_cuts_for_itself_what_all_ranks_cut(name, rank):
         )
 
 
+@pytest.mark.parametrize("size", [1, 5, 6])
+def test_a_share_of_one_rank_has_known_rows_only_where_the_batch_divides_evenly(size):
+    batches = tf.data.Dataset.range(12).batch(size, drop_remainder=True)
+    for ranks in (range(1), range(1, 2), range(2, 3)):
+        share, _ = input_batches.divide(batches, 3, ranks).element_spec
+        assert share.shape.as_list() == [2 if size == 6 else None]
+        assert input_batches.are_even(share) == (size == 6)
+
+
 def test_one_rank_makes_no_dataset_of_each_batch():
     for ranks, makes_some in ((range(2), True), (range(1, 2), False)):
         divided = input_batches.divide(tf.data.Dataset.range(8).batch(4), 2, ranks)

@@ -12,6 +12,7 @@ import types
 import unittest
 from collections.abc import Callable
 
+import harness
 import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import strategy_test_lib
@@ -103,7 +104,8 @@ def _in_a_local_cluster(body, test, strategy):
     # TensorFlow's tests take ports from a package of this name, which its wheel does not require.
     picker = types.ModuleType("portpicker")
     picker.pick_unused_port = pick_unused_port
-    with pytest.MonkeyPatch.context() as patch:
+    # A session runs a function on another worker only where it is rewritten into the graph.
+    with pytest.MonkeyPatch.context() as patch, harness.graphs_as_traced(False):
         patch.setitem(sys.modules, "portpicker", picker)
         body(test, strategy)
 

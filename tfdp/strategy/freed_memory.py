@@ -16,7 +16,6 @@ _PARAMETERS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
 _KEPT_BYTES = 2**30
 
 
-@functools.cache
 def keep_freed_memory() -> None:
     """Tells glibc to keep freed blocks, or what the user's `MALLOC_...` variables say.
 
@@ -27,8 +26,14 @@ def keep_freed_memory() -> None:
     dataset of a process that a Python function feeds. A strategy's iterators on several devices are
     made of such datasets. It does so once, so one is made here before.
 
-    Elsewhere than on Linux with glibc this does nothing.
+    Elsewhere than on Linux with glibc, and in a graph of TensorFlow 1, this does nothing.
     """
+    if tf.executing_eagerly():
+        _keep()
+
+
+@functools.cache
+def _keep() -> None:
     with contextlib.suppress(OSError, AttributeError, ValueError):
         set_parameter = ctypes.CDLL("libc.so.6").mallopt
         for _ in tf.data.Dataset.from_generator(_nothing, output_signature=tf.TensorSpec(())):

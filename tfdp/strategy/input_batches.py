@@ -72,7 +72,9 @@ def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.da
     # There is nothing to convert, and to look for it takes longer than to trace.
     @tf.autograph.experimental.do_not_convert
     def only_share(*batch: Any) -> Any:
-        return one_share(batch, tf.constant(ranks.start, tf.int64))
+        # A rank that tracing knew would give every share a fixed number of rows: a stand-in, too.
+        rank = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(ranks.start, tf.int64), shape=[])
+        return one_share(batch, rank)
 
     @tf.autograph.experimental.do_not_convert
     def cut(*batch: Any) -> tf.data.Dataset:

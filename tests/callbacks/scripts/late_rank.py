@@ -4,11 +4,13 @@ import os
 import sys
 import time
 
-import keras
-import numpy as np
-import tensorflow as tf
+sys.modules.update(sklearn=None, matplotlib=None)  # see `tests/lean.py`
 
-import tfdp
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+import tfdp  # noqa: E402
 
 folder, late = sys.argv[1], int(sys.argv[2])
 strategy = tfdp.DataParallelStrategy(timeout_seconds=60)

@@ -10,12 +10,14 @@ import os
 import pathlib
 import sys
 
-import keras
-import numpy as np
-import tensorflow as tf
-from keras import layers
+sys.modules.update(sklearn=None, matplotlib=None)  # see `tests/lean.py`
 
-import tfdp
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from keras import layers  # noqa: E402
+
+import tfdp  # noqa: E402
 
 EXAMPLES = 200
 IN_ONE_PROCESS = {"devices": ["CPU:0", "CPU:1"], "topology": "ring"}
