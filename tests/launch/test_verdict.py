@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from tfdp.errors import LOST_RANK_MARK
+from tfdp.launch.group import Group
 from tfdp.launch.run_options import RunOptions
-from tfdp.launch.starting import Group
 from tfdp.launch.verdict import Failure, Outcome, first_failure, last_error, verdict
 
 CONSEQUENCE = f"RuntimeError: tfdp: {LOST_RANK_MARK} 3"

@@ -44,7 +44,7 @@ _MODULES = (
     "saving.h5_files",
     "saving.loading",
     "saving.model_files",
-    "training.across_processes",
+    "training.fit_evaluate_predict",
     "training.compiling",
     "training.feeding",
     "training.scopes",

@@ -16,6 +16,7 @@ from tfdp.launch.attempt_log import keep
 from tfdp.launch.command import resolve
 from tfdp.launch.ended import EndedError, stopped_by
 from tfdp.launch.gpu_shares import gpu_shares
+from tfdp.launch.group import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.mpiexec import fitting_mpiexec, one_line
 from tfdp.launch.nodes.attempts import attempts_on_nodes
 from tfdp.launch.output import Sink
@@ -29,7 +30,6 @@ from tfdp.launch.restarting import (
     summary,
 )
 from tfdp.launch.run_options import RunOptions
-from tfdp.launch.starting import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.supervision import Order, ReceivedSignals
 
 

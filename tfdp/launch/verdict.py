@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.run_status import ranks_without_strategy
 from tfdp.errors import LOST_RANK_MARK
+from tfdp.launch.group import Group, tf_config
 from tfdp.launch.output import log_path
 from tfdp.launch.rank_process import MPI_LAUNCHER, STOPPED
 from tfdp.launch.run_options import RunOptions
-from tfdp.launch.starting import Group, tf_config
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 

@@ -16,13 +16,13 @@ from tfdp.errors import ClusterError
 from tfdp.launch.attempt import Starter, attempt
 from tfdp.launch.attempt_log import keep
 from tfdp.launch.ended import EndedError
+from tfdp.launch.group import LOOPBACK, Group, ReservedPorts, TooManyRanksError
 from tfdp.launch.nodes import messages
 from tfdp.launch.nodes.node import LOST, Heard, Node
 from tfdp.launch.nodes.rendezvous import serve
 from tfdp.launch.places import Places, look_up, wait_for_places
 from tfdp.launch.restarting import RESTART_COUNT, Attempt, same_step
 from tfdp.launch.run_options import JOIN_SECONDS
-from tfdp.launch.starting import LOOPBACK, Group, ReservedPorts, TooManyRanksError
 from tfdp.launch.supervision import Order
 
 Say = Callable[[str], None]

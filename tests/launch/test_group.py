@@ -6,32 +6,32 @@ import socket
 import pytest
 
 from tfdp import machine
-from tfdp.launch import starting
-from tfdp.launch.starting import Group, ReservedPorts, rank_environment, tf_config
+from tfdp.launch import group
+from tfdp.launch.group import Group, ReservedPorts, rank_environment, tf_config
 
 
-def group(ranks):
+def group_of(ranks):
     return Group.of_this_host(range(20000, 20000 + ranks), [None] * ranks)
 
 
 @pytest.mark.parametrize(("cores", "ranks", "share"), [(16, 4, "4"), (16, 3, "5"), (2, 8, "1")])
 def test_ranks_share_the_cores(monkeypatch, cores, ranks, share):
     monkeypatch.setattr(machine, "cores", lambda: list(range(cores)))
-    added = rank_environment(group(ranks), 0, environ={})
+    added = rank_environment(group_of(ranks), 0, environ={})
     assert added["TF_NUM_INTRAOP_THREADS"] == added["OMP_NUM_THREADS"] == share
 
 
 @pytest.mark.parametrize(("devices", "threads"), [(None, 8), (1, 8), (4, 16)])
 def test_there_are_threads_for_all_devices_of_a_rank(devices, threads):
-    added = rank_environment(group(1), 0, devices, environ={})
+    added = rank_environment(group_of(1), 0, devices, environ={})
     assert added["TF_NUM_INTEROP_THREADS"] == str(threads)
 
 
 def test_only_the_cluster_replaces_what_the_user_has_set():
-    before = rank_environment(group(2), 0, 2, environ={})
+    before = rank_environment(group_of(2), 0, 2, environ={})
     mine = dict.fromkeys(before, "mine")
     mine["TFDP_SECRET"] = "of another run"
-    added = rank_environment(group(2), 1, 2, "/folder", environ=mine, secret="of this run")
+    added = rank_environment(group_of(2), 1, 2, "/folder", environ=mine, secret="of this run")
     assert added == {
         "TF_CONFIG": tf_config(["127.0.0.1:20000", "127.0.0.1:20001"], 1),
         "TFDP_DEVICES_PER_PROCESS": "2",
@@ -42,7 +42,7 @@ def test_only_the_cluster_replaces_what_the_user_has_set():
 
 
 def test_two_runs_get_different_ports_also_after_their_release(monkeypatch):
-    monkeypatch.setattr(starting, "_PORTS", range(31000, 31040))
+    monkeypatch.setattr(group, "_PORTS", range(31000, 31040))
     with ReservedPorts(8) as one:
         one.release()
         with ReservedPorts(8) as other:
@@ -52,12 +52,12 @@ def test_two_runs_get_different_ports_also_after_their_release(monkeypatch):
 def test_a_released_port_can_be_listened_on():
     with ReservedPorts(1) as reserved:
         with pytest.raises(OSError):
-            socket.create_server((starting.LOOPBACK, reserved.ports[0]))
+            socket.create_server((group.LOOPBACK, reserved.ports[0]))
         reserved.release()
-        socket.create_server((starting.LOOPBACK, reserved.ports[0])).close()
+        socket.create_server((group.LOOPBACK, reserved.ports[0])).close()
 
 
 def test_more_ranks_than_ports_are_refused(monkeypatch):
-    monkeypatch.setattr(starting, "_PORTS", range(31050, 31053))
+    monkeypatch.setattr(group, "_PORTS", range(31050, 31053))
     with pytest.raises(OSError, match=r"received 4, and after 3 ports no other .* or start fewer"):
         ReservedPorts(4)
