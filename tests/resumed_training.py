@@ -1,5 +1,7 @@
 """A small training that decides much from step to step, for tests of what goes on after a stop."""
 
+import functools
+
 import harness
 import keras
 import numpy as np
@@ -128,3 +130,15 @@ def assert_same(left, right):
     for a, b in zip(left[0], right[0], strict=True):
         np.testing.assert_array_equal(a, b)
     assert left[1:] == right[1:]
+
+
+def undisturbed():
+    """Returns what a training without a stop ends with, in graphs as they are made now."""
+    options = tf.config.optimizer.get_experimental_options()
+    return _undisturbed(options.get("disable_meta_optimizer", False))
+
+
+@functools.cache
+def _undisturbed(as_traced):
+    """Trains once for graphs that TensorFlow rewrites, which round otherwise, and once for others."""
+    return train(None)

@@ -107,8 +107,7 @@ class HookError(RuntimeError):
     >>> hooks.remove()
     Traceback (most recent call last):
         ...
-    tfdp.errors.HookError: Hooks can be taken back when no strategy is alive, but
-    DataParallelStrategy(1 replicas on CPU:0) is. ...
+    tfdp.errors.HookError: Hooks can be taken back when no strategy is alive, but ...
     """
 
     __init__ = Exception.__init__

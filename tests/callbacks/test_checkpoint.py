@@ -10,6 +10,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import resumed_training
 import tensorflow as tf
 import tiers
 from resumed_training import (
@@ -32,9 +33,9 @@ from tfdp.checkpoint.place import PipelinePlace
 from tfdp.strategy import auto_topology
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def undisturbed():
-    return train(None)
+    return resumed_training.undisturbed()
 
 
 CASES = {

@@ -246,7 +246,9 @@ def test_the_folder_is_one_that_this_process_reaches():
         tfdp.callbacks.Checkpoint("abc://bucket/kept", every_epochs=1)
 
 
-@pytest.mark.exhaustive("test_remote_checkpoints_are_written_read_and_removed")
+@pytest.mark.exhaustive(
+    "checkpoint/test_remote_path.py::test_remote_checkpoints_are_written_read_and_removed"
+)
 def test_a_training_goes_on_from_a_remote_folder_and_a_write_that_was_cut_counts_for_nothing():
     whole = train(None)
     with pytest.raises(Stop):

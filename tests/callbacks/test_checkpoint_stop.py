@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import resumed_training
 import tiers
 from resumed_training import EPOCHS, STEPS, Stop, assert_same, train
 
@@ -16,9 +17,9 @@ from tfdp.checkpoint import folder
 from tfdp.checkpoint.agreed_points import SIGNALS
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def undisturbed():
-    return train(None)
+    return resumed_training.undisturbed()
 
 
 @pytest.fixture

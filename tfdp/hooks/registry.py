@@ -193,16 +193,14 @@ def remove() -> None:
     >>> remove()
     Traceback (most recent call last):
         ...
-    tfdp.errors.HookError: Hooks can be taken back when no strategy is alive, but
-    DataParallelStrategy(1 replicas on CPU:0) is. ...
+    tfdp.errors.HookError: Hooks can be taken back when no strategy is alive, but ...
     """
     global _num_installed
     with _lock:
         # Strategies that only garbage refers to must not count as alive. A finalizer may keep an
-        # object until a later pass of the collector, so there are several passes.
+        # object until a later pass of the collector, so there are passes until one finds nothing.
         for _ in range(5):
-            gc.collect()
-            if not _users:
+            if not gc.collect() or not _users:
                 break
         if _users:
             raise HookError(
