@@ -140,5 +140,5 @@ def undisturbed():
 
 @functools.cache
 def _undisturbed(as_traced):
-    """Trains once for graphs that TensorFlow rewrites, which round otherwise, and once for others."""
+    """Trains once for each way of graphs: those that TensorFlow rewrites round otherwise."""
     return train(None)
