@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.devices import split_cpu
+from benchmarks.sending import made
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 if TYPE_CHECKING:
@@ -127,18 +128,6 @@ class Measured:
 
     run: TrainingRun
     bytes_per_step: float
-
-
-def made(name: str) -> Any:
-    """Returns one of `COMPRESSIONS`.
-
-    >>> made("ErrorFeedback(PowerSGD(4))").inner.rank
-    4
-    """
-    from tfdp import compression
-
-    names = {each: getattr(compression, each) for each in compression.__all__}
-    return eval(name, {"__builtins__": {}}, names)  # of the tuple above
 
 
 def _trained(replicas: int, name: str, epochs: int) -> Measured:

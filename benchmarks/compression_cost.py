@@ -11,7 +11,8 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.compression import COMPRESSIONS, made
+from benchmarks.compression import COMPRESSIONS
+from benchmarks.sending import made
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 _REPLICAS = 4

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def arguments_of(words: str) -> Mapping[str, Any]:
-    """Returns the keyword arguments of the strategy that `words` are.
+def made(words: str) -> Any:
+    """Returns the object that `words` make.
 
     Args:
-      words: Keyword arguments as a program writes them after `from tfdp.compression import *` and
+      words: An expression as a program writes it after `from tfdp.compression import *` and
         `from tfdp.synchronization import *`; constants of the benchmarks alone, for they are run.
 
-    >>> arguments_of("synchronization=LocalSGD(50)")["synchronization"].every
-    50
-    >>> arguments_of("")
-    {}
+    >>> made("ErrorFeedback(PowerSGD(4))").inner.rank
+    4
     """
     from tfdp import compression, synchronization
 
@@ -25,7 +23,18 @@ def arguments_of(words: str) -> Mapping[str, Any]:
         for module in (compression, synchronization)
         for name in module.__all__
     }
-    return eval(f"dict({words})", {"__builtins__": {}, "dict": dict}, names)
+    return eval(words, {"__builtins__": {}, "dict": dict}, names)
+
+
+def arguments_of(words: str) -> Mapping[str, Any]:
+    """Returns the keyword arguments of the strategy that `words` are; see `made`.
+
+    >>> arguments_of("synchronization=LocalSGD(50)")["synchronization"].every
+    50
+    >>> arguments_of("")
+    {}
+    """
+    return made(f"dict({words})")
 
 
 def named(words: str) -> str:

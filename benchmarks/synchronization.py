@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.devices import split_cpu
+from benchmarks.sending import made
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 if TYPE_CHECKING:
@@ -145,18 +146,6 @@ def bytes_per_step(synchronization: Any, steps: int, weights: int, replicas: int
         return -(-steps // synchronization.every) / steps * weights * mean
     # All mixings of a graph have the same number of neighbours.
     return (steps // synchronization.every * len(mixings[0]) + mean) / steps * weights
-
-
-def made(name: str) -> Any:
-    """Returns one of `SYNCHRONIZATIONS`.
-
-    >>> made("LocalSGD(50)").every
-    50
-    """
-    from tfdp import synchronization
-
-    names = {each: getattr(synchronization, each) for each in synchronization.__all__}
-    return eval(name, {"__builtins__": {}}, names)  # of the tuple above
 
 
 def _trained(replicas: int, name: str, epochs: int, rate: float, seed: int) -> TrainingRun:

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.convergence.bytes_options import BytesOptions
-from benchmarks.convergence.report import Cell
+from benchmarks.convergence.report import Cell, summarize
 from benchmarks.convergence.runs import Outcome, Run
-from benchmarks.convergence.sweep import cell_outcomes, chosen_rate, is_at_edge
 from benchmarks.sending import named
 from tfdp.files import replace_text
 
@@ -21,7 +20,7 @@ _HEADER = ("", "MB", "fewer", "accuracy", "difference", "rate")
 
 def show_bytes(options: BytesOptions, finished: Mapping[Run, Outcome], console: Console) -> None:
     """Prints the table, writes it as Markdown if asked to, and draws the picture."""
-    cells = summarize(options, finished)
+    cells = by_strategy(options, finished)
     found = rows(options, cells)
     table = Table(title=_title(options), caption=_legend(options))
     for column in _HEADER:
@@ -37,15 +36,9 @@ def show_bytes(options: BytesOptions, finished: Mapping[Run, Outcome], console: 
         console.print(f"Picture: {options.output}", soft_wrap=True, highlight=False)
 
 
-def summarize(options: BytesOptions, finished: Mapping[Run, Outcome]) -> dict[str, Cell]:
+def by_strategy(options: BytesOptions, finished: Mapping[Run, Outcome]) -> dict[str, Cell]:
     """Returns for each strategy what is finished of it."""
-    cells = {}
-    for cell in options.cells:
-        rate, outcomes = cell_outcomes(options, finished, cell)
-        tuned = chosen_rate(options, finished, cell) is not None
-        at_edge = rate is not None and is_at_edge(options, finished, cell, rate)
-        cells[cell[0]] = Cell(rate, tuple(outcomes), tuned, at_edge)
-    return cells
+    return {strategy: cell for (strategy,), cell in summarize(options, finished).items()}
 
 
 def megabytes(cell: Cell) -> float | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Mapping
+from typing import Any
 
 from rich.table import Table
 
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.recipes import RECIPES
 from benchmarks.convergence.runs import Outcome, Run
-from benchmarks.convergence.sweep import cell_outcomes, chosen_rate, is_at_edge
+from benchmarks.convergence.sweep import Sweep, cell_outcomes, chosen_rate, is_at_edge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +56,14 @@ class Cell:
 Cells = Mapping[tuple[str, int], Cell]
 
 
-def summarize(options: ConvergenceOptions, finished: Mapping[Run, Outcome]) -> Cells:
+def summarize(options: Sweep, finished: Mapping[Run, Outcome]) -> dict[tuple[Any, ...], Cell]:
     """Returns all cells of the sweep, from any set of finished runs."""
     cells = {}
-    for optimizer, batch in options.cells:
-        rate, outcomes = cell_outcomes(options, finished, (optimizer, batch))
-        tuned = chosen_rate(options, finished, (optimizer, batch)) is not None
-        at_edge = rate is not None and is_at_edge(options, finished, (optimizer, batch), rate)
-        cells[optimizer, batch] = Cell(rate, tuple(outcomes), tuned, at_edge)
+    for cell in options.cells:
+        rate, outcomes = cell_outcomes(options, finished, cell)
+        tuned = chosen_rate(options, finished, cell) is not None
+        at_edge = rate is not None and is_at_edge(options, finished, cell, rate)
+        cells[cell] = Cell(rate, tuple(outcomes), tuned, at_edge)
     return cells
 
 

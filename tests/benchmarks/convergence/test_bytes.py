@@ -9,7 +9,7 @@ from sweep_records import finish
 
 from benchmarks.__main__ import main
 from benchmarks.convergence.bytes_options import STRATEGIES, BytesOptions
-from benchmarks.convergence.bytes_report import rows, show_bytes, summarize
+from benchmarks.convergence.bytes_report import by_strategy, rows, show_bytes
 from benchmarks.convergence.runs import from_json, to_json
 from benchmarks.convergence.sweep import needed
 from benchmarks.sending import arguments_of
@@ -54,7 +54,7 @@ def test_the_first_runs_are_of_whole_gradients_and_each_strategy_has_rates_of_it
 
 
 def test_the_table_has_bytes_accuracy_and_what_diverged(options):
-    cells = summarize(options, finished(options, ACCURACIES, SENT))
+    cells = by_strategy(options, finished(options, ACCURACIES, SENT))
     whole, int8, diloco = rows(options, cells)
     assert whole[:5] == ["whole gradients", "40.0", "1.0 x", "90.00 ± 0.00", ""]
     assert int8[:5] == ["ErrorFeedback(Int8())", "10.0", "4.0 x", "89.00 ± 0.00", "-1.00"]
@@ -62,11 +62,11 @@ def test_the_table_has_bytes_accuracy_and_what_diverged(options):
 
 
 def test_what_is_not_finished_is_said(options):
-    (whole, *_) = rows(options, summarize(options, {}))
+    (whole, *_) = rows(options, by_strategy(options, {}))
     assert whole[1:] == ["", "", "", "", ""]
     some = finished(options, ACCURACIES, SENT)
     del some[next(run for run in some if run.strategy == "" and run.seed == 2)]
-    assert rows(options, summarize(options, some))[0][5].endswith(", 2 of 3 seeds")
+    assert rows(options, by_strategy(options, some))[0][5].endswith(", 2 of 3 seeds")
 
 
 def test_table_and_picture_are_written(options):
