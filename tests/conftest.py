@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import pathlib
+import random
 import sys
 
 # TensorFlow reads these when it is imported. Its default number of inter-op threads can starve
@@ -113,6 +114,12 @@ def trains_as_one_device(request, replicas):
         return outcome, _references[key]
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def seeded(request):
+    """Draws the same weights in every run: Keras takes unset seeds from Python's generator."""
+    random.seed(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

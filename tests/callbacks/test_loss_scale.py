@@ -74,9 +74,10 @@ def test_an_optimizer_without_a_loss_scale_is_an_error_that_names_it():
 
 def test_the_policy_mixed_float16_is_scaled_by_keras():
     keras.config.set_dtype_policy("mixed_float16")
-    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    dense = keras.layers.Dense(1, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input([4]), dense])
     model.compile("sgd", "mse")
-    data = np.ones([8, 4], "float32"), np.ones([8, 1], "float32")
+    data = np.ones([8, 4], "float32"), np.full([8, 1], 0.25, "float32")
     monitor = tfdp.callbacks.LossScaleMonitor()
     history = model.fit(*data, callbacks=[monitor], verbose=0).history
     assert history["loss_scale"] == [2.0**15]
