@@ -10,6 +10,9 @@ from benchmarks.convergence.sweep import Cell
 from benchmarks.convergence.sweep_options import SweepOptions
 from tfdp.command_line import option
 
+# Takes the place of the momentum of SGD.
+_CORRECTED = "MomentumCorrection"
+
 # The arguments of the strategy, as a program writes them. The first one is the reference.
 STRATEGIES = (
     "",
@@ -23,6 +26,12 @@ STRATEGIES = (
         f"synchronization={method}({every})"
         for method in ("LocalSGD", "DiLoCo")
         for every in (1, 10, 50, 200)
+    ),
+    "synchronization=DiLoCo(500)",
+    # As Deep Gradient Compression has it, arXiv 1712.01887: of all gradients, with a warm-up.
+    *(
+        f"compression={_CORRECTED}(TopK(0.001{warmup}, exclude=(), smallest=1))"
+        for warmup in ("", ", warmup_steps=100")
     ),
 )
 
@@ -81,8 +90,10 @@ class BytesOptions(SweepOptions):
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The strategies, whole gradients first."""
-        return tuple((STRATEGIES[row],) for row in sorted({0, *self.only}))
+        """The strategies, whole gradients first; without what does not go with the optimizer."""
+        chosen = [STRATEGIES[row] for row in sorted({0, *self.only})]
+        without = _CORRECTED if self.optimizer == "adam" else None
+        return tuple((words,) for words in chosen if without is None or without not in words)
 
     def run_of(self, cell: Cell, learning_rate: float, seed: int) -> Run:
         """Returns a run with a strategy."""
