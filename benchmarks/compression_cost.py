@@ -13,7 +13,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -31,6 +31,7 @@ _WHOLE = 2 * (_REPLICAS - 1) / _REPLICAS
 _ROWS = 1024
 _CAST = 'Cast("bfloat16")'
 _GIGABIT = 1e9 / 8
+_LINKS = (0.1, 1, 10, 100)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ def _cost(options: CostOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def run(megabytes: int, rounds: int, console: Console | None = None) -> int:
-    """Prints a table of seconds, GB/s, what is sent, and the links on which it pays.
+    """Prints what each compression computes and sends, and what a sum takes on links.
 
     Args:
       megabytes: The size of the gradient.
@@ -127,8 +128,27 @@ def run(megabytes: int, rounds: int, console: Console | None = None) -> int:
             _in_gigabits(cost.pays_below()),
             beside,
         )
-    (console or Console()).print(table)
+    console = console or Console()
+    console.print(table)
+    console.print(_by_link(costs, megabytes))
     return 0
+
+
+def _by_link(costs: Mapping[str, Cost], megabytes: int) -> Table:
+    """Returns a table of the milliseconds of a sum, computed from the costs, for each link."""
+    gradient = megabytes * 10**6
+    table = Table(title=f"Milliseconds of a sum of {megabytes} MB, by the Gbit/s of each link")
+    table.add_column("compression")
+    for link in _LINKS:
+        table.add_column(f"{link:g}", justify="right")
+    for name, cost in {"whole gradients": None, **costs}.items():
+        seconds = [
+            gradient * (cost.share if cost else _WHOLE) / (link * _GIGABIT)
+            + (gradient / cost.speed if cost else 0)
+            for link in _LINKS
+        ]
+        table.add_row(name, *(f"{1e3 * each:.0f}" for each in seconds))
+    return table
 
 
 def _in_gigabits(rate: float) -> str:
