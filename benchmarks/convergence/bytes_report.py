@@ -24,7 +24,7 @@ def show_bytes(options: BytesOptions, finished: Mapping[Run, Outcome], console: 
     found = rows(options, cells)
     table = Table(title=_title(options), caption=_legend(options))
     for column in _HEADER:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        table.add_column(column, justify="right" if column else "left", no_wrap=bool(column))
     for row in found:
         table.add_row(*row)
     console.print(table)
