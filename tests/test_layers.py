@@ -22,6 +22,7 @@ LAYERS = {
     "cluster": 1,
     "hooks": 1,
     "topology": 1,
+    "prediction": 2,  # of steps on a cluster: asked by `plan` and `report`
     "lazy": 2,  # says which versions were tested where a private name is missing
     "determinism": 3,
     "manifest": 4,  # knows strategies, data and models by their public attributes alone

@@ -1,0 +1,124 @@
+"""The cells of the benchmark: what is measured in each, the file of those that are finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from benchmarks.json_worker import run_for_json
+from benchmarks.plan import models
+from tfdp.bench import hosts
+from tfdp.bench.child_process import Failure
+from tfdp.bench.on_host import on_hosts
+
+RATES = (50, 200, 1000)  # Mbit/s
+PLACES = ("0,1", "0,1,2", "0,1,2,3")
+WHOLE = ""
+SENDINGS = (WHOLE, 'compression=Cast("bfloat16")', "compression=ErrorFeedback(Int8())")
+TOPOLOGIES = ("native", "direct", "halving_doubling", "tree")
+# Timed steps, so that a group of cells takes less than a minute.
+_STEPS = {50: 4, 200: 8, 1000: 12}
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The cells that one start of the ranks measures, one for each topology.
+
+    Args:
+      places: The host of each rank, with commas between.
+      rate: What each host may send, in Mbit/s.
+      model: One of :data:`benchmarks.plan.models.NAMES`.
+      sending: The strategy's other arguments.
+
+    >>> Group("0,1", 200, "dense", "").ranks
+    2
+    """
+
+    places: str
+    rate: int
+    model: str
+    sending: str
+
+    @property
+    def host_of_ranks(self) -> list[int]:
+        """The index of each rank's host."""
+        return [int(place) for place in self.places.split(",")]
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return len(self.host_of_ranks)
+
+    @property
+    def topologies(self) -> tuple[str, ...]:
+        """The topologies, of which `Int8` needs one: it has an exchange of its own."""
+        return TOPOLOGIES[:1] if "Int8" in self.sending else TOPOLOGIES
+
+
+def groups() -> Iterator[Group]:
+    """Yields all groups, such that each model, rate and number of hosts comes early."""
+    listed = [
+        Group(places, rate, model, sending)
+        for sending, places, rate, model in itertools.product(SENDINGS, PLACES, RATES, models.NAMES)
+    ]
+    yield from sorted(listed, key=_turn)
+
+
+def _turn(group: Group) -> tuple[int, int]:
+    place, rate = PLACES.index(group.places), RATES.index(group.rate)
+    model = models.NAMES.index(group.model)
+    return (place + rate + model) % 3, SENDINGS.index(group.sending)
+
+
+def read(path: pathlib.Path) -> dict[Group, dict]:
+    """Returns the finished groups of a file, in its order; none without a file.
+
+    Raises:
+      ValueError: A line is not one that this benchmark wrote.
+    """
+    found = {}
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        try:
+            record = json.loads(line)
+            found[Group(**record["group"])] = record
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"every line of `results` must be a finished group; received line {number} of "
+                f"{path}, which is none ({error}); remove that line."
+            ) from error
+    return found
+
+
+def measure(group: Group, timeout_seconds: float) -> dict | Failure:
+    """Builds hosts, and measures a group's cells on them.
+
+    Raises:
+      HostsError: The hosts cannot be built here.
+    """
+    # A bucket of 2 ms: what a link passes at once after a pause is little beside a step.
+    burst = f"{max(16, group.rate // 4)}kb"
+    worker = [sys.executable, "-m", "benchmarks.plan.worker", "--model", group.model]
+    worker += ["--steps", str(_STEPS[group.rate]), "--sending", group.sending]
+    worker += ["--topologies", ",".join(group.topologies)]
+    worker += ["--probe"] if group.sending == WHOLE else []
+    count = max(group.host_of_ranks) + 1
+    with hosts.hosts(count, f"{group.rate}mbit", burst) as namespaces:
+        placed = on_hosts(namespaces, group.host_of_ranks, worker)
+        words = ["run", "-n", str(group.ranks), "--", *placed]
+        result = run_for_json("tfdp.cli", words, timeout_seconds, prefix="[0] ")
+    if isinstance(result, Failure):
+        return result
+    return {"group": dataclasses.asdict(group), **result}
+
+
+def append(path: pathlib.Path, record: dict) -> None:
+    """Adds a finished group, which is on the disk when this function returns."""
+    with path.open("a") as file:
+        file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
