@@ -9,7 +9,7 @@ from tfdp.prediction.lateness import slowest
 from tfdp.prediction.memory import SHARDS, Memory, memory_of
 from tfdp.prediction.replay import replay
 from tfdp.prediction.sending import COMPRESSIONS, Sum, sum_of
-from tfdp.prediction.workload import Workload, buckets
+from tfdp.prediction.workload import Tensor, Workload, buckets
 from tfdp.topology import Native, Topology, seconds_of
 from tfdp.topology.patterns import Pattern, Stride
 from tfdp.topology.registry import from_name
@@ -81,7 +81,8 @@ class Plan:
             written.append(f"topology={shown}")
         if self.bucket_bytes != 25 * 2**20:
             mebibytes, rest = divmod(self.bucket_bytes, 2**20)
-            shown = str(self.bucket_bytes) if rest else f"{mebibytes} * 2**20"
+            times = "" if mebibytes == 1 else f"{mebibytes} * "
+            shown = str(self.bucket_bytes) if rest else f"{times}2**20"
             written.append(f"bucket_bytes={shown}")
         if self.compression != "none":
             written.append(COMPRESSIONS[self.compression].argument)
@@ -205,7 +206,7 @@ def predict(plan: Plan, work: Workload, cluster: Cluster) -> Prediction | None:
     exposed = max(0.0, max(one.ended for one in sent) - computed)
     whole = sum(sum_.core_seconds + sum_.seconds for _, sum_ in arrivals)
     each = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
-    ending = _ending(cluster)
+    ending = _ending(plan, cluster)
     update = cluster.slowdown * work.update_seconds / plan.accumulation
     kept = compression.waits
     return Prediction(
@@ -227,26 +228,11 @@ def predict(plan: Plan, work: Workload, cluster: Cluster) -> Prediction | None:
     )
 
 
-def _ending(cluster: Cluster) -> float:
-    """The few numbers that all ranks sum at a step's end, by the engine's own all-reduce."""
-    if cluster.ranks == 1:
-        return 0.0
-    found = sum_of_bytes(cluster, _ENDING_BYTES)
-    return seconds_of(found, _ENDING_BYTES, cluster.links)
-
-
-def sum_of_bytes(cluster: Cluster, size: float) -> Pattern:
-    """Returns the pattern of the engine's own all-reduce of some bytes.
-
-    >>> from tfdp.topology import Links
-    >>> sum_of_bytes(Cluster(4, 1, Links(0, 1e9, 0, 1e9)), 400.0).between_bytes
-    600.0
-    """
-    from tfdp.topology.regular import regular_pattern
-
-    found = regular_pattern(Native(), cluster.hosts, cluster.ranks_of_host, size)
-    assert found is not None  # the engine's own is known for any number of ranks
-    return found
+def _ending(plan: Plan, cluster: Cluster) -> float:
+    """The few numbers that all ranks sum at a step's end, by the strategy's topology."""
+    numbers = (Tensor((_ENDING_BYTES // 4,)),)
+    found = sum_of(numbers, cluster, plan.topology, COMPRESSIONS["none"])
+    return 0.0 if found is None else found.seconds
 
 
 def _mixed(size: float, cluster: Cluster) -> Sum:
