@@ -1,0 +1,152 @@
+"""The engine's costs, fitted to some cells, and the other cells predicted with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.plan.cells import Group
+from tfdp.prediction import Cluster, Plan, Tensor, Workload, predict
+from tfdp.prediction.cluster import PAYLOAD_SHARE, EngineCosts
+from tfdp.topology import Links
+
+# The hosts are namespaces of a machine with two cores: its ranks share these, as those of one host.
+CORES = 2
+_LATENCY = 50e-6  # of a bridge of one machine
+_NAMES = {
+    "": "none",
+    'compression=Cast("bfloat16")': "bfloat16",
+    "compression=ErrorFeedback(Int8())": "int8",
+}
+# Where the search begins, and the factors by which it looks around; the last is the rest of a step.
+_FIRST = (1e-4, 5e-4, 5e-4, 2e-9, 4e-3)
+_FACTORS = (8.0, 2.0, 1.3, 1.1, 1.03)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One plan on one cluster, with the steps that were measured.
+
+    Attributes:
+      group: The cluster, the model and the compression.
+      topology: The topology.
+      seconds: The time of each step.
+
+    >>> Cell(Group("0,1", 50, "dense", ""), "tree", (1.0, 3.0, 2.0)).median
+    2.0
+    """
+
+    group: Group
+    topology: str
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median of the steps."""
+        return statistics.median(self.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What is fitted.
+
+    Attributes:
+      engine: The costs of the engine.
+      other_seconds: The rest of a step: Keras, callbacks, launches.
+    """
+
+    engine: EngineCosts
+    other_seconds: float
+
+
+def cells(records: Sequence[Mapping]) -> list[Cell]:
+    """Returns the cells of the finished groups."""
+    return [
+        Cell(Group(**record["group"]), cell["topology"], tuple(cell["seconds"]))
+        for record in records
+        for cell in record["cells"]
+    ]
+
+
+def workload(values: Mapping) -> Workload:
+    """Returns a rank's work from JSON."""
+    tensors = tuple(Tensor(tuple(t["shape"]), t["work"], t["itemsize"]) for t in values["tensors"])
+    return Workload(**{**values, "tensors": tensors})
+
+
+def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
+    """Predicts a cell's step from the data sheet of its links and the model's time alone.
+
+    Args:
+      cell: The cell; its times are not looked at.
+      alone: The work of a rank alone, by model.
+      fit: The costs.
+    """
+    group = cell.group
+    slowdown = max(1.0, group.ranks / CORES)
+    engine, rate = fit.engine, PAYLOAD_SHARE * group.rate * 1e6 / 8
+    links = Links(
+        latency_seconds_inside=_LATENCY + slowdown * engine.latency_seconds,
+        bytes_per_second_inside=rate,
+        latency_seconds_between=_LATENCY + slowdown * engine.latency_seconds,
+        bytes_per_second_between=rate,
+        operation_seconds=slowdown * engine.operation_seconds,
+        engine_step_seconds=_LATENCY + slowdown * engine.step_seconds,
+        core_seconds_per_byte=slowdown * engine.core_seconds_per_byte,
+    )
+    work = dataclasses.replace(alone[group.model], other_seconds=slowdown * fit.other_seconds)
+    plan = Plan(cell.topology, compression=_NAMES[group.sending])
+    found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
+    assert found is not None  # few ranks: every topology is listed
+    return found.step_seconds
+
+
+def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
+    """Returns the costs by which the cells are predicted best, by the logarithm of the ratio.
+
+    A search along one cost at a time, by smaller and smaller factors.
+    """
+    values = list(_FIRST)
+
+    def loss(values: Sequence[float]) -> float:
+        fit = _fit(values)
+        # The absolute error bends less to a single bad cell than the square.
+        return statistics.fmean(
+            abs(math.log(predicted(cell, alone, fit) / cell.median)) for cell in chosen
+        )
+
+    best = loss(values)
+    for factor in _FACTORS:
+        improved = True
+        while improved:
+            improved = False
+            for place in range(len(values)):
+                for times in (factor, 1 / factor):
+                    tried = [*values]
+                    tried[place] *= times
+                    found = loss(tried)
+                    if found < best * (1 - 1e-4):
+                        best, values, improved = found, tried, True
+    return _fit(values)
+
+
+def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[tuple[Cell, float]]:
+    """Yields each cell with its prediction by costs that were fitted without it.
+
+    For each model and each number of hosts the costs are fitted to the cells of the other models on
+    other numbers of hosts.
+    """
+    for model in sorted({cell.group.model for cell in every}):
+        for places in sorted({cell.group.places for cell in every}):
+            kept = [c for c in every if c.group.model != model and c.group.places != places]
+            judged = [c for c in every if c.group.model == model and c.group.places == places]
+            if kept and judged:
+                fit = fitted(kept, alone)
+                for cell in judged:
+                    yield cell, predicted(cell, alone, fit)
+
+
+def _fit(values: Sequence[float]) -> Fit:
+    return Fit(EngineCosts(*values[:4]), values[4])
