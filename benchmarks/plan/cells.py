@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.json_worker import run_for_json
-from benchmarks.plan import models
 from tfdp.bench import hosts
 from tfdp.bench.child_process import Failure
 from tfdp.bench.on_host import on_hosts
@@ -21,27 +20,25 @@ PLACES = ("0,1", "0,1,2", "0,1,2,3")
 WHOLE = ""
 SENDINGS = (WHOLE, 'compression=Cast("bfloat16")', "compression=ErrorFeedback(Int8())")
 TOPOLOGIES = ("native", "direct", "halving_doubling", "tree")
-# Timed steps, so that a group of cells takes less than a minute.
-_STEPS = {50: 4, 200: 8, 1000: 12}
+# Timed steps, so that a group of cells takes about a minute.
+_STEPS = {50: 3, 200: 6, 1000: 10}
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """The cells that one start of the ranks measures, one for each topology.
+    """The cells that one start of the ranks measures, one for each model and topology.
 
     Args:
       places: The host of each rank, with commas between.
       rate: What each host may send, in Mbit/s.
-      model: One of :data:`benchmarks.plan.models.NAMES`.
       sending: The strategy's other arguments.
 
-    >>> Group("0,1", 200, "dense", "").ranks
+    >>> Group("0,1", 200, "").ranks
     2
     """
 
     places: str
     rate: int
-    model: str
     sending: str
 
     @property
@@ -57,22 +54,17 @@ class Group:
     @property
     def topologies(self) -> tuple[str, ...]:
         """The topologies, of which `Int8` needs one: it has an exchange of its own."""
-        return TOPOLOGIES[:1] if "Int8" in self.sending else TOPOLOGIES
+        if "Int8" in self.sending:
+            return TOPOLOGIES[:1]
+        return TOPOLOGIES if self.sending == WHOLE else ("native", "tree")
 
 
 def groups() -> Iterator[Group]:
-    """Yields all groups, such that each model, rate and number of hosts comes early."""
-    listed = [
-        Group(places, rate, model, sending)
-        for sending, places, rate, model in itertools.product(SENDINGS, PLACES, RATES, models.NAMES)
-    ]
-    yield from sorted(listed, key=_turn)
-
-
-def _turn(group: Group) -> tuple[int, int]:
-    place, rate = PLACES.index(group.places), RATES.index(group.rate)
-    model = models.NAMES.index(group.model)
-    return (place + rate + model) % 3, SENDINGS.index(group.sending)
+    """Yields all groups, such that each rate and number of hosts comes early."""
+    for sending in SENDINGS:
+        pairs = itertools.product(enumerate(PLACES), enumerate(RATES))
+        for (_, places), (_, rate) in sorted(pairs, key=lambda p: (p[0][0] + p[1][0]) % 3):
+            yield Group(places, rate, sending)
 
 
 def read(path: pathlib.Path) -> dict[Group, dict]:
@@ -102,7 +94,7 @@ def measure(group: Group, timeout_seconds: float) -> dict | Failure:
     """
     # A bucket of 2 ms: what a link passes at once after a pause is little beside a step.
     burst = f"{max(16, group.rate // 4)}kb"
-    worker = [sys.executable, "-m", "benchmarks.plan.worker", "--model", group.model]
+    worker = [sys.executable, "-m", "benchmarks.plan.worker"]
     worker += ["--steps", str(_STEPS[group.rate]), "--sending", group.sending]
     worker += ["--topologies", ",".join(group.topologies)]
     worker += ["--probe"] if group.sending == WHOLE else []

@@ -30,15 +30,17 @@ class Cell:
     """One plan on one cluster, with the steps that were measured.
 
     Attributes:
-      group: The cluster, the model and the compression.
+      group: The cluster and the compression.
+      model: The model.
       topology: The topology.
       seconds: The time of each step.
 
-    >>> Cell(Group("0,1", 50, "dense", ""), "tree", (1.0, 3.0, 2.0)).median
+    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).median
     2.0
     """
 
     group: Group
+    model: str
     topology: str
     seconds: tuple[float, ...]
 
@@ -64,7 +66,7 @@ class Fit:
 def cells(records: Sequence[Mapping]) -> list[Cell]:
     """Returns the cells of the finished groups."""
     return [
-        Cell(Group(**record["group"]), cell["topology"], tuple(cell["seconds"]))
+        Cell(Group(**record["group"]), cell["model"], cell["topology"], tuple(cell["seconds"]))
         for record in records
         for cell in record["cells"]
     ]
@@ -96,7 +98,7 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
         engine_step_seconds=_LATENCY + slowdown * engine.step_seconds,
         core_seconds_per_byte=slowdown * engine.core_seconds_per_byte,
     )
-    work = dataclasses.replace(alone[group.model], other_seconds=slowdown * fit.other_seconds)
+    work = dataclasses.replace(alone[cell.model], other_seconds=slowdown * fit.other_seconds)
     plan = Plan(cell.topology, compression=_NAMES[group.sending])
     found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
     assert found is not None  # few ranks: every topology is listed
@@ -138,10 +140,10 @@ def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[
     For each model and each number of hosts the costs are fitted to the cells of the other models on
     other numbers of hosts.
     """
-    for model in sorted({cell.group.model for cell in every}):
+    for model in sorted({cell.model for cell in every}):
         for places in sorted({cell.group.places for cell in every}):
-            kept = [c for c in every if c.group.model != model and c.group.places != places]
-            judged = [c for c in every if c.group.model == model and c.group.places == places]
+            kept = [c for c in every if c.model != model and c.group.places != places]
+            judged = [c for c in every if c.model == model and c.group.places == places]
             if kept and judged:
                 fit = fitted(kept, alone)
                 for cell in judged:

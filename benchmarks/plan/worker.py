@@ -1,14 +1,13 @@
 """One rank of one measurement of `benchmarks plan`; prints one line of JSON.
 
     tfdp run -n 2 -- python -m tfdp.bench.on_host NAME,NAME 0,1 \
-        python -m benchmarks.plan.worker --model dense --steps 8 --sending "" --topologies ring,tree
+        python -m benchmarks.plan.worker --steps 8 --sending "" --topologies ring,tree
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import gc
 import itertools
 import json
 import time
@@ -26,45 +25,48 @@ from tfdp.bench import on_host
 _WARM_UP = 2
 
 
-def measure(model: str, steps: int, sending: str, topologies: str, probe: bool) -> dict[str, Any]:
+def measure(steps: int, sending: str, topologies: str, probe: bool) -> dict[str, Any]:
     """Times steps of `model.fit` by each topology, in the cluster that this process is in.
 
     Args:
-      model: One of :data:`benchmarks.plan.models.NAMES`.
       steps: The number of timed steps.
       sending: The strategy's other arguments; see `benchmarks.sending.arguments_of`.
       topologies: Names with commas between.
       probe: Whether the links are measured too, as `topology="auto"` does.
 
     Returns:
-      `links`, as measured, or None; `cells`, for each topology `seconds` (each step's),
+      `links`, as measured, or None; `cells`, for each model and topology `seconds` (each step's),
       `first_seconds` (the step that traces) and `bytes_per_step` that the host of rank 0 sent.
     """
-    links, cells = None, []
-    for topology in topologies.split(","):
-        made = tfdp.DataParallelStrategy(topology=topology, **arguments_of(sending))
-        if probe and links is None:
-            links = dataclasses.asdict(made.extended.probe().links())
-        keras.utils.set_random_seed(0)
-        with made.scope():
-            built = models.build(model)
-        batch = models.random_batch(model, made.num_replicas_in_sync * models.BATCH)
-        data = tf.data.Dataset.from_tensors(batch).repeat()
-        clock = _Clock()
-        began = time.perf_counter()
-        built.fit(data, steps_per_epoch=_WARM_UP + steps, callbacks=[clock], verbose=0)
-        timed = clock.times[_WARM_UP - 1 :]
-        cells.append(
-            {
-                "topology": topology,
-                "seconds": [end - begin for begin, end in itertools.pairwise(timed)],
-                "first_seconds": clock.times[0] - began,
-                "bytes_per_step": (clock.sent[-1] - clock.sent[_WARM_UP - 1]) / steps,
-            }
-        )
-        del made, built, data
-        gc.collect()
+    made = {
+        topology: tfdp.DataParallelStrategy(topology=topology, **arguments_of(sending))
+        for topology in topologies.split(",")
+    }
+    first = next(iter(made.values()))
+    links = dataclasses.asdict(first.extended.probe().links()) if probe else None
+    cells = [
+        {"model": model, "topology": topology, **_timed(strategy, model, steps)}
+        for model in models.NAMES
+        for topology, strategy in made.items()
+    ]
     return {"links": links, "cells": cells}
+
+
+def _timed(strategy: Any, model: str, steps: int) -> dict[str, Any]:
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        built = models.build(model)
+    batch = models.random_batch(model, strategy.num_replicas_in_sync * models.BATCH)
+    data = tf.data.Dataset.from_tensors(batch).repeat()
+    clock = _Clock()
+    began = time.perf_counter()
+    built.fit(data, steps_per_epoch=_WARM_UP + steps, callbacks=[clock], verbose=0)
+    timed = clock.times[_WARM_UP - 1 :]
+    return {
+        "seconds": [end - begin for begin, end in itertools.pairwise(timed)],
+        "first_seconds": clock.times[0] - began,
+        "bytes_per_step": (clock.sent[-1] - clock.sent[_WARM_UP - 1]) / steps,
+    }
 
 
 class _Clock(keras.callbacks.Callback):
@@ -84,7 +86,7 @@ class _Clock(keras.callbacks.Callback):
 def main() -> None:
     """Reads the command line, measures and prints."""
     parser = argparse.ArgumentParser(description="One measurement of `benchmarks plan`.")
-    for name in ("--model", "--sending", "--topologies"):
+    for name in ("--sending", "--topologies"):
         parser.add_argument(name, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--probe", action="store_true")

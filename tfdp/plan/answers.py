@@ -10,7 +10,6 @@ from tfdp.plan.inputs import Inputs, base_plan, cluster
 from tfdp.plan.plan_options import PlanOptions
 from tfdp.prediction import (
     Limit,
-    Plan,
     Prediction,
     best,
     candidates,
@@ -31,8 +30,8 @@ class Answers:
       inputs: What was planned with.
       curve: For each number of ranks the best plan that trains the same.
       default: For each number of ranks the strategy's defaults; none that cannot be told.
-      rows: The plans of the largest number of ranks, the fastest first, one for each topology,
-        compression and synchronization.
+      rows: The plans of the largest number of ranks, the fastest first: of those that train the
+        same one for each topology, of the others one for each way to send less.
       limits: What limits the best of them.
       fits_from: The least number of ranks whose memory fits; None: none does, or nobody asked.
       seconds: How long the prediction took.
@@ -75,11 +74,13 @@ def answer(options: PlanOptions, inputs: Inputs) -> Answers:
 
 
 def _first_of_each(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Returns the fastest of those that differ in the size of buckets alone."""
-    seen: set[Plan] = set()
+    """Returns the fastest of each topology, and of each compression and synchronization."""
+    seen: set[tuple[object, ...]] = set()
     kept = []
     for one in predictions:
-        kind = dataclasses.replace(one.plan, bucket_bytes=1)
+        plan = one.plan
+        sent = (plan.compression, plan.synchronization, plan.every)
+        kind = (*sent, plan.topology) if plan.is_exact else sent
         if kind not in seen:
             seen.add(kind)
             kept.append(one)

@@ -14,7 +14,7 @@ from tfdp.plan.plan_options import PlanOptions
 from tfdp.prediction import Prediction
 from tfdp.report.number_words import duration, number, percent, size
 
-MOST_ROWS = 8
+MOST_ROWS = 10
 
 #: The columns of the curve's table.
 HEAD = ("ranks", "hosts", "step", "examples/s", "efficiency", "compute", "late", "sending", "rest")

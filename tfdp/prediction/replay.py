@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,9 +23,10 @@ class Sent(NamedTuple):
 
 
 def replay(arrivals: Sequence[tuple[float, Sum]], in_turn: bool) -> list[Sent]:
-    """Replays sums that are asked for at given times, by events in the order of time.
+    """Replays sums that are asked for at given times: the events of a step in the order of time.
 
-    A bucket waits until its gradients are there and the links are free. It occupies the links for
+    A bucket waits until its gradients are there, the core that compresses has done so, and the
+    links are free; the first that is there is the first that is sent. It occupies the links for
     as long as the busiest of them is busy; what its sum takes beyond that is waiting (latency,
     steps), in which the next bucket may already move. Where `in_turn`, it may not: the engine's own
     all-reduces run one after the other.
@@ -44,18 +44,11 @@ def replay(arrivals: Sequence[tuple[float, Sum]], in_turn: bool) -> list[Sent]:
     >>> [sent.ended for sent in replay([(0.0, one), (0.25, one)], in_turn=True)]
     [1.5, 3.0]
     """
-    # (time, order of arrival, when it was ready, the sum): the next event first.
-    events = [(ready, order, ready, sum_) for order, (ready, sum_) in enumerate(arrivals)]
-    heapq.heapify(events)
     links_free = core_free = 0.0
-    done: list[Sent] = []
-    while events:
-        now, order, ready, sum_ = heapq.heappop(events)
-        begun = max(now, core_free) + sum_.core_seconds
-        if begun < links_free:  # it is looked at again when the links are free
-            heapq.heappush(events, (links_free - sum_.core_seconds, order, ready, sum_))
-            continue
-        core_free = begun
+    sent = []
+    for ready, sum_ in sorted(arrivals, key=lambda arrival: arrival[0]):
+        core_free = max(ready, core_free) + sum_.core_seconds
+        begun = max(core_free, links_free)
         links_free = begun + (sum_.seconds if in_turn else sum_.link_seconds)
-        done.append(Sent(ready, begun, begun + sum_.seconds))
-    return done
+        sent.append(Sent(ready, begun, begun + sum_.seconds))
+    return sent
