@@ -23,6 +23,7 @@ _NAMES = {
 # Where the search begins, and the factors by which it looks around; the last is the rest of a step.
 _FIRST = (1e-4, 5e-4, 5e-4, 2e-9, 4e-3)
 _FACTORS = (8.0, 2.0, 1.3, 1.1, 1.03)
+_SMALL = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ def cells(records: Sequence[Mapping]) -> list[Cell]:
 
 def workload(values: Mapping) -> Workload:
     """Returns a rank's work from JSON."""
-    tensors = tuple(Tensor(tuple(t["shape"]), t["work"], t["itemsize"]) for t in values["tensors"])
+    tensors = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"])
     return Workload(**{**values, "tensors": tensors})
 
 
@@ -114,9 +115,10 @@ def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
 
     def loss(values: Sequence[float]) -> float:
         fit = _fit(values)
-        # The absolute error bends less to a single bad cell than the square.
+        # Near 0 the square, which has one lowest place; beyond, a single bad cell weighs little.
         return statistics.fmean(
-            abs(math.log(predicted(cell, alone, fit) / cell.median)) for cell in chosen
+            math.hypot(_SMALL, math.log(predicted(cell, alone, fit) / cell.median))
+            for cell in chosen
         )
 
     best = loss(values)
@@ -129,7 +131,7 @@ def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
                     tried = [*values]
                     tried[place] *= times
                     found = loss(tried)
-                    if found < best * (1 - 1e-4):
+                    if found < best * (1 - 1e-5):
                         best, values, improved = found, tried, True
     return _fit(values)
 

@@ -114,6 +114,13 @@ def test_an_update_s_compression_waits_for_the_backward_pass():
     assert found.communication_seconds == pytest.approx(codes, rel=0.05)
 
 
+def test_rows_of_a_table_are_collected_and_not_summed():
+    """64 rows of 100 numbers and 8 bytes go around a ring of 4, three times."""
+    table = Tensor((50_000, 100), rows=64)
+    found = sum_of([table], cluster(rate=1e7), "ring", COMPRESSIONS["none"])
+    assert found.seconds == pytest.approx(3 * 64 * 408 / 1e7)
+
+
 @given(
     st.sampled_from(["native", "direct", "halving_doubling", "tree", "torus", "hierarchical"]),
     st.sampled_from([(1, 1), (2, 1), (4, 2), (8, 4), (64, 8)]),

@@ -19,25 +19,32 @@ _SECONDS = 3.0  # for each of the passes, once it has run often enough
 _OTHER_SECONDS = 4e-3
 
 
-def tensors_of(model: Any) -> tuple[Tensor, ...]:
+def tensors_of(model: Any, batch: int = 1) -> tuple[Tensor, ...]:
     """Returns the gradients of a model, in the order of its variables.
 
     The work of each is its number of weights times the positions at which they are applied, which
     the shape of the layer's output tells: one for a dense layer, height times width for a
-    convolution.
+    convolution. Of an embedding's table those rows have gradients that a batch looks up.
+
+    Args:
+      model: A Keras model.
+      batch: The examples of a replica.
     """
     work: dict[str, float] = {}
+    rows: dict[str, int] = {}
     for layer in _layers(model):
         positions = _positions(layer)
         lookup = type(layer).__name__ == "Embedding"  # of as many rows as there are positions
         for variable in layer.trainable_variables:
             size = variable.shape[-1] if lookup else math.prod(variable.shape)
             work[variable.path] = float(size * positions)
+            rows[variable.path] = batch * positions if lookup else 0
     return tuple(
         Tensor(
             tuple(variable.shape),
             work=work.get(variable.path, float(math.prod(variable.shape))),
             itemsize=tf.as_dtype(variable.dtype).size,
+            rows=rows.get(variable.path, 0),
         )
         for variable in model.trainable_variables
     )
@@ -76,7 +83,7 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
     Raises:
       ModelError: The model has no inputs of known shapes, or its step fails.
     """
-    tensors, own = tensors_of(model), getattr(model, "optimizer", None)
+    tensors, own = tensors_of(model, batch), getattr(model, "optimizer", None)
     if not tensors:
         raise ModelError(
             f"`model` must have weights that are trained; received {model.name!r}, which has none; "

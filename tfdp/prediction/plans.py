@@ -192,7 +192,10 @@ def predict(plan: Plan, work: Workload, cluster: Cluster) -> Prediction | None:
     computed = pace * (forward + backward)
     waits = compression.waits or plan.synchronization != "none"
     arrivals = []
-    for bucket in buckets(work.tensors, plan.bucket_bytes):
+    tensors = work.tensors
+    if plan.synchronization != "none":  # weights travel, and all rows of them
+        tensors = tuple(dataclasses.replace(tensor, rows=0) for tensor in tensors)
+    for bucket in buckets(tensors, plan.bucket_bytes):
         if plan.synchronization == "gossip":
             sum_: Sum | None = _mixed(bucket.size_bytes, cluster)
         else:

@@ -139,6 +139,8 @@ def sum_of(
 
 def _takes(compression: Compression, tensor: Tensor) -> bool:
     """Returns whether a gradient is compressed; see `AbstractLossyCompression.takes`."""
+    if tensor.rows:
+        return False
     if compression.kind in ("whole", "cast"):
         return compression.kind == "cast"
     large = tensor.elements >= _SMALLEST and len(tensor.shape) > 1
@@ -154,15 +156,19 @@ def _sent(
     """Returns the patterns of what is sent, one after the other, and the bytes of each buffer."""
     taken = [tensor for tensor in tensors if _takes(compression, tensor)]
     size = float(sum(tensor.size_bytes for tensor in taken))
-    whole = float(sum(tensor.size_bytes for tensor in tensors)) - size
+    summed = [tensor for tensor in tensors if not tensor.rows]
+    whole = float(sum(tensor.size_bytes for tensor in summed)) - size
     sums = [whole] if whole else []
     if compression.kind == "cast":
-        sums = [whole + compression.share * size]
+        sums = [whole + compression.share * size] if summed else []
     elif compression.kind == "factors" and taken:
-        columns = sum(t.shape[-1] for t in taken)
-        rows = sum(t.elements // t.shape[-1] for t in taken)
-        sums += [4.0 * compression.rank * rows, 4.0 * compression.rank * columns]
+        right = sum(t.shape[-1] for t in taken)
+        left = sum(t.elements // t.shape[-1] for t in taken)
+        sums += [4.0 * compression.rank * left, 4.0 * compression.rank * right]
     found = [(_pattern(topology, cluster, size), size) for size in sums]
+    rows = float(sum(tensor.row_bytes for tensor in tensors))
+    if rows:
+        found.append((_gather(cluster, rows), rows))
     code = compression.share * size
     if compression.kind == "blocks" and taken:
         part = code / cluster.ranks

@@ -37,6 +37,8 @@ class Tensor:
       shape: The variable's shape.
       work: The share of the backward pass that is done with it, on any scale.
       itemsize: The bytes of a number.
+      rows: The rows of a table that a replica looks up in a step, whose gradients are collected
+        from all replicas in place of a sum; 0: the gradient is summed.
 
     >>> Tensor((4, 8)).size_bytes, Tensor((4, 8)).elements
     (128, 32)
@@ -45,6 +47,7 @@ class Tensor:
     shape: tuple[int, ...]
     work: float = 1.0
     itemsize: int = 4
+    rows: int = 0
 
     @property
     def elements(self) -> int:
@@ -55,6 +58,11 @@ class Tensor:
     def size_bytes(self) -> int:
         """The bytes of the gradient."""
         return self.elements * self.itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of the rows that a replica looks up, with their numbers of 8 bytes."""
+        return self.rows * (self.shape[-1] * self.itemsize + 8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +163,10 @@ def buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[Bucket]:
     [0.25, 0.5, 0.75, 1.0]
     """
     backwards = list(reversed(tensors))
-    items = [bucketing.Item(tensor.itemsize, tensor.size_bytes) for tensor in backwards]
+    items = [
+        bucketing.Item(tensor.itemsize, None if tensor.rows else tensor.size_bytes)
+        for tensor in backwards
+    ]
     total = sum(tensor.work for tensor in backwards) or 1.0
     done, ready = 0.0, []
     for tensor in backwards:
