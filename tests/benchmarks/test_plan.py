@@ -40,7 +40,7 @@ def test_costs_are_fitted_to_other_models_on_other_hosts():
     rows = list(fitting.held_back(every, ALONE))
     assert len(rows) == len(every)
     for cell, seconds in rows:
-        assert seconds == pytest.approx(cell.median, rel=0.15)
+        assert seconds == pytest.approx(cell.median, rel=0.05)
 
 
 def test_the_summary_counts_what_is_within_fifteen_percent():
