@@ -8,7 +8,9 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from benchmarks.json_worker import run_for_json
 from tfdp.bench import hosts
@@ -67,23 +69,34 @@ def groups() -> Iterator[Group]:
             yield Group(places, rate, sending)
 
 
-def read(path: pathlib.Path) -> dict[Group, dict]:
-    """Returns the finished groups of a file, in its order; none without a file.
+def read(path: pathlib.Path) -> list[dict]:
+    """Returns the finished groups of a file, one for each round; none without a file.
 
     Raises:
       ValueError: A line is not one that this benchmark wrote.
     """
-    found = {}
+    found = []
     for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         try:
             record = json.loads(line)
-            found[Group(**record["group"])] = record
+            found.append(record | {"group": dataclasses.asdict(Group(**record["group"]))})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"every line of `results` must be a finished group; received line {number} of "
                 f"{path}, which is none ({error}); remove that line."
             ) from error
     return found
+
+
+def left(records: Sequence[Mapping[str, Any]], rounds: int) -> Iterator[Group]:
+    """Yields the groups that are to be measured still, round by round.
+
+    >>> next(left([], 1))
+    Group(places='0,1', rate=50, sending='')
+    """
+    done = Counter(Group(**record["group"]) for record in records)
+    for number in range(rounds):
+        yield from (group for group in groups() if done[group] <= number)
 
 
 def measure(group: Group, timeout_seconds: float) -> dict | Failure:

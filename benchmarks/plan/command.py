@@ -48,6 +48,7 @@ class PlanCellsOptions:
         at_least=0,
         example="30",
     )
+    rounds: int = option(1, "fresh runs of each group (%(default)s)", at_least=1)
     timeout_seconds: float = option(300.0, "seconds for each group of cells (%(default)g)", above=0)
     published: bool = option(False, "show published curves instead")
 
@@ -108,7 +109,7 @@ def run(options: PlanCellsOptions, console: Console | None = None) -> int:
         console.print(published_table())
         return 0
     failed = _measured(options, console)
-    records = list(cells_.read(options.results).values())
+    records = cells_.read(options.results)
     if not records or not options.alone.exists():
         console.print("Nothing is measured so far.")
         return 1 if failed else 0
@@ -139,11 +140,9 @@ def _measured(options: PlanCellsOptions, console: Console) -> int:
             console.print(str(found), style="red", markup=False, soft_wrap=True)
             return 1
         replace_text(options.alone, json.dumps(found) + "\n")
-    done = cells_.read(options.results)
-    for group in cells_.groups():
-        late = options.minutes is not None and time.monotonic() - began >= 60 * options.minutes
-        if group in done or late:
-            continue
+    for group in list(cells_.left(cells_.read(options.results), options.rounds)):
+        if options.minutes is not None and time.monotonic() - began >= 60 * options.minutes:
+            break
         with console.status(str(group)):
             result = cells_.measure(group, options.timeout_seconds)
         if isinstance(result, Failure):
@@ -162,7 +161,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
     """
     table = Table(
         title="A step, measured and predicted by costs fitted to other models and hosts",
-        caption="seconds; measured: the median of 4 to 12 steps, and their range",
+        caption="seconds; measured: the lower quartile of 3 to 10 steps, and their range",
         box=SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
@@ -171,7 +170,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
     for name in names:
         table.add_column(name, justify="left" if name in ("model", "sent", "topology") else "right")
     for cell, seconds in sorted(rows, key=_place):
-        group, ratio = cell.group, seconds / cell.median
+        group, ratio = cell.group, seconds / cell.quartile
         sent = group.sending.partition("=")[2].replace("ErrorFeedback", "EF") or "whole"
         table.add_row(
             str(group.ranks),
@@ -179,7 +178,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
             cell.model,
             sent,
             cell.topology,
-            f"{cell.median:.3f}",
+            f"{cell.quartile:.3f}",
             f"{min(cell.seconds):.3f}-{max(cell.seconds):.3f}",
             f"{seconds:.3f}",
             f"{ratio:.2f}" + ("" if is_within(ratio) else " *"),
@@ -205,10 +204,10 @@ def summary(rows: Sequence[tuple[Cell, float]]) -> list[str]:
     """Returns the share of cells within 15 %, of all and by each of their properties."""
 
     def share(kept: Sequence[tuple[Cell, float]]) -> str:
-        good = sum(is_within(seconds / cell.median) for cell, seconds in kept)
+        good = sum(is_within(seconds / cell.quartile) for cell, seconds in kept)
         return f"{good} of {len(kept)}"
 
-    ratios = [abs(math.log(seconds / cell.median)) for cell, seconds in rows]
+    ratios = [abs(math.log(seconds / cell.quartile)) for cell, seconds in rows]
     lines = [
         f"Within 15 %: {share(rows)} cells ({_percent(rows)}); the median deviation is "
         f"{100 * (math.exp(statistics.median(ratios)) - 1):.0f} %."
@@ -230,5 +229,5 @@ def summary(rows: Sequence[tuple[Cell, float]]) -> list[str]:
 
 
 def _percent(rows: Sequence[tuple[Cell, float]]) -> str:
-    good = sum(is_within(seconds / cell.median) for cell, seconds in rows)
+    good = sum(is_within(seconds / cell.quartile) for cell, seconds in rows)
     return f"{good / len(rows):.0%}"

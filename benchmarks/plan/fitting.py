@@ -23,7 +23,7 @@ _NAMES = {
     "compression=ErrorFeedback(Int8())": "int8",
 }
 # Where the search begins; the last is the rest of a step.
-_FIRST = (2e-4, 3e-4, 5e-4, 1e-9, 4e-3)
+_FIRST = (2e-4, 3e-4, 5e-4, 1e-9, 0.9, 4e-3)
 _STEP, _ROUNDS, _SMALL = 0.05, 25, 0.1
 
 
@@ -37,8 +37,8 @@ class Cell:
       topology: The topology.
       seconds: The time of each step.
 
-    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).median
-    2.0
+    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).quartile
+    1.5
     """
 
     group: Group
@@ -47,9 +47,11 @@ class Cell:
     seconds: tuple[float, ...]
 
     @property
-    def median(self) -> float:
-        """The median of the steps."""
-        return statistics.median(self.seconds)
+    def quartile(self) -> float:
+        """The lower quartile of the steps: what they take where other work disturbs some."""
+        if len(self.seconds) == 1:
+            return self.seconds[0]
+        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +68,13 @@ class Fit:
 
 
 def cells(records: Sequence[Mapping]) -> list[Cell]:
-    """Returns the cells of the finished groups."""
-    return [
-        Cell(Group(**record["group"]), cell["model"], cell["topology"], tuple(cell["seconds"]))
-        for record in records
-        for cell in record["cells"]
-    ]
+    """Returns the cells of the finished groups, each with the steps of all rounds."""
+    found: dict[tuple[Group, str, str], tuple[float, ...]] = {}
+    for record in records:
+        for cell in record["cells"]:
+            key = (Group(**record["group"]), cell["model"], cell["topology"])
+            found[key] = found.get(key, ()) + tuple(cell["seconds"])
+    return [Cell(*key, seconds) for key, seconds in found.items()]
 
 
 def workload(values: Mapping) -> Workload:
@@ -90,7 +93,8 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
     """
     group = cell.group
     slowdown = max(1.0, group.ranks / CORES)
-    engine, rate = fit.engine, PAYLOAD_SHARE * group.rate * 1e6 / 8
+    engine = fit.engine
+    rate = engine.rate_share * PAYLOAD_SHARE * group.rate * 1e6 / 8
     links = Links(
         latency_seconds_inside=_LATENCY + slowdown * engine.latency_seconds,
         bytes_per_second_inside=rate,
@@ -118,7 +122,7 @@ def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
 
     def deviations(logarithms: np.ndarray) -> np.ndarray:
         fit = _fit([math.exp(value) for value in logarithms])
-        ratios = [predicted(cell, alone, fit) / cell.median for cell in chosen]
+        ratios = [predicted(cell, alone, fit) / cell.quartile for cell in chosen]
         return np.log(ratios)
 
     def loss(found: np.ndarray) -> float:
@@ -160,4 +164,4 @@ def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[
 
 
 def _fit(values: Sequence[float]) -> Fit:
-    return Fit(EngineCosts(*values[:4]), values[4])
+    return Fit(EngineCosts(*values[:5]), values[5])

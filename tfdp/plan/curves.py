@@ -48,7 +48,7 @@ def rate_chart(lines: Lines) -> Chart:
     return _chart(
         "Examples per second",
         "of all ranks",
-        [*lines, ("ideal", "soft", first)],
+        [*lines, ("ideal", "s2", first)],
         [*([one.examples_per_second for one in found] for _, _, found in lines), ideal],
         number,
         logarithmic=True,

@@ -24,6 +24,7 @@ class EngineCosts:
       step_seconds: A step of the engine's own all-reduce beyond the link's latency.
       latency_seconds: What the engine adds to a link's latency in a transfer.
       core_seconds_per_byte: Sending or receiving a byte, with the copies and sums of it.
+      rate_share: What its transfers use of a link's rate, since each of them begins and ends.
 
     >>> ENGINES["nccl"].core_seconds_per_byte
     0.0
@@ -33,6 +34,7 @@ class EngineCosts:
     step_seconds: float
     latency_seconds: float
     core_seconds_per_byte: float
+    rate_share: float = 1.0
 
 
 #: "tensorflow": gRPC between processes on a core of an AMD EPYC, fitted by `python -m benchmarks
@@ -145,7 +147,7 @@ def described_links(
         latency_seconds_inside=latency_inside + slowdown * costs.latency_seconds,
         bytes_per_second_inside=rate_inside / 8,
         latency_seconds_between=latency_between + slowdown * costs.latency_seconds,
-        bytes_per_second_between=PAYLOAD_SHARE * rate_between / 8,
+        bytes_per_second_between=costs.rate_share * PAYLOAD_SHARE * rate_between / 8,
         operation_seconds=slowdown * costs.operation_seconds,
         engine_step_seconds=latency_between + slowdown * costs.step_seconds,
         core_seconds_per_byte=slowdown * costs.core_seconds_per_byte,
