@@ -85,7 +85,7 @@ class PlanOptions:
     )
     compression: tuple[str, ...] = option(
         ("none", "bfloat16", "int8", "powersgd"),
-        "compressions to compare (%(default)s)",
+        "compressions to compare (none,bfloat16,int8,powersgd)",
         choices=tuple(COMPRESSIONS),
     )
     accumulation: int = option(1, "gradient_accumulation_steps (%(default)s)", at_least=1)
