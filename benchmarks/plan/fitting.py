@@ -22,8 +22,12 @@ _NAMES = {
     'compression=Cast("bfloat16")': "bfloat16",
     "compression=ErrorFeedback(Int8())": "int8",
 }
-# Where the search begins; the last is the rest of a step.
-_FIRST = (2e-4, 3e-4, 5e-4, 1e-9, 0.9, 4e-3)
+# Where the search begins: an operation, an engine's step, a transfer's latency, the share of a
+# link's rate, and the rest of a step.
+_FIRST = (2e-4, 3e-4, 5e-4, 0.9, 4e-3)
+# Known from loopback: 100 MB between two processes take 180 ms, in which each core sends and
+# receives as many (`tfdp bench --processes 2 --sizes 100MB`).
+_CORE_SECONDS_PER_BYTE = 0.9e-9
 _STEP, _ROUNDS, _SMALL = 0.05, 25, 0.1
 
 
@@ -164,4 +168,5 @@ def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[
 
 
 def _fit(values: Sequence[float]) -> Fit:
-    return Fit(EngineCosts(*values[:5]), values[5])
+    operation, step, latency, share, other = values
+    return Fit(EngineCosts(operation, step, latency, _CORE_SECONDS_PER_BYTE, share), other)
