@@ -37,11 +37,11 @@ class EngineCosts:
     rate_share: float = 1.0
 
 
-#: "tensorflow": gRPC between processes on a core of an AMD EPYC, fitted by `python -m benchmarks
-#: plan` to its cells of other models and other numbers of hosts than it is judged by. "nccl": GPUs
-#: move the bytes; the latency is that of a launch, which nothing here has measured.
+#: "tensorflow": gRPC between processes on cores of an AMD EPYC, fitted by `python -m benchmarks plan`
+#: to all its cells; the cost of a byte is from `tfdp bench` on loopback. "nccl": GPUs move the bytes;
+#: the times are those of a launch, which nothing here has measured.
 ENGINES = {
-    "tensorflow": EngineCosts(1e-4, 5e-4, 5e-4, 1.5e-9),
+    "tensorflow": EngineCosts(3e-4, 1.6e-4, 0.0, 0.9e-9, 0.92),
     "nccl": EngineCosts(5e-6, 5e-6, 5e-6, 0.0),
 }
 
