@@ -49,6 +49,8 @@ COMMANDS: Mapping[str, str] = {
     "order-0110": f"{_HOSTS} 0,1,1,0 {_HOSTS_SIDES} --output {{folder}}/order-0110.png",
     "slow-links-four": "python -m benchmarks slow-links --order 0,1,2,3",
     "slow-links-two": "python -m benchmarks slow-links --order 0,0,1,1",
+    "plan": "python -m benchmarks plan --results {folder}/cells.jsonl",
+    "plan-published": "python -m benchmarks plan --published",
     "data-arrays": "python -m benchmarks data --sources arrays --rounds 7",
     "data-records": "python -m benchmarks data --sources records --rounds 7",
     "data-images": "python -m benchmarks data --sources images --image-files 10000 --rounds 7",
