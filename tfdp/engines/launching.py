@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.engines import sequence
 from tfdp.engines.capturing import as_token, captured
-from tfdp.engines.progress import Counter, ProgressCounters
+from tfdp.engines.graph_counters import Counter, ProgressCounters
 
 # The number of a group or an instance, which may be computed when the step runs, or a token.
 Key: TypeAlias = int | tf.Tensor

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tfdp.engines import sequence, shapes, transfers
 from tfdp.engines.base import Engine, check_can_be_gathered
 from tfdp.engines.communication_hint import communication_hint
+from tfdp.engines.graph_counters import ProgressCounters
 from tfdp.engines.launching import Key, Launcher
-from tfdp.engines.progress import ProgressCounters
 from tfdp.topology import Exchange, Schedule
 
 # The dtypes whose values these ops cannot move on CPU: their bits travel as another type.

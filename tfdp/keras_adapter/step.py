@@ -147,7 +147,7 @@ class Step:
 
     @property
     def is_alone(self) -> bool:
-        """Whether each replica updates by itself: see `gradients.synchronizing`."""
+        """Whether each replica updates by itself: see `gradients.rounds`."""
         return getattr(self.strategy, "synchronization", None) is not None
 
     @property

@@ -17,7 +17,7 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients import compressing
-from tfdp.keras_adapter.gradients.synchronizing import (
+from tfdp.keras_adapter.gradients.rounds import (
     IS_OUTER,
     ROUND,
     is_outer,

@@ -27,7 +27,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing, sparse_rows, synchronizing
+from tfdp.keras_adapter.gradients import compressing, rounds, sparse_rows
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
@@ -153,11 +153,11 @@ def add_variable_from_reference(
 ) -> Any:
     """Gives accumulators one share per replica; what is read and saved is their sum.
 
-    Under a `synchronization` it is as any slot: see `synchronizing.building`.
+    Under a `synchronization` it is as any slot: see `rounds.building`.
     """
     strategy = strategy_of_optimizer(self)
     replicas = replicas_of(strategy)
-    alone = synchronizing.synchronization_of(strategy) is not None
+    alone = rounds.synchronization_of(strategy) is not None
     if name != "gradient_accumulator" or replicas is None or alone:
         return original(self, reference_variable, name=name, initializer=initializer)
     with replicas.summed_on_read():
@@ -228,8 +228,8 @@ def _updated_alone(
     variables: Sequence[Any],
     run: Callable[[list[Value | None]], Any],
 ) -> Any:
-    values = [synchronizing.own(step, one.value) if one.local else one.value for one in found]
-    update = synchronizing.Update(step, optimizer, variables)
+    values = [rounds.own(step, one.value) if one.local else one.value for one in found]
+    update = rounds.Update(step, optimizer, variables)
     with step.during(Phase.UPDATE):
         _note_updated(step, values, variables)
         result = run(values)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from tfdp.collectives import slices
-from tfdp.keras_adapter.gradients.lookups import Lookups, Rows
+from tfdp.keras_adapter.gradients.row_kinds import Lookups, Rows
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.variables.telling import zero_if
 from tfdp.recording import Watch

@@ -10,7 +10,7 @@ before the step sees it, g means what it means on one device.
   sum a window. Accumulating is linear; until then they must be used for nothing else. So do those
   that a compression of updates sums, until the optimizer updates: see `compressing`.
 - Under a strategy with a `synchronization` nothing is summed: each replica gets n times its own
-  term of the gradient, and clips, scales and uses that. See `synchronizing`.
+  term of the gradient, and clips, scales and uses that. See `rounds`.
 - Gradients for each example (jacobians, `vectorized_map`) are the replica's rows. They are summed
   where they reach an optimizer: see `arriving`.
 """
@@ -322,7 +322,7 @@ def _summed(step: Step, share: Share, gradients: list[Any], compress: bool) -> l
 
 
 def _own(step: Step, share: Share, value: Any) -> Any:
-    """Returns the gradient that a replica updates with by itself: see `synchronizing`."""
+    """Returns the gradient that a replica updates with by itself: see `rounds`."""
     scale = tf.constant(step.num_replicas, tf.float32)
     found = map_values(lambda tensor: share.scaled(tensor, scale), value)
     for part in _tensors(found):

@@ -28,7 +28,7 @@ class Mark(enum.Enum):
       RANK: The replica's number.
       STATE: The handle of a variable of which each replica has a part of its own.
       OWN: A gradient that no other replica has and that waits for no sum: see
-        `gradients.synchronizing`.
+        `gradients.rounds`.
       APART: The handle of a variable that each replica updates by itself.
     """
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdp import collectives
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import TensorFlowTrainer
-from tfdp.keras_adapter.training import batch_and_rate, feeding, likeness, rounds
+from tfdp.keras_adapter.training import batch_and_rate, epoch_rounds, feeding, likeness
 from tfdp.replicas import replicas_of
 
 
@@ -40,7 +40,7 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
     bound.apply_defaults()
     if name == "fit" and replicas_of(model.distribute_strategy) is not None:
         batch_and_rate.prepare(model, bound.arguments)
-        rounds.prepare(model, bound.arguments)
+        epoch_rounds.prepare(model, bound.arguments)
     checkpoint = feeding.arrange(name, bound.arguments)
     with feeding.explained(bound.arguments), feeding.during(name, model, checkpoint):
         return _run_arranged(name, original, model, bound)
@@ -52,7 +52,7 @@ def _run_arranged(
     replicas = replicas_of(model.distribute_strategy)
     within_fit = bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset")
     if within_fit and replicas is not None:
-        rounds.end_epoch(model)  # which is validated before its callbacks are called
+        epoch_rounds.end_epoch(model)  # which is validated before its callbacks are called
     if replicas is None:
         if collectives.joined() and name == "fit":
             logging.getLogger("tfdp").warning(

@@ -5,7 +5,7 @@ import threading
 import tensorflow as tf
 
 from tfdp.cluster.watchdog import Progress
-from tfdp.engines.progress import ProgressCounters
+from tfdp.engines.graph_counters import ProgressCounters
 
 
 def test_what_began_and_ended_is_counted_in_loops_and_conditionals():

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.gradients import synchronizing
+from tfdp.keras_adapter.gradients import rounds
 
 
 def prepare(model: Any, arguments: dict[str, Any]) -> None:
@@ -18,7 +18,7 @@ def prepare(model: Any, arguments: dict[str, Any]) -> None:
       model: The model to be trained, under a strategy of tfdp.
       arguments: The arguments of `fit`, by name; `callbacks` may be replaced.
     """
-    if synchronizing.synchronization_of(model.distribute_strategy) is None:
+    if rounds.synchronization_of(model.distribute_strategy) is None:
         return
     given = arguments.get("callbacks")
     _check(given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given)
@@ -44,8 +44,8 @@ def _check(callbacks: Any) -> None:
 def end_epoch(model: Any) -> None:
     """Ends the rounds that are open; all processes must call it."""
     strategy = model.distribute_strategy
-    if synchronizing.synchronization_of(strategy) is not None:
-        synchronizing.end_rounds(strategy, model)
+    if rounds.synchronization_of(strategy) is not None:
+        rounds.end_rounds(strategy, model)
 
 
 class _Rounds(keras.callbacks.Callback):
@@ -60,13 +60,13 @@ class _Rounds(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Warns of rounds that are longer than an epoch."""
         strategy = self.model.distribute_strategy
-        synchronization = synchronizing.synchronization_of(strategy)
+        synchronization = rounds.synchronization_of(strategy)
         steps = (self.params or {}).get("steps")
         assert synchronization is not None
         mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
         if not steps or strategy.rank != 0 or mixes:
             return
-        for one in synchronizing.optimizers_of(self.model):
+        for one in rounds.optimizers_of(self.model):
             updates = steps // (one.gradient_accumulation_steps or 1)
             if updates < synchronization.every:
                 logging.getLogger("tfdp").warning(
@@ -79,7 +79,7 @@ class _Rounds(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Makes the moving averages one that Keras has just written into the weights."""
-        synchronizing.end_averages(self.model)
+        rounds.end_averages(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Ends the rounds that are open."""
