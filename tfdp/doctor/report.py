@@ -45,7 +45,7 @@ def cluster_lines(cluster: Cluster) -> list[str]:
 def rank_lines(
     ranks: Sequence[Facts], measured: Sequence[Measurement | None], megabytes: int
 ) -> list[str]:
-    """Returns the table: a head, a line for each rank, and what the numbers mean.
+    """Returns `tfdp doctor`'s table: a head, a line for each rank, what the numbers mean.
 
     Args:
       ranks: Every rank of the cluster.

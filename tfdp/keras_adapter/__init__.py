@@ -11,7 +11,7 @@ from typing import Any
 
 from tfdp import hooks
 from tfdp.keras_adapter.gradients.rounds import end_averages, end_rounds
-from tfdp.keras_adapter.replicas import around_replicas
+from tfdp.keras_adapter.replica_functions import around_replicas
 from tfdp.keras_adapter.step import StrategyState, replica_count_was_read
 from tfdp.keras_adapter.training import cut
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer
 from tfdp.compression import Compression, UpdateCompression
-from tfdp.keras_adapter.replicas import ReplicaFunction
+from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
 from tfdp.strategy import initial_values, order_of_sums, variables

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.constants import constant_value
-from tfdp.keras_adapter.tracing.layout_rules import Layout, static
+from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.layouts import Layouts
 from tfdp.keras_adapter.tracing.origins import Origin, origins
 from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
@@ -112,7 +112,7 @@ class Lookups:
         if node.type not in ("StridedSlice", "GatherV2"):
             return False
         _, shape = self._walk.made_by(node.inputs[0])
-        first = static(node.inputs[1])
+        first = constant_value(node.inputs[1])
         if shape is None or shape.type != "Shape" or first is None:
             return False
         rank = shape.inputs[0].tensor.shape.rank or 0

@@ -115,7 +115,7 @@ class Rules(ABC):
 
     def _reduced(self, output: Any, node: Node) -> Layout:
         layout, rank = self.of(node.inputs[0]), node.inputs[0].tensor.shape.rank
-        axes = static(node.inputs[1])
+        axes = constant_value(node.inputs[1])
         if layout not in (Layout.ROWS, Layout.FITS) or axes is None or rank is None:
             return Layout.UNKNOWN
         without_first = all(int(axis) % rank for axis in axes.reshape(-1))
@@ -168,13 +168,13 @@ class Rules(ABC):
         return layout if several else Layout.SPREAD
 
     def _transpose(self, output: Any, node: Node) -> Layout:
-        order, layout = static(node.inputs[1]), self.of(node.inputs[0])
+        order, layout = constant_value(node.inputs[1]), self.of(node.inputs[0])
         if layout in (Layout.FREE, Layout.UNKNOWN) or (order is not None and int(order[0]) == 0):
             return layout
         return Layout.SPREAD
 
     def _expanddims(self, output: Any, node: Node) -> Layout:
-        axis, layout = static(node.inputs[1]), self.of(node.inputs[0])
+        axis, layout = constant_value(node.inputs[1]), self.of(node.inputs[0])
         if layout in (Layout.FREE, Layout.UNKNOWN):
             return layout
         rank = output.shape.rank
@@ -202,7 +202,7 @@ class Rules(ABC):
         names = ("shrink_axis_mask", "new_axis_mask", "begin_mask", "end_mask", "ellipsis_mask")
         masks = [node.attribute(name) for name in names]
         shrink, new, begin, end, ellipsis = (mask & 1 for mask in masks)
-        strides, rank = static(node.inputs[3]), node.inputs[0].tensor.shape.rank
+        strides, rank = constant_value(node.inputs[3]), node.inputs[0].tensor.shape.rank
         if strides is None or rank is None:
             return Layout.UNKNOWN
         sliced = len(strides) - 1 - (masks[1] % 2 ** len(strides)).bit_count()
@@ -215,28 +215,28 @@ class Rules(ABC):
         params, indices, axis = (self.of(place) for place in node.inputs)
         batched = node.attribute("batch_dims")
         if params is Layout.FREE and not batched:
-            whole = int(static(node.inputs[2]) or 0) == 0
+            whole = int(constant_value(node.inputs[2]) or 0) == 0
             return indices if whole else Layout.UNKNOWN
         if batched and params is indices and axis is Layout.FREE:
             return params
-        along = static(node.inputs[2])
+        along = constant_value(node.inputs[2])
         later = along is not None and int(along) > 0 and indices is Layout.FREE
         return params if later and params is not Layout.SPREAD else Layout.UNKNOWN
 
     def _split(self, output: Any, node: Node) -> Layout:
-        return self._along(node.inputs[1], static(node.inputs[0]))
+        return self._along(node.inputs[1], constant_value(node.inputs[0]))
 
     def _splitv(self, output: Any, node: Node) -> Layout:
-        return self._along(node.inputs[0], static(node.inputs[2]))
+        return self._along(node.inputs[0], constant_value(node.inputs[2]))
 
     def _unpack(self, output: Any, node: Node) -> Layout:
         return self._along(node.inputs[0], node.attribute("axis"))
 
     def _cumsum(self, output: Any, node: Node) -> Layout:
-        return self._along(node.inputs[0], static(node.inputs[1]))
+        return self._along(node.inputs[0], constant_value(node.inputs[1]))
 
     def _reversev2(self, output: Any, node: Node) -> Layout:
-        axes = static(node.inputs[1])
+        axes = constant_value(node.inputs[1])
         return self._along(node.inputs[0], axes if np.size(axes) == 1 else None)
 
     def _topkv2(self, output: Any, node: Node) -> Layout:
@@ -250,7 +250,7 @@ class Rules(ABC):
         return self._first_axis(place)
 
     def _pad(self, output: Any, node: Node) -> Layout:
-        added = static(node.inputs[1])
+        added = constant_value(node.inputs[1])
         none_before = added is not None and not added[0].any()
         return self._first_axis(node.inputs[0]) if none_before else Layout.UNKNOWN
 
@@ -296,11 +296,6 @@ class Rules(ABC):
         return max(found, default=Layout.FREE)
 
 
-def static(place: Place) -> Any:
-    """Returns the value of a constant as a NumPy array; None where it is not known."""
-    return constant_value(place)
-
-
 def _has_shape_of_one(output: Any, places: list[Place]) -> bool:
     shapes = [place.tensor.shape.as_list() for place in places]
     return all(shape == shapes[0] for shape in shapes) or output.shape.as_list() in shapes
@@ -315,7 +310,7 @@ def _has_a_row_each(output: Any, free: Place) -> bool:
     shape = free.tensor.shape
     if not shape.rank or shape.rank != output.shape.rank or shape[0] in (None, 1):
         return False
-    value = static(free)
+    value = constant_value(free)
     return value is None or not bool((value == value[:1]).all())
 
 

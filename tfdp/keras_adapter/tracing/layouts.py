@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.tracing.layout_rules import Layout, Rules, static
+from tfdp.keras_adapter.tracing.constants import constant_value
+from tfdp.keras_adapter.tracing.layout_rules import Layout, Rules
 from tfdp.keras_adapter.tracing.origins import Origin, origins
 from tfdp.keras_adapter.tracing.provenance import Mark, claim_of, mark_of
 from tfdp.keras_adapter.tracing.walk import Place, Walk
@@ -66,7 +67,7 @@ class Layouts(Rules):
             return self.of(node.inputs[0]) in (Layout.ROWS, Layout.SPREAD)
         if node.type in ("StridedSlice", "GatherV2"):
             _, shape = self._walk.made_by(node.inputs[0])
-            first = static(node.inputs[1])
+            first = constant_value(node.inputs[1])
             is_first = first is not None and int(first.reshape(-1)[0]) == 0
             return bool(
                 is_first

@@ -15,7 +15,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_model,
     strategy_of_optimizer,
 )
-from tfdp.replicas import replicas_of
+from tfdp.replicas import Replicas, replicas_of
 
 _IN_A_LOOP = (
     "In a loop of your own put the step, from the tape to the optimizer, into a function of one "
@@ -70,6 +70,36 @@ def check_compiled_in_scope(model: Any) -> None:
             "built outside it, and would train on one device. Move its construction into `with "
             "strategy.scope():`, or its `compile` out of it."
         )
+
+
+def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: Replicas) -> None:
+    """Checks that a model and all variables that it uses were made in the strategy's scope.
+
+    Raises:
+      ScopeError: The model or a variable was made outside the scope.
+      ValueError: A variable takes its gradient as its value, on several replicas.
+    """
+    if strategy_of_model(model) is not strategy:
+        raise ScopeError(
+            "A model must be built in the scope of the strategy that it trains under, but "
+            f"{model.name!r} was built outside it. Move its construction and `compile` into "
+            "`with strategy.scope():`."
+        )
+    for variable in model.trainable_variables:
+        if replicas.num_replicas > 1 and getattr(variable, "overwrite_with_gradient", False):
+            raise ValueError(
+                "On several replicas no variable may take its gradient as its value, but "
+                f"{variable.path!r} does, as float8 scales do. Train in another dtype, such "
+                'as keras.config.set_dtype_policy("mixed_bfloat16"), or on one device.'
+            )
+    optimizer = getattr(model, "optimizer", None)
+    parts = {
+        "The model": model.variables,
+        "The optimizer": getattr(optimizer, "variables", []),
+        "A metric": [v for metric in model.metrics for v in metric.variables],
+    }
+    for part, variables in parts.items():
+        check_variables(part, variables, strategy)
 
 
 def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None:

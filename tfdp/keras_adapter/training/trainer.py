@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from tfdp import recording
-from tfdp.errors import ScopeError
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     LOSS_OF_KERAS,
@@ -32,7 +31,7 @@ from tfdp.keras_adapter.training import compiling, cut, predictions, scopes, ste
 from tfdp.keras_adapter.training.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
-from tfdp.replicas import Cut, Replicas, cutter_of, replicas_of
+from tfdp.replicas import Cut, cutter_of, replicas_of
 
 
 @hook(TensorFlowTrainer, "_make_function")
@@ -44,7 +43,7 @@ def make_function(
     replicas = replicas_of(strategy)
     if replicas is None:
         return original(self, step_function)
-    check_made_in_scope(self, strategy, replicas)
+    scopes.check_made_in_scope(self, strategy, replicas)
     trains = step_function == self.train_step
     recorder = recording.Recorder.of(self) if trains else None
     with compiling.forward_only(self):
@@ -77,7 +76,7 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     replicas = replicas_of(strategy)
     if replicas is None or (self.predict_function is not None and not force):
         return original(self, force)
-    check_made_in_scope(self, strategy, replicas)
+    scopes.check_made_in_scope(self, strategy, replicas)
     place_in_batch(strategy)
     predicting = predictions.Predicting(self)
     with compiling.forward_only(self):
@@ -171,36 +170,6 @@ def _counts_without_a_batch(model: Any) -> bool:
     if optimizer is None or isinstance(optimizer, conditional) or model.run_eagerly:
         return False
     return not optimizer.gradient_accumulation_steps
-
-
-def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: Replicas) -> None:
-    """Checks that a model and all variables that it uses were made in the strategy's scope.
-
-    Raises:
-      ScopeError: The model or a variable was made outside the scope.
-      ValueError: A variable takes its gradient as its value, on several replicas.
-    """
-    if strategy_of_model(model) is not strategy:
-        raise ScopeError(
-            "A model must be built in the scope of the strategy that it trains under, but "
-            f"{model.name!r} was built outside it. Move its construction and `compile` into "
-            "`with strategy.scope():`."
-        )
-    for variable in model.trainable_variables:
-        if replicas.num_replicas > 1 and getattr(variable, "overwrite_with_gradient", False):
-            raise ValueError(
-                "On several replicas no variable may take its gradient as its value, but "
-                f"{variable.path!r} does, as float8 scales do. Train in another dtype, such "
-                'as keras.config.set_dtype_policy("mixed_bfloat16"), or on one device.'
-            )
-    optimizer = getattr(model, "optimizer", None)
-    parts = {
-        "The model": model.variables,
-        "The optimizer": getattr(optimizer, "variables", []),
-        "A metric": [v for metric in model.metrics for v in metric.variables],
-    }
-    for part, variables in parts.items():
-        scopes.check_variables(part, variables, strategy)
 
 
 def _with_share(
