@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from replica_counts import AS_TRACED, CLUSTER_REPLICAS, count_id
+from replica_counts import AS_TRACED, CLUSTER_REPLICAS, SHARD, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
@@ -65,6 +65,8 @@ def strategy(replicas, **options):
     """A `tfdp.DataParallelStrategy` over the first `replicas` logical CPUs, or the cluster."""
     import tfdp
 
+    if SHARD and not options.keys() & {"shard", "compression", "synchronization"} and replicas != 1:
+        options["shard"] = SHARD
     if CLUSTER_REPLICAS:
         return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
     return tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)], **options)
@@ -280,8 +282,15 @@ def is_accumulator(variable):
     return "gradient_accumulator" in variable.name
 
 
+def is_parted(variable):
+    """Whether each replica holds a part of it."""
+    return hasattr(getattr(variable, "value", None), "cut")
+
+
 def global_value(variable):
     """The one value that stands for all replicas: an open window's gradients add up."""
+    if is_parted(variable):
+        return np.asarray(variable.numpy())
     copies = components(variable)
     value = np.sum(copies, axis=0) if is_accumulator(variable) else copies[0]
     if CLUSTER_REPLICAS and is_accumulator(variable):
@@ -317,7 +326,8 @@ def slots(model):
 def state(model):
     """Everything that must be bit-identical on all replicas."""
     slot_variables = [v for o in optimizers(model) for v in o.variables]
-    return [*model.variables, *(v for v in slot_variables if not is_accumulator(v))]
+    alike = [v for v in slot_variables if not (is_accumulator(v) or is_parted(v))]
+    return [*model.variables, *alike]
 
 
 # ---- assertions ----

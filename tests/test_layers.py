@@ -21,6 +21,7 @@ LAYERS = {
     "bucketing": 1,
     "cluster": 1,
     "hooks": 1,
+    "sharding": 1,
     "topology": 1,
     "lazy": 2,  # says which versions were tested where a private name is missing
     "determinism": 3,

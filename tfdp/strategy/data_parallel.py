@@ -24,6 +24,7 @@ from tfdp.topology import saving
 
 _LEAST_BUCKET_BYTES = 2**10
 _BUCKET_BYTES = 25 * 2**20
+_SHARDS = ("optimizer", "gradients")
 
 
 class DataParallelStrategy(tf.distribute.Strategy):
@@ -70,6 +71,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
         What a tape returns is a replica's own then, and so is what clipping acts on. Replicas no
         longer train as one device does; each method is what its paper says. With `compression`
         the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
+      shard: What each replica holds a part of, in place of all (ZeRO, 1910.02054). "optimizer": what
+        the optimizer keeps for the variables, and moving averages. "gradients": the gradients that
+        it accumulates, too, for which each micro-batch sends half of what a window sends. A step
+        sends what it sends without: each replica sums its part of the gradients, updates its part
+        of the weights, and gets the others'. An optimizer whose update of an element needs only
+        that element, which is tried out where it is built, is cut into even parts; of any other
+        each replica holds whole variables. None: each replica holds all.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
@@ -87,7 +95,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
     Raises:
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
         `tfdp.synchronization`.
-      ValueError: `compression` does not go with `synchronization`; a device is unknown, doubled,
+      ValueError: `compression` does not go with `synchronization`, or `shard` with either, or there
+        is one replica to shard for; a device is unknown, doubled,
         or of another process; a number is out of range; the topology is unknown or does not cover
         the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
         `tfdp.enable_determinism`.
@@ -110,6 +119,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         bucket_bytes: int | None = None,
         compression: Compression | UpdateCompression | None = None,
         synchronization: Synchronization | None = None,
+        shard: str | None = None,
         engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
@@ -127,6 +137,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 "out."
             )
         _check_synchronization(synchronization, compression)
+        _check_shard(shard, compression, synchronization)
         collectives.check_name(engine)
         if custom_loss not in (None, "mean", "divided"):
             raise ValueError(
@@ -158,6 +169,12 @@ class DataParallelStrategy(tf.distribute.Strategy):
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
         worker_devices = device_names.resolve(devices)
+        if shard is not None and processes.world_size * processes.local_size == 1:
+            raise ValueError(
+                f"`shard` must have two replicas or more to give parts to, but received {shard!r} "
+                "and there is one replica. Give more `devices`, start more processes with `tfdp "
+                "run -n 2`, or leave `shard` out."
+            )
         choice = collectives.choose(
             engine, processes.rank, processes.world_size, worker_devices, os.environ
         )
@@ -168,6 +185,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 "bucket_bytes": bucket_bytes,
                 "compression": repr(compression),
                 "synchronization": None if synchronization is None else synchronization.describe(),
+                "shard": shard,
                 "custom_loss": custom_loss,
                 "timeout_seconds": timeout_seconds,
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
@@ -187,6 +205,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self.adapter_state = keras_adapter.StrategyState()
         self.compression = compression
         self.synchronization = synchronization
+        self.shard = shard
         self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
@@ -194,6 +213,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             "bucket_bytes": bucket_bytes,
             "compression": None if compression is None else repr(compression),
             "synchronization": None if synchronization is None else synchronization.describe(),
+            "shard": shard,
             "engine": engine,
             "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,
@@ -379,6 +399,30 @@ def _check_synchronization(
             "The momentum of outer gradients must be the outer optimizer's, but received "
             f"{synchronization!r} and {compression!r}, which has it, too. Use "
             "tfdp.compression.ErrorFeedback around the compression inside of it."
+        )
+
+
+def _check_shard(
+    shard: str | None,
+    compression: Compression | UpdateCompression | None,
+    synchronization: Synchronization | None,
+) -> None:
+    if shard is None:
+        return
+    if shard not in _SHARDS:
+        raise ValueError(
+            f"`shard` must be one of {', '.join(map(repr, _SHARDS))}, but received {shard!r}. Use "
+            "shard='optimizer', or leave it out."
+        )
+    if synchronization is not None:
+        raise ValueError(
+            f"`shard` needs one set of weights after each update, but received {shard!r} and "
+            f"{synchronization!r}, within whose rounds each replica has its own. Leave one out."
+        )
+    if compression is not None:
+        raise ValueError(
+            f"`shard` sums parts of gradients as they are, but received {shard!r} and "
+            f"{compression!r}. Leave one out."
         )
 
 

@@ -23,11 +23,12 @@ from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     LossScaleOptimizer,
     TFOptimizer,
+    averages_of_optimizer,
     key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing, sparse_rows, synchronizing
+from tfdp.keras_adapter.gradients import compressing, sharding, sparse_rows, synchronizing
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
@@ -99,6 +100,8 @@ def clip_gradients(
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
     summed = step.phase is Phase.UPDATE
+    if sharding.shards_of(self) is not None:
+        return _clipped_parts(step, self, list(grads), summed)
     grads = list(grads) if summed else _summed_in_update(step, self, list(grads))
     step_recording.gradient_norm(grads)
     with step.during(Phase.UPDATE):
@@ -126,6 +129,10 @@ def backend_update_step(
 ) -> Any:
     """Compiles the update of all variables if the model asks for it, or records trust ratios."""
     step = current()
+    if step is not None and sharding.shards_of(self) is not None:
+        return sharding.update(
+            step, self, grads, variables, lambda *given: original(self, *given, learning_rate)
+        )
     if step is not None and step.compiles and _can_be_compiled(grads):
         return _compiled(lambda *given: original(self, *given), grads, variables, learning_rate)
     with step_recording.trust_ratios(len(variables_of_optimizer(self))):
@@ -137,7 +144,8 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
     step = current()
     finite = original(self, grads)
-    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone):
+    shared = step is not None and sharding.mode_of(step.strategy) is not None
+    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone or shared):
         return finite
     (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
     return against < 0.5
@@ -158,10 +166,36 @@ def add_variable_from_reference(
     strategy = strategy_of_optimizer(self)
     replicas = replicas_of(strategy)
     alone = synchronizing.synchronization_of(strategy) is not None
-    if name != "gradient_accumulator" or replicas is None or alone:
-        return original(self, reference_variable, name=name, initializer=initializer)
+    # The windows of `shard="optimizer"` are summed when they close.
+    is_window = name == "gradient_accumulator" and sharding.mode_of(strategy) != "gradients"
+    if not is_window or replicas is None or alone:
+        made = original(self, reference_variable, name=name, initializer=initializer)
+        return sharding.cut_slot(self, reference_variable, made)
     with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
+
+
+@hook(BaseOptimizer, "_update_model_variables_moving_average")
+def update_moving_averages(
+    original: Callable[..., Any], self: BaseOptimizer, trainable_variables: Any
+) -> Any:
+    """Updates parts of moving averages by the replica's parts of the variables."""
+    step = current()
+    if step is not None and self.use_ema and sharding.shards_of(self) is not None:
+        trainable_variables = sharding.own_values(step, self, trainable_variables)
+    return original(self, trainable_variables)
+
+
+@hook(TFOptimizer, "_overwrite_model_variables_with_average_value")
+def overwrite_with_averages(
+    original: Callable[..., Any], self: TFOptimizer, trainable_variables: Any
+) -> Any:
+    """Gathers moving averages of which each replica holds a part."""
+    if sharding.shards_of(self) is None:
+        return original(self, trainable_variables)
+    return sharding.write_averages(
+        current(), self, trainable_variables, averages_of_optimizer(self)
+    )
 
 
 def _can_be_compiled(grads: Sequence[Value]) -> bool:
@@ -199,7 +233,10 @@ def _outermost(
     step.to_compress = None
     if step.is_alone:
         return _updated_alone(step, optimizer, found, variables, run)
-    if not accumulates:
+    mode = sharding.mode_of(step.strategy)
+    if mode == "gradients" or (mode is not None and not accumulates):
+        values = _parts(step, optimizer, values, variables, [one.local for one in found])
+    elif not accumulates:
         local = [index for index, one in enumerate(found) if one.local]
         waits = _wait(step, optimizer, variables, local, values)
         local = [index for index in local if index not in waits]
@@ -215,7 +252,7 @@ def _outermost(
         values = [
             v if one.local else _of_first(step, v) for one, v in zip(found, values, strict=True)
         ]
-    in_update = accumulates or step.to_compress
+    in_update = (accumulates and mode != "gradients") or step.to_compress
     with step.during(Phase.LOCAL_UPDATE if in_update else Phase.UPDATE):
         _note_updated(step, values, variables)
         return run(values)
@@ -288,6 +325,36 @@ def _summed_in_update(
     for index, total in zip(wait, sums, strict=True):
         grads[index] = total
     return grads
+
+
+def _parts(
+    step: Step,
+    optimizer: BaseOptimizer,
+    grads: Sequence[Value | None],
+    variables: Sequence[Any],
+    local: Sequence[bool],
+) -> list[Value | None]:
+    """Returns the replica's parts of gradients' sums; `local` tells which are not summed yet."""
+    cuts = sharding.cuts_of(optimizer, variables)
+    terms = [index for index, is_local in enumerate(local) if is_local and grads[index] is not None]
+    scattered = [i for i in terms if sharding.can_be_scattered(grads[i], cuts[i])]
+    whole = [index for index in terms if index not in scattered]
+    values = list(grads)
+    for index, total in zip(whole, _summed(step, [grads[i] for i in whole]), strict=True):
+        values[index] = total
+    return sharding.parts(step, values, cuts, scattered)
+
+
+def _clipped_parts(
+    step: Step, optimizer: BaseOptimizer, grads: list[Value], summed: bool
+) -> list[Value]:
+    cuts = sharding.cuts_of(optimizer, step.updated)
+    if not summed:
+        grads = _parts(step, optimizer, grads, step.updated, [True] * len(grads))
+    if step_recording.is_on():
+        squares = sharding.square_norms(step, grads, cuts)
+        step_recording.gradient_norm([tf.sqrt(tf.add_n(squares))])
+    return sharding.clipped(step, optimizer, grads, cuts)
 
 
 def _of_first(step: Step, grad: Value | None) -> Value | None:

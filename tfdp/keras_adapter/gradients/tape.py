@@ -276,8 +276,25 @@ def _waits(step: Step, share: Share, variables: Sequence[Any]) -> bool:
         return False
     if share.windows.wait(variables):
         return True
+    if getattr(step.strategy, "shard", None) is not None:
+        return _may_scatter(step, share, variables) and not could_possibly_record()
     of_updates = isinstance(step.strategy.compression, UpdateCompression)
     return of_updates and _may_compress(step, share, variables) and not could_possibly_record()
+
+
+def _may_scatter(step: Step, share: Share, variables: Sequence[Any]) -> bool:
+    """Returns whether the parts of gradients are summed in the optimizer, without their wholes."""
+    assert share.windows is not None
+    if share.windows.keras_own_step:
+        return share.windows.is_for_update(variables)
+    step.warn_once(
+        "shard",
+        "Gradients that a `train_step` of your own takes from a tape are summed whole, and then "
+        "cut into the replicas' parts, because the step may use them before an optimizer does: "
+        "each replica holds all of them, and sends half as much again. In Keras' own `train_step` "
+        "and in loops of your own (`strategy.run`) each replica sums its part alone.",
+    )
+    return False
 
 
 def _may_compress(step: Step, share: Share, variables: Sequence[Any]) -> bool:

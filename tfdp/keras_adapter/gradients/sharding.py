@@ -1,0 +1,491 @@
+"""Optimizers of which each replica holds a part of the state: ZeRO (Rajbhandari et al., 1910.02054).
+
+What an optimizer keeps for a variable, its moving average and its accumulated gradient are made
+where it is built, and then cut into a part for each replica:
+
+1. Where the optimizer is elementwise, which `proving` shows, each replica has a slice of each
+   variable. Otherwise it has some variables whole, and the others not at all.
+2. In a step each replica gets its part of the gradients' sums (a reduce-scatter).
+3. Norms for clipping and the vote on finite gradients are those of all parts.
+4. The replica updates its part, as one device does, in a variable that stands for it.
+5. All get the updated parts (an all-gather), and write the whole variables.
+
+What has no axis, is no floating-point number, or is overwritten with its gradient, every replica
+keeps and updates as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.collectives import map_values
+from tfdp.collectives.parts import part_of, rows_of_part
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    Variable,
+    key_of_variable,
+    strategy_of_optimizer,
+    value_of_variable,
+    variables_of_optimizer,
+)
+from tfdp.keras_adapter.gradients import proving
+from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.step import Step, at_least_float32
+from tfdp.keras_adapter.training import step_recording
+from tfdp.replicas import Replicas, Value, replicas_of
+from tfdp.sharding import Cut, even_cuts, largest_share, whole_cuts
+
+# The attribute of an optimizer that says how it is cut. Keras would track one that is set.
+_SHARDS = "tfdp_shards"
+
+# The methods that are given parts of gradients, or take parts for whole variables.
+_SEES_PARTS = (
+    "apply",
+    "apply_gradients",
+    "_backend_apply_gradients",
+    "_filter_empty_gradients",
+    "_clip_gradients",
+    "_update_model_variables_moving_average",
+    "_overwrite_model_variables_with_average_value",
+)
+
+# An imbalance that is worth a warning, in even shares.
+_UNEVEN = 1.1
+
+
+@dataclasses.dataclass
+class Shards:
+    """How the variables of an optimizer are cut.
+
+    Attributes:
+      cuts: By the key of each variable that is cut, how.
+      scratch: By the key of each variable that is cut into slices, a variable that stands for the
+        replica's slice during an update, and holds nothing between updates.
+    """
+
+    cuts: dict[str, Cut]
+    scratch: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class State(Variable):  # type: ignore[misc]
+    """What an optimizer keeps for a variable, of which each replica holds a part."""
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The part's shape in a replica function; outside the whole's."""
+        return self._value.shape
+
+
+def mode_of(strategy: Any) -> str | None:
+    """Returns the strategy's `shard`; None if each replica holds all."""
+    found: str | None = getattr(strategy, "shard", None)
+    return found
+
+
+def shards_of(optimizer: BaseOptimizer) -> Shards | None:
+    """Returns how a built optimizer is cut; None if it is not."""
+    found: Shards | None = vars(optimizer).get(_SHARDS)
+    return found
+
+
+# ---- building
+
+
+@contextlib.contextmanager
+def cutting(optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
+    """Cuts what an optimizer keeps for its variables, which is built within the context.
+
+    It may be built by several methods, which call each other.
+
+    Raises:
+      ValueError: Its state cannot be sharded.
+    """
+    known = vars(optimizer)
+    if _SHARDS in known or mode_of(strategy_of_optimizer(optimizer)) is None:
+        yield
+        return
+    _prepare(optimizer, variables)
+    try:
+        yield
+        _finish(optimizer)
+    except BaseException:
+        known.pop(_SHARDS, None)
+        raise
+
+
+def _prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
+    strategy = strategy_of_optimizer(optimizer)
+    replicas = replicas_of(strategy)
+    is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
+    _check_class(optimizer)
+    if is_wrapper or replicas is None:
+        return
+    chosen = [variable for variable in variables if _can_be_cut(variable)]
+    shapes = [tuple(map(int, variable.shape)) for variable in chosen]
+    cuts = even_cuts(shapes, replicas.num_replicas)
+    try:
+        axes = sorted({(len(cut.shape), cut.axis) for cut in cuts})
+        if not proving.is_elementwise(optimizer, axes):
+            cuts = whole_cuts(shapes, replicas.num_replicas)
+            _report_balance(optimizer, cuts, replicas)
+    except proving.NotProven as reason:
+        raise ValueError(
+            f"An optimizer must update its variables apart from each other to be sharded, but of "
+            f"{type(optimizer).__name__} that could not be shown: {reason}. Give it a `get_config` "
+            "that `from_config` can read, and let `update_step` use nothing but the variable that "
+            "it is given and what the optimizer keeps for that one; or leave `shard` out."
+        ) from reason
+    keys = [key_of_variable(optimizer, variable) for variable in chosen]
+    vars(optimizer)[_SHARDS] = Shards(dict(zip(keys, cuts, strict=True)))
+
+
+def _finish(optimizer: BaseOptimizer) -> None:
+    """Cuts what an optimizer keeps beside slots of Keras' own kind, and makes what updates use."""
+    shards = shards_of(optimizer)
+    replicas = replicas_of(strategy_of_optimizer(optimizer))
+    if shards is None or replicas is None:
+        return
+    variables = list(variables_of_optimizer(optimizer))
+    slots = proving.slots_of(optimizer, len(variables))
+    for variable, kept in zip(variables, slots, strict=True):
+        cut = shards.cuts.get(key_of_variable(optimizer, variable))
+        if cut is None:
+            continue
+        for slot in kept:
+            if hasattr(slot.value, "cut") or not len(slot.shape):
+                continue
+            if tuple(slot.shape) == cut.shape:
+                cut_state(replicas, slot, cut)
+            elif cut.owner is not None:  # such as Adafactor's means over rows and columns
+                count = int(slot.shape[0])
+                bounds = tuple(count if bound else 0 for bound in cut.bounds)
+                cut_state(replicas, slot, Cut(tuple(map(int, slot.shape)), 0, bounds))
+    for variable in variables:
+        key = key_of_variable(optimizer, variable)
+        cut = shards.cuts.get(key)
+        if cut is not None and not _is_owned(cut):
+            shards.scratch[key] = _scratch(replicas, variable, cut)
+
+
+def cut_slot(optimizer: BaseOptimizer, reference: Any, slot: Any) -> Any:
+    """Cuts a slot that was just made for a variable, and returns it."""
+    shards, replicas = shards_of(optimizer), replicas_of(strategy_of_optimizer(optimizer))
+    cut = None if shards is None else shards.cuts.get(key_of_variable(optimizer, reference))
+    if cut is not None and replicas is not None and tuple(slot.shape) == cut.shape:
+        cut_state(replicas, slot, cut)
+    return slot
+
+
+def cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
+    """Leaves to each replica its part of what a slot holds."""
+    value_of_variable.set(slot, replicas.parted(slot.value, cut))
+    slot.__class__ = State
+
+
+def cuts_of(
+    optimizer: BaseOptimizer, variables: Sequence[Any]
+) -> list[Cut | None]:
+    """Returns for each of the variables how it is cut; the optimizer is built if it is not.
+
+    Args:
+      optimizer: The outermost optimizer.
+      variables: The variables that it is to update.
+    """
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            optimizer.build(list(variables))
+        optimizer.built = True
+    known: dict[str, Cut] = {}
+    for one in innermost(optimizer):
+        shards = shards_of(one)
+        known |= {} if shards is None else shards.cuts
+    return [known.get(key_of_variable(optimizer, variable)) for variable in variables]
+
+
+def _check_class(optimizer: BaseOptimizer) -> None:
+    """Raises ValueError if a method of the user's own would see parts in place of wholes."""
+    for name in _SEES_PARTS:
+        owner = next(cls for cls in type(optimizer).__mro__ if name in vars(cls))
+        if owner.__module__.partition(".")[0] not in ("keras", "tfdp"):
+            raise ValueError(
+                f"An optimizer must override `update_step` alone to be sharded, but "
+                f"{owner.__name__} has a `{name}` of its own, which would see parts of gradients. "
+                "Move what it does into `update_step(gradient, variable, learning_rate)`, or leave "
+                "`shard` out."
+            )
+
+
+def _can_be_cut(variable: Any) -> bool:
+    shape = tf.TensorShape(variable.shape)
+    known = shape.is_fully_defined() and shape.rank and shape.num_elements()
+    floating = tf.as_dtype(variable.dtype).is_floating
+    return bool(known and floating and not getattr(variable, "overwrite_with_gradient", False))
+
+
+def _is_owned(cut: Cut) -> bool:
+    return cut.owner is not None and cut.axis == 0
+
+
+def _report_balance(optimizer: BaseOptimizer, cuts: Sequence[Cut], replicas: Replicas) -> None:
+    share = largest_share(cuts)
+    if replicas.processes.rank == 0:
+        log = logging.getLogger("tfdp")
+        (log.warning if share > _UNEVEN else log.info)(
+            "%s is not elementwise, so that each replica keeps the state of whole variables: the "
+            "one with most has %.2f times an even share.",
+            type(optimizer).__name__,
+            share,
+        )
+
+
+def _scratch(replicas: Replicas, variable: Any, cut: Cut) -> Any:
+    """Makes the variable that stands for a replica's slice of another, without content."""
+    held = variable.value if isinstance(variable, keras.Variable) else variable
+    made: Any = replicas.parted(held, cut)
+    made.stands_for = held
+    with tf.init_scope():
+        for part in made.values:
+            with tf.device(part.device):
+                _emptied(part, tf.constant(0))
+    return made
+
+
+# ---- in a step
+
+
+def parts(
+    step: Step, grads: Sequence[Value | None], cuts: Sequence[Cut | None], local: Sequence[int]
+) -> list[Value | None]:
+    """Returns what a replica goes on with in place of whole gradients.
+
+    Args:
+      step: The replica's step.
+      grads: Gradients: sums over the replicas, or the replica's own terms.
+      cuts: The cut of each one's variable; None: it stays whole.
+      local: The positions of dense terms whose variables are cut. Other terms are summed already.
+    """
+    found = list(grads)
+    with step_recording.watching_buckets() as watch:
+        own = step.replicas.sum_parts(
+            [tf.convert_to_tensor(grads[index]) for index in local],
+            [_known(cuts[index]) for index in local],
+            watch,
+        )
+    for index, part in zip(local, own, strict=True):
+        found[index] = part
+    for index, (value, cut) in enumerate(zip(grads, cuts, strict=True)):
+        if cut is not None and value is not None and index not in local:
+            found[index] = _own_part(step, value, cut)
+    return found
+
+
+def can_be_scattered(gradient: Value | None, cut: Cut | None) -> bool:
+    """Returns whether the parts of a gradient's sum can be made without its whole."""
+    return cut is not None and isinstance(gradient, tf.Tensor)
+
+
+def clipped(
+    step: Step, optimizer: BaseOptimizer, grads: Sequence[Value], cuts: Sequence[Cut | None]
+) -> list[Value]:
+    """Clips parts of gradients as an optimizer's options say, by norms of the wholes."""
+    if optimizer.clipvalue and optimizer.clipvalue > 0:
+        bound = optimizer.clipvalue
+        return [_mapped(lambda t: tf.clip_by_value(t, -bound, bound), grad) for grad in grads]
+    each = optimizer.clipnorm if optimizer.clipnorm and optimizer.clipnorm > 0 else None
+    together = optimizer.global_clipnorm
+    if each is None and not (together and together > 0):
+        return list(grads)
+    squares = square_norms(step, grads, cuts)
+    if each is not None:
+        norms = [tf.sqrt(square) for square in squares]
+        return [
+            _mapped(_clip(each, norm), grad) for grad, norm in zip(grads, norms, strict=True)
+        ]
+    norm = tf.sqrt(tf.add_n(squares))
+    scale = together * tf.minimum(1.0 / norm, 1.0 / together)
+    scale += norm - norm  # not finite, if the norm is not
+    return [_mapped(lambda t: t * tf.cast(scale, t.dtype), grad) for grad in grads]
+
+
+def square_norms(
+    step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None]
+) -> list[tf.Tensor]:
+    """Returns the squared norm of each whole gradient, float32 scalars.
+
+    Args:
+      step: The replica's step.
+      grads: Parts of gradients, or wholes where there is no cut.
+      cuts: The cuts.
+    """
+    own = [_square(grad) for grad in grads]
+    cut = [index for index, each in enumerate(cuts) if each is not None]
+    if cut:
+        (sums,) = step.sum_prepared([tf.stack([own[index] for index in cut])], None)
+        for index, total in zip(cut, tf.unstack(sums, len(cut)), strict=True):
+            own[index] = total
+    return own
+
+
+def update(
+    step: Step,
+    optimizer: BaseOptimizer,
+    grads: Sequence[Value],
+    variables: Sequence[Any],
+    run: Callable[[list[Value], list[Any]], Any],
+) -> None:
+    """Updates each replica's parts, and writes the whole variables from all replicas' parts.
+
+    Args:
+      step: The replica's step.
+      optimizer: A sharded optimizer.
+      grads: Parts of gradients, or wholes where a variable is not cut.
+      variables: The variables, whole.
+      run: Updates variables by gradients, as the optimizer does it.
+    """
+    shards = shards_of(optimizer)
+    assert shards is not None
+    rank = _rank(step)
+    given: list[Value] = []
+    updated: list[Any] = []
+    cut_up: list[tuple[Any, Cut, Any]] = []
+    for grad, variable in zip(grads, variables, strict=True):
+        held = variable.value if isinstance(variable, keras.Variable) else variable
+        key = key_of_variable(optimizer, variable)
+        cut, scratch = shards.cuts.get(key), shards.scratch.get(key)
+        if scratch is not None:
+            part = scratch.values[step.trace.index]
+            _fill(part, part_of(tf.convert_to_tensor(held), cut, rank))
+            held, target = scratch, held
+        else:
+            target = held
+        if cut is None or scratch is not None or cut.owner == rank:
+            given.append(grad)
+            updated.append(held)
+        if cut is not None:
+            cut_up.append((target, cut, scratch))
+    if given:
+        run(given, updated)
+    updates = tf.convert_to_tensor(optimizer.iterations)
+    own = []
+    for target, cut, scratch in cut_up:
+        if scratch is not None:
+            own.append(_emptied(scratch.values[step.trace.index], updates))
+        else:
+            own.append(part_of(tf.convert_to_tensor(target), cut, rank))
+    write(step, [target for target, _, _ in cut_up], [cut for _, cut, _ in cut_up], own)
+
+
+def write(
+    step: Step, variables: Sequence[Any], cuts: Sequence[Cut], own: Sequence[tf.Tensor]
+) -> None:
+    """Writes whole variables from the parts that each replica has of their new values."""
+    wholes = step.replicas.gather_parts(own, cuts)
+    with step.replicas.identical_writes():
+        for variable, whole in zip(variables, wholes, strict=True):
+            variable.assign(whole, read_value=False)
+
+
+def own_values(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[Any]:
+    """Returns what a replica's parts of moving averages are made of: its parts of the variables."""
+    shards = shards_of(optimizer)
+    assert shards is not None
+    found = []
+    for variable in variables:
+        cut = shards.cuts.get(key_of_variable(optimizer, variable))
+        whole = variable.value if isinstance(variable, keras.Variable) else variable
+        found.append(
+            variable if cut is None else _own_part(step, tf.convert_to_tensor(whole), cut)
+        )
+    return found
+
+
+def write_averages(
+    step: Step | None, optimizer: BaseOptimizer, variables: Sequence[Any], averages: Sequence[Any]
+) -> None:
+    """Overwrites variables with moving averages, of which each replica holds a part.
+
+    Args:
+      step: The replica's step; None outside of replica functions, where all processes must call it.
+      optimizer: A sharded optimizer.
+      variables: The variables.
+      averages: Their moving averages, or None where there is none.
+    """
+    shards = shards_of(optimizer)
+    assert shards is not None
+    cut_up = []
+    for variable, average in zip(variables, averages, strict=True):
+        if average is None:
+            continue
+        held = variable.value if isinstance(variable, keras.Variable) else variable
+        cut = shards.cuts.get(key_of_variable(optimizer, variable))
+        if step is None or cut is None:
+            held.assign(tf.convert_to_tensor(average.value))
+        else:
+            cut_up.append((held, cut, tf.convert_to_tensor(average.value)))
+    if cut_up and step is not None:
+        write(step, *map(list, zip(*cut_up, strict=True)))
+
+
+def _rank(step: Step) -> int:
+    """Returns the replica's number, as Python knows it while the replica's own trace is made."""
+    processes = step.replicas.processes
+    return processes.rank * processes.local_size + step.trace.index
+
+
+def _own_part(step: Step, value: Value, cut: Cut) -> Value:
+    rank = _rank(step)
+    if isinstance(value, tf.IndexedSlices):
+        return rows_of_part(value, cut, rank)
+    return part_of(tf.convert_to_tensor(value), cut, rank)
+
+
+def _known(cut: Cut | None) -> Cut:
+    assert cut is not None
+    return cut
+
+
+def _square(grad: Value) -> tf.Tensor:
+    values = grad.values if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad)
+    values = tf.cast(values, at_least_float32(values.dtype))
+    return tf.cast(tf.reduce_sum(tf.square(values)), tf.float32)
+
+
+def _clip(bound: float, norm: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns a function that clips to a norm as `tf.clip_by_norm` does."""
+
+    def clip(values: tf.Tensor) -> tf.Tensor:
+        return values * tf.cast(bound, values.dtype) / tf.cast(
+            tf.maximum(norm, bound), values.dtype
+        )
+
+    return clip
+
+
+def _mapped(fn: Callable[[tf.Tensor], tf.Tensor], grad: Value) -> Value:
+    return map_values(fn, grad if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad))
+
+
+def _fill(variable: tf.Variable, value: tf.Tensor) -> None:
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value, validate_shape=False)
+
+
+def _emptied(variable: tf.Variable, updates: tf.Tensor) -> tf.Tensor:
+    """Returns a variable's value, and leaves nothing in it until it is filled again.
+
+    Args:
+      variable: The variable.
+      updates: A number that is not negative. TensorFlow must not see, where it builds a graph, that
+        what is left has another shape than the variable.
+    """
+    value = variable.read_value()
+    nothing = value[: tf.minimum(tf.cast(updates, tf.int32), 0)]
+    with tf.control_dependencies([value]):
+        _fill(variable, nothing)
+    return value
