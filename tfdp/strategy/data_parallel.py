@@ -71,13 +71,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
         What a tape returns is a replica's own then, and so is what clipping acts on. Replicas no
         longer train as one device does; each method is what its paper says. With `compression`
         the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
-      shard: What each replica holds a part of, in place of all (ZeRO, 1910.02054). "optimizer": what
-        the optimizer keeps for the variables, and moving averages. "gradients": the gradients that
-        it accumulates, too, for which each micro-batch sends half of what a window sends. A step
-        sends what it sends without: each replica sums its part of the gradients, updates its part
-        of the weights, and gets the others'. An optimizer whose update of an element needs only
-        that element, which is tried out where it is built, is cut into even parts; of any other
-        each replica holds whole variables. None: each replica holds all.
+      shard: What each replica holds a part of, in place of all (ZeRO, 1910.02054). "optimizer":
+        what the optimizer keeps for the variables, and moving averages. "gradients": the gradients
+        that it accumulates, too; then each micro-batch sends half of what a window sends without.
+        Each replica sums its part of the gradients, updates its part of the weights, and gets the
+        others'; together that sends what a step without it sends. An optimizer whose update of an
+        element needs only that element, which is tried out where it is built, is cut into even
+        parts; of any other each replica holds whole variables. None: each replica holds all.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be

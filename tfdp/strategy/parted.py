@@ -31,7 +31,7 @@ class PartedVariable(variables.ReplicaMirroredVariable):
 
     @property
     def _unique_id(self) -> str:
-        found: str = (super() if self.stands_for is None else self.stands_for)._unique_id
+        found: str = super()._unique_id if self.stands_for is None else self.stands_for._unique_id
         return found
 
     @property

@@ -270,4 +270,10 @@ class StrategyReplicas:
         self, shared: Sequence[tf.Variable]
     ) -> contextlib.AbstractContextManager[None]:
         """Reads the shared variables' sums once, as `Replicas` says."""
-        return variables.read_once({id(variable): variable.read_value() for variable in shared})
+        values = {}
+        for variable in shared:
+            value = variable.read_value()
+            # Rank 0 alone writes files: the others let go of what each has a part of.
+            if self.processes.rank == 0 or not isinstance(variable, parted.PartedVariable):
+                values[id(variable)] = value
+        return variables.read_once(values)

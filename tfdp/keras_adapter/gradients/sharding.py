@@ -1,4 +1,4 @@
-"""Optimizers of which each replica holds a part of the state: ZeRO (Rajbhandari et al., 1910.02054).
+"""Optimizers of which each replica holds a part of the state: ZeRO (1910.02054).
 
 What an optimizer keeps for a variable, its moving average and its accumulated gradient are made
 where it is built, and then cut into a part for each replica:
@@ -95,6 +95,11 @@ def shards_of(optimizer: BaseOptimizer) -> Shards | None:
     return found
 
 
+def is_cut(variable: Any) -> bool:
+    """Returns whether each replica holds a part of a variable of Keras."""
+    return hasattr(variable.value, "cut")
+
+
 # ---- building
 
 
@@ -159,7 +164,8 @@ def _finish(optimizer: BaseOptimizer) -> None:
         if cut is None:
             continue
         for slot in kept:
-            if hasattr(slot.value, "cut") or not len(slot.shape):
+            is_window = slot.value.synchronization == tf.VariableSynchronization.ON_READ
+            if is_window or is_cut(slot) or not len(slot.shape):
                 continue
             if tuple(slot.shape) == cut.shape:
                 cut_state(replicas, slot, cut)
@@ -189,9 +195,7 @@ def cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
     slot.__class__ = State
 
 
-def cuts_of(
-    optimizer: BaseOptimizer, variables: Sequence[Any]
-) -> list[Cut | None]:
+def cuts_of(optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[Cut | None]:
     """Returns for each of the variables how it is cut; the optimizer is built if it is not.
 
     Args:
@@ -305,18 +309,14 @@ def clipped(
     squares = square_norms(step, grads, cuts)
     if each is not None:
         norms = [tf.sqrt(square) for square in squares]
-        return [
-            _mapped(_clip(each, norm), grad) for grad, norm in zip(grads, norms, strict=True)
-        ]
+        return [_mapped(_clip(each, norm), grad) for grad, norm in zip(grads, norms, strict=True)]
     norm = tf.sqrt(tf.add_n(squares))
     scale = together * tf.minimum(1.0 / norm, 1.0 / together)
     scale += norm - norm  # not finite, if the norm is not
     return [_mapped(lambda t: t * tf.cast(scale, t.dtype), grad) for grad in grads]
 
 
-def square_norms(
-    step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None]
-) -> list[tf.Tensor]:
+def square_norms(step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None]) -> list[tf.Tensor]:
     """Returns the squared norm of each whole gradient, float32 scalars.
 
     Args:
@@ -359,7 +359,7 @@ def update(
         held = variable.value if isinstance(variable, keras.Variable) else variable
         key = key_of_variable(optimizer, variable)
         cut, scratch = shards.cuts.get(key), shards.scratch.get(key)
-        if scratch is not None:
+        if cut is not None and scratch is not None:
             part = scratch.values[step.trace.index]
             _fill(part, part_of(tf.convert_to_tensor(held), cut, rank))
             held, target = scratch, held
@@ -400,9 +400,7 @@ def own_values(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -
     for variable in variables:
         cut = shards.cuts.get(key_of_variable(optimizer, variable))
         whole = variable.value if isinstance(variable, keras.Variable) else variable
-        found.append(
-            variable if cut is None else _own_part(step, tf.convert_to_tensor(whole), cut)
-        )
+        found.append(variable if cut is None else _own_part(step, tf.convert_to_tensor(whole), cut))
     return found
 
 
@@ -461,15 +459,17 @@ def _clip(bound: float, norm: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns a function that clips to a norm as `tf.clip_by_norm` does."""
 
     def clip(values: tf.Tensor) -> tf.Tensor:
-        return values * tf.cast(bound, values.dtype) / tf.cast(
-            tf.maximum(norm, bound), values.dtype
+        return (
+            values * tf.cast(bound, values.dtype) / tf.cast(tf.maximum(norm, bound), values.dtype)
         )
 
     return clip
 
 
 def _mapped(fn: Callable[[tf.Tensor], tf.Tensor], grad: Value) -> Value:
-    return map_values(fn, grad if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad))
+    return map_values(
+        fn, grad if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad)
+    )
 
 
 def _fill(variable: tf.Variable, value: tf.Tensor) -> None:

@@ -176,7 +176,11 @@ def _summed_variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.variables, *getattr(optimizer, "variables", [])]
     summed = tf.VariableSynchronization.ON_READ
-    return [v.value for v in variables if v.value.synchronization == summed or apart_of(v)]
+    return [
+        v.value
+        for v in variables
+        if v.value.synchronization == summed or apart_of(v) or hasattr(v.value, "cut")
+    ]
 
 
 def _attempt(act: Callable[[], Any]) -> Exception | None:
