@@ -278,8 +278,12 @@ def components(variable):
 
 
 def is_accumulator(variable):
-    """Whether it holds an open window's gradients, which stay apart until the window closes."""
-    return "gradient_accumulator" in variable.name
+    """Whether it holds an open window's gradients, which stay apart until the window closes.
+
+    Under `shard="gradients"` the replicas have their sums.
+    """
+    mirrored = variable.value.synchronization == tf.VariableSynchronization.ON_WRITE
+    return "gradient_accumulator" in variable.name and not mirrored
 
 
 def is_parted(variable):

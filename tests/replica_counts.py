@@ -6,7 +6,7 @@ import os
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
-# The promise's tests may run with optimizers whose state is cut: `make test-shard`.
+# "optimizer" or "gradients": the promise's tests run with this `shard`.
 SHARD = os.environ.get("TFDP_TESTS_SHARD")
 
 # Those of `keras_adapter` may run there in their first case alone: cases differ in what a process

@@ -68,13 +68,6 @@ class PartedVariable(variables.ReplicaMirroredVariable):
             with tf.device(part.device):
                 update_fn(part, whole[self.cut.index(self.first_rank + index)], **kwargs)
 
-    def _gather_saveables_for_checkpoint(self) -> Any:
-        raise NotImplementedError(
-            "The state of an optimizer under `shard` must be kept by `model.save` or "
-            "tfdp.callbacks.Checkpoint, which read and write it whole, but tf.train.Checkpoint "
-            f"asks for {self.name!r}, of which each replica holds a part. Use one of these."
-        )
-
 
 def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
     """Returns a variable of which each replica holds its part of what `variable` holds.

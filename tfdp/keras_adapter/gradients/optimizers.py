@@ -170,7 +170,7 @@ def add_variable_from_reference(
     is_window = name == "gradient_accumulator" and sharding.mode_of(strategy) != "gradients"
     if not is_window or replicas is None or alone:
         made = original(self, reference_variable, name=name, initializer=initializer)
-        return sharding.cut_slot(self, reference_variable, made)
+        return sharding.cut_slot(self, reference_variable, name, made)
     with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
 

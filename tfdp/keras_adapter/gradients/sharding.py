@@ -10,8 +10,9 @@ where it is built, and then cut into a part for each replica:
 4. The replica updates its part, as one device does, in a variable that stands for it.
 5. All get the updated parts (an all-gather), and write the whole variables.
 
-What has no axis, is no floating-point number, or is overwritten with its gradient, every replica
-keeps and updates as a whole.
+Moving averages are cut into slices in any case. What has no axis with an element for each replica,
+is no floating-point number, or is overwritten with its gradient, every replica keeps and updates as
+a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from tfdp.collectives import map_values
 from tfdp.collectives.parts import part_of, rows_of_part
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
-    Variable,
     key_of_variable,
     strategy_of_optimizer,
     value_of_variable,
@@ -66,15 +66,19 @@ class Shards:
 
     Attributes:
       cuts: By the key of each variable that is cut, how.
+      averages: By the same keys, how the moving averages of `use_ema` are cut: always into slices.
+      with_average: The keys of variables whose moving averages were made.
       scratch: By the key of each variable that is cut into slices, a variable that stands for the
         replica's slice during an update, and holds nothing between updates.
     """
 
     cuts: dict[str, Cut]
+    averages: dict[str, Cut]
+    with_average: set[str] = dataclasses.field(default_factory=set)
     scratch: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class State(Variable):  # type: ignore[misc]
+class State(keras.Variable):  # type: ignore[misc]
     """What an optimizer keeps for a variable, of which each replica holds a part."""
 
     @property
@@ -132,13 +136,14 @@ def _prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
     _check_class(optimizer)
     if is_wrapper or replicas is None:
         return
-    chosen = [variable for variable in variables if _can_be_cut(variable)]
+    count = replicas.num_replicas
+    chosen = [variable for variable in variables if _can_be_cut(variable, count)]
     shapes = [tuple(map(int, variable.shape)) for variable in chosen]
-    cuts = even_cuts(shapes, replicas.num_replicas)
+    cuts = slices = even_cuts(shapes, count)
     try:
         axes = sorted({(len(cut.shape), cut.axis) for cut in cuts})
         if not proving.is_elementwise(optimizer, axes):
-            cuts = whole_cuts(shapes, replicas.num_replicas)
+            cuts = whole_cuts(shapes, count)
             _report_balance(optimizer, cuts, replicas)
     except proving.NotProven as reason:
         raise ValueError(
@@ -148,7 +153,9 @@ def _prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
             "it is given and what the optimizer keeps for that one; or leave `shard` out."
         ) from reason
     keys = [key_of_variable(optimizer, variable) for variable in chosen]
-    vars(optimizer)[_SHARDS] = Shards(dict(zip(keys, cuts, strict=True)))
+    vars(optimizer)[_SHARDS] = Shards(
+        dict(zip(keys, cuts, strict=True)), averages=dict(zip(keys, slices, strict=True))
+    )
 
 
 def _finish(optimizer: BaseOptimizer) -> None:
@@ -180,11 +187,19 @@ def _finish(optimizer: BaseOptimizer) -> None:
             shards.scratch[key] = _scratch(replicas, variable, cut)
 
 
-def cut_slot(optimizer: BaseOptimizer, reference: Any, slot: Any) -> Any:
-    """Cuts a slot that was just made for a variable, and returns it."""
+def cut_slot(optimizer: BaseOptimizer, reference: Any, name: str | None, slot: Any) -> Any:
+    """Cuts a slot of some name that was just made for a variable, and returns it."""
     shards, replicas = shards_of(optimizer), replicas_of(strategy_of_optimizer(optimizer))
-    cut = None if shards is None else shards.cuts.get(key_of_variable(optimizer, reference))
-    if cut is not None and replicas is not None and tuple(slot.shape) == cut.shape:
+    if shards is None or replicas is None:
+        return slot
+    key = key_of_variable(optimizer, reference)
+    cuts = shards.cuts
+    if name == "average" and optimizer.use_ema and key not in shards.with_average:
+        # Keras makes these before all others; an optimizer may have a slot of the name, too.
+        shards.with_average.add(key)
+        cuts = shards.averages
+    cut = cuts.get(key)
+    if cut is not None and tuple(slot.shape) == cut.shape:
         cut_state(replicas, slot, cut)
     return slot
 
@@ -226,9 +241,11 @@ def _check_class(optimizer: BaseOptimizer) -> None:
             )
 
 
-def _can_be_cut(variable: Any) -> bool:
+def _can_be_cut(variable: Any, replicas: int) -> bool:
+    """Returns whether a variable is of floating-point numbers, with an axis to be cut along."""
     shape = tf.TensorShape(variable.shape)
-    known = shape.is_fully_defined() and shape.rank and shape.num_elements()
+    known = shape.is_fully_defined() and shape.rank and max(shape) >= replicas
+    known = known and shape.num_elements()
     floating = tf.as_dtype(variable.dtype).is_floating
     return bool(known and floating and not getattr(variable, "overwrite_with_gradient", False))
 
@@ -398,7 +415,7 @@ def own_values(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -
     assert shards is not None
     found = []
     for variable in variables:
-        cut = shards.cuts.get(key_of_variable(optimizer, variable))
+        cut = shards.averages.get(key_of_variable(optimizer, variable))
         whole = variable.value if isinstance(variable, keras.Variable) else variable
         found.append(variable if cut is None else _own_part(step, tf.convert_to_tensor(whole), cut))
     return found
@@ -422,7 +439,7 @@ def write_averages(
         if average is None:
             continue
         held = variable.value if isinstance(variable, keras.Variable) else variable
-        cut = shards.cuts.get(key_of_variable(optimizer, variable))
+        cut = shards.averages.get(key_of_variable(optimizer, variable))
         if step is None or cut is None:
             held.assign(tf.convert_to_tensor(average.value))
         else:
