@@ -16,6 +16,7 @@ from benchmarks.equivalence import add_equivalence
 from benchmarks.everything import add_all
 from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
+from benchmarks.memory import add_memory
 from benchmarks.optimizers import add_optimizers
 from benchmarks.slow_links import add_slow_links
 from benchmarks.slow_ranks import add_slow_ranks
@@ -58,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_elastic,
         add_equivalence,
         add_faults,
+        add_memory,
         add_fit,
         add_optimizers,
         add_slow_links,

@@ -175,7 +175,7 @@ class Replicas(Protocol):
         must ask for together, and takes a whole to be assigned.
 
         Args:
-          variable: A variable with a copy on each replica, which the caller lets go of.
+          variable: A variable with a copy on each replica, which stays as it is.
           cut: The cut into the replicas' parts.
         """
 

@@ -66,14 +66,14 @@ class PartedVariable(variables.ReplicaMirroredVariable):
         whole.shape.assert_is_compatible_with(self.cut.shape)
         for index, part in enumerate(self.values):
             with tf.device(part.device):
-                update_fn(part, whole[self.cut.index(self.first_rank + index)], **kwargs)
+                update_fn(part, _slice(whole, self.cut, self.first_rank + index), **kwargs)
 
 
 def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
     """Returns a variable of which each replica holds its part of what `variable` holds.
 
     Args:
-      variable: A variable with a copy on each replica, which the caller lets go of.
+      variable: A variable with a copy on each replica, which stays as it is.
       cut: The cut into the replicas' parts.
       first_rank: The number of this process' first replica.
     """
@@ -82,7 +82,7 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
     with tf.init_scope():
         for index, copy in enumerate(variable.values):
             with tf.device(copy.device):
-                own = copy.read_value()[cut.index(first_rank + index)]
+                own = _slice(copy.read_value(), cut, first_rank + index)
             with tf.variable_creator_scope(_alone_on(copy.device)):
                 name = variable.name.split(":")[0]
                 name = f"{name}/part_{first_rank + index}" if index else name
@@ -90,6 +90,11 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
         made = PartedVariable(strategy, parts, tf.VariableAggregation.NONE)
     made.cut, made.first_rank = cut, first_rank
     return made
+
+
+def _slice(whole: tf.Tensor, cut: Cut, rank: int) -> tf.Tensor:
+    """Returns a copy of a rank's part. Rows of a tensor would keep the memory of all of it."""
+    return tf.raw_ops.DeepCopy(x=whole[cut.index(rank)])
 
 
 def _alone_on(device: str) -> Callable[..., Any]:

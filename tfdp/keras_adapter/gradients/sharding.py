@@ -206,8 +206,10 @@ def cut_slot(optimizer: BaseOptimizer, reference: Any, name: str | None, slot: A
 
 def cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
     """Leaves to each replica its part of what a slot holds."""
-    value_of_variable.set(slot, replicas.parted(slot.value, cut))
+    whole = slot.value
+    value_of_variable.set(slot, replicas.parted(whole, cut))
     slot.__class__ = State
+    _empty_all(whole)  # what still refers to it must not keep the memory
 
 
 def cuts_of(optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[Cut | None]:
@@ -271,11 +273,16 @@ def _scratch(replicas: Replicas, variable: Any, cut: Cut) -> Any:
     held = variable.value if isinstance(variable, keras.Variable) else variable
     made: Any = replicas.parted(held, cut)
     made.stands_for = held
-    with tf.init_scope():
-        for part in made.values:
-            with tf.device(part.device):
-                _emptied(part, tf.constant(0))
+    _empty_all(made)
     return made
+
+
+def _empty_all(variable: Any) -> None:
+    """Leaves nothing in the copies, or parts, of a variable."""
+    with tf.init_scope():
+        for one in variable.values:
+            with tf.device(one.device):
+                _emptied(one, tf.constant(0))
 
 
 # ---- in a step
