@@ -1,6 +1,6 @@
 """One rank of one measurement of `benchmarks memory`; prints one line of JSON.
 
-    tfdp run -n 2 -- python -m benchmarks.memory_worker --shard gradients --model mlp ...
+tfdp run -n 2 -- python -m benchmarks.memory_worker --shard gradients --model mlp ...
 """
 
 from __future__ import annotations

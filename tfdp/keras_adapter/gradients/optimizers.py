@@ -169,7 +169,8 @@ def add_variable_from_reference(
     # The windows of `shard="optimizer"` are summed when they close.
     is_window = name == "gradient_accumulator" and sharding.mode_of(strategy) != "gradients"
     if not is_window or replicas is None or alone:
-        made = original(self, reference_variable, name=name, initializer=initializer)
+        with sharding.making(self, initializer):
+            made = original(self, reference_variable, name=name, initializer=initializer)
         return sharding.cut_slot(self, reference_variable, name, made)
     with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)

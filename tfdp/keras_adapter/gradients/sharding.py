@@ -187,6 +187,14 @@ def _finish(optimizer: BaseOptimizer) -> None:
             shards.scratch[key] = _scratch(replicas, variable, cut)
 
 
+def making(optimizer: BaseOptimizer, initializer: Any) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which zeros for a slot are not sent by rank 0, for most are cut off."""
+    replicas = replicas_of(strategy_of_optimizer(optimizer))
+    if replicas is None or shards_of(optimizer) is None or initializer != "zeros":
+        return contextlib.nullcontext()
+    return replicas.made_alone()
+
+
 def cut_slot(optimizer: BaseOptimizer, reference: Any, name: str | None, slot: Any) -> Any:
     """Cuts a slot of some name that was just made for a variable, and returns it."""
     shards, replicas = shards_of(optimizer), replicas_of(strategy_of_optimizer(optimizer))
@@ -509,7 +517,8 @@ def _emptied(variable: tf.Variable, updates: tf.Tensor) -> tf.Tensor:
         what is left has another shape than the variable.
     """
     value = variable.read_value()
-    nothing = value[: tf.minimum(tf.cast(updates, tf.int32), 0)]
+    # A copy, for no rows of a tensor would keep the memory of all of it.
+    nothing = tf.raw_ops.DeepCopy(x=value[: tf.minimum(tf.cast(updates, tf.int32), 0)])
     with tf.control_dependencies([value]):
         _fill(variable, nothing)
     return value
