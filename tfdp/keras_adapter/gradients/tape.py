@@ -53,7 +53,8 @@ def gradient(
 ) -> Any:
     """Returns the gradient of the whole batch's target."""
     step = _step()
-    if step is None or step.phase is Phase.PER_EXAMPLE or target is None:
+    if step is None or target is None or step.in_backward or step.phase is Phase.PER_EXAMPLE:
+        # A tape within a backward pass, as of what is computed again, gives a part of a gradient.
         return original(self, target, sources, output_gradients, unconnected_gradients)
     flat = tf.nest.flatten(sources)
     variables = [source for source in flat if _is_variable(source)]
@@ -64,7 +65,8 @@ def gradient(
             "one. Take it in `train_step`, or use jit_compile=False."
         )
     targets, weights = weighed(step, target, output_gradients, variables)
-    gradients = original(self, targets, flat, weights, unconnected_gradients)
+    with step.going_backward():
+        gradients = original(self, targets, flat, weights, unconnected_gradients)
     walk = Walk()
     layouts = layouts_of(step, walk)
     everywhere = []
