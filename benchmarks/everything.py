@@ -35,6 +35,8 @@ COMMANDS: Mapping[str, str] = {
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",
     "checkpoint": "python -m benchmarks checkpoint",
+    "memory": "python -m benchmarks memory",
+    "memory-four": "python -m benchmarks memory --processes 4",
     "elastic": "python -m benchmarks elastic --output {folder}/elastic.png",
     "logs-of-one": "python docs/telemetry/train.py {folder}/logs/one",
     "logs-of-two": "tfdp run -n 2 -- python docs/telemetry/train.py {folder}/logs/two",

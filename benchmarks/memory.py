@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import statistics
 import sys
 from typing import Any
 
@@ -93,21 +94,21 @@ def _table(options: MemoryOptions, found: dict[str, list[dict[str, Any]]]) -> Ta
     )
     for column in ("shard", "kept by the fullest rank, MB", "of none", "step, ms", "of none"):
         table.add_column(column, justify="left" if column == "shard" else "right")
-    state, step = (
-        {shard: _median([rank[key] for rank in ranks]) for shard, ranks in found.items()}
-        for key in ("state_mb", "step_ms")
-    )
-    for shard, ranks in found.items():
-        most = max(rank["state_mb"] for rank in ranks) if shard != "none" else state[shard]
+    # A process may grow by what it had to receive meanwhile: the least of what all keep, and the
+    # most of what each keeps a part of.
+    kept = {shard: [rank["state_mb"] for rank in ranks] for shard, ranks in found.items()}
+    whole = min(kept["none"])
+    step = {
+        shard: statistics.median(rank["step_ms"] for rank in ranks)
+        for shard, ranks in found.items()
+    }
+    for shard, each in kept.items():
+        most = whole if shard == "none" else max(each)
         table.add_row(
             shard,
             f"{most:.0f}",
-            f"{most / state['none']:.3f}",
+            f"{most / whole:.2f}",
             f"{step[shard]:.1f}",
             f"{step[shard] / step['none']:.2f}",
         )
     return table
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
