@@ -18,6 +18,7 @@ from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.memory import add_memory
 from benchmarks.optimizers import add_optimizers
+from benchmarks.plan.command import add_plan
 from benchmarks.slow_links import add_slow_links
 from benchmarks.slow_ranks import add_slow_ranks
 from benchmarks.synchronization import add_synchronization
@@ -62,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_memory,
         add_fit,
         add_optimizers,
+        add_plan,
         add_slow_links,
         add_slow_ranks,
         add_synchronization,

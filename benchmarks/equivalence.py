@@ -24,7 +24,10 @@ _TIMEOUT_SECONDS = 300.0
 class EquivalenceOptions:
     """The choices of one table."""
 
-    replicas: int = option(4, "logical CPU devices (%(default)s)", at_least=2)
+    replicas: int = option(4, "logical devices (%(default)s)", at_least=2)
+    device: str = option(
+        "CPU", "what is split into them: CPU or GPU (%(default)s)", choices=("CPU", "GPU")
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -46,16 +49,17 @@ def add_equivalence(commands: argparse._SubParsersAction) -> None:
 def _equivalence(options: EquivalenceOptions, parser: argparse.ArgumentParser) -> int:
     require(["tensorflow"], parser)
     set_environment()
-    return run(options.replicas)
+    return run(options.replicas, options.device)
 
 
-def run(replicas: int, console: Console | None = None) -> int:
+def run(replicas: int, device: str = "CPU", console: Console | None = None) -> int:
     """Runs each case in a process of its own, and prints the table.
 
     Cost: 13 processes, each about 10 s on two cores.
 
     Args:
-      replicas: The number of logical CPU devices.
+      replicas: The number of logical devices.
+      device: "CPU" or "GPU", the first of which is split into them.
       console: The console to print to; by default standard output.
 
     Returns:
@@ -65,12 +69,14 @@ def run(replicas: int, console: Console | None = None) -> int:
     from benchmarks.equivalence_cases import CASES
 
     console = console or Console()
-    table = Table(title=f"{replicas} replicas against one device: largest relative difference")
+    table = Table(
+        title=f"{replicas} replicas on a {device} against one device: largest relative difference"
+    )
     for column in ("a Keras program with", "MirroredStrategy", "tfdp"):
         table.add_column(column)
     equal = True
     for case in track(CASES, "Training", console=console, transient=True):
-        arguments = ["--case", case, "--replicas", str(replicas)]
+        arguments = ["--case", case, "--replicas", str(replicas), "--device", device]
         result = run_for_json("benchmarks.equivalence_worker", arguments, _TIMEOUT_SECONDS)
         if isinstance(result, Failure):
             console.print(str(result), style="red", markup=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """One case of `benchmarks equivalence` in this process; prints one line of JSON.
 
-    python -m benchmarks.equivalence_worker --case "a masked loss" --replicas 4
+    python -m benchmarks.equivalence_worker --case "a masked loss" --replicas 4 --device CPU
 
 Each case has a fresh process: a collective that fails aborts all later ones of its process.
 """
@@ -18,18 +18,18 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from benchmarks.devices import split_cpu
+from benchmarks.devices import split
 from benchmarks.equivalence_cases import CASES
 
 
-def measure(case: str, replicas: int, sides: Sequence[str] = ("tfdp", "stock")) -> dict[str, dict]:
+def measure(
+    case: str, devices: Sequence[str], sides: Sequence[str] = ("tfdp", "stock")
+) -> dict[str, dict]:
     """Runs a case on one device, and under tfdp and the stock strategy.
-
-    The process must have `replicas` logical CPU devices.
 
     Args:
       case: A title in :data:`benchmarks.equivalence_cases.CASES`.
-      replicas: The number of replicas.
+      devices: The devices of the replicas.
       sides: The sides to compare with one device.
 
     Returns:
@@ -37,7 +37,6 @@ def measure(case: str, replicas: int, sides: Sequence[str] = ("tfdp", "stock")) 
       largest difference over the largest value of one device, NaN if the outcome is NaN; or
       `error`, the type of the error, if there is no outcome to compare.
     """
-    devices = [f"CPU:{index}" for index in range(replicas)]
     expected = _run(CASES[case], None)
     # The stock strategy comes last: nothing runs after its failure.
     makers: dict[str, Callable[[list[str]], tf.distribute.Strategy]] = {
@@ -47,7 +46,7 @@ def measure(case: str, replicas: int, sides: Sequence[str] = ("tfdp", "stock")) 
     found: dict[str, dict] = {}
     for side in sides:
         try:
-            found[side] = _difference(expected, _run(CASES[case], makers[side](devices)))
+            found[side] = _difference(expected, _run(CASES[case], makers[side]([*devices])))
         except Exception as error:  # The table shows what a user would see.
             found[side] = {"error": type(error).__name__}
     return found
@@ -72,9 +71,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One case of `benchmarks equivalence`.")
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--replicas", type=int, required=True)
+    parser.add_argument("--device", choices=("CPU", "GPU"), required=True)
     parsed = parser.parse_args()
-    split_cpu(parsed.replicas)
-    print(json.dumps(measure(parsed.case, parsed.replicas)))
+    devices = split(parsed.replicas, parsed.device)
+    print(json.dumps(measure(parsed.case, devices)))
 
 
 if __name__ == "__main__":

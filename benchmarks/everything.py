@@ -18,9 +18,10 @@ from tfdp.files import replace_text
 _HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 --order"
 _HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock,gloo,mpi4py"
 _SWEEP = "python -m benchmarks {command} --jobs 2 --task {task} --results {{folder}}/{name}.jsonl "
+_FEW = " --epochs 4 --replicas 4"
 _SWEEP += "--output {{folder}}/{name}.png --table {{folder}}/{name}.md"
-_SWEEPS = [("convergence", task) for task in ("mlp", "cnn", "transformer")]
-_SWEEPS += [("accuracy-by-bytes", task) for task in ("cnn", "transformer")]
+_SWEEPS = [("convergence", task, "") for task in ("mlp", "cnn", "transformer")]
+_SWEEPS += [("accuracy-by-bytes", "cnn", _FEW), ("accuracy-by-bytes", "transformer", "")]
 
 # The commands by the name of what they print, the quick ones first; {folder} receives all of it.
 COMMANDS: Mapping[str, str] = {
@@ -50,6 +51,8 @@ COMMANDS: Mapping[str, str] = {
     "order-0110": f"{_HOSTS} 0,1,1,0 {_HOSTS_SIDES} --output {{folder}}/order-0110.png",
     "slow-links-four": "python -m benchmarks slow-links --order 0,1,2,3",
     "slow-links-two": "python -m benchmarks slow-links --order 0,0,1,1",
+    "plan": "python -m benchmarks plan --results {folder}/cells.jsonl",
+    "plan-published": "python -m benchmarks plan --published",
     "data-arrays": "python -m benchmarks data --sources arrays --rounds 7",
     "data-records": "python -m benchmarks data --sources records --rounds 7",
     "data-images": "python -m benchmarks data --sources images --image-files 10000 --rounds 7",
@@ -58,7 +61,8 @@ COMMANDS: Mapping[str, str] = {
     "fit-processes": "python -m benchmarks fit --processes 2 --one-device",
     **{
         f"{command}-{task}": _SWEEP.format(command=command, task=task, name=f"{command}-{task}")
-        for command, task in _SWEEPS
+        + chosen
+        for command, task, chosen in _SWEEPS
     },
 }
 

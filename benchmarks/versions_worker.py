@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.devices import split_cpu
+from benchmarks.devices import split
 from benchmarks.equivalence import BOUND
 from benchmarks.equivalence_cases import CASES
 from benchmarks.equivalence_worker import measure
@@ -18,8 +18,8 @@ _REPLICAS = 2
 
 def main() -> None:
     """Measures and prints the versions, the number of cases, and the outcomes of unequal cases."""
-    split_cpu(_REPLICAS)
-    found = {case: measure(case, _REPLICAS, ["tfdp"])["tfdp"] for case in CASES}
+    devices = split(_REPLICAS, "CPU")
+    found = {case: measure(case, devices, ["tfdp"])["tfdp"] for case in CASES}
     unequal = {
         case: outcome
         for case, outcome in found.items()

@@ -11,10 +11,11 @@ import random
 import sys
 
 # TensorFlow reads these when it is imported. Its default number of inter-op threads can starve
-# iterators on two cores; a test never needs a GPU.
+# iterators on two cores; a test never needs a GPU, but where `replica_counts.DEVICE` asks for it.
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if os.environ.get("TFDP_TESTS_DEVICE", "CPU") == "CPU":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest
 import tiers

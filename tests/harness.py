@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from replica_counts import AS_TRACED, CLUSTER_REPLICAS, SHARD, count_id
+from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, SHARD, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
 LOGICAL_DEVICES = 4
 
+if DEVICE == "GPU" and not CLUSTER_REPLICAS:
+    from benchmarks.devices import split
+
+    split(LOGICAL_DEVICES, "GPU")
 if not CLUSTER_REPLICAS:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
@@ -62,14 +66,14 @@ in_one_process = pytest.mark.skipif(bool(CLUSTER_REPLICAS), reason="it is about 
 
 
 def strategy(replicas, **options):
-    """A `tfdp.DataParallelStrategy` over the first `replicas` logical CPUs, or the cluster."""
+    """A `tfdp.DataParallelStrategy` over the first `replicas` logical devices, or the cluster."""
     import tfdp
 
     if SHARD and not options.keys() & {"shard", "compression", "synchronization"} and replicas != 1:
         options["shard"] = SHARD
     if CLUSTER_REPLICAS:
         return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
-    return tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)], **options)
+    return tfdp.DataParallelStrategy(devices=[f"{DEVICE}:{i}" for i in range(replicas)], **options)
 
 
 def per_replica(strategy, arrays):

@@ -1,4 +1,4 @@
-"""How many replicas the promise's tests train on, and in which cases."""
+"""How many replicas the promise's tests train on, on what, and in which cases."""
 
 import os
 
@@ -21,6 +21,10 @@ ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
 FAST = os.environ.get("TFDP_TESTS_FAST") == "1"
 REPLICAS = CLUSTER_REPLICAS or (2 if FAST else 3)
 REPLICAS_OF_VARIANTS = CLUSTER_REPLICAS or 2
+
+# "GPU": replicas are parts of the first GPU, in tests that ask the harness for them and in one
+# process. TensorFlow must be the build for GPUs.
+DEVICE = os.environ.get("TFDP_TESTS_DEVICE", "CPU")
 
 # What a cluster runs of exhaustive tests alone runs as they do.
 AS_TRACED = os.environ.get("TFDP_TESTS_AS_TRACED") == "1" or (FAST and not CLUSTER_REPLICAS)

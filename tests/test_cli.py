@@ -30,6 +30,7 @@ def refusal(capsys, *arguments):
         ["bench", "-h"],
         ["doctor", "-h"],
         ["report", "-h"],
+        ["plan", "-h"],
     ],
 )
 def test_help_and_version_import_nothing_heavy(words):

@@ -58,6 +58,24 @@ def test_of_the_gpus_that_the_user_has_set_those_count_that_cuda_takes(nvidia_sm
     assert gpus.visible(nvidia_smi(PLAIN, CUDA_VISIBLE_DEVICES=chosen)) == names
 
 
+@pytest.mark.parametrize(
+    ("listed", "chosen", "numbers", "uuids"),
+    [
+        (PLAIN, None, [0, 3], ["GPU-0a-b", "GPU-3a-b"]),
+        (PLAIN, "3,1", [0], ["GPU-3a-b"]),
+        (PLAIN, "GPU-1a,2", [0, 1], ["GPU-1a-b", "GPU-2a-b"]),
+        (DIVIDED, None, [1, 2], ["MIG-fa", "GPU-5e"]),
+        ("GPU 0: one without a UUID\n", None, [0], []),
+        ("", None, [0], []),
+    ],
+)
+def test_a_gpu_has_an_identity_whatever_its_number_is(nvidia_smi, listed, chosen, numbers, uuids):
+    environ = nvidia_smi(listed)
+    if chosen is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = chosen
+    assert gpus.identities(numbers, environ) == uuids
+
+
 def test_a_setting_on_a_host_without_gpus_means_nothing(nvidia_smi, tmp_path):
     assert gpus.visible({"PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0,1"}) == []
     failing = nvidia_smi("NVIDIA-SMI has failed\n", code=9, CUDA_VISIBLE_DEVICES="0,1")

@@ -23,6 +23,7 @@ LAYERS = {
     "hooks": 1,
     "sharding": 1,
     "topology": 1,
+    "prediction": 2,  # of steps on a cluster: asked by `plan` and `report`
     "lazy": 2,  # says which versions were tested where a private name is missing
     "determinism": 3,
     "manifest": 4,  # knows strategies, data and models by their public attributes alone
@@ -44,11 +45,12 @@ LAYERS = {
     "launch": 13,
     "report": 13,
     "demo": 14,  # starts its processes with the launcher
+    "plan": 14,  # draws with the report's charts, and reads its logs
     "cli": 15,  # calls the others of its kind
 }
 
 # These import the package's lazy surface (`import tfdp`) as a user would.
-USERS = {"bench", "demo", "doctor", "cli", "launch"}
+USERS = {"bench", "demo", "doctor", "cli", "launch", "plan"}
 
 PRIVATE = ("tensorflow.python", "keras.src")
 PRIVATE_IMPORTS_IN = {

@@ -39,7 +39,7 @@ def test_the_wheel_holds_the_package_and_neither_benchmarks_nor_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"tfdp", f"tfdp-{tfdp.__version__}.dist-info"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdp").rglob("*.py")}
-    templates = (ROOT / "tfdp" / "report" / "templates").iterdir()
+    templates = [*(ROOT / "tfdp").glob("*/templates/*")]
     fingerprints = (ROOT / "tfdp" / "hooks" / "fingerprints").iterdir()
     data = {path.relative_to(ROOT).as_posix() for path in (*templates, *fingerprints)}
     data |= {"tfdp/py.typed"}

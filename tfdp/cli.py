@@ -17,6 +17,7 @@ from tfdp.data.index_command import add_data
 from tfdp.demo.demo_options import DemoOptions
 from tfdp.doctor.doctor_options import DoctorOptions
 from tfdp.launch.run_options import RunOptions
+from tfdp.plan.plan_options import PlanOptions
 from tfdp.report.report_options import ReportOptions
 
 
@@ -46,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tfdp {tfdp.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_bench, add_data, _add_run, _add_doctor, _add_report):
+    for add in (_add_demo, _add_bench, add_data, _add_run, _add_doctor, _add_report, _add_plan):
         add(commands)
     return parser
 
@@ -200,6 +201,34 @@ def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
             f"`LOG_DIR` must be readable and the page's directory writable; received: {error}; "
             "mend the permissions, or do `--output FILE.html`."
         )
+
+
+def _add_plan(commands: argparse._SubParsersAction) -> None:
+    """Adds `plan` to the commands."""
+    add_command(
+        commands,
+        "plan",
+        PlanOptions,
+        _plan,
+        help="predict step time, efficiency and memory for N ranks, before they are bought",
+        description="Predicts the time of a step, its parts, the efficiency and the memory for "
+        "numbers of ranks, from a model (timed on this machine, or by its logs) and a description "
+        "or a measurement of hosts and links; ranks the plans, says what limits them, and prints "
+        "the arguments to use.",
+        epilog="Exit code 0; 2 where the request cannot be carried out.",
+    )
+
+
+def _plan(options: PlanOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow"] * bool(options.model), parser)
+    require(["jinja2", "matplotlib"] * bool(options.output), parser)
+
+    from tfdp.plan.command import run
+
+    try:
+        return run(options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

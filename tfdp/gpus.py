@@ -20,7 +20,9 @@ T = TypeVar("T")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _ASK_SECONDS = 60.0
-_LISTED = re.compile(r"^GPU (\d+):|^\s+MIG .*\(UUID: (MIG-[^)]+)\)", re.MULTILINE)
+_LISTED = re.compile(
+    r"^GPU (\d+):(?:.*\(UUID: (GPU-[^)]+)\))?|^\s+MIG .*\(UUID: (MIG-[^)]+)\)", re.MULTILINE
+)
 
 
 def visible(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -46,6 +48,28 @@ def visible(environ: Mapping[str, str] = os.environ) -> list[str]:
     return found
 
 
+def identities(numbers: Sequence[int], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the UUIDs of GPUs, which no two GPUs have, on whichever hosts.
+
+    Cost: two runs of `nvidia-smi`, up to a second each, on hosts that have it.
+
+    Args:
+      numbers: The numbers of the GPUs, among those that CUDA shows to the process.
+      environ: The environment of the process.
+
+    Returns:
+      The UUIDs of those GPUs that the driver names.
+    """
+    names, uuids = visible(environ), _uuids(environ)
+    chosen = [names[number] for number in numbers if number < len(names)]
+    # CUDA takes the beginning of a UUID for the whole.
+    return [
+        next((uuid for uuid in uuids.values() if uuid.startswith(name)), uuids.get(name, name))
+        for name in chosen
+        if name in uuids or not name.isdecimal()
+    ]
+
+
 def share(gpus: Sequence[T], place: int, processes: int, each: int | None = None) -> list[T]:
     """Returns one process' part of the GPUs of a host, which come to the processes in order.
 
@@ -66,9 +90,25 @@ def share(gpus: Sequence[T], place: int, processes: int, each: int | None = None
 
 def _listed(environ: Mapping[str, str]) -> list[str]:
     """Returns all GPUs that the driver shows: their numbers, or else the names of their parts."""
+    found: list[str] = []
+    divided: set[str] = set()
+    for number, _, part in _LISTED.findall(_shown(environ)):
+        if part and found and found[-1].isdecimal():
+            divided.add(found[-1])
+        found.append(number or part)
+    return [name for name in found if name not in divided]
+
+
+def _uuids(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the UUIDs of the GPUs that the driver shows, by number."""
+    return {number: uuid for number, uuid, _ in _LISTED.findall(_shown(environ)) if uuid}
+
+
+def _shown(environ: Mapping[str, str]) -> str:
+    """Returns what the driver shows of the GPUs; nothing on a host without it."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
-        return []
+        return ""
     try:
         done = subprocess.run(
             [program, "-L"],
@@ -79,13 +119,6 @@ def _listed(environ: Mapping[str, str]) -> list[str]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    if done.returncode != 0:  # a driver without a GPU, or one that does not run
-        return []
-    found: list[str] = []
-    divided: set[str] = set()
-    for number, part in _LISTED.findall(done.stdout):
-        if part and found and found[-1].isdecimal():
-            divided.add(found[-1])
-        found.append(number or part)
-    return [name for name in found if name not in divided]
+        return ""
+    # A driver without a GPU, or one that does not run, says so with another exit code.
+    return done.stdout if done.returncode == 0 else ""

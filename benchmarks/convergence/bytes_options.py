@@ -10,6 +10,9 @@ from benchmarks.convergence.sweep import Cell
 from benchmarks.convergence.sweep_options import SweepOptions
 from tfdp.command_line import option
 
+# Takes the place of the momentum of SGD.
+_CORRECTED = "MomentumCorrection"
+
 # The arguments of the strategy, as a program writes them. The first one is the reference.
 STRATEGIES = (
     "",
@@ -24,11 +27,19 @@ STRATEGIES = (
         for method in ("LocalSGD", "DiLoCo")
         for every in (1, 10, 50, 200)
     ),
+    "synchronization=DiLoCo(500)",
+    # As Deep Gradient Compression has it, arXiv 1712.01887: of all gradients, with a warm-up.
+    *(
+        f"compression={_CORRECTED}(TopK(0.001{warmup}, exclude=(), smallest=1))"
+        for warmup in ("", ", warmup_steps=100")
+    ),
 )
 
-# The optimizer of each task, and where its sweep begins: at the reference, and for DiLoCo, whose
-# outer momentum lets the weights move up to 0.7 / (1 - 0.9) times as far.
+# The optimizer of each task, and where its sweep begins: at the task's rate, or where few epochs
+# have shown the best; and for DiLoCo, whose outer momentum lets the weights move up to
+# 0.7 / (1 - 0.9) times as far, below.
 _OPTIMIZERS = {"mlp": "nesterov", "cnn": "nesterov", "transformer": "adam"}
+_STARTS = {"cnn": 0.4}
 _OUTER_FACTOR = 0.25
 
 
@@ -81,8 +92,10 @@ class BytesOptions(SweepOptions):
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The strategies, whole gradients first."""
-        return tuple((STRATEGIES[row],) for row in sorted({0, *self.only}))
+        """The strategies, whole gradients first; without what does not go with the optimizer."""
+        chosen = [STRATEGIES[row] for row in sorted({0, *self.only})]
+        without = _CORRECTED if self.optimizer == "adam" else None
+        return tuple((words,) for words in chosen if without is None or without not in words)
 
     def run_of(self, cell: Cell, learning_rate: float, seed: int) -> Run:
         """Returns a run with a strategy."""
@@ -103,7 +116,7 @@ class BytesOptions(SweepOptions):
     def starting_rate(self, cell: Cell) -> float:
         """Returns the rate at which the sweep of a strategy begins."""
         (strategy,) = cell
-        rate = self.described_task.learning_rates[self.optimizer]
+        rate = _STARTS.get(self.task, self.described_task.learning_rates[self.optimizer])
         return rate * (_OUTER_FACTOR if "DiLoCo" in strategy else 1.0)
 
     def base_of(self, cell: Cell) -> None:

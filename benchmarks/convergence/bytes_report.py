@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +24,8 @@ def show_bytes(options: BytesOptions, finished: Mapping[Run, Outcome], console: 
     found = rows(options, cells)
     table = Table(title=_title(options), caption=_legend(options))
     for column in _HEADER:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        justify: Literal["right", "left"] = "right" if column else "left"
+        table.add_column(column, justify=justify, no_wrap=bool(column), overflow="fold")
     for row in found:
         table.add_row(*row)
     console.print(table)
@@ -164,6 +165,6 @@ def _family(strategy: str) -> str:
     name = named(strategy)
     if strategy.startswith("synchronization="):
         return name.partition("(")[0]
-    if "ErrorFeedback" in name:
+    if "ErrorFeedback" in name or "MomentumCorrection" in name:
         return "with error feedback"
     return "compressed" if strategy else name

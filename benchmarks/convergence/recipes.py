@@ -48,7 +48,11 @@ assert RECIPES.keys() == set(OPTIMIZERS)
 
 
 def make_optimizer(
-    name: str, learning_rate: float, training_steps: int, gradient_accumulation_steps: int
+    name: str,
+    learning_rate: float,
+    training_steps: int,
+    gradient_accumulation_steps: int,
+    momentum: float = 0.9,
 ) -> Any:
     """Returns the optimizer of a recipe.
 
@@ -57,6 +61,7 @@ def make_optimizer(
       learning_rate: The highest rate, at the end of the warm-up.
       training_steps: The micro-batches of the whole training.
       gradient_accumulation_steps: The micro-batches of one update.
+      momentum: The momentum of SGD; 0 where a compression has it.
     """
     import keras
 
@@ -73,9 +78,9 @@ def make_optimizer(
     accumulate: dict[str, Any] = {"gradient_accumulation_steps": steps}
     match name:
         case "sgd":
-            return keras.optimizers.SGD(schedule, momentum=0.9, **accumulate)
+            return keras.optimizers.SGD(schedule, momentum=momentum, **accumulate)
         case "nesterov":
-            return keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True, **accumulate)
+            return keras.optimizers.SGD(schedule, momentum=momentum, nesterov=True, **accumulate)
         case "adam":
             return keras.optimizers.Adam(schedule, **accumulate)
         case "lars":

@@ -29,9 +29,11 @@ def train(run: Run, splits: Splits) -> Outcome:
     """
     inputs, labels = splits.training
     keras.utils.set_random_seed(run.seed)
+    arguments = arguments_of(run.strategy)
     strategy = tfdp.DataParallelStrategy(
-        devices=[f"CPU:{rank}" for rank in range(run.replicas)], **arguments_of(run.strategy)
+        devices=[f"CPU:{rank}" for rank in range(run.replicas)], **arguments
     )
+    corrected = isinstance(arguments.get("compression"), tfdp.compression.MomentumCorrection)
     sent = Recorder(strategy.extended.worker_devices)
     with strategy.scope():
         model = build_model(run.task, inputs.shape[1:], splits.classes)
@@ -41,6 +43,7 @@ def train(run: Run, splits: Splits) -> Outcome:
                 run.learning_rate,
                 run.steps(len(inputs)),
                 run.gradient_accumulation_steps,
+                momentum=0.0 if corrected else 0.9,
             ),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],

@@ -9,9 +9,10 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 from rich.console import Console
 
-from benchmarks import equivalence, equivalence_cases
+from benchmarks import devices, equivalence, equivalence_cases
 from benchmarks.__main__ import main
 from tfdp.bench.child_process import Failure
 
@@ -61,6 +62,12 @@ def test_the_table_needs_at_least_two_replicas():
     assert "`replicas` must be at least 2; received 1" in done.stderr
 
 
+def test_without_a_gpu_the_worker_says_what_to_ask(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    with pytest.raises(RuntimeError, match=r"must see a GPU to split it into 2.*`tfdp doctor`"):
+        devices.split(2, "GPU")
+
+
 @pytest.mark.parametrize(
     ("third", "shown"),
     [
@@ -80,7 +87,7 @@ def test_one_case_that_is_not_equal_fails_the_run_and_leaves_the_others(third, s
 
     monkeypatch.setattr(equivalence, "run_for_json", child)
     console = Console(width=200, file=io.StringIO())
-    assert equivalence.run(2, console) == 1
+    assert equivalence.run(2, console=console) == 1
     assert asked == list(equivalence_cases.CASES)
     printed = console.file.getvalue()
     assert shown in printed

@@ -12,6 +12,7 @@ import pytest
 from tfdp.cli import main
 from tfdp.doctor import measure
 from tfdp.doctor.facts import Measurement
+from tfdp.plan.inputs import read_links
 
 DOCTOR = [sys.executable, "-m", "tfdp.cli", "doctor", "--megabytes", "1"]
 LAUNCHER = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2"]
@@ -108,8 +109,9 @@ def test_a_malformed_number_of_devices_is_named():
 
 @pytest.mark.exhaustive("test_one_process_is_examined_alone")
 @pytest.mark.multiprocess
-def test_rank_0_prints_a_line_for_each_rank():
-    done = examined([*LAUNCHER, "--devices-per-process", "2", "--", *DOCTOR])
+def test_rank_0_prints_a_line_for_each_rank(tmp_path):
+    links = tmp_path / "links.json"
+    done = examined([*LAUNCHER, "--devices-per-process", "2", "--", *DOCTOR, "--json", str(links)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[0] cluster:  2 processes, this is rank 0; read from TF_CONFIG" in done.stdout
     lines = table(done.stdout)
@@ -118,6 +120,12 @@ def test_rank_0_prints_a_line_for_each_rank():
     assert {line[-1] for line in lines} == {"right"}
     assert "[1]" not in done.stdout
     assert done.stdout.splitlines()[-1] == "[0] All checks passed."
+    assert read_links(links).latency_seconds_inside > 0
+
+
+def test_one_replica_has_no_links_for_a_plan(tmp_path, capsys):
+    assert main(["doctor", "--json", str(tmp_path / "links.json")]) == 1
+    assert "Do `tfdp run -n 2 -- tfdp doctor --json " in capsys.readouterr().err
 
 
 def test_a_sum_that_is_wrong_fails_the_examination(monkeypatch, capsys):

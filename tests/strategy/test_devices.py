@@ -1,9 +1,13 @@
 """Which devices a strategy trains on. The process has CPU:0 to CPU:3 and no GPU."""
 
+import types
+
 import pytest
 import tensorflow as tf
 
 import tfdp
+from tfdp.errors import ClusterError
+from tfdp.replicas import OneProcess
 from tfdp.strategy import devices
 
 
@@ -97,6 +101,7 @@ def gpus(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: present)
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [*visible])
     monkeypatch.setattr(tf.config, "set_visible_devices", set_visible)
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def left(**environ):
@@ -137,3 +142,41 @@ def test_own_gpus_must_be_known_before_tensorflow_is_used(gpus, monkeypatch):
     monkeypatch.setattr(tf.config, "set_visible_devices", refuse)
     with pytest.raises(ValueError, match=r"local rank 1 must be known before .* first thing after"):
         gpus(**MPI)
+
+
+def test_the_parts_of_a_gpu_are_counted_as_they_are_taken(gpus, monkeypatch):
+    monkeypatch.setattr(
+        tf.config, "get_logical_device_configuration", lambda gpu: [None] * int(gpu.name[-1])
+    )
+    assert devices.count(None) == 1 + 1 + 2 + 3  # the first was never split
+
+
+class _Ranks:
+    """A process that meets others, which have said what GPUs they use."""
+
+    world_size, said_by = 3, "Rank 2: "
+
+    def __init__(self, *others):
+        self.others = others
+
+    def all_gather(self, subject, own):
+        return [types.SimpleNamespace(value=value) for value in (*self.others, own)]
+
+
+GPU_2 = "/job:worker/replica:0/task:2/device:GPU:2"
+
+
+def test_ranks_with_gpus_of_their_own_pass(gpus, monkeypatch):
+    asked = []
+    monkeypatch.setattr(devices.gpus, "identities", lambda numbers: asked.extend(numbers) or ["c"])
+    devices.check_gpus_apart([GPU_2], _Ranks(["a", "b"], []))
+    assert asked == [2]
+    devices.check_gpus_apart(["/job:worker/replica:0/task:2/device:CPU:0"], _Ranks(["a"], ["b"]))
+    devices.check_gpus_apart([GPU_2], OneProcess(1))
+
+
+def test_ranks_that_share_a_gpu_are_named(gpus, monkeypatch):
+    monkeypatch.setattr(devices.gpus, "identities", lambda numbers: ["GPU-5d"])
+    words = r"^Rank 2: .* rank 1 and rank 2 both use GPU-5d\. .*CUDA_VISIBLE_DEVICES for each rank"
+    with pytest.raises(ClusterError, match=words):
+        devices.check_gpus_apart([GPU_2], _Ranks(["GPU-5e"], ["GPU-5d"]))

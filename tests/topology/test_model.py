@@ -27,9 +27,9 @@ def test_halving_doubling_takes_the_measured_time_with_hosts_first_and_without()
     rule, interleaved = topology.HalvingDoubling(), [0, 1, 0, 1]
     hosts_first = seconds(rule, interleaved, 25 * MB, SLOW_BETWEEN)
     as_listed = seconds(rule, interleaved, 25 * MB, SLOW_BETWEEN, order=[0, 0, 0, 0])
-    assert hosts_first == pytest.approx(1.19, rel=0.05)
-    assert as_listed == pytest.approx(2.26, rel=0.05)
-    assert as_listed / hosts_first == pytest.approx(2.26 / 1.19, rel=0.05)
+    assert hosts_first == pytest.approx(1.19, rel=0.1)
+    assert as_listed == pytest.approx(2.26, rel=0.1)
+    assert as_listed / hosts_first == pytest.approx(2.26 / 1.19, rel=0.1)
 
 
 def test_native_takes_the_measured_time_in_a_good_listing_and_in_a_bad_one():

@@ -25,15 +25,17 @@ class HostsError(RuntimeError):
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str | None) -> Iterator[list[str]]:
+def hosts(count: int, rate: str | None, burst: str = "256kb") -> Iterator[list[str]]:
     """Builds `count` hosts, and takes them down again whatever happens, SIGTERM included.
 
     The hosts that a killed run has left are taken down first.
 
     Args:
       count: The number of hosts.
-      rate: The rate at which each may send, such as `"200mbit"` (a token bucket of 256 KiB); None
-        for no limit.
+      rate: The rate at which each may send, such as `"200mbit"` (by a token bucket); None for no
+        limit.
+      burst: The size of the token bucket: what is sent at once after a pause. Rates of 1 Gbit/s
+        need some 256 KiB.
 
     Yields:
       The names of their namespaces; host `i` has the address `address(i)`.
@@ -52,7 +54,7 @@ def hosts(count: int, rate: str | None) -> Iterator[list[str]]:
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", "up")
         for index, name in enumerate(names):
-            _build(index, name, switch, rate)
+            _build(index, name, switch, rate, burst)
         yield names
     finally:
         for name in (*names, switch):
@@ -94,7 +96,7 @@ def set_link(name: str, up: bool) -> None:
     _ip("-n", f"{prefix}-switch", "link", "set", f"port{index}", "up" if up else "down")
 
 
-def _build(index: int, name: str, switch: str, rate: str | None) -> None:
+def _build(index: int, name: str, switch: str, rate: str | None, burst: str) -> None:
     port = f"port{index}"
     _ip("netns", "add", name)
     _ip("-n", switch, "link", "add", port, "type", "veth", "peer", INTERFACE, "netns", name)
@@ -103,7 +105,7 @@ def _build(index: int, name: str, switch: str, rate: str | None) -> None:
     for interface in (INTERFACE, "lo"):
         _ip("-n", name, "link", "set", interface, "up")
     if rate is not None:
-        limit = ["tbf", "rate", rate, "burst", "256kb", "latency", "100ms"]
+        limit = ["tbf", "rate", rate, "burst", burst, "latency", "100ms"]
         _call(inside(name, ["tc", "qdisc", "add", "dev", INTERFACE, "root", *limit]))
 
 

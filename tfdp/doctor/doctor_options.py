@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 from tfdp.command_line import check, option
 
@@ -26,6 +27,12 @@ class DoctorOptions:
         "seconds that the ranks may take to come, and a check to end (%(default)g)",
         above=0,
         metavar="S",
+    )
+    json: pathlib.Path | None = option(
+        None,
+        "also measure the links between ranks, and write them for `tfdp plan --links FILE`",
+        writes=(),
+        metavar="FILE",
     )
 
     def __post_init__(self) -> None:

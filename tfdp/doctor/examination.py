@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +20,7 @@ from tfdp.doctor.hints import described, hints
 from tfdp.doctor.installed_mpi import mpi_line
 from tfdp.doctor.report import cluster_lines, rank_lines, versions_line
 from tfdp.errors import ClusterError
+from tfdp.files import replace_text
 
 _INSTALL = (
     "TensorFlow must be installed, but cannot be imported. Do `pip install 'tfdp[cpu]'` (or "
@@ -74,7 +77,14 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
     ranks = [Facts.from_json(value) for value in _of_all(strategy, "facts", own.to_json())]
     measured: list[Measurement | None] = [None] * len(ranks)
     failure = None
+    if options.json is not None and strategy.num_replicas_in_sync == 1:
+        return _failed(
+            "`--json` must be given where there are links to measure, but there is one replica. Do "
+            f"`tfdp run -n 2 -- tfdp doctor --json {options.json}`."
+        )
     try:
+        if options.json is not None:
+            _write_links(strategy, found.rank, options.json)
         result = measure(strategy, options.large_elements, options.timeout_seconds)
         sent = _of_all(strategy, "measurements", dataclasses.asdict(result))
         measured = [Measurement(**value) for value in sent]
@@ -94,6 +104,15 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
     if found.rank == 0:
         _print(["All checks passed" + (f"; {len(advice)} to improve." if advice else ".")])
     return 0
+
+
+def _write_links(strategy: Any, rank: int, path: pathlib.Path) -> None:
+    """Measures latency and rate of the links, as `topology="auto"` does; rank 0 writes them."""
+    extended = strategy.extended
+    links = dataclasses.asdict(extended.probe().links())
+    if rank == 0:
+        replace_text(path, json.dumps({"hosts": extended.hosts(), "links": links}, indent=1) + "\n")
+        _print([f"links:    written to {path}"])
 
 
 def _of_all(strategy: Any, subject: str, own: dict[str, Any]) -> list[dict[str, Any]]:

@@ -4,8 +4,17 @@
 """
 
 from tfdp.engines.base import Engine
+from tfdp.engines.communication_hint import communication_hint, gpus_of_logical_devices
 from tfdp.engines.progress import ProgressCounters
 from tfdp.engines.sequence import Sequences, next_key
 from tfdp.engines.tensorflow import TensorFlowEngine
 
-__all__ = ["Engine", "ProgressCounters", "Sequences", "TensorFlowEngine", "next_key"]
+__all__ = [
+    "Engine",
+    "ProgressCounters",
+    "Sequences",
+    "TensorFlowEngine",
+    "communication_hint",
+    "gpus_of_logical_devices",
+    "next_key",
+]

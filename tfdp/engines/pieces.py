@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Slices of a buffer go through a schedule independently of each other: while one is added up,
-# another is on its way.
-MOST_SLICES = 4
-_LEAST_SLICE_BYTES = 2**20
+from tfdp.topology.slicing import slice_count
 
 
 class Pieces:
@@ -84,5 +81,5 @@ def slices(size: int, size_bytes: int) -> list[tuple[int, int]]:
     >>> slices(1000, 4000), slices(2**20, 2**22)
     ([(0, 1000)], [(0, 262144), (262144, 524288), (524288, 786432), (786432, 1048576)])
     """
-    count = max(1, min(MOST_SLICES, size_bytes // _LEAST_SLICE_BYTES))
+    count = slice_count(size_bytes)
     return [(size * i // count, size * (i + 1) // count) for i in range(count)]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdp.engines import sequence, shapes, transfers
 from tfdp.engines.base import Engine, check_can_be_gathered
+from tfdp.engines.communication_hint import communication_hint
 from tfdp.engines.launching import Key, Launcher
 from tfdp.engines.progress import ProgressCounters
 from tfdp.topology import Exchange, Schedule
@@ -49,7 +50,7 @@ class TensorFlowEngine(Engine):
         counters: ProgressCounters | None = None,
     ) -> None:
         self.world_size = len(devices) if world_size is None else world_size
-        self._hint = "nccl" if all("GPU" in device for device in devices) else "auto"
+        self._hint = communication_hint(devices)
         self._launcher = Launcher(devices, first_rank, key_of_group, counters)
         # The number of pieces of a rank's chunk that are on their way at once. Between processes
         # of a host, TensorFlow's choice took 176 ms a step for 12.6 M parameters, two pieces 155.

@@ -7,10 +7,12 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+from tfdp.prediction.words import plans_in_words
 from tfdp.report.breakdown import RankSplit, rank_splits
 from tfdp.report.log_directory import Run
 from tfdp.report.log_lines import Start, Step
 from tfdp.report.number_words import count, duration, number, percent
+from tfdp.report.recorded import Recorded, recorded
 from tfdp.report.stragglers import Wait, straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped
 from tfdp.stragglers import LATE_SHARE, LEAST_SAMPLES, last_share
@@ -55,7 +57,7 @@ def findings(run: Run) -> tuple[Finding, ...]:
     splits, steps = rank_splits(run), run.first.steps
     found = [
         input_wait(splits),
-        communication(splits, run.start),
+        communication(splits, recorded(run)),
         other(splits, run.start),
         straggling(waits(run), splits, headline(run).step_seconds),
         skipped_steps(skipped(steps)),
@@ -95,15 +97,16 @@ def input_wait(splits: Sequence[RankSplit]) -> Finding | None:
     )
 
 
-def communication(splits: Sequence[RankSplit], start: Start) -> Finding | None:
+def communication(splits: Sequence[RankSplit], run: Recorded | None) -> Finding | None:
     """Looks for steps in which communication is not hidden behind the backward pass.
 
     The rank with the least share is judged: in the communication of the others is also their wait
-    for late ranks, which :func:`straggling` judges.
+    for late ranks, which :func:`straggling` judges. The advice is the prediction's
+    (:mod:`tfdp.prediction`), on links that explain what the run has measured.
 
     >>> from tfdp.report.breakdown import Split
     >>> split = Split({"compute": 3.0, "communication": 1.0})
-    >>> communication([RankSplit(0, "a", split, 9)], Start(0, 0, 1, "a", 2)).measured
+    >>> communication([RankSplit(0, "a", split, 9)], None).measured
     'Exposed communication takes 25% of a step on the rank that has the least.'
     """
     shares = _shares(splits, "communication")
@@ -114,27 +117,14 @@ def communication(splits: Sequence[RankSplit], start: Start) -> Finding | None:
         "Communication",
         f"Exposed communication takes {percent(share)} of a step on the rank that has the least.",
         f"{percent(COMMUNICATION_SHARE)} of a step on every rank",
-        () if share < COMMUNICATION_SHARE else tuple(_less_communication(start)),
+        () if share < COMMUNICATION_SHARE else tuple(_less_communication(run)),
     )
 
 
-def _less_communication(start: Start) -> Iterator[str]:
-    used = "" if start.topology is None else f"; this run used {start.topology}"
-    if not (start.topology or "").lower().startswith("auto"):
-        yield (
-            'Let `tfdp.DataParallelStrategy(topology="auto")` measure the links and choose'
-            f"{used}. With several ranks on each host compare "
-            '`topology="hierarchical"`.'
-        )
-    windows = 4 * max(1, start.gradient_accumulation_steps or 1)
-    yield (
-        f"Send once for several batches: `gradient_accumulation_steps={windows}` of the optimizer. "
-        "A larger global batch does the same; `tfdp.optimizers.LAMB` or `LARS` keep it accurate."
-    )
-    yield (
-        "Smaller buckets begin to travel earlier, larger ones have less overhead: try "
-        "`bucket_bytes=4 * 2**20` and `bucket_bytes=100 * 2**20`."
-    )
+def _less_communication(run: Recorded | None) -> Iterator[str]:
+    if run is not None and run.cluster is not None:
+        yield from plans_in_words(run.plan, run.work, run.cluster)
+    yield "Compare other clusters and plans before you rent them: `tfdp plan --logs LOG_DIR`."
     yield "See what the links give: `tfdp doctor` on these hosts, and `tfdp bench`."
 
 

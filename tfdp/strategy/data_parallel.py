@@ -13,6 +13,7 @@ from tfdp import cluster, collectives, determinism, keras_adapter, machine
 from tfdp import topology as topologies
 from tfdp.cluster import run_status, tf_config
 from tfdp.compression import Compression, UpdateCompression
+from tfdp.engines import communication_hint
 from tfdp.errors import ScopeError
 from tfdp.replicas import OneProcess, ProcessGroup
 from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
@@ -181,6 +182,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         number = processes.compare_strategies(
             {
                 "engine": choice.name,
+                "what moves tensors between devices": communication_hint(worker_devices),
                 "topology": repr(topology),
                 "bucket_bytes": bucket_bytes,
                 "compression": repr(compression),
@@ -191,6 +193,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
             }
         )
+        device_names.check_gpus_apart(worker_devices, processes)
         extended = DataParallelExtended(
             self,
             devices=worker_devices,

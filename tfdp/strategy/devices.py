@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from tfdp import gpus
 from tfdp.cluster.local_rank import local_rank
+from tfdp.engines import gpus_of_logical_devices
+from tfdp.errors import ClusterError
+from tfdp.replicas import ProcessGroup
 
 # The number of replicas that share a process' CPU; `tfdp run --devices-per-process` sets it.
 DEVICES_PER_PROCESS = "TFDP_DEVICES_PER_PROCESS"
@@ -20,7 +23,7 @@ def count(devices: Sequence[str] | None) -> int:
         return len(devices)
     _take_own_gpus()
     _split_cpu()
-    return len(tf.config.get_visible_devices("GPU")) or _per_process()
+    return len(gpus_of_logical_devices()) or _per_process()
 
 
 def _per_process() -> int:
@@ -100,8 +103,8 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
         if d.device_type != "XLA_CPU"
     }
     if devices is None:
-        gpus = [name for name in present if ":GPU:" in name]
-        devices = gpus or [name for name in present if ":CPU:" in name][: _per_process()]
+        present_gpus = [name for name in present if ":GPU:" in name]
+        devices = present_gpus or [name for name in present if ":CPU:" in name][: _per_process()]
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         raise TypeError(
             f"`devices` must be a list of device names, but received {devices!r}. "
@@ -127,6 +130,37 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
             f"{' and '.join(kinds)}. Name only the faster ones."
         )
     return resolved
+
+
+def check_gpus_apart(devices: Sequence[str], processes: ProcessGroup) -> None:
+    """Checks that no other process trains on a GPU of this one; all processes must call it.
+
+    GPUs are told from each other by the UUIDs that `nvidia-smi` shows; without it nothing is known.
+
+    Args:
+      devices: The devices of this process' replicas.
+      processes: The processes of the strategy.
+
+    Raises:
+      ClusterError: Names the ranks and the GPU.
+    """
+    if processes.world_size == 1:
+        return
+    specs = [tf.DeviceSpec.from_string(device) for device in devices]
+    physical = gpus_of_logical_devices()
+    names = [physical[spec.device_index] for spec in specs if spec.device_type == "GPU"]
+    numbers = sorted({int(name.rsplit(":", 1)[-1]) for name in names})
+    own = gpus.identities(numbers) if numbers else []
+    first: dict[str, int] = {}
+    for rank, post in enumerate(processes.all_gather("the GPUs of the ranks", own)):
+        for gpu in post.value:
+            if first.setdefault(gpu, rank) != rank:
+                raise ClusterError(
+                    f"{processes.said_by}each rank must have GPUs of its own, for NCCL refuses "
+                    f"two ranks on one, but rank {first[gpu]} and rank {rank} both use {gpu}. "
+                    "Start as many ranks as there are GPUs, by `tfdp run`, `srun` or `mpirun`; or "
+                    f"set {gpus.VISIBLE} for each rank, to -1 to train on CPUs."
+                )
 
 
 def _in_full(name: str) -> str:

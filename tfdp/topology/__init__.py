@@ -9,7 +9,7 @@ from tfdp.topology.costs import Cost, cost
 from tfdp.topology.direct import Direct
 from tfdp.topology.halving_doubling import HalvingDoubling
 from tfdp.topology.hierarchical import Hierarchical
-from tfdp.topology.model import Choice, Links, choose, predict_seconds
+from tfdp.topology.model import Choice, Links, choose, predict_seconds, seconds_of
 from tfdp.topology.native import Native
 from tfdp.topology.registry import from_name, names
 from tfdp.topology.ring import Ring
@@ -41,4 +41,5 @@ __all__ = [
     "from_name",
     "names",
     "predict_seconds",
+    "seconds_of",
 ]

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from tfdp.topology.base import Schedule, Topology
-from tfdp.topology.model import Links, candidates, predict_seconds
+from tfdp.topology.model import Links, candidates, seconds_of
+from tfdp.topology.patterns import pattern_of
 
 # The sizes for which the model is asked. Each decision holds up to twice its size, halfway (by
 # factors) to the next.
@@ -118,15 +119,16 @@ def decide(world_size: int, hosts: Sequence[int], links: Links) -> Auto:
     >>> decide(2, [0, 0], Links(1e-4, 1e9, 1e-4, 1e9)).bucket_bytes
     2097152
     """
+    largest = _SIZES[-1]
     considered = [
-        (topology, topology.schedule(world_size, hosts, _SIZES[-1]))
+        (topology, pattern_of(topology.schedule(world_size, hosts, largest), hosts, largest))
         for topology in candidates(hosts)
     ]
 
     def best(size_bytes: int) -> tuple[float, Topology]:
         predicted = [
-            (predict_seconds(schedule, hosts, size_bytes, links), order, topology)
-            for order, (topology, schedule) in enumerate(considered)
+            (seconds_of(pattern.scaled(size_bytes / largest), size_bytes, links), order, topology)
+            for order, (topology, pattern) in enumerate(considered)
         ]
         seconds, _, topology = min(predicted, key=lambda row: row[:2])
         return seconds, topology

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tfdp.topology.base import AllReduce, Schedule, Topology
-from tfdp.topology.costs import Move, operations, steps
+from tfdp.topology.base import Schedule, Topology
 from tfdp.topology.direct import Direct
 from tfdp.topology.halving_doubling import HalvingDoubling
 from tfdp.topology.hierarchical import Hierarchical
 from tfdp.topology.native import Native
+from tfdp.topology.patterns import Pattern, Stride, pattern_of
 from tfdp.topology.ring import Ring
+from tfdp.topology.slicing import slice_count
 from tfdp.topology.torus import Torus
 from tfdp.topology.tree import Tree
 
@@ -35,7 +35,8 @@ class Links:
         an all-reduce of the engine. This time dominates many small steps.
       engine_step_seconds: The time that a step of the engine's own all-reduce takes for no bytes,
         as the engine need not start an operation for each; None: as long as that of a transfer.
-        long as that of a transfer. The engine need not start an operation for each.
+      core_seconds_per_byte: The time that a rank's core spends on a byte that it sends or receives,
+        where the rates of the links do not hold it already.
 
     >>> Links(1e-4, 1e9, 1e-3, 24e6).bytes_per_second_between
     24000000.0
@@ -47,6 +48,7 @@ class Links:
     bytes_per_second_between: float
     operation_seconds: float = 0.0
     engine_step_seconds: float | None = None
+    core_seconds_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -83,31 +85,47 @@ class Choice(NamedTuple):
 def predict_seconds(
     schedule: Schedule, hosts: Sequence[int], size_bytes: int, links: Links
 ) -> float:
-    """Predicts how long `schedule` takes.
-
-    A step takes as long as its slowest link: the latency, and then the bytes of one direction at
-    its rate. Steps wait for each other, nothing is pipelined, and adding is free. The time of the
-    operations that the busiest rank starts is added.
+    """Predicts how long `schedule` takes; see :func:`seconds_of`.
 
     >>> links = Links(0, 1e9, 1e-3, 25e6)
     >>> schedule = Ring().schedule(4, range(4), 25_000_000)
     >>> round(predict_seconds(schedule, range(4), 25_000_000, links), 3)
     1.506
     """
-    seconds = operations(schedule) * links.operation_seconds
-    for phase in schedule.phases:
-        own = links.engine_step_seconds if isinstance(phase, AllReduce) else None
-        inside, between = (
-            (links.latency_seconds_inside, links.latency_seconds_between)
-            if own is None
-            else (own, own)
-        )
-        phase_links = dataclasses.replace(
-            links, latency_seconds_inside=inside, latency_seconds_between=between
-        )
-        alone = Schedule((phase,), schedule.chunks)
-        seconds += sum(_step_seconds(m, hosts, phase_links) for m in steps(alone, size_bytes))
-    return seconds
+    return seconds_of(pattern_of(schedule, hosts, size_bytes), size_bytes, links)
+
+
+def seconds_of(pattern: Pattern, size_bytes: float, links: Links) -> float:
+    """Predicts how long the sum of one buffer takes.
+
+    A step takes as long as its slowest link: the latency, and then the bytes of one direction at
+    its rate; and as long as the busiest rank's core needs for them. Adding is part of the latter.
+    The k slices of a large buffer follow each other through the steps (the engine's own ring has
+    two; see :mod:`tfdp.topology.slicing`): of the steps' bytes each slice waits for a k-th, and for
+    the rest the slowest of links and cores is busy all the time. The time of the operations that
+    the busiest rank starts is added.
+
+    >>> from tfdp.topology.tree import Tree
+    >>> links, size = Links(0, 1e9, 0, 25e6), 25_000_000
+    >>> pattern = pattern_of(Tree().schedule(4, range(4), size), range(4), size)
+    >>> round(seconds_of(pattern, size, links), 3)  # one after the other the steps take 3 s
+    1.875
+    """
+    slices = 2 if all(stride.engine for stride in pattern.strides) else slice_count(size_bytes)
+    latency = wire = core = 0.0
+    for stride in pattern.strides:
+        inside = stride.inside_bytes / links.bytes_per_second_inside
+        between = stride.between_bytes / links.bytes_per_second_between
+        latency += stride.times * _latency(stride, links)
+        wire += stride.times * max(inside, between)
+        core += stride.times * stride.rank_bytes * links.core_seconds_per_byte
+    busiest = max(
+        pattern.inside_bytes / links.bytes_per_second_inside,
+        pattern.between_bytes / links.bytes_per_second_between,
+        core,
+    )
+    moving = (wire + core) / slices + (1 - 1 / slices) * busiest
+    return latency + moving + pattern.operations * links.operation_seconds
 
 
 def candidates(hosts: Sequence[int]) -> tuple[Topology, ...]:
@@ -144,7 +162,7 @@ def choose(
 
     >>> slow = Links(1e-4, 1e9, 1e-3, 24e6)
     >>> choose(4, [0, 1, 0, 1], 25_000_000, slow, [Native(), Ring(), Hierarchical()]).table
-    ((Hierarchical(inner=Direct(), outer=Ring()), 1.06...), (Ring(), 1.56...), (Native(), 3.13...))
+    ((Hierarchical(inner=Direct(), outer=Ring()), 1.05...), (Ring(), 1.56...), (Native(), 3.13...))
     """
     considered = candidates(hosts) if topologies is None else topologies
     table = []
@@ -155,21 +173,8 @@ def choose(
     return Choice(*table[0], tuple(table))
 
 
-def _step_seconds(moves: list[Move], hosts: Sequence[int], links: Links) -> float:
-    inside, between = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
-    for move in moves:
-        source, target = hosts[move.source], hosts[move.target]
-        if source == target:
-            inside["out", move.source] += move.size_bytes
-            inside["in", move.target] += move.size_bytes
-        else:
-            between["out", source] += move.size_bytes
-            between["in", target] += move.size_bytes
-    seconds = 0.0
-    if inside:
-        slowest = max(inside.values()) / links.bytes_per_second_inside
-        seconds = links.latency_seconds_inside + slowest
-    if between:
-        slowest = max(between.values()) / links.bytes_per_second_between
-        seconds = max(seconds, links.latency_seconds_between + slowest)
-    return seconds
+def _latency(stride: Stride, links: Links) -> float:
+    if stride.engine and links.engine_step_seconds is not None:
+        return links.engine_step_seconds
+    inside = links.latency_seconds_inside if stride.is_inside else 0.0
+    return max(inside, links.latency_seconds_between if stride.is_between else 0.0)

@@ -10,6 +10,7 @@ from sweep_records import finish
 from benchmarks.__main__ import main
 from benchmarks.convergence.bytes_options import STRATEGIES, BytesOptions
 from benchmarks.convergence.bytes_report import by_strategy, rows, show_bytes
+from benchmarks.convergence.recipes import make_optimizer
 from benchmarks.convergence.runs import from_json, to_json
 from benchmarks.convergence.sweep import needed
 from benchmarks.sending import arguments_of
@@ -51,6 +52,15 @@ def test_the_first_runs_are_of_whole_gradients_and_each_strategy_has_rates_of_it
     assert {(run.batch, run.micro_batch, run.optimizer) for run in first} == {
         (128, 128, "nesterov")
     }
+
+
+def test_a_compression_with_a_momentum_goes_with_sgd_alone():
+    corrected = [words for words in STRATEGIES if "MomentumCorrection" in words]
+    assert len(corrected) == 2
+    assert {(words,) for words in corrected} <= {*BytesOptions("cnn").cells}
+    adam = {words for (words,) in BytesOptions("transformer").cells}
+    assert adam == {*STRATEGIES} - {*corrected}
+    assert make_optimizer("nesterov", 0.1, 10, 1, momentum=0.0).momentum == 0
 
 
 def test_the_table_has_bytes_accuracy_and_what_diverged(options):

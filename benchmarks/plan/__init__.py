@@ -1,0 +1,1 @@
+"""The benchmark of `tfdp plan`: steps that it predicts, and the same steps measured."""

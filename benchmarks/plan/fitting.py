@@ -1,0 +1,172 @@
+"""The engine's costs, fitted to some cells, and the other cells predicted with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.plan.cells import Group
+from tfdp.prediction import Cluster, Plan, Tensor, Workload, predict
+from tfdp.prediction.cluster import PAYLOAD_SHARE, EngineCosts
+from tfdp.topology import Links
+
+# The hosts are namespaces of a machine with two cores: its ranks share these, as those of one host.
+CORES = 2
+_LATENCY = 50e-6  # of a bridge of one machine
+_NAMES = {
+    "": "none",
+    'compression=Cast("bfloat16")': "bfloat16",
+    "compression=ErrorFeedback(Int8())": "int8",
+}
+# Where the search begins: an operation, an engine's step, a transfer's latency, the share of a
+# link's rate, and the rest of a step.
+_FIRST = (2e-4, 3e-4, 5e-4, 0.9, 4e-3)
+# Known from loopback: 100 MB between two processes take 180 ms, in which each core sends and
+# receives as many (`tfdp bench --processes 2 --sizes 100MB`).
+_CORE_SECONDS_PER_BYTE = 0.9e-9
+_STEP, _ROUNDS, _SMALL = 0.05, 25, 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One plan on one cluster, with the steps that were measured.
+
+    Attributes:
+      group: The cluster and the compression.
+      model: The model.
+      topology: The topology.
+      seconds: The time of each step.
+
+    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).quartile
+    1.5
+    """
+
+    group: Group
+    model: str
+    topology: str
+    seconds: tuple[float, ...]
+
+    @property
+    def quartile(self) -> float:
+        """The lower quartile of the steps: what they take where other work disturbs some."""
+        if len(self.seconds) == 1:
+            return self.seconds[0]
+        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What is fitted.
+
+    Attributes:
+      engine: The costs of the engine.
+      other_seconds: The rest of a step: Keras, callbacks, launches.
+    """
+
+    engine: EngineCosts
+    other_seconds: float
+
+
+def cells(records: Sequence[Mapping]) -> list[Cell]:
+    """Returns the cells of the finished groups, each with the steps of all rounds."""
+    found: dict[tuple[Group, str, str], tuple[float, ...]] = {}
+    for record in records:
+        for cell in record["cells"]:
+            key = (Group(**record["group"]), cell["model"], cell["topology"])
+            found[key] = found.get(key, ()) + tuple(cell["seconds"])
+    return [Cell(*key, seconds) for key, seconds in found.items()]
+
+
+def workload(values: Mapping) -> Workload:
+    """Returns a rank's work from JSON."""
+    tensors = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"])
+    return Workload(**{**values, "tensors": tensors})
+
+
+def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
+    """Predicts a cell's step from the data sheet of its links and the model's time alone.
+
+    Args:
+      cell: The cell; its times are not looked at.
+      alone: The work of a rank alone, by model.
+      fit: The costs.
+    """
+    group = cell.group
+    slowdown = max(1.0, group.ranks / CORES)
+    engine = fit.engine
+    rate = engine.rate_share * PAYLOAD_SHARE * group.rate * 1e6 / 8
+    links = Links(
+        latency_seconds_inside=_LATENCY + slowdown * engine.latency_seconds,
+        bytes_per_second_inside=rate,
+        latency_seconds_between=_LATENCY + slowdown * engine.latency_seconds,
+        bytes_per_second_between=rate,
+        operation_seconds=slowdown * engine.operation_seconds,
+        engine_step_seconds=_LATENCY + slowdown * engine.step_seconds,
+        core_seconds_per_byte=slowdown * engine.core_seconds_per_byte,
+    )
+    work = dataclasses.replace(alone[cell.model], other_seconds=slowdown * fit.other_seconds)
+    plan = Plan(cell.topology, compression=_NAMES[group.sending])
+    found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
+    assert found is not None  # few ranks: every topology is listed
+    return found.step_seconds
+
+
+def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
+    """Returns the costs by which the cells are predicted best, by the logarithm of the ratio.
+
+    Least squares by Levenberg and Marquardt's steps, on the logarithms of the costs, which are
+    above 0. A cell that is off by more than some 10 % weighs less than by its square.
+
+    Cost: some hundred predictions of each cell.
+    """
+
+    def deviations(logarithms: np.ndarray) -> np.ndarray:
+        fit = _fit([math.exp(value) for value in logarithms])
+        ratios = [predicted(cell, alone, fit) / cell.quartile for cell in chosen]
+        return np.log(ratios)
+
+    def loss(found: np.ndarray) -> float:
+        return float(np.hypot(_SMALL, found).sum())
+
+    values = np.log(_FIRST)
+    now, damping = deviations(values), 1e-3
+    for _ in range(_ROUNDS):
+        steps = _STEP * np.eye(len(values))
+        slopes = np.stack([(deviations(values + step) - now) / _STEP for step in steps], axis=1)
+        weights = 1 / np.hypot(_SMALL, now)
+        normal = slopes.T @ (weights[:, None] * slopes)
+        change = np.linalg.solve(
+            normal + damping * np.eye(len(values)), -slopes.T @ (weights * now)
+        )
+        tried = values + np.clip(change, -2, 2)
+        found = deviations(tried)
+        if loss(found) < loss(now):
+            values, now, damping = tried, found, damping / 3
+        else:
+            damping *= 5
+    return _fit([math.exp(value) for value in values])
+
+
+def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[tuple[Cell, float]]:
+    """Yields each cell with its prediction by costs that were fitted without it.
+
+    For each model and each number of hosts the costs are fitted to the cells of the other models on
+    other numbers of hosts.
+    """
+    for model in sorted({cell.model for cell in every}):
+        for places in sorted({cell.group.places for cell in every}):
+            kept = [c for c in every if c.model != model and c.group.places != places]
+            judged = [c for c in every if c.model == model and c.group.places == places]
+            if kept and judged:
+                fit = fitted(kept, alone)
+                for cell in judged:
+                    yield cell, predicted(cell, alone, fit)
+
+
+def _fit(values: Sequence[float]) -> Fit:
+    operation, step, latency, share, other = values
+    return Fit(EngineCosts(operation, step, latency, _CORE_SECONDS_PER_BYTE, share), other)

@@ -1,0 +1,39 @@
+"""What TensorFlow's runtime is asked to move tensors with between the devices of replicas."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def communication_hint(devices: Sequence[str]) -> str:
+    """Returns "nccl" where each device is a GPU of its own, else "auto": the runtime's own rings.
+
+    NCCL refuses two ranks on one GPU. Logical devices, into which
+    `tf.config.set_logical_device_configuration` splits a GPU, share it; so TensorFlow's own
+    `MirroredStrategy` uses rings there, too.
+
+    Args:
+      devices: The names of the replicas' devices in this process.
+
+    >>> communication_hint(["/device:CPU:0", "/device:CPU:1"])
+    'auto'
+    """
+    specs = [tf.DeviceSpec.from_string(device) for device in devices]
+    if any(spec.device_type != "GPU" for spec in specs):
+        return "auto"
+    gpus = gpus_of_logical_devices()
+    used = [gpus[spec.device_index] for spec in specs]
+    return "nccl" if len(set(used)) == len(used) else "auto"
+
+
+def gpus_of_logical_devices() -> list[str]:
+    """Returns for each logical GPU of this process the name of the GPU that it is, or a part of."""
+    return list(
+        itertools.chain.from_iterable(
+            [gpu.name] * len(tf.config.get_logical_device_configuration(gpu) or [None])
+            for gpu in tf.config.get_visible_devices("GPU")
+        )
+    )

@@ -1,0 +1,199 @@
+"""What is sent for a bucket: the bytes of each compression, as patterns of the links."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdp.prediction.cluster import Cluster
+from tfdp.prediction.workload import Tensor
+from tfdp.topology import Topology, seconds_of
+from tfdp.topology.auto import decide
+from tfdp.topology.model import candidates
+from tfdp.topology.patterns import Pattern, Stride
+from tfdp.topology.registry import from_name
+from tfdp.topology.regular import regular_pattern
+
+# Gradients of fewer numbers, and biases, travel whole; see `tfdp.compression.update`.
+_SMALLEST = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Compression:
+    """A compression as its bytes, and what it computes.
+
+    Attributes:
+      argument: The argument of the strategy; "" for none.
+      kind: "whole", "cast" (fewer bytes, by the topology), "blocks" (an exchange of codes, and the
+        gathering of their sums), "places" (all gather what each has chosen) or "factors" (two sums
+        of thin matrices, by the topology).
+      share: Of "cast", "blocks" and "places": the bytes that stand for one of the gradient's.
+      rank: Of "factors": their columns.
+      gigabytes_per_second: What a core compresses and restores, of gradients; see
+        docs/compression.
+      waits: Whether it begins when the backward pass has ended, as compressions of updates do.
+      exact: Whether what is trained stays what one device trains, to rounding.
+
+    >>> COMPRESSIONS["int8"].argument
+    'compression=tfdp.compression.ErrorFeedback(tfdp.compression.Int8())'
+    """
+
+    argument: str
+    kind: str
+    share: float = 1.0
+    rank: int = 0
+    gigabytes_per_second: float | None = None
+    waits: bool = False
+    exact: bool = False
+
+
+def _feedback(inner: str) -> str:
+    return f"compression=tfdp.compression.ErrorFeedback(tfdp.compression.{inner})"
+
+
+#: The compressions that are planned with. The rates are of `python -m benchmarks compression-cost`.
+COMPRESSIONS = {
+    "none": Compression("", "whole", exact=True),
+    "bfloat16": Compression(
+        'compression=tfdp.compression.Cast("bfloat16")', "cast", 1 / 2, 0, 4.39
+    ),
+    "int8": Compression(_feedback("Int8()"), "blocks", 1 / 4 + 1 / 256, 0, 0.59, True),
+    "sign": Compression(_feedback("Sign()"), "blocks", 1 / 32 + 1 / 1024, 0, 0.60, True),
+    "topk": Compression(_feedback("TopK(0.01)"), "places", 2 * 0.01, 0, 0.36, True),
+    "powersgd": Compression(_feedback("PowerSGD(4)"), "factors", 1.0, 4, 1.13, True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """The time of one bucket's sum.
+
+    Attributes:
+      core_seconds: What compressing and restoring take.
+      link_seconds: How long the busiest link is busy.
+      seconds: The time from its start to its end, without `core_seconds`.
+      host_bytes: What the busiest host sends to others.
+
+    >>> Sum(0.0, 1.0, 2.0, 8.0).seconds
+    2.0
+    """
+
+    core_seconds: float
+    link_seconds: float
+    seconds: float
+    host_bytes: float
+
+
+def resolve(topology: str | Topology, cluster: Cluster, size_bytes: float) -> Topology:
+    """Returns the topology of a buffer: for "auto" the one that the same model chooses.
+
+    >>> from tfdp.topology import Links
+    >>> resolve("auto", Cluster(2, 1, Links(0, 1e9, 0, 1e9)), 1024)
+    Native()
+    """
+    if topology != "auto":
+        return from_name(topology)
+    places = [rank // cluster.ranks_per_host for rank in range(cluster.ranks)]
+    if cluster.ranks <= 16:
+        return decide(cluster.ranks, places, cluster.links).topology_for(int(size_bytes))
+    timed = [
+        (seconds_of(pattern, size_bytes, cluster.links), order, one)
+        for order, one in enumerate(candidates(places))
+        if (pattern := regular_pattern(one, cluster.hosts, cluster.ranks_of_host, size_bytes))
+    ]
+    return min(timed, key=lambda row: row[:2])[2]
+
+
+def sum_of(
+    tensors: Sequence[Tensor], cluster: Cluster, topology: str | Topology, compression: Compression
+) -> Sum | None:
+    """Returns the time of the sum of gradients that travel together; None: the topology is unknown.
+
+    >>> from tfdp.topology import Links
+    >>> cluster = Cluster(4, 1, Links(0, 25e6, 0, 25e6))
+    >>> sum_of([Tensor((6_250_000,))], cluster, "ring", COMPRESSIONS["none"]).seconds
+    1.5
+    """
+    total = Sum(0.0, 0.0, 0.0, 0.0)
+    if cluster.ranks == 1:
+        return total
+    for pattern, size in _sent(tensors, cluster, topology, compression):
+        if pattern is None:
+            return None
+        links = cluster.links
+        busy = max(
+            pattern.inside_bytes / links.bytes_per_second_inside,
+            pattern.between_bytes / links.bytes_per_second_between,
+        )
+        total = Sum(
+            0.0,
+            total.link_seconds + busy,
+            total.seconds + seconds_of(pattern, size, links),
+            total.host_bytes + pattern.between_bytes,
+        )
+    rate = compression.gigabytes_per_second
+    compressed = sum(t.size_bytes for t in tensors if _takes(compression, t))
+    core = 0.0 if rate is None else cluster.slowdown * compressed / (1e9 * rate)
+    return dataclasses.replace(total, core_seconds=core)
+
+
+def _takes(compression: Compression, tensor: Tensor) -> bool:
+    """Returns whether a gradient is compressed; see `AbstractLossyCompression.takes`."""
+    if tensor.rows:
+        return False
+    if compression.kind in ("whole", "cast"):
+        return compression.kind == "cast"
+    large = tensor.elements >= _SMALLEST and len(tensor.shape) > 1
+    if compression.kind != "factors":
+        return large
+    rows, columns = tensor.elements // tensor.shape[-1], tensor.shape[-1]
+    return large and 2 * compression.rank * (rows + columns) <= rows * columns
+
+
+def _sent(
+    tensors: Sequence[Tensor], cluster: Cluster, topology: str | Topology, compression: Compression
+) -> list[tuple[Pattern | None, float]]:
+    """Returns the patterns of what is sent, one after the other, and the bytes of each buffer."""
+    taken = [tensor for tensor in tensors if _takes(compression, tensor)]
+    size = float(sum(tensor.size_bytes for tensor in taken))
+    summed = [tensor for tensor in tensors if not tensor.rows]
+    whole = float(sum(tensor.size_bytes for tensor in summed)) - size
+    sums = [whole] if whole else []
+    if compression.kind == "cast":
+        sums = [whole + compression.share * size] if summed else []
+    elif compression.kind == "factors" and taken:
+        right = sum(t.shape[-1] for t in taken)
+        left = sum(t.elements // t.shape[-1] for t in taken)
+        sums += [4.0 * compression.rank * left, 4.0 * compression.rank * right]
+    found = [(_pattern(topology, cluster, size), size) for size in sums]
+    rows = float(sum(tensor.row_bytes for tensor in tensors))
+    if rows:
+        found.append((_gather(cluster, rows), rows))
+    code = compression.share * size
+    if compression.kind == "blocks" and taken:
+        part = code / cluster.ranks
+        found += [(_exchange(cluster, part), code), (_gather(cluster, part), code)]
+    elif compression.kind == "places" and taken:
+        found.append((_gather(cluster, code), code))
+    return found
+
+
+def _pattern(topology: str | Topology, cluster: Cluster, size: float) -> Pattern | None:
+    chosen = resolve(topology, cluster, size)
+    return regular_pattern(chosen, cluster.hosts, cluster.ranks_of_host, size)
+
+
+def _exchange(cluster: Cluster, part: float) -> Pattern:
+    """Each rank sends each other a part, in one step."""
+    count, each = cluster.ranks, cluster.ranks_of_host
+    inside, between = part * (each - 1), part * each * (count - each)
+    stride = Stride(1, inside, between, 2 * part * (count - 1), True, each > 1, cluster.hosts > 1)
+    return Pattern((stride,), 1, inside, between)
+
+
+def _gather(cluster: Cluster, part: float) -> Pattern:
+    """Each rank's part goes around a ring."""
+    times, each = cluster.ranks - 1, cluster.ranks_of_host
+    inside, between = part * (each > 1), part * (cluster.hosts > 1)
+    stride = Stride(times, inside, between, 2 * part, True, each > 1, cluster.hosts > 1)
+    return Pattern((stride,), 1, times * inside, times * between)
