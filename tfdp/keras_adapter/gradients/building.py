@@ -16,7 +16,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing, sharding
+from tfdp.keras_adapter.gradients import compressing, sharded_state
 from tfdp.keras_adapter.gradients.synchronizing import (
     IS_OUTER,
     ROUND,
@@ -46,7 +46,7 @@ def build(
         return original(self, variables, *args, **kwargs)
     variables = list(variables)
     compressing.prepare(self, variables)
-    with sharding.cutting(self, variables), _round_of(self):
+    with sharded_state.cutting(self, variables), _round_of(self):
         result = original(self, variables, *args, **kwargs)
     compressing.make_slots(self)
     return result

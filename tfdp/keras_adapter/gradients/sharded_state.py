@@ -3,7 +3,7 @@
 What an optimizer keeps for a variable, its moving average and its accumulated gradient are made
 where it is built, and then cut into a part for each replica:
 
-1. Where the optimizer is elementwise, which `proving` shows, each replica has a slice of each
+1. Where the optimizer is elementwise, which `elementwise` shows, each replica has a slice of each
    variable. Otherwise it has some variables whole, and the others not at all.
 2. In a step each replica gets its part of the gradients' sums (a reduce-scatter).
 3. Norms for clipping and the vote on finite gradients are those of all parts.
@@ -20,14 +20,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdp.collectives import map_values
-from tfdp.collectives.parts import part_of, rows_of_part
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     key_of_variable,
@@ -35,11 +33,9 @@ from tfdp.keras_adapter._keras import (
     value_of_variable,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import proving
+from tfdp.keras_adapter.gradients import elementwise
 from tfdp.keras_adapter.gradients.tape import innermost
-from tfdp.keras_adapter.step import Step, at_least_float32
-from tfdp.keras_adapter.training import step_recording
-from tfdp.replicas import Replicas, Value, replicas_of
+from tfdp.replicas import Replicas, replicas_of
 from tfdp.sharding import Cut, even_cuts, largest_share, whole_cuts
 
 # The attribute of an optimizer that says how it is cut. Keras would track one that is set.
@@ -104,9 +100,6 @@ def is_cut(variable: Any) -> bool:
     return hasattr(variable.value, "cut")
 
 
-# ---- building
-
-
 @contextlib.contextmanager
 def cutting(optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
     """Cuts what an optimizer keeps for its variables, which is built within the context.
@@ -142,10 +135,10 @@ def _prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
     cuts = slices = even_cuts(shapes, count)
     try:
         axes = sorted({(len(cut.shape), cut.axis) for cut in cuts})
-        if not proving.is_elementwise(optimizer, axes):
+        if not elementwise.is_elementwise(optimizer, axes):
             cuts = whole_cuts(shapes, count)
             _report_balance(optimizer, cuts, replicas)
-    except proving.NotProven as reason:
+    except elementwise.NotProven as reason:
         raise ValueError(
             f"An optimizer must update its variables apart from each other to be sharded, but of "
             f"{type(optimizer).__name__} that could not be shown: {reason}. Give it a `get_config` "
@@ -165,7 +158,7 @@ def _finish(optimizer: BaseOptimizer) -> None:
     if shards is None or replicas is None:
         return
     variables = list(variables_of_optimizer(optimizer))
-    slots = proving.slots_of(optimizer, len(variables))
+    slots = elementwise.slots_of(optimizer, len(variables))
     for variable, kept in zip(variables, slots, strict=True):
         cut = shards.cuts.get(key_of_variable(optimizer, variable))
         if cut is None:
@@ -290,225 +283,15 @@ def _empty_all(variable: Any) -> None:
     with tf.init_scope():
         for one in variable.values:
             with tf.device(one.device):
-                _emptied(one, tf.constant(0))
+                emptied(one, tf.constant(0))
 
 
-# ---- in a step
-
-
-def parts(
-    step: Step, grads: Sequence[Value | None], cuts: Sequence[Cut | None], local: Sequence[int]
-) -> list[Value | None]:
-    """Returns what a replica goes on with in place of whole gradients.
-
-    Args:
-      step: The replica's step.
-      grads: Gradients: sums over the replicas, or the replica's own terms.
-      cuts: The cut of each one's variable; None: it stays whole.
-      local: The positions of dense terms whose variables are cut. Other terms are summed already.
-    """
-    found = list(grads)
-    with step_recording.watching_buckets() as watch:
-        own = step.replicas.sum_parts(
-            [tf.convert_to_tensor(grads[index]) for index in local],
-            [_known(cuts[index]) for index in local],
-            watch,
-        )
-    for index, part in zip(local, own, strict=True):
-        found[index] = part
-    for index, (value, cut) in enumerate(zip(grads, cuts, strict=True)):
-        if cut is not None and value is not None and index not in local:
-            found[index] = _own_part(step, value, cut)
-    return found
-
-
-def can_be_scattered(gradient: Value | None, cut: Cut | None) -> bool:
-    """Returns whether the parts of a gradient's sum can be made without its whole."""
-    return cut is not None and isinstance(gradient, tf.Tensor)
-
-
-def clipped(
-    step: Step, optimizer: BaseOptimizer, grads: Sequence[Value], cuts: Sequence[Cut | None]
-) -> list[Value]:
-    """Clips parts of gradients as an optimizer's options say, by norms of the wholes."""
-    if optimizer.clipvalue and optimizer.clipvalue > 0:
-        bound = optimizer.clipvalue
-        return [_mapped(lambda t: tf.clip_by_value(t, -bound, bound), grad) for grad in grads]
-    each = optimizer.clipnorm if optimizer.clipnorm and optimizer.clipnorm > 0 else None
-    together = optimizer.global_clipnorm
-    if each is None and not (together and together > 0):
-        return list(grads)
-    squares = square_norms(step, grads, cuts)
-    if each is not None:
-        norms = [tf.sqrt(square) for square in squares]
-        return [_mapped(_clip(each, norm), grad) for grad, norm in zip(grads, norms, strict=True)]
-    norm = tf.sqrt(tf.add_n(squares))
-    scale = together * tf.minimum(1.0 / norm, 1.0 / together)
-    scale += norm - norm  # not finite, if the norm is not
-    return [_mapped(lambda t: t * tf.cast(scale, t.dtype), grad) for grad in grads]
-
-
-def square_norms(step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None]) -> list[tf.Tensor]:
-    """Returns the squared norm of each whole gradient, float32 scalars.
-
-    Args:
-      step: The replica's step.
-      grads: Parts of gradients, or wholes where there is no cut.
-      cuts: The cuts.
-    """
-    own = [_square(grad) for grad in grads]
-    cut = [index for index, each in enumerate(cuts) if each is not None]
-    if cut:
-        (sums,) = step.sum_prepared([tf.stack([own[index] for index in cut])], None)
-        for index, total in zip(cut, tf.unstack(sums, len(cut)), strict=True):
-            own[index] = total
-    return own
-
-
-def update(
-    step: Step,
-    optimizer: BaseOptimizer,
-    grads: Sequence[Value],
-    variables: Sequence[Any],
-    run: Callable[[list[Value], list[Any]], Any],
-) -> None:
-    """Updates each replica's parts, and writes the whole variables from all replicas' parts.
-
-    Args:
-      step: The replica's step.
-      optimizer: A sharded optimizer.
-      grads: Parts of gradients, or wholes where a variable is not cut.
-      variables: The variables, whole.
-      run: Updates variables by gradients, as the optimizer does it.
-    """
-    shards = shards_of(optimizer)
-    assert shards is not None
-    rank = _rank(step)
-    given: list[Value] = []
-    updated: list[Any] = []
-    cut_up: list[tuple[Any, Cut, Any]] = []
-    for grad, variable in zip(grads, variables, strict=True):
-        held = variable.value if isinstance(variable, keras.Variable) else variable
-        key = key_of_variable(optimizer, variable)
-        cut, scratch = shards.cuts.get(key), shards.scratch.get(key)
-        if cut is not None and scratch is not None:
-            part = scratch.values[step.trace.index]
-            _fill(part, part_of(tf.convert_to_tensor(held), cut, rank))
-            held, target = scratch, held
-        else:
-            target = held
-        if cut is None or scratch is not None or cut.owner == rank:
-            given.append(grad)
-            updated.append(held)
-        if cut is not None:
-            cut_up.append((target, cut, scratch))
-    if given:
-        run(given, updated)
-    updates = tf.convert_to_tensor(optimizer.iterations)
-    own = []
-    for target, cut, scratch in cut_up:
-        if scratch is not None:
-            own.append(_emptied(scratch.values[step.trace.index], updates))
-        else:
-            own.append(part_of(tf.convert_to_tensor(target), cut, rank))
-    write(step, [target for target, _, _ in cut_up], [cut for _, cut, _ in cut_up], own)
-
-
-def write(
-    step: Step, variables: Sequence[Any], cuts: Sequence[Cut], own: Sequence[tf.Tensor]
-) -> None:
-    """Writes whole variables from the parts that each replica has of their new values."""
-    wholes = step.replicas.gather_parts(own, cuts)
-    with step.replicas.identical_writes():
-        for variable, whole in zip(variables, wholes, strict=True):
-            variable.assign(whole, read_value=False)
-
-
-def own_values(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[Any]:
-    """Returns what a replica's parts of moving averages are made of: its parts of the variables."""
-    shards = shards_of(optimizer)
-    assert shards is not None
-    found = []
-    for variable in variables:
-        cut = shards.averages.get(key_of_variable(optimizer, variable))
-        whole = variable.value if isinstance(variable, keras.Variable) else variable
-        found.append(variable if cut is None else _own_part(step, tf.convert_to_tensor(whole), cut))
-    return found
-
-
-def write_averages(
-    step: Step | None, optimizer: BaseOptimizer, variables: Sequence[Any], averages: Sequence[Any]
-) -> None:
-    """Overwrites variables with moving averages, of which each replica holds a part.
-
-    Args:
-      step: The replica's step; None outside of replica functions, where all processes must call it.
-      optimizer: A sharded optimizer.
-      variables: The variables.
-      averages: Their moving averages, or None where there is none.
-    """
-    shards = shards_of(optimizer)
-    assert shards is not None
-    cut_up = []
-    for variable, average in zip(variables, averages, strict=True):
-        if average is None:
-            continue
-        held = variable.value if isinstance(variable, keras.Variable) else variable
-        cut = shards.averages.get(key_of_variable(optimizer, variable))
-        if step is None or cut is None:
-            held.assign(tf.convert_to_tensor(average.value))
-        else:
-            cut_up.append((held, cut, tf.convert_to_tensor(average.value)))
-    if cut_up and step is not None:
-        write(step, *map(list, zip(*cut_up, strict=True)))
-
-
-def _rank(step: Step) -> int:
-    """Returns the replica's number, as Python knows it while the replica's own trace is made."""
-    processes = step.replicas.processes
-    return processes.rank * processes.local_size + step.trace.index
-
-
-def _own_part(step: Step, value: Value, cut: Cut) -> Value:
-    rank = _rank(step)
-    if isinstance(value, tf.IndexedSlices):
-        return rows_of_part(value, cut, rank)
-    return part_of(tf.convert_to_tensor(value), cut, rank)
-
-
-def _known(cut: Cut | None) -> Cut:
-    assert cut is not None
-    return cut
-
-
-def _square(grad: Value) -> tf.Tensor:
-    values = grad.values if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad)
-    values = tf.cast(values, at_least_float32(values.dtype))
-    return tf.cast(tf.reduce_sum(tf.square(values)), tf.float32)
-
-
-def _clip(bound: float, norm: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function that clips to a norm as `tf.clip_by_norm` does."""
-
-    def clip(values: tf.Tensor) -> tf.Tensor:
-        return (
-            values * tf.cast(bound, values.dtype) / tf.cast(tf.maximum(norm, bound), values.dtype)
-        )
-
-    return clip
-
-
-def _mapped(fn: Callable[[tf.Tensor], tf.Tensor], grad: Value) -> Value:
-    return map_values(
-        fn, grad if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad)
-    )
-
-
-def _fill(variable: tf.Variable, value: tf.Tensor) -> None:
+def fill(variable: tf.Variable, value: tf.Tensor) -> None:
+    """Gives a variable a value, of whatever shape."""
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value, validate_shape=False)
 
 
-def _emptied(variable: tf.Variable, updates: tf.Tensor) -> tf.Tensor:
+def emptied(variable: tf.Variable, updates: tf.Tensor) -> tf.Tensor:
     """Returns a variable's value, and leaves nothing in it until it is filled again.
 
     Args:
@@ -520,5 +303,5 @@ def _emptied(variable: tf.Variable, updates: tf.Tensor) -> tf.Tensor:
     # A copy, for no rows of a tensor would keep the memory of all of it.
     nothing = tf.raw_ops.DeepCopy(x=value[: tf.minimum(tf.cast(updates, tf.int32), 0)])
     with tf.control_dependencies([value]):
-        _fill(variable, nothing)
+        fill(variable, nothing)
     return value

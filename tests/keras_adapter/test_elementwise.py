@@ -5,7 +5,7 @@ import pytest
 from keras import ops, optimizers
 
 import tfdp
-from tfdp.keras_adapter.gradients.proving import NotProven, is_elementwise
+from tfdp.keras_adapter.gradients.elementwise import NotProven, is_elementwise
 
 AXES = [(1, 0), (2, 0), (2, 1)]
 
