@@ -37,9 +37,9 @@ class EngineCosts:
     rate_share: float = 1.0
 
 
-#: "tensorflow": gRPC between processes on cores of an AMD EPYC, fitted by `python -m benchmarks
-#: plan` to all its cells; the cost of a byte is from `tfdp bench` on loopback. "nccl": GPUs move the
-#: bytes; the times are those of a launch, which nothing here has measured.
+#: "tensorflow": gRPC between processes on cores of an AMD EPYC, fitted to all cells by
+#: `python -m benchmarks plan`; the cost of a byte is from `tfdp bench` on loopback. "nccl": GPUs
+#: move the bytes; the times are those of a launch, which nothing here has measured.
 ENGINES = {
     "tensorflow": EngineCosts(3e-4, 1.6e-4, 0.0, 0.9e-9, 0.92),
     "nccl": EngineCosts(5e-6, 5e-6, 5e-6, 0.0),
