@@ -27,8 +27,8 @@ def link(text: str) -> Link:
     Raises:
       ValueError: It is none.
 
-    >>> link("25gbit,50us")
-    Link(bits_per_second=25000000000.0, latency_seconds=5e-05)
+    >>> link("25gbit,1ms")
+    Link(bits_per_second=25000000000.0, latency_seconds=0.001)
     """
     rate, _, latency = text.partition(",")
     return Link(
