@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from benchmarks.activations import add_activations
 from benchmarks.checkpoint_cost import add_checkpoint
 from benchmarks.compression import add_compression
 from benchmarks.compression_cost import add_compression_cost
@@ -51,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
     for add in (
         add_accuracy_by_bytes,
+        add_activations,
         add_all,
         add_checkpoint,
         add_compression,

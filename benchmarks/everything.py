@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, str] = {
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",
     "checkpoint": "python -m benchmarks checkpoint",
+    "activations": "python -m benchmarks activations",
     "memory": "python -m benchmarks memory",
     "memory-four": "python -m benchmarks memory --processes 4",
     "elastic": "python -m benchmarks elastic --output {folder}/elastic.png",

@@ -48,9 +48,9 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
     with strategy.scope():
         built = models.build_model(model)
         built.compile(keras.optimizers.Adam(1e-4, **_STATES[state]), loss=built.loss)
-        before = _resident_mb()
+        before = resident_mb()
         built.optimizer.build(built.trainable_variables)
-        after = _resident_mb()
+        after = resident_mb()
     inputs, labels = models.random_batch(model, strategy.num_replicas_in_sync * batch)
     data = tf.data.Dataset.from_tensors((inputs, labels)).repeat()
     times = StepTimes()
@@ -66,7 +66,7 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
     }
 
 
-def _resident_mb() -> float:
+def resident_mb() -> float:
     """Returns the memory that the process holds, in MB, without what it could give back."""
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as statm:
