@@ -57,7 +57,7 @@ def add_activations(commands: argparse._SubParsersAction) -> None:
         _run,
         help="the memory and the step of a training that computes activations again",
         description="Trains on two replicas, in a process of its own for each row. The memory is "
-        "that by which a step makes the process grow; a step is an update by all its micro-batches.",
+        "that by which a step makes the process grow; a step is one update.",
     )
 
 
