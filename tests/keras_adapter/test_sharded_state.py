@@ -167,8 +167,14 @@ def test_gradients_of_a_tape_of_ones_own_are_summed_whole_and_the_log_says_so(
     assert len(said) == 1 or harness.CLUSTER_REPLICAS
 
 
-@pytest.mark.parametrize("vocabulary", tiers.first_of(9, 4), ids=["rows", "columns"])
-def test_sparse_gradients_are_updated_as_on_one_device(vocabulary, shard, trains_as_one_device):
+@pytest.mark.parametrize(
+    ("vocabulary", "clip"),
+    tiers.first_of((9, "global_clipnorm"), (9, "clipnorm"), (4, "clipnorm"), (9, "clipvalue")),
+    ids=["together", "rows", "columns", "values"],
+)
+def test_sparse_gradients_are_updated_as_on_one_device(
+    vocabulary, clip, shard, trains_as_one_device
+):
     ids = np.random.default_rng(0).integers(0, 4, (21, 4)).astype("int32")
     ids[:, 1] = ids[:, 0]  # Adam squares each of a row's gradients by itself
 
@@ -181,7 +187,7 @@ def test_sparse_gradients_are_updated_as_on_one_device(vocabulary, shard, trains
                 layers.Dense(1),
             ]
         )
-        model.compile(optimizers.Adam(0.05, clipnorm=0.2), loss="mse")
+        model.compile(optimizers.Adam(0.05, **{clip: 0.2}), loss="mse")
         return model
 
     targets = ids.sum(1, keepdims=True).astype("float32") / 5

@@ -70,7 +70,9 @@ def clipped(
     norm = tf.sqrt(tf.add_n(squares))
     scale = together * tf.minimum(1.0 / norm, 1.0 / together)
     scale += norm - norm  # not finite, if the norm is not
-    return [_mapped(lambda t: t * tf.cast(scale, t.dtype), grad) for grad in grads]
+    # Keras makes sparse gradients dense there: rows that occur twice are summed before the update.
+    dense = [tf.convert_to_tensor(grad) for grad in grads]
+    return [grad * tf.cast(scale, grad.dtype) for grad in dense]
 
 
 def square_norms(step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None]) -> list[tf.Tensor]:
