@@ -31,6 +31,48 @@ class Damped(optimizers.Optimizer):
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * momentum)
 
 
+class NovoGrad(optimizers.Optimizer):
+    """Keeps a number for each variable: a mean of squared norms (1905.11286)."""
+
+    def __init__(self, learning_rate=0.05, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+
+    def build(self, variables):
+        super().build(variables)
+        self.moments = [self.add_variable((), name="moment") for _ in variables]
+        self.counts = [self.add_variable((), dtype="int64", name="count") for _ in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        moment = self.moments[index]
+        square = ops.cast(ops.sum(ops.square(gradient)), "float32")
+        self.assign(moment, 0.5 * moment + 0.5 * square)
+        self.assign_add(self.counts[index], 1)
+        step = ops.cast(learning_rate, "float32") / (ops.sqrt(moment) + 1e-7)
+        self.assign_sub(variable, ops.cast(step, variable.dtype) * gradient)
+
+
+class RowWise(optimizers.Optimizer):
+    """Keeps a number for each row, as for embeddings; there are rows where there are columns."""
+
+    def __init__(self, learning_rate=0.05, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+
+    def build(self, variables):
+        super().build(variables)
+        self.squares = [
+            self.add_variable(v.shape[:1], dtype=v.dtype, name="square") for v in variables
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        square = self.squares[self._get_variable_index(variable)]
+        rows = ops.reshape(gradient, (ops.shape(square)[0], -1))
+        self.assign_add(square, ops.mean(ops.square(rows), 1))
+        step = rows / ops.expand_dims(ops.sqrt(square) + 1e-7, 1)
+        step = ops.cast(learning_rate, variable.dtype) * ops.reshape(step, ops.shape(gradient))
+        self.assign_sub(variable, step)
+
+
 def windows(kind, **options):
     return kind(gradient_accumulation_steps=3, **options)
 
@@ -56,6 +98,8 @@ CASES = {
         optimizers.Adam, learning_rate=0.05, use_ema=True, ema_overwrite_frequency=2
     ),
     "a user's own": lambda: Damped(weight_decay=0.1, global_clipnorm=0.5),
+    "a number for each variable": NovoGrad,
+    "a number for each row": RowWise,
     "a state for all variables": lambda: optimizers.Nadam(0.02),
     "a state that begins as the weights": lambda: optimizers.ScheduleFreeAdamW(0.02),
     "two optimizers": lambda: optimizers.MultiOptimizer(
@@ -70,6 +114,7 @@ CASES = {name: make for name, make in CASES.items() if hasattr(optimizers, LATER
 FAST = {
     ("gradients", "windows under a loss scale, clipped together"),
     ("optimizer", "whole variables, an average that overwrites"),
+    ("gradients", "a number for each variable"),
 }
 
 
@@ -140,6 +185,29 @@ def test_each_replica_holds_its_part_of_all_state(count, shard):
     assert all(
         tf.raw_ops.ReadVariableOp(resource=p.handle, dtype=p.dtype).shape[0] == 0 for p in parts
     )
+
+
+@harness.in_one_process
+def test_what_is_kept_by_rows_is_cut_with_the_rows(shard):
+    model = harness.build_in_scope(
+        lambda: keras.Sequential([keras.Input([12]), layers.Dense(4, use_bias=False)]), 2
+    )
+    with model.distribute_strategy.scope():
+        optimizer = RowWise()
+        optimizer.build(model.trainable_variables)
+    assert [own.shape for own in harness.components(optimizer.squares[0])] == [(6,), (6,)]
+
+
+def test_averages_are_written_to_the_layers_that_still_train(shard):
+    model = built(lambda: optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5), shard)
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype("float32")
+    model.fit(x, x[:, :2], batch_size=5, verbose=0)
+    model.layers[0].trainable = False
+    averages = [v.numpy() for v in model.optimizer._model_variables_moving_average]
+    kept = [np.array(w) for w in model.get_weights()]
+    model.optimizer.finalize_variable_values(model.trainable_weights)
+    np.testing.assert_array_equal(model.get_weights()[2], averages[2])
+    np.testing.assert_array_equal(model.get_weights()[0], kept[0])
 
 
 def test_gradients_of_a_tape_of_ones_own_are_summed_whole_and_the_log_says_so(

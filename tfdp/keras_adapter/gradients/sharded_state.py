@@ -33,7 +33,7 @@ from tfdp.keras_adapter._keras import (
     value_of_variable,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import elementwise
+from tfdp.keras_adapter.gradients import elementwise, scratch_copies
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.replicas import Replicas, replicas_of
 from tfdp.sharding import Cut, even_cuts, largest_share, whole_cuts
@@ -66,12 +66,15 @@ class Shards:
       with_average: The keys of variables whose moving averages were made.
       scratch: By the key of each variable that is cut into slices, a variable that stands for the
         replica's slice during an update, and holds nothing between updates.
+      told: By the key of each variable that one replica has whole, what is kept for it and cannot
+        be cut, such as a second moment of all of it: all get that replica's value.
     """
 
     cuts: dict[str, Cut]
     averages: dict[str, Cut]
     with_average: set[str] = dataclasses.field(default_factory=set)
     scratch: dict[str, Any] = dataclasses.field(default_factory=dict)
+    told: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
 
 class State(keras.Variable):  # type: ignore[misc]
@@ -134,11 +137,12 @@ def _prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
     shapes = [tuple(map(int, variable.shape)) for variable in chosen]
     cuts = slices = even_cuts(shapes, count)
     try:
-        axes = sorted({(len(cut.shape), cut.axis) for cut in cuts})
-        if not elementwise.is_elementwise(optimizer, axes):
+        axes = dict(zip(map(id, chosen), [cut.axis for cut in cuts], strict=True))
+        likes = [_like(each, axes.get(id(each))) for each in variables if _is_updated(each)]
+        if not elementwise.is_elementwise(optimizer, likes):
             cuts = whole_cuts(shapes, count)
             _report_balance(optimizer, cuts, replicas)
-    except elementwise.NotProven as reason:
+    except scratch_copies.NotProven as reason:
         raise ValueError(
             f"An optimizer must update its variables apart from each other to be sharded, but of "
             f"{type(optimizer).__name__} that could not be shown: {reason}. Give it a `get_config` "
@@ -158,26 +162,34 @@ def _finish(optimizer: BaseOptimizer) -> None:
     if shards is None or replicas is None:
         return
     variables = list(variables_of_optimizer(optimizer))
-    slots = elementwise.slots_of(optimizer, len(variables))
+    slots = scratch_copies.slots_of(optimizer, len(variables))
     for variable, kept in zip(variables, slots, strict=True):
-        cut = shards.cuts.get(key_of_variable(optimizer, variable))
+        key = key_of_variable(optimizer, variable)
+        cut = shards.cuts.get(key)
         if cut is None:
             continue
         for slot in kept:
             is_window = slot.value.synchronization == tf.VariableSynchronization.ON_READ
-            if is_window or is_cut(slot) or not len(slot.shape):
-                continue
-            if tuple(slot.shape) == cut.shape:
-                cut_state(replicas, slot, cut)
-            elif cut.owner is not None:  # such as Adafactor's means over rows and columns
-                count = int(slot.shape[0])
-                bounds = tuple(count if bound else 0 for bound in cut.bounds)
-                cut_state(replicas, slot, Cut(tuple(map(int, slot.shape)), 0, bounds))
+            own = None if is_window or is_cut(slot) else _cut_like(slot, cut)
+            if own is not None:
+                cut_state(replicas, slot, own)
+            elif _is_owned(cut) and not is_window and not is_cut(slot):
+                shards.told.setdefault(key, []).append(slot)
     for variable in variables:
         key = key_of_variable(optimizer, variable)
         cut = shards.cuts.get(key)
         if cut is not None and not _is_owned(cut):
             shards.scratch[key] = _scratch(replicas, variable, cut)
+
+
+def _cut_like(slot: Any, cut: Cut) -> Cut | None:
+    """Returns how a slot of any shape is cut whose variable is; None if all replicas keep it."""
+    shape = tuple(map(int, slot.shape))
+    if _is_owned(cut) and shape and shape[0]:  # such as Adafactor's means over rows and columns
+        return Cut(shape, 0, tuple(shape[0] if bound else 0 for bound in cut.bounds))
+    if len(shape) > cut.axis and shape[cut.axis] == cut.shape[cut.axis]:  # such as means of rows
+        return Cut(shape, cut.axis, cut.bounds)
+    return None
 
 
 def making(optimizer: BaseOptimizer, initializer: Any) -> contextlib.AbstractContextManager[None]:
@@ -244,13 +256,24 @@ def _check_class(optimizer: BaseOptimizer) -> None:
             )
 
 
-def _can_be_cut(variable: Any, replicas: int) -> bool:
-    """Returns whether a variable is of floating-point numbers, with an axis to be cut along."""
+def _is_updated(variable: Any) -> bool:
+    """Returns whether a variable is of floating-point numbers, and updated by gradients."""
     shape = tf.TensorShape(variable.shape)
-    known = shape.is_fully_defined() and shape.rank and max(shape) >= replicas
-    known = known and shape.num_elements()
-    floating = tf.as_dtype(variable.dtype).is_floating
-    return bool(known and floating and not getattr(variable, "overwrite_with_gradient", False))
+    floating = shape.is_fully_defined() and tf.as_dtype(variable.dtype).is_floating
+    return floating and not getattr(variable, "overwrite_with_gradient", False)
+
+
+def _can_be_cut(variable: Any, replicas: int) -> bool:
+    """Returns whether a variable is updated, and has an axis to be cut along."""
+    if not _is_updated(variable):
+        return False
+    shape = tuple(map(int, variable.shape))
+    return 0 not in shape and max(shape, default=0) >= replicas
+
+
+def _like(variable: Any, axis: int | None) -> scratch_copies.Like:
+    path = getattr(variable, "path", None) or variable.name.partition(":")[0]
+    return scratch_copies.Like(path, tuple(map(int, variable.shape)), axis)
 
 
 def _is_owned(cut: Cut) -> bool:

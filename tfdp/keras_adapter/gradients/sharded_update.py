@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.collectives.parts import part_of, rows_of_part
-from tfdp.keras_adapter._keras import BaseOptimizer, key_of_variable
+from tfdp.keras_adapter._keras import BaseOptimizer, key_of_variable, variables_of_optimizer
 from tfdp.keras_adapter.gradients import sharded_state
 from tfdp.keras_adapter.step import Step, at_least_float32
 from tfdp.keras_adapter.training import step_recording
@@ -131,6 +131,7 @@ def update(
             cut_up.append((target, cut, scratch))
     if given:
         run(given, updated)
+    _tell(step, shards, [key_of_variable(optimizer, v) for v in variables])
     updates = tf.convert_to_tensor(optimizer.iterations)
     own = []
     for target, cut, scratch in cut_up:
@@ -139,6 +140,22 @@ def update(
         else:
             own.append(part_of(tf.convert_to_tensor(target), cut, rank))
     write(step, [target for target, _, _ in cut_up], [cut for _, cut, _ in cut_up], own)
+
+
+def _tell(step: Step, shards: sharded_state.Shards, keys: Sequence[str]) -> None:
+    """Gives all replicas what one of them keeps for its variables, and cannot be cut."""
+    told = [(shards.cuts[key].owner, slot) for key in keys for slot in shards.told.get(key, ())]
+    if not told:
+        return
+    rank, values = _rank(step), []
+    for owner, slot in told:
+        value = tf.convert_to_tensor(slot.value)
+        values.append(value if owner == rank else tf.zeros_like(value))
+    # The others add zeros to what the owner has.
+    sums = step.sum_prepared(values, None)
+    with step.replicas.identical_writes():
+        for (_, slot), total in zip(told, sums, strict=True):
+            slot.assign(total)
 
 
 def write(
@@ -172,12 +189,16 @@ def write_averages(
       step: The replica's step; None outside of replica functions, where all processes must call it.
       optimizer: A sharded optimizer.
       variables: The variables.
-      averages: Their moving averages, or None where there is none.
+      averages: The moving averages of all variables that the optimizer was built for, or None
+        where there is none.
     """
     shards = sharded_state.shards_of(optimizer)
     assert shards is not None
     cut_up = []
-    for variable, average in zip(variables, averages, strict=True):
+    keys = [key_of_variable(optimizer, each) for each in variables_of_optimizer(optimizer)]
+    average_of = dict(zip(keys, averages, strict=True))
+    for variable in variables:
+        average = average_of.get(key_of_variable(optimizer, variable))
         if average is None:
             continue
         held = variable.value if isinstance(variable, keras.Variable) else variable
