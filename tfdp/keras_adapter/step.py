@@ -90,8 +90,8 @@ class Step:
       trace: The replica's identity, as far as Python may know it while the step is traced.
       unseeded: The generator of draws without a seed.
       phase: The replica's activity; set by `during`.
-      in_backward: Whether a tape's backward pass is under way, in which parts of the forward pass
-        may be computed again; set by `going_backward`.
+      in_backward: Whether a tape's backward pass is under way, in which other tapes may give parts
+        of gradients; set by `going_backward`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
       in_trainer: Whether it is, or was, a step of Keras' trainer.
       written: Keras variables that this replica wrote by itself, each once.

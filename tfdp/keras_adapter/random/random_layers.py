@@ -23,6 +23,7 @@ from tfdp.keras_adapter._keras import (
     random,
     seed_generator,
 )
+from tfdp.keras_adapter._tensorflow import is_computed_again
 from tfdp.keras_adapter.layers.outputs import Claims
 from tfdp.keras_adapter.random import draws, philox
 from tfdp.keras_adapter.share import Share
@@ -47,7 +48,7 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
     step = current()
     if step is None or step.updating:
         return original(self, *args, **kwargs)
-    if step.in_backward:
+    if is_computed_again():
         raise GradientError(
             "What is computed again in the backward pass (`tf.recompute_grad`, keras.RematScope) "
             f"must draw no random numbers, but {step.trace.name} draws some there, which would be "
