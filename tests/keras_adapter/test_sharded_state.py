@@ -31,6 +31,16 @@ class Damped(optimizers.Optimizer):
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * momentum)
 
 
+class Named(optimizers.SGD):
+    """Notes the names of what it updates."""
+
+    names = []
+
+    def update_step(self, gradient, variable, learning_rate):
+        type(self).names.append(variable.name)
+        super().update_step(gradient, variable, learning_rate)
+
+
 class NovoGrad(optimizers.Optimizer):
     """Keeps a number for each variable: a mean of squared norms (1905.11286)."""
 
@@ -185,6 +195,38 @@ def test_each_replica_holds_its_part_of_all_state(count, shard):
     assert all(
         tf.raw_ops.ReadVariableOp(resource=p.handle, dtype=p.dtype).shape[0] == 0 for p in parts
     )
+
+
+@harness.in_one_process
+def test_an_update_sees_the_variables_names(shard):
+    model = built(lambda: Named(0.1), shard)
+    Named.names.clear()
+    model.fit(np.ones([4, 6]), np.ones([4, 2]), verbose=0)
+    names = {v.value.name.split("/replica_1")[0] for v in model.trainable_variables}
+    assert {name.split("/part_1")[0] for name in Named.names} <= names | {
+        name.split(":")[0] for name in names
+    }
+
+
+@harness.in_one_process
+def test_norms_of_float64_are_of_float64(shard):
+    model = harness.build_in_scope(
+        lambda: keras.Sequential([keras.Input([4]), layers.Dense(2, dtype="float64")]), 2
+    )
+    with model.distribute_strategy.scope():
+        optimizer = optimizers.SGD(1.0, global_clipnorm=1.0)
+        optimizer.build(model.trainable_variables)
+    kernel, bias = model.trainable_variables
+    kernel.assign(np.zeros([4, 2]))
+    gradient = np.random.default_rng(0).normal(size=(4, 2))
+
+    def step():
+        # Half of it on each replica.
+        optimizer.apply([tf.constant(gradient / 2), tf.zeros([2], tf.float64)], [kernel, bias])
+
+    tf.function(lambda: model.distribute_strategy.run(step))()
+    expected = -gradient / np.linalg.norm(gradient)
+    np.testing.assert_allclose(kernel.numpy(), expected, rtol=1e-14)
 
 
 @harness.in_one_process
@@ -369,6 +411,13 @@ class OwnApply(optimizers.SGD):
         super().apply([2.0 * grad for grad in grads], trainable_variables)
 
 
+class OwnUpdates(optimizers.SGD):
+    """Updates several variables together."""
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        super()._backend_update_step(grads[::-1], trainable_variables[::-1], learning_rate)
+
+
 class Counting(optimizers.SGD):
     """Keeps a state for all variables that each update changes."""
 
@@ -385,9 +434,10 @@ class Counting(optimizers.SGD):
     ("optimizer", "message"),
     [
         (lambda: OwnApply(0.1), "OwnApply has a `apply` of its own.*Move what it does"),
+        (lambda: OwnUpdates(0.1), "OwnUpdates has a `_backend_update_step` of its own"),
         (lambda: Counting(0.1), "of Counting that could not be shown.*or leave `shard` out"),
     ],
-    ids=["an apply of its own", "a state for all"],
+    ids=["an apply of its own", "updates of its own", "a state for all"],
 )
 def test_an_optimizer_that_cannot_be_sharded_is_refused_by_name(optimizer, message, shard):
     with pytest.raises(ValueError, match=message):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdp.sharding import Cut
 from tfdp.strategy import variables
-from tfdp.strategy._tensorflow import SingleDevice
+from tfdp.strategy._tensorflow import SingleDevice, get_update_replica_id
 
 
 class PartedVariable(variables.ReplicaMirroredVariable):
@@ -52,6 +52,14 @@ class PartedVariable(variables.ReplicaMirroredVariable):
         known = variables.known_value(self)
         return self.distribute_strategy.extended.whole_of(self) if known is None else known
 
+    def _update(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+        replica = get_update_replica_id()
+        if replica is not None:  # of `extended.update`, where it reads as the whole
+            whole = tf.convert_to_tensor(value, self.dtype)
+            whole.shape.assert_is_compatible_with(self.cut.shape)
+            value = _slice(whole, self.cut, self.first_rank + replica)
+        return super()._update(update_fn, value, **kwargs)
+
     def _update_replica(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
         part = self._get_on_device_or_primary()
         if tf.is_tensor(value) and value.shape == self.cut.shape != part.shape:
@@ -79,7 +87,7 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
     """
     strategy = variable.distribute_strategy
     parts = []
-    with tf.init_scope():
+    with tf.init_scope(), tf.name_scope(""):  # the name says where it is
         for index, copy in enumerate(variable.values):
             with tf.device(copy.device):
                 own = _slice(copy.read_value(), cut, first_rank + index)

@@ -35,6 +35,7 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.gradients import elementwise, scratch_copies
 from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.step import Phase, Step
 from tfdp.replicas import Replicas, replicas_of
 from tfdp.sharding import Cut, even_cuts, largest_share, whole_cuts
 
@@ -47,7 +48,10 @@ _SEES_PARTS = (
     "apply_gradients",
     "_backend_apply_gradients",
     "_filter_empty_gradients",
+    "_overwrite_variables_directly_with_gradients",
     "_clip_gradients",
+    "_backend_update_step",
+    "_backend_increment_gradient_accumulators",
     "_update_model_variables_moving_average",
     "_overwrite_model_variables_with_average_value",
 )
@@ -225,15 +229,16 @@ def cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
     _empty_all(whole)  # what still refers to it must not keep the memory
 
 
-def cuts_of(optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[Cut | None]:
+def cuts_of(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[Cut | None]:
     """Returns for each of the variables how it is cut; the optimizer is built if it is not.
 
     Args:
+      step: The replica's step.
       optimizer: The outermost optimizer.
       variables: The variables that it is to update.
     """
     if not optimizer.built:
-        with keras.name_scope(optimizer.name):
+        with step.during(Phase.UPDATE), keras.name_scope(optimizer.name):
             optimizer.build(list(variables))
         optimizer.built = True
     known: dict[str, Cut] = {}

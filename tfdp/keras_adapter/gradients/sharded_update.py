@@ -76,7 +76,7 @@ def clipped(
 
 
 def square_norms(step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None]) -> list[tf.Tensor]:
-    """Returns the squared norm of each whole gradient, float32 scalars.
+    """Returns the squared norm of each whole gradient: float32 scalars, or float64 if all are.
 
     Args:
       step: The replica's step.
@@ -84,6 +84,8 @@ def square_norms(step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None])
       cuts: The cuts.
     """
     own = [_square(grad) for grad in grads]
+    if any(square.dtype != tf.float64 for square in own):
+        own = [tf.cast(square, tf.float32) for square in own]
     cut = [index for index, each in enumerate(cuts) if each is not None]
     if cut:
         (sums,) = step.sum_prepared([tf.stack([own[index] for index in cut])], None)
@@ -232,7 +234,7 @@ def _known(cut: Cut | None) -> Cut:
 def _square(grad: Value) -> tf.Tensor:
     values = grad.values if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad)
     values = tf.cast(values, at_least_float32(values.dtype))
-    return tf.cast(tf.reduce_sum(tf.square(values)), tf.float32)
+    return tf.reduce_sum(tf.square(values))
 
 
 def _clip(bound: float, norm: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:

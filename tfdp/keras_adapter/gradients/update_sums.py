@@ -82,7 +82,7 @@ def parts(
     local: Sequence[bool],
 ) -> list[Value | None]:
     """Returns the replica's parts of gradients' sums; `local` tells which are not summed yet."""
-    cuts = sharded_state.cuts_of(optimizer, variables)
+    cuts = sharded_state.cuts_of(step, optimizer, variables)
     terms = [index for index, is_local in enumerate(local) if is_local and grads[index] is not None]
     scattered = [i for i in terms if sharded_update.can_be_scattered(grads[i], cuts[i])]
     whole = [index for index in terms if index not in scattered]
@@ -103,7 +103,7 @@ def clipped_parts(
       grads: Its own terms, or its parts of the sums.
       are_parts: Whether they are parts of the sums.
     """
-    cuts = sharded_state.cuts_of(optimizer, step.updated)
+    cuts = sharded_state.cuts_of(step, optimizer, step.updated)
     if not are_parts:
         grads = parts(step, optimizer, grads, step.updated, [True] * len(grads))
     if step_recording.is_on():

@@ -148,7 +148,9 @@ def _unnumbered(name: str) -> str:
 def _summary(variable: Any) -> str:
     kind = f"{variable.dtype} {list(variable.shape)}"
     value = variable.value
-    if value.synchronization == tf.VariableSynchronization.ON_READ or hasattr(value, "cut"):
+    if hasattr(value, "cut"):
+        return f"{kind}, cut along axis {value.cut.axis} at {value.cut.bounds}"
+    if value.synchronization == tf.VariableSynchronization.ON_READ:
         return kind
     value = np.ascontiguousarray(value.numpy())
     first = np.array2string(value.ravel()[:3], precision=6, separator=", ")
