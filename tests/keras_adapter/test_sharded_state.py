@@ -12,6 +12,7 @@ import tiers
 from keras import layers, ops, optimizers
 
 import tfdp
+from tfdp.keras_adapter.saving import model_files
 from tfdp.optimizers import LAMB, LARS
 
 
@@ -252,6 +253,16 @@ def test_averages_are_written_to_the_layers_that_still_train(shard):
     np.testing.assert_array_equal(model.get_weights()[0], kept[0])
 
 
+@pytest.mark.exhaustive("test_averages_are_written_to_the_layers_that_still_train")
+def test_averages_are_swapped_in(shard, trains_as_one_device):
+    trains_as_one_device(
+        lambda: harness.dense_model(optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)),
+        lambda model: harness.fit_arrays(
+            model, epochs=2, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+        ),
+    )
+
+
 def test_gradients_of_a_tape_of_ones_own_are_summed_whole_and_the_log_says_so(
     shard, trains_as_one_device, caplog
 ):
@@ -399,6 +410,48 @@ def test_tensorflows_own_checkpoints_hold_wholes(shard, tmp_path):
     velocity.assign(np.zeros_like(value))
     tf.train.Checkpoint(optimizer=model.optimizer).read(path).assert_existing_objects_matched()
     np.testing.assert_array_equal(velocity.numpy(), value)
+
+
+class Adversaries(keras.Model):
+    """Has two optimizers of its own, and a compiled model within."""
+
+    def __init__(self):
+        super().__init__()
+        self.maker, self.critic = layers.Dense(4), model_of(optimizers.Adam(0.1), 6)
+        self.optimizers_of = {"maker": optimizers.Adam(0.1), "critic": optimizers.Adam(0.2)}
+
+    def build(self, shape):
+        self.maker.build(shape)
+        self.built = True
+
+    def call(self, x):
+        return self.critic(self.maker(x))
+
+
+@harness.in_one_process
+def test_all_optimizers_of_a_model_are_gathered_for_a_file_and_none_for_an_export(shard):
+    model = harness.build_in_scope(Adversaries, 2)
+    with model.distribute_strategy.scope():
+        model.build((None, 6))
+        optimizer = model.optimizers_of["maker"]
+        optimizer.build(model.maker.trainable_variables)
+        model.critic.optimizer.build(model.critic.trainable_variables)
+    gathered = {id(value) for value in model_files._summed_variables(model, True)}
+    for each in (optimizer, model.critic.optimizer):
+        cut = [v.value for v in each.variables if harness.is_parted(v)]
+        assert cut and all(id(value) in gathered for value in cut)
+    assert not model_files._summed_variables(model, False)
+
+
+@harness.in_one_process
+def test_an_export_is_whole_or_refused(shard, tmp_path):
+    model = built(lambda: optimizers.Adam(0.1), shard)
+    x = np.ones([4, 6], "float32")
+    model.export(tmp_path / "exported", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "exported"))
+    np.testing.assert_allclose(loaded.serve(x), model.predict(x, verbose=0), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"Use `model\.export"):
+        tf.saved_model.save(model, str(tmp_path / "saved"))
 
 
 # ---- bad input

@@ -9,7 +9,12 @@ import tensorflow as tf
 
 from tfdp.sharding import Cut
 from tfdp.strategy import variables
-from tfdp.strategy._tensorflow import SingleDevice, get_update_replica_id
+from tfdp.strategy._tensorflow import (
+    DistributedVariable,
+    SingleDevice,
+    get_update_replica_id,
+    regroup,
+)
 
 
 class PartedVariable(variables.ReplicaMirroredVariable):
@@ -60,6 +65,13 @@ class PartedVariable(variables.ReplicaMirroredVariable):
             value = _slice(whole, self.cut, self.first_rank + replica)
         return super()._update(update_fn, value, **kwargs)
 
+    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            "What is saved by tf.saved_model.save must be whole, but each replica holds a part of "
+            f"{self.name!r}, which `shard` cuts. Use `model.export(path)`, which writes no "
+            "optimizer, or `model.save(path)`."
+        )
+
     def _update_replica(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
         part = self._get_on_device_or_primary()
         if tf.is_tensor(value) and value.shape == self.cut.shape != part.shape:
@@ -98,6 +110,18 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
         made = PartedVariable(strategy, parts, tf.VariableAggregation.NONE)
     made.cut, made.first_rank = cut, first_rank
     return made
+
+
+def parts_like(variable: PartedVariable, value: Any) -> Any:
+    """Returns the parts for this process' replicas of a whole; of anything else, the value."""
+    if not isinstance(value, (tf.Tensor, tf.Variable, DistributedVariable)):
+        return value
+    if tuple(value.shape) != variable.cut.shape:
+        return value
+    whole, first = tf.convert_to_tensor(value), variable.first_rank
+    return regroup(
+        tuple(_slice(whole, variable.cut, first + k) for k in range(len(variable.values)))
+    )
 
 
 def _slice(whole: tf.Tensor, cut: Cut, rank: int) -> tf.Tensor:
