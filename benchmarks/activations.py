@@ -23,6 +23,7 @@ from tfdp.command_line import add_command, check, option, require, set_environme
 MODELS = {
     "dense": "24 blocks of 4 dense layers of 256 units, 4,096 examples",
     "transformer": "12 blocks of 128 units and 4 heads, 32 examples of 256 tokens",
+    "small": "2 blocks of 4 dense layers of 64 units, 64 examples",
 }
 
 #: By the name of a row, what is done: blocks that are computed again, micro-batches of a step.
@@ -41,7 +42,10 @@ class ActivationsOptions:
     rounds: int = option(3, "measurements of each row, in turn (%(default)s)", at_least=1)
     steps: int = option(5, "timed steps of each (%(default)s)", at_least=1)
     models: tuple[str, ...] = option(
-        tuple(MODELS), "with commas between (all)", choices=tuple(MODELS), metavar="NAMES"
+        ("dense", "transformer"),
+        "with commas between (dense, transformer)",
+        choices=tuple(MODELS),
+        metavar="NAMES",
     )
 
     def __post_init__(self) -> None:

@@ -70,11 +70,18 @@ class SelfAttention(layers.Layer):
         return shape
 
 
-def dense(again: bool) -> tuple[keras.Model, np.ndarray]:
+def dense(
+    again: bool, blocks: int = 24, units: int = 256, examples: int = 4096
+) -> tuple[keras.Model, np.ndarray]:
     """Returns a deep dense network without its loss, and the inputs of a step (float32)."""
-    rows = [Block([_dense() for _ in range(4)], again, residual=False) for _ in range(24)]
-    model = keras.Sequential([keras.Input([256]), *rows, layers.Dense(1)])
-    return model, np.random.default_rng(0).standard_normal((4096, 256), dtype=np.float32)
+    rows = [Block([_dense(units) for _ in range(4)], again, residual=False) for _ in range(blocks)]
+    model = keras.Sequential([keras.Input([units]), *rows, layers.Dense(1)])
+    return model, np.random.default_rng(0).standard_normal((examples, units), dtype=np.float32)
+
+
+def small(again: bool) -> tuple[keras.Model, np.ndarray]:
+    """Returns a dense network that is soon trained, and the inputs of a step (float32)."""
+    return dense(again, blocks=2, units=64, examples=64)
 
 
 def transformer(again: bool) -> tuple[keras.Model, np.ndarray]:
@@ -90,12 +97,13 @@ def transformer(again: bool) -> tuple[keras.Model, np.ndarray]:
     return model, np.random.default_rng(0).integers(256, size=(32, 256), dtype=np.int32)
 
 
-def _dense() -> layers.Dense:
-    return layers.Dense(256, "relu", kernel_initializer="he_normal")
+def _dense(units: int) -> layers.Dense:
+    return layers.Dense(units, "relu", kernel_initializer="he_normal")
 
 
 _MODELS: dict[str, Callable[[bool], tuple[keras.Model, np.ndarray]]] = {
     "dense": dense,
+    "small": small,
     "transformer": transformer,
 }
 
@@ -117,16 +125,14 @@ def measure(
       `memory_mb`, by which a step makes the process grow at most, in MB; `step_ms`, the median;
       `loss`, the last one.
     """
-    if (
-        returns
-    ):  # glibc gives what is freed back to the kernel, where a strategy would let it keep it
+    if returns:  # to glibc, which a strategy would let keep what is freed
         os.environ["MALLOC_MMAP_THRESHOLD_"] = os.environ["MALLOC_TRIM_THRESHOLD_"] = str(2**17)
     strategy = tfdp.DataParallelStrategy(devices=split(2, "CPU"))
     keras.utils.set_random_seed(0)
     windows = micro_batches if micro_batches > 1 else None
     with strategy.scope():
         built, inputs = _MODELS[model](again)
-        built.compile(keras.optimizers.SGD(1e-3, gradient_accumulation_steps=windows), "mse")
+        built.compile(keras.optimizers.SGD(1e-6, gradient_accumulation_steps=windows), "mse")
     labels = np.zeros([len(inputs), 1], "float32")
     # Two examples are traced as any number is: what is measured later is the examples' memory.
     built.fit(inputs[:2], labels[:2], batch_size=2, epochs=micro_batches, verbose=0)
