@@ -1,8 +1,8 @@
 """The two halves of an all-reduce: each rank gets its part of a sum, and gives its part to all.
 
 Cost: each half sends (n-1)/n of the tensors' bytes per rank where the ranks' parts are even, so
-both together send what an all-reduce does. Rows are as long as the longest part: with uneven parts a
-half sends more, up to what an all-reduce does, and where an all-reduce sends less there is one in
+both together send what an all-reduce does. Rows are as long as the longest part: with uneven parts
+a half sends more, up to what an all-reduce does, and where an all-reduce sends less there is one in
 its place. So both halves together send twice an all-reduce's bytes at most.
 """
 
