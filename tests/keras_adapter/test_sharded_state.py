@@ -13,6 +13,7 @@ from keras import layers, ops, optimizers
 
 import tfdp
 from tfdp.keras_adapter.saving import model_files
+from tfdp.keras_adapter.training import likeness
 from tfdp.optimizers import LAMB, LARS
 
 
@@ -239,6 +240,13 @@ def test_what_is_kept_by_rows_is_cut_with_the_rows(shard):
         optimizer = RowWise()
         optimizer.build(model.trainable_variables)
     assert [own.shape for own in harness.components(optimizer.squares[0])] == [(6,), (6,)]
+
+
+@harness.in_one_process
+def test_ranks_compare_how_they_have_cut(shard):
+    described = likeness.of_model(built(lambda: optimizers.Adam(0.1), shard))
+    kept = [text for name, text in described.items() if name.startswith("slot")]
+    assert "float32 [6, 8], cut along axis 0 at (0, 3, 6)" in kept
 
 
 def test_averages_are_written_to_the_layers_that_still_train(shard):
