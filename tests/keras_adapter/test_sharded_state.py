@@ -323,6 +323,30 @@ def test_sparse_gradients_are_updated_as_on_one_device(
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, ids, targets))
 
 
+class Positions(layers.Layer):
+    """Adds rows of a table that are the same for all examples, one of them twice."""
+
+    def build(self, shape):
+        self.table = self.add_weight(name="table", shape=(6, 3), initializer="ones")
+
+    def call(self, x):
+        return x * ops.take(self.table, [0, 1, 1, 4], axis=0)
+
+
+@pytest.mark.exhaustive("test_sparse_gradients_are_updated_as_on_one_device")
+@pytest.mark.parametrize("steps", [None, 2])
+def test_rows_that_are_the_same_for_all_examples_count_once(steps, shard, trains_as_one_device):
+    def build():
+        model = keras.Sequential(
+            [keras.Input((4, 3)), Positions(), layers.GlobalMaxPooling1D(), layers.Dense(1)]
+        )
+        model.compile(optimizers.Adam(0.05, gradient_accumulation_steps=steps), loss="mse")
+        return model
+
+    x = np.random.default_rng(0).normal(size=(21, 4, 3)).astype("float32")
+    trains_as_one_device(build, lambda model: harness.fit_arrays(model, x, x.max((1, 2))))
+
+
 @harness.in_one_process
 @pytest.mark.parametrize("eager", tiers.first_of(False, True), ids=["graph", "eager"])
 def test_a_loop_of_ones_own_updates_parts(eager, shard):

@@ -16,7 +16,7 @@ from tfdp.compression import Compression, UpdateCompression
 from tfdp.engines import communication_hint
 from tfdp.errors import ScopeError
 from tfdp.replicas import OneProcess, ProcessGroup
-from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
+from tfdp.strategy import auto_topology, device_iterators, input_batches, options  # noqa: F401
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory
@@ -25,7 +25,6 @@ from tfdp.topology import saving
 
 _LEAST_BUCKET_BYTES = 2**10
 _BUCKET_BYTES = 25 * 2**20
-_SHARDS = ("optimizer", "gradients")
 
 
 class DataParallelStrategy(tf.distribute.Strategy):
@@ -137,8 +136,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave it '
                 "out."
             )
-        _check_synchronization(synchronization, compression)
-        _check_shard(shard, compression, synchronization)
+        options.check_synchronization(synchronization, compression)
+        options.check_shard(shard, compression, synchronization)
         collectives.check_name(engine)
         if custom_loss not in (None, "mean", "divided"):
             raise ValueError(
@@ -170,12 +169,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
         worker_devices = device_names.resolve(devices)
-        if shard is not None and processes.world_size * processes.local_size == 1:
-            raise ValueError(
-                f"`shard` must have two replicas or more to give parts to, but received {shard!r} "
-                "and there is one replica. Give more `devices`, start more processes with `tfdp "
-                "run -n 2`, or leave `shard` out."
-            )
+        options.check_replicas(shard, processes.world_size * processes.local_size)
         choice = collectives.choose(
             engine, processes.rank, processes.world_size, worker_devices, os.environ
         )
@@ -377,56 +371,6 @@ class DataParallelStrategy(tf.distribute.Strategy):
         [[0, 1], [2]]
         """
         return input_batches.split(batch, self)
-
-
-def _check_synchronization(
-    synchronization: Any, compression: Compression | UpdateCompression | None
-) -> None:
-    if not (synchronization is None or isinstance(synchronization, Synchronization)):
-        raise TypeError(
-            "`synchronization` must be an object of `tfdp.synchronization`, but received "
-            f"{synchronization!r}. Use synchronization=tfdp.synchronization.LocalSGD(every=10), or "
-            "leave it out."
-        )
-    if synchronization is None or compression is None:
-        return
-    if synchronization.make_outer_optimizer() is None:
-        raise ValueError(
-            "`compression` must have gradients to compress, and of all synchronizations DiLoCo "
-            f"alone sends some, but received {synchronization!r} and {compression!r}. Leave "
-            "`compression` out, or use DiLoCo(every=10, outer_optimizer=lambda: "
-            "keras.optimizers.SGD(1.0)), which is LocalSGD(every=10)."
-        )
-    if isinstance(compression, UpdateCompression) and compression.has_momentum:
-        raise ValueError(
-            "The momentum of outer gradients must be the outer optimizer's, but received "
-            f"{synchronization!r} and {compression!r}, which has it, too. Use "
-            "tfdp.compression.ErrorFeedback around the compression inside of it."
-        )
-
-
-def _check_shard(
-    shard: str | None,
-    compression: Compression | UpdateCompression | None,
-    synchronization: Synchronization | None,
-) -> None:
-    if shard is None:
-        return
-    if shard not in _SHARDS:
-        raise ValueError(
-            f"`shard` must be one of {', '.join(map(repr, _SHARDS))}, but received {shard!r}. Use "
-            "shard='optimizer', or leave it out."
-        )
-    if synchronization is not None:
-        raise ValueError(
-            f"`shard` needs one set of weights after each update, but received {shard!r} and "
-            f"{synchronization!r}, within whose rounds each replica has its own. Leave one out."
-        )
-    if compression is not None:
-        raise ValueError(
-            f"`shard` sums parts of gradients as they are, but received {shard!r} and "
-            f"{compression!r}. Leave one out."
-        )
 
 
 def _bucket_bytes_of(topology: topologies.Topology) -> int:

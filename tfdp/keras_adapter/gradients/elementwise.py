@@ -20,8 +20,8 @@ import concurrent.futures
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import numpy as np
+import tensorflow as tf
 
 from tfdp.keras_adapter._keras import BaseOptimizer, rate_of_optimizer
 from tfdp.keras_adapter.gradients.scratch_copies import (
@@ -78,10 +78,11 @@ def _config(optimizer: BaseOptimizer) -> dict[str, Any]:
     """Returns the configuration of a copy, with a constant rate and nothing around the update."""
     own = vars(optimizer)
     rate = rate_of_optimizer(optimizer)
-    if not isinstance(rate, keras.Variable):
-        own["_learning_rate"] = RATE  # a schedule of a user's own may have no configuration
+    # A schedule of a user's own may have no configuration, and no variable is read in a graph.
+    own["_learning_rate"] = RATE
     try:
-        config = optimizer.get_config()
+        with tf.init_scope():
+            config = optimizer.get_config()
     except Exception as error:
         raise NotProven(f"its `get_config` raises {type(error).__name__}: {error}") from error
     finally:

@@ -17,6 +17,7 @@ before the step sees it, g means what it means on one device.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -85,7 +86,7 @@ def gradient(
     given = [gradients[index] for index in everywhere]
     waits = bool(variables) and _waits(step, share, variables)
     if waits:
-        found = [_waiting(step, share, value) for value in given]
+        found = _waiting_or_summed(step, share, given, variables)
     else:
         compress = bool(variables) and _may_compress(step, share, variables)
         found = _summed(step, share, given, compress)
@@ -365,6 +366,23 @@ def _differentiable_sum(step: Step, share: Share, value: Any) -> tf.Tensor:
         return step.sum_prepared([value], share.select)[0], backward
 
     return summed(tf.convert_to_tensor(value))
+
+
+def _waiting_or_summed(
+    step: Step, share: Share, gradients: list[Any], variables: Sequence[Any]
+) -> list[Any]:
+    """Returns substitutes for gradients that wait; slices that `shard` cuts do not wait.
+
+    They are summed whole in any case, and what they look up is seen in the tape's own alone.
+    """
+    shard = getattr(step.strategy, "shard", None)
+    assert share.windows is not None
+    if not (shard == "gradients" or (shard is not None and not share.windows.wait(variables))):
+        return [_waiting(step, share, value) for value in gradients]
+    is_now = [isinstance(value, tf.IndexedSlices) for value in gradients]
+    sums = iter(_summed(step, share, list(itertools.compress(gradients, is_now)), False))
+    pairs = zip(gradients, is_now, strict=True)
+    return [next(sums) if now else _waiting(step, share, value) for value, now in pairs]
 
 
 def _waiting(step: Step, share: Share, value: Any) -> Any:
