@@ -371,15 +371,12 @@ def _differentiable_sum(step: Step, share: Share, value: Any) -> tf.Tensor:
 def _waiting_or_summed(
     step: Step, share: Share, gradients: list[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Returns substitutes for gradients that wait; slices that `shard` cuts do not wait.
-
-    They are summed whole in any case, and what they look up is seen in the tape's own alone.
-    """
+    """Returns substitutes for gradients that wait. Slices that `shard` cuts are summed at once."""
     shard = getattr(step.strategy, "shard", None)
     assert share.windows is not None
     if not (shard == "gradients" or (shard is not None and not share.windows.wait(variables))):
         return [_waiting(step, share, value) for value in gradients]
-    is_now = [isinstance(value, tf.IndexedSlices) for value in gradients]
+    is_now = [isinstance(value, tf.IndexedSlices) for value in gradients]  # and seen as they are
     sums = iter(_summed(step, share, list(itertools.compress(gradients, is_now)), False))
     pairs = zip(gradients, is_now, strict=True)
     return [next(sums) if now else _waiting(step, share, value) for value, now in pairs]
