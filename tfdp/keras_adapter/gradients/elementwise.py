@@ -59,6 +59,7 @@ def is_elementwise(optimizer: BaseOptimizer, variables: Sequence[Like]) -> bool:
       NotProven: Not even whole variables can be updated apart from each other, or the optimizer
         cannot be copied by `get_config` and `from_config`.
 
+    >>> import keras
     >>> kernel = Like("dense/kernel", (512, 64), axis=0)
     >>> is_elementwise(keras.optimizers.Adam(), [kernel])
     True
