@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from benchmarks.activations import add_activations
 from benchmarks.checkpoint_cost import add_checkpoint
 from benchmarks.compression import add_compression
 from benchmarks.compression_cost import add_compression_cost
@@ -16,6 +17,7 @@ from benchmarks.equivalence import add_equivalence
 from benchmarks.everything import add_all
 from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
+from benchmarks.memory import add_memory
 from benchmarks.optimizers import add_optimizers
 from benchmarks.plan.command import add_plan
 from benchmarks.slow_links import add_slow_links
@@ -50,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
     for add in (
         add_accuracy_by_bytes,
+        add_activations,
         add_all,
         add_checkpoint,
         add_compression,
@@ -59,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_elastic,
         add_equivalence,
         add_faults,
+        add_memory,
         add_fit,
         add_optimizers,
         add_plan,

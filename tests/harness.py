@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, count_id
+from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, SHARD, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
@@ -69,6 +69,8 @@ def strategy(replicas, **options):
     """A `tfdp.DataParallelStrategy` over the first `replicas` logical devices, or the cluster."""
     import tfdp
 
+    if SHARD and not options.keys() & {"shard", "compression", "synchronization"} and replicas != 1:
+        options["shard"] = SHARD
     if CLUSTER_REPLICAS:
         return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
     return tfdp.DataParallelStrategy(devices=[f"{DEVICE}:{i}" for i in range(replicas)], **options)
@@ -280,12 +282,23 @@ def components(variable):
 
 
 def is_accumulator(variable):
-    """Whether it holds an open window's gradients, which stay apart until the window closes."""
-    return "gradient_accumulator" in variable.name
+    """Whether it holds an open window's gradients, which stay apart until the window closes.
+
+    Under `shard="gradients"` the replicas have their sums.
+    """
+    mirrored = variable.value.synchronization == tf.VariableSynchronization.ON_WRITE
+    return "gradient_accumulator" in variable.name and not mirrored
+
+
+def is_parted(variable):
+    """Whether each replica holds a part of it."""
+    return hasattr(getattr(variable, "value", None), "cut")
 
 
 def global_value(variable):
     """The one value that stands for all replicas: an open window's gradients add up."""
+    if is_parted(variable):
+        return np.asarray(variable.numpy())
     copies = components(variable)
     value = np.sum(copies, axis=0) if is_accumulator(variable) else copies[0]
     if CLUSTER_REPLICAS and is_accumulator(variable):
@@ -321,7 +334,8 @@ def slots(model):
 def state(model):
     """Everything that must be bit-identical on all replicas."""
     slot_variables = [v for o in optimizers(model) for v in o.variables]
-    return [*model.variables, *(v for v in slot_variables if not is_accumulator(v))]
+    alike = [v for v in slot_variables if not (is_accumulator(v) or is_parted(v))]
+    return [*model.variables, *alike]
 
 
 # ---- assertions ----

@@ -6,6 +6,9 @@ import os
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
+# "optimizer" or "gradients": the promise's tests run with this `shard`.
+SHARD = os.environ.get("TFDP_TESTS_SHARD")
+
 # Those of `keras_adapter` may run there in their first case alone: cases differ in what a process
 # does by itself.
 ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"

@@ -22,6 +22,6 @@ def program(guide):
 def test_the_programs_of_short_guides_run(tmp_path):
     path = tmp_path / "guides.py"
     # The first makes the devices, before anything runs on them.
-    path.write_text("\n".join(map(program, ("installing", "topologies", "optimizers"))))
+    path.write_text("\n".join(map(program, ("installing", "topologies", "optimizers", "memory"))))
     done = subprocess.run([sys.executable, path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

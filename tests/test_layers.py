@@ -21,6 +21,7 @@ LAYERS = {
     "bucketing": 1,
     "cluster": 1,
     "hooks": 1,
+    "sharding": 1,
     "topology": 1,
     "prediction": 2,  # of steps on a cluster: asked by `plan` and `report`
     "lazy": 2,  # says which versions were tested where a private name is missing

@@ -48,6 +48,15 @@ class StandIn:
     def sum_of_neighbours(self, tensors, distances, watch=None):
         raise NotImplementedError
 
+    def sum_parts(self, tensors, cuts, watch=None):
+        raise NotImplementedError
+
+    def gather_parts(self, own, cuts, watch=None):
+        raise NotImplementedError
+
+    def parted(self, variable, cut):
+        raise NotImplementedError
+
     def broadcast_from_first(self, value, dtype):
         zero = tf.zeros_like(value)
         return self.sum([value if self.rank == 0 else zero])[0]

@@ -45,6 +45,7 @@ SIGNATURES = {
         "build",
         "replica_order",
     ],
+    "get_update_replica_id": [],
     "regroup": ["values", "wrap_class", "always_wrap"],
     "tf_convert": ["f", "ctx", "convert_by_default", "user_requested"],
 }
@@ -100,6 +101,7 @@ METHODS = {
         "_make_collective_ops_with_fallbacks": ["self"],
         "_reduce_to": ["self", "reduce_op", "value", "destinations", "options"],
         "_replica_ctx_all_reduce": ["self", "reduce_op", "value", "options"],
+        "_update": ["self", "var", "fn", "args", "kwargs", "group"],
         "_use_merge_call": ["self"],
     },
     "DistributedDataset": {

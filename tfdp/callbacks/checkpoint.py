@@ -304,7 +304,7 @@ class Checkpoint(keras.callbacks.Callback):
         replicas, processes = replicas_of(strategy), processes_of(strategy)
         assert replicas is not None  # `check_model` refuses the others
         self._kept_at = self.place.steps
-        arrays = variables.arrays(self.model)
+        arrays = variables.arrays(self.model, cut=processes.rank == 0)
         if processes.world_size > 1:
             arrays |= variables.gathered(processes, self.model, arrays)
         if processes.rank != 0:

@@ -94,17 +94,26 @@ def of_replicas(model: Any) -> list[str]:
     return [name for name, variable in named(model).items() if _differs(_value(variable))]
 
 
-def arrays(model: Any) -> dict[str, np.ndarray]:
+def arrays(model: Any, cut: bool = True) -> dict[str, np.ndarray]:
     """Returns copies of a model's variables.
 
-    Those `of_replicas` have one row for each replica of this process.
+    Those `of_replicas` have one row for each replica of this process. All processes must call it:
+    they gather, one after the other, those of which each replica holds a part.
+
+    Args:
+      model: The model.
+      cut: Whether these are returned, too.
     """
-    return {
-        name: np.stack([_copy(own) for own in _value(variable).values])
-        if _differs(_value(variable))
-        else _copy(_value(variable))
-        for name, variable in named(model).items()
-    }
+    found = {}
+    for name, variable in named(model).items():
+        value = _value(variable)
+        if _differs(value):
+            found[name] = np.stack([_copy(own) for own in value.values])
+            continue
+        copy = _copy(value)
+        if cut or not _is_cut(value):
+            found[name] = copy
+    return found
 
 
 def gathered(
@@ -155,7 +164,8 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
             return f"it has {kept} variables of the kind {kind!r}, and the model has {number}"
     for name, variable in own.items():
         value = _value(variable)
-        shape = saved[name].shape[_differs(value) :]
+        by_each = _differs(value) or _is_cut(value)
+        shape = saved[name].shape[by_each and saved[name].ndim > len(value.shape) :]
         here = f"{value.dtype.name}{list(value.shape)}"
         there = f"{saved[name].dtype.name}{list(shape)}"
         if here != there:
@@ -180,8 +190,10 @@ def assign(
         if name.startswith("metric") != metrics:
             continue
         value = _value(variable)
-        if not _differs(value):
-            value.assign(saved[name])
+        has_rows = saved[name].ndim > len(value.shape)
+        if not _differs(value) or not has_rows:
+            # Accumulated gradients may have been kept as shares, or as one sum.
+            value.assign(saved[name].sum(0) if _is_cut(value) and has_rows else saved[name])
         elif len(saved[name]) == replicas:
             own = saved[name][first_replica:]
             for part, row in zip(value.values, own, strict=False):
@@ -198,6 +210,11 @@ def _differs(value: Any) -> bool:
     if not isinstance(value, tf.distribute.DistributedValues):
         return False
     return value.synchronization == tf.VariableSynchronization.ON_READ or _is_apart(value)
+
+
+def _is_cut(value: Any) -> bool:
+    """Returns whether each replica holds a part of a value, which reads as the whole."""
+    return hasattr(value, "cut")
 
 
 def _is_apart(value: Any) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from tfdp import bucketing
-from tfdp.collectives import slices
+from tfdp.collectives import parts, slices
 from tfdp.collectives.transport import Compress, CompressBucket, Transport
 from tfdp.engines import Engine
 from tfdp.recording import Watch
+from tfdp.sharding import Cut
 from tfdp.topology import Exchange, Native, Schedule, Topology, Transfer
 from tfdp.topology.costs import cost
 from tfdp.topology.steps import ranks_of_hosts
@@ -128,6 +130,50 @@ class Reducer:
                 )
         return results
 
+    def sum_parts(
+        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int, watch: Watch | None
+    ) -> list[tf.Tensor]:
+        """Returns the caller's parts of the tensors' sums, bucket by bucket: see `parts`."""
+        return self._by_cut(parts.sum_parts, tensors, cuts, rank, watch)
+
+    def gather_parts(
+        self, own: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int, watch: Watch | None
+    ) -> list[tf.Tensor]:
+        """Returns the tensors of which each rank gives parts, bucket by bucket: see `parts`."""
+        return self._by_cut(parts.gather_parts, own, cuts, rank, watch)
+
+    def _by_cut(
+        self,
+        move: Callable[..., list[tf.Tensor]],
+        tensors: Sequence[tf.Tensor],
+        cuts: Sequence[Cut],
+        rank: int,
+        watch: Watch | None,
+    ) -> list[tf.Tensor]:
+        results = list(tensors)
+        # Buckets follow the cuts, for the ranks' parts differ. Variables that ranks hold whole
+        # travel together: only all of them are even.
+        owned = [index for index, cut in enumerate(cuts) if cut.owner is not None]
+        cut_up = [index for index in range(len(cuts)) if index not in owned]
+        items = [
+            bucketing.Item(
+                tensors[index].dtype.name, math.prod(cuts[index].shape) * tensors[index].dtype.size
+            )
+            for index in cut_up
+        ]
+        buckets = [[cut_up[place] for place in bucket] for bucket in self._assigned(items)]
+        for dtype in dict.fromkeys(tensors[index].dtype for index in owned):
+            buckets.append([index for index in owned if tensors[index].dtype == dtype])
+        for members in buckets:
+            transport = self._transport(rank)
+            given = [tensors[index] for index in members]
+            found = move(given, [cuts[index] for index in members], transport)
+            for index, tensor in zip(members, found, strict=True):
+                results[index] = tensor
+            if watch is not None:
+                watch.bucket(given, found, self._bytes_sent(transport, rank))
+        return results
+
     def sum_of_neighbours(
         self,
         tensors: Sequence[tf.Tensor],
@@ -176,12 +222,14 @@ class Reducer:
 
     def _buckets(self, tensors: Sequence[tf.Tensor]) -> list[list[int]]:
         """Returns the positions of the tensors of each bucket."""
+        return self._assigned([_item(tensor) for tensor in tensors])
+
+    def _assigned(self, items: Sequence[bucketing.Item]) -> list[list[int]]:
         # Gradients come in the order of their layers; the backward pass begins with the last.
-        last = len(tensors) - 1
-        items = [_item(tensor) for tensor in reversed(tensors)]
+        last = len(items) - 1
         return [
             [last - position for position in bucket]
-            for bucket in bucketing.assign(items, self._bucket_bytes)
+            for bucket in bucketing.assign(items[::-1], self._bucket_bytes)
         ]
 
     def levels(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -92,8 +92,17 @@ jit_compile = Attribute(Trainer, "_jit_compile")
 strategy_of_optimizer = Attribute(TFOptimizer, "_distribution_strategy")
 variables_of_optimizer = Attribute(BaseOptimizer, "_trainable_variables")
 
+# The moving averages of `use_ema`, in the order of the variables.
+averages_of_optimizer = Attribute(BaseOptimizer, "_model_variables_moving_average")
+
 # The key by which an optimizer knows a variable, Keras' or TensorFlow's, or a replica's copy of it.
 key_of_variable = method(TFOptimizer, "_var_key")
+
+# TensorFlow's variable behind one of Keras, which is replaced where replicas hold parts of it.
+value_of_variable = Attribute(Variable, "_value")
+
+# The update of several variables, which calls `update_step` for each.
+backend_update_step = method(TFOptimizer, "_backend_update_step")
 
 # The schedule itself: `optimizer.learning_rate` is its present value.
 rate_of_optimizer = Attribute(BaseOptimizer, "_learning_rate")
@@ -128,6 +137,8 @@ __all__ = [
     "TensorFlowTrainer",
     "Trainer",
     "Variable",
+    "averages_of_optimizer",
+    "backend_update_step",
     "batch_of_backup",
     "cast_seed",
     "distributed_dataset",
@@ -158,6 +169,7 @@ __all__ = [
     "strategy_of_model",
     "strategy_of_optimizer",
     "trainer",
+    "value_of_variable",
     "variables_of_optimizer",
     "weights_path",
     "weights_path_before",

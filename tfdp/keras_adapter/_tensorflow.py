@@ -3,6 +3,8 @@
 Tested with TensorFlow 2.19-2.21. `tests/keras_adapter/test_hooks.py` fails when one of them moves.
 """
 
+import sys
+
 import tensorflow as tf
 
 # The class of a replica's context, which holds its strategy.
@@ -49,6 +51,27 @@ value_specs = Attribute(PerReplicaSpec, "_value_specs")
 strategy_of_context = Attribute(ReplicaContextBase, "_strategy")
 thread_mode = Attribute(ReplicaContextBase, "_thread_context")
 
+# The functions, and their modules, in which `tf.recompute_grad` computes again, and a tape goes
+# backward: TensorFlow keeps no flag of either.
+_AGAIN = ("tensorflow.python.ops.custom_gradient", "inner_recompute_grad")
+_BACKWARD = ("tensorflow.python.eager.imperative_grad", "imperative_grad")
+
+
+def is_computed_again() -> bool:
+    """Returns whether the caller is part of a forward pass that `tf.recompute_grad` repeats.
+
+    What a tape calls in its backward pass, such as a gradient of a user's own, is called once.
+    """
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code.co_name in (_AGAIN[1], _BACKWARD[1]):
+            where = (frame.f_globals.get("__name__"), frame.f_code.co_name)
+            if where in (_AGAIN, _BACKWARD):
+                return where == _AGAIN
+    return False
+
+
 __all__ = [
     "FuncGraph",
     "PerReplicaSpec",
@@ -58,6 +81,7 @@ __all__ = [
     "could_possibly_record",
     "function_named",
     "get_read_write_resource_inputs",
+    "is_computed_again",
     "op_is_stateful",
     "parallel_for",
     "remove_op_callback",

@@ -90,6 +90,8 @@ class Step:
       trace: The replica's identity, as far as Python may know it while the step is traced.
       unseeded: The generator of draws without a seed.
       phase: The replica's activity; set by `during`.
+      in_backward: Whether a tape's backward pass is under way, in which other tapes may give parts
+        of gradients; set by `going_backward`.
       share: The replica's part of the batch inside a step of Keras' trainer; set by `sharing`.
       in_trainer: Whether it is, or was, a step of Keras' trainer.
       written: Keras variables that this replica wrote by itself, each once.
@@ -117,6 +119,7 @@ class Step:
     trace: Trace
     unseeded: Unseeded
     phase: Phase = Phase.PROGRAM
+    in_backward: bool = False
     share: Share | None = None
     in_trainer: bool = False
     written: list[Any] = dataclasses.field(default_factory=list)
@@ -183,6 +186,15 @@ class Step:
             yield
         finally:
             self.phase = outer
+
+    @contextlib.contextmanager
+    def going_backward(self) -> Iterator[None]:
+        """Sets `in_backward` within the context."""
+        outer, self.in_backward = self.in_backward, True
+        try:
+            yield
+        finally:
+            self.in_backward = outer
 
     @contextlib.contextmanager
     def sharing(self, share: Share) -> Iterator[None]:

@@ -7,8 +7,9 @@ tell each other outside of graphs:
     ----------------------------------------------------------------------------------------
     Replicas        how many, and whose trace this is      num_replicas, replica_id, trace
                     sum, send from the first, gather       sum, sum_prepared,
-                                                           broadcast_from_first, gather_rows
-                    write the same, hold shares            identical_writes, summed_on_read,
+                                                           broadcast_from_first, gather_rows,
+                                                           sum_parts, gather_parts
+                    write the same, hold shares            identical_writes, summed_on_read, parted,
                                                            sums_read_once, made_alone
                     their processes                        processes
     ProcessGroup    who and where                          rank, world_size, local_size, hosts

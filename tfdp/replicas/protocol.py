@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdp.collectives import CompressBucket, Value
 from tfdp.recording import Watch
 from tfdp.replicas.process_group import ProcessGroup
+from tfdp.sharding import Cut
 
 # A tensor with rows, dense or ragged, or a distributed value of such tensors.
 Rows: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.distribute.DistributedValues
@@ -102,6 +103,32 @@ class Replicas(Protocol):
           watch: Is told of the buckets that a graph sends.
         """
 
+    def sum_parts(
+        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
+    ) -> list[tf.Tensor]:
+        """Returns the caller's parts of the tensors' sums over the replicas, without a gradient.
+
+        Sends (n-1)/n of the tensors' bytes per replica where parts are even (a reduce-scatter).
+
+        Args:
+          tensors: The caller's terms, whole.
+          cuts: The cut of each into the replicas' parts.
+          watch: Is told of the buckets that a graph sends.
+        """
+
+    def gather_parts(
+        self, own: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
+    ) -> list[tf.Tensor]:
+        """Returns the tensors of which each replica gives its parts, without a gradient.
+
+        Sends (n-1)/n of the tensors' bytes per replica where parts are even (an all-gather).
+
+        Args:
+          own: The caller's parts.
+          cuts: The cut of each tensor into the replicas' parts.
+          watch: Is told of the buckets that a graph sends.
+        """
+
     def sum_of_neighbours(
         self,
         tensors: Sequence[tf.Tensor],
@@ -140,6 +167,17 @@ class Replicas(Protocol):
 
     def gather_rows(self, value: Rows) -> Rows:
         """Returns the rows of all replicas, in the order of replicas, on every process."""
+
+    def parted(self, variable: tf.Variable, cut: Cut) -> tf.Variable:
+        """Returns a variable of which each replica holds its part of a whole one's value.
+
+        In a replica function it is the part. Outside, it reads as the whole, which all processes
+        must ask for together, and takes a whole to be assigned.
+
+        Args:
+          variable: A variable with a copy on each replica, which stays as it is.
+          cut: The cut into the replicas' parts.
+        """
 
     def summed_on_read(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which new variables hold one share for each replica.

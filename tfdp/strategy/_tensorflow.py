@@ -16,6 +16,9 @@ from tensorflow.python.data.ops import multi_device_iterator_ops
 # Sums values of several devices on one of them without a collective.
 from tensorflow.python.distribute.cross_device_ops import ReductionToOneDevice
 
+# Tells which replica's copy of a variable `extended.update` updates.
+from tensorflow.python.distribute.distribute_lib import get_update_replica_id
+
 # These make a scope's variables, and put together the values of one process' replicas.
 from tensorflow.python.distribute.distribute_utils import (
     VARIABLE_POLICY_MAPPING,
@@ -85,6 +88,7 @@ __all__ = [
     "create_mirrored_variable",
     "get_distributed_dataset",
     "get_distributed_datasets_from_function",
+    "get_update_replica_id",
     "multi_device_iterator_ops",
     "regroup",
     "tf_convert",

@@ -16,7 +16,7 @@ from tfdp.compression import Compression, UpdateCompression
 from tfdp.engines import communication_hint
 from tfdp.errors import ScopeError
 from tfdp.replicas import OneProcess, ProcessGroup
-from tfdp.strategy import auto_topology, device_iterators, input_batches  # noqa: F401, a hook
+from tfdp.strategy import auto_topology, device_iterators, input_batches, options  # noqa: F401
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory
@@ -71,6 +71,13 @@ class DataParallelStrategy(tf.distribute.Strategy):
         What a tape returns is a replica's own then, and so is what clipping acts on. Replicas no
         longer train as one device does; each method is what its paper says. With `compression`
         the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
+      shard: What each replica holds a part of, in place of all (ZeRO, 1910.02054). "optimizer":
+        what the optimizer keeps for the variables, and moving averages. "gradients": the gradients
+        that it accumulates, too; then each micro-batch sends half of what a window sends without.
+        Each replica sums its part of the gradients, updates its part of the weights, and gets the
+        others'; together that sends what a step without it sends. An optimizer whose update of an
+        element needs only that element, which is tried out where it is built, is cut into even
+        parts; of any other each replica holds whole variables. None: each replica holds all.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
@@ -88,7 +95,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
     Raises:
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
         `tfdp.synchronization`.
-      ValueError: `compression` does not go with `synchronization`; a device is unknown, doubled,
+      ValueError: `compression` does not go with `synchronization`, or `shard` with either, or there
+        is one replica to shard for; a device is unknown, doubled,
         or of another process; a number is out of range; the topology is unknown or does not cover
         the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
         `tfdp.enable_determinism`.
@@ -111,6 +119,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         bucket_bytes: int | None = None,
         compression: Compression | UpdateCompression | None = None,
         synchronization: Synchronization | None = None,
+        shard: str | None = None,
         engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
@@ -127,7 +136,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave it '
                 "out."
             )
-        _check_synchronization(synchronization, compression)
+        options.check_synchronization(synchronization, compression)
+        options.check_shard(shard, compression, synchronization)
         collectives.check_name(engine)
         if custom_loss not in (None, "mean", "divided"):
             raise ValueError(
@@ -159,6 +169,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
         worker_devices = device_names.resolve(devices)
+        options.check_replicas(shard, processes.world_size * processes.local_size)
         choice = collectives.choose(
             engine, processes.rank, processes.world_size, worker_devices, os.environ
         )
@@ -170,6 +181,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 "bucket_bytes": bucket_bytes,
                 "compression": repr(compression),
                 "synchronization": None if synchronization is None else synchronization.describe(),
+                "shard": shard,
                 "custom_loss": custom_loss,
                 "timeout_seconds": timeout_seconds,
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
@@ -190,6 +202,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         self.adapter_state = keras_adapter.StrategyState()
         self.compression = compression
         self.synchronization = synchronization
+        self.shard = shard
         self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
@@ -197,6 +210,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             "bucket_bytes": bucket_bytes,
             "compression": None if compression is None else repr(compression),
             "synchronization": None if synchronization is None else synchronization.describe(),
+            "shard": shard,
             "engine": engine,
             "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,
@@ -357,32 +371,6 @@ class DataParallelStrategy(tf.distribute.Strategy):
         [[0, 1], [2]]
         """
         return input_batches.split(batch, self)
-
-
-def _check_synchronization(
-    synchronization: Any, compression: Compression | UpdateCompression | None
-) -> None:
-    if not (synchronization is None or isinstance(synchronization, Synchronization)):
-        raise TypeError(
-            "`synchronization` must be an object of `tfdp.synchronization`, but received "
-            f"{synchronization!r}. Use synchronization=tfdp.synchronization.LocalSGD(every=10), or "
-            "leave it out."
-        )
-    if synchronization is None or compression is None:
-        return
-    if synchronization.make_outer_optimizer() is None:
-        raise ValueError(
-            "`compression` must have gradients to compress, and of all synchronizations DiLoCo "
-            f"alone sends some, but received {synchronization!r} and {compression!r}. Leave "
-            "`compression` out, or use DiLoCo(every=10, outer_optimizer=lambda: "
-            "keras.optimizers.SGD(1.0)), which is LocalSGD(every=10)."
-        )
-    if isinstance(compression, UpdateCompression) and compression.has_momentum:
-        raise ValueError(
-            "The momentum of outer gradients must be the outer optimizer's, but received "
-            f"{synchronization!r} and {compression!r}, which has it, too. Use "
-            "tfdp.compression.ErrorFeedback around the compression inside of it."
-        )
 
 
 def _bucket_bytes_of(topology: topologies.Topology) -> int:

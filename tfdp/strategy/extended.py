@@ -35,6 +35,7 @@ from tfdp.strategy._tensorflow import (
 )
 from tfdp.strategy.between import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.inputs import Inputs
+from tfdp.strategy.parted import PartedVariable, parts_like
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.topology import Topology
 
@@ -184,6 +185,15 @@ class DataParallelExtended(Inputs, Replicated):
         own = tf.add_n([tf.cast(copy, wide) for copy in variable.values])
         (total,) = self._between.sums([own])
         return tf.cast(divide(total, self.num_replicas), variable.dtype)
+
+    def whole_of(self, variable: PartedVariable) -> tf.Tensor:
+        """Returns the value of which each replica holds a part; all processes must call it."""
+        return self._between.gather(variable, variable.cut.axis)
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        if isinstance(var, PartedVariable):  # as where Keras writes weights into their averages
+            args = tuple(parts_like(var, each) for each in args)
+        return super()._update(var, fn, args, kwargs, group)
 
     def _make_collective_ops_with_fallbacks(self) -> ReductionToOneDevice:
         return ReductionToOneDevice()

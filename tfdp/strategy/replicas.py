@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import CompressBucket, Reducer, Transport, map_values
+from tfdp.collectives import CompressBucket, Reducer, Transport, map_values, parts
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.recording import Watch
 from tfdp.replicas import Prepare, ProcessGroup, Rows, Trace, Value
-from tfdp.strategy import variables
+from tfdp.sharding import Cut
+from tfdp.strategy import parted, variables
 from tfdp.strategy._tensorflow import GraphOrParentsInXlaContext, ReductionToOneDevice
 from tfdp.strategy.between import Between, local_sum
 
@@ -127,6 +128,37 @@ class StrategyReplicas:
         with tf.name_scope("tfdp_compressed"):
             return self.reducer.sum_by(compress, tensors, self.rank, watch)
 
+    def sum_parts(
+        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
+    ) -> list[tf.Tensor]:
+        """Returns parts of sums as `Replicas` says; eagerly one by one."""
+        return self._by_cut(parts.sum_parts, tensors, cuts, watch)
+
+    def gather_parts(
+        self, own: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
+    ) -> list[tf.Tensor]:
+        """Returns whole tensors as `Replicas` says; eagerly one by one."""
+        return self._by_cut(parts.gather_parts, own, cuts, watch)
+
+    def _by_cut(
+        self,
+        move: Callable[..., list[tf.Tensor]],
+        tensors: Sequence[tf.Tensor],
+        cuts: Sequence[Cut],
+        watch: Watch | None,
+    ) -> list[tf.Tensor]:
+        if not tensors:
+            return []
+        if tf.executing_eagerly():
+            transport = self._eager_transport()
+            pairs = zip(tensors, cuts, strict=True)
+            return [move([tensor], [cut], transport)[0] for tensor, cut in pairs]
+        self._check_can_communicate()
+        with tf.name_scope("tfdp_parts"):
+            if move is parts.sum_parts:
+                return self.reducer.sum_parts(tensors, cuts, self.rank, watch)
+            return self.reducer.gather_parts(tensors, cuts, self.rank, watch)
+
     def sum_of_neighbours(
         self,
         tensors: Sequence[tf.Tensor],
@@ -226,6 +258,10 @@ class StrategyReplicas:
 
     # ---- between replica functions
 
+    def parted(self, variable: tf.Variable, cut: Cut) -> tf.Variable:
+        """Makes a variable of parts, as `Replicas` says."""
+        return parted.parted(variable, cut, self.processes.rank * self.processes.local_size)
+
     def gather_rows(self, value: Rows) -> Rows:
         """Concatenates the rows of all replicas, as `Replicas` says."""
         return self._between.gather_rows(value)
@@ -234,4 +270,10 @@ class StrategyReplicas:
         self, shared: Sequence[tf.Variable]
     ) -> contextlib.AbstractContextManager[None]:
         """Reads the shared variables' sums once, as `Replicas` says."""
-        return variables.read_once({id(variable): variable.read_value() for variable in shared})
+        values = {}
+        for variable in shared:
+            value = variable.read_value()
+            # Rank 0 alone writes files: the others let go of what each has a part of.
+            if self.processes.rank == 0 or not isinstance(variable, parted.PartedVariable):
+                values[id(variable)] = value
+        return variables.read_once(values)

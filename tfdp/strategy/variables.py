@@ -52,6 +52,12 @@ def read_once(values: dict[int, tf.Tensor]) -> contextlib.AbstractContextManager
     return _having("read", (getattr(_thread, "read", None) or {}) | values)
 
 
+def known_value(variable: tf.Variable) -> tf.Tensor | None:
+    """Returns the value as which a variable is read within `read_once`; None if it is not."""
+    found: tf.Tensor | None = (getattr(_thread, "read", None) or {}).get(id(variable))
+    return found
+
+
 def read_after_round() -> contextlib.AbstractContextManager[None]:
     """Reads weights without asking whether a round is open, in which replicas have their own."""
     return _having("ended", True)
@@ -128,7 +134,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     def _get_cross_replica(self) -> tf.Tensor:
         if not self.apart or getattr(_thread, "ended", False):
             return super()._get_cross_replica()
-        known = (getattr(_thread, "read", None) or {}).get(id(self))
+        known = known_value(self)
         if known is not None:
             return known
         if tf.executing_eagerly():
@@ -209,7 +215,7 @@ class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
     """A variable of which each replica holds a share; outside replicas it is aggregated."""
 
     def _get_cross_replica(self) -> tf.Tensor:
-        known = (getattr(_thread, "read", None) or {}).get(id(self))
+        known = known_value(self)
         return super()._get_cross_replica() if known is None else known
 
 

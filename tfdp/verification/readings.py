@@ -55,9 +55,9 @@ def optimizers(model: keras.Model) -> list[Any]:
 
 
 def copies(variable: Any) -> list[np.ndarray]:
-    """Reads a variable's value on each local replica; the sum if replicas hold shares of it."""
+    """Reads a variable's value on each local replica; the whole if each holds a share or a part."""
     value = variable.value
-    shares = value.synchronization == tf.VariableSynchronization.ON_READ
+    shares = value.synchronization == tf.VariableSynchronization.ON_READ or hasattr(value, "cut")
     parts = getattr(value, "values", None)
     parts = [value] if parts is None or shares else parts
     return [np.asarray(part.numpy()) for part in parts]

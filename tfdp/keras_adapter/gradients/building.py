@@ -16,7 +16,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing
+from tfdp.keras_adapter.gradients import compressing, sharded_state
 from tfdp.keras_adapter.gradients.rounds import (
     IS_OUTER,
     ROUND,
@@ -40,13 +40,13 @@ def build(
 
     Raises:
       ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept;
-        or there are more fragments than variables.
+        or there are more fragments than variables; or the optimizer's state cannot be sharded.
     """
     if is_outer(self):
         return original(self, variables, *args, **kwargs)
     variables = list(variables)
     compressing.prepare(self, variables)
-    with _round_of(self):
+    with sharded_state.cutting(self, variables), _round_of(self):
         result = original(self, variables, *args, **kwargs)
     compressing.make_slots(self)
     return result

@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import map_values
 from tfdp.compression import Compression
 from tfdp.errors import ScopeError
 from tfdp.hooks import cover, hook
@@ -23,11 +22,18 @@ from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     LossScaleOptimizer,
     TFOptimizer,
+    averages_of_optimizer,
     key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing, rounds, sparse_rows
+from tfdp.keras_adapter.gradients import (
+    compressing,
+    rounds,
+    sharded_state,
+    sharded_update,
+    update_sums,
+)
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
@@ -99,7 +105,9 @@ def clip_gradients(
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
     summed = step.phase is Phase.UPDATE
-    grads = list(grads) if summed else _summed_in_update(step, self, list(grads))
+    if sharded_state.shards_of(self) is not None:
+        return update_sums.clipped_parts(step, self, list(grads), summed)
+    grads = list(grads) if summed else update_sums.summed_in_update(step, self, list(grads))
     step_recording.gradient_norm(grads)
     with step.during(Phase.UPDATE):
         return original(self, grads, *args, **kwargs)
@@ -126,6 +134,10 @@ def backend_update_step(
 ) -> Any:
     """Compiles the update of all variables if the model asks for it, or records trust ratios."""
     step = current()
+    if step is not None and sharded_state.shards_of(self) is not None:
+        return sharded_update.update(
+            step, self, grads, variables, lambda *given: original(self, *given, learning_rate)
+        )
     if step is not None and step.compiles and _can_be_compiled(grads):
         return _compiled(lambda *given: original(self, *given), grads, variables, learning_rate)
     with step_recording.trust_ratios(len(variables_of_optimizer(self))):
@@ -137,7 +149,8 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
     step = current()
     finite = original(self, grads)
-    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone):
+    shared = step is not None and sharded_state.mode_of(step.strategy) is not None
+    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone or shared):
         return finite
     (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
     return against < 0.5
@@ -158,10 +171,37 @@ def add_variable_from_reference(
     strategy = strategy_of_optimizer(self)
     replicas = replicas_of(strategy)
     alone = rounds.synchronization_of(strategy) is not None
-    if name != "gradient_accumulator" or replicas is None or alone:
-        return original(self, reference_variable, name=name, initializer=initializer)
+    # The windows of `shard="optimizer"` are summed when they close.
+    is_window = name == "gradient_accumulator" and sharded_state.mode_of(strategy) != "gradients"
+    if not is_window or replicas is None or alone:
+        with sharded_state.making(self, initializer):
+            made = original(self, reference_variable, name=name, initializer=initializer)
+        return sharded_state.cut_slot(self, reference_variable, name, made)
     with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
+
+
+@hook(BaseOptimizer, "_update_model_variables_moving_average")
+def update_moving_averages(
+    original: Callable[..., Any], self: BaseOptimizer, trainable_variables: Any
+) -> Any:
+    """Updates parts of moving averages by the replica's parts of the variables."""
+    step = current()
+    if step is not None and self.use_ema and sharded_state.shards_of(self) is not None:
+        trainable_variables = sharded_update.own_values(step, self, trainable_variables)
+    return original(self, trainable_variables)
+
+
+@hook(TFOptimizer, "_overwrite_model_variables_with_average_value")
+def overwrite_with_averages(
+    original: Callable[..., Any], self: TFOptimizer, trainable_variables: Any
+) -> Any:
+    """Gathers moving averages of which each replica holds a part."""
+    if sharded_state.shards_of(self) is None:
+        return original(self, trainable_variables)
+    return sharded_update.write_averages(
+        current(), self, trainable_variables, averages_of_optimizer(self)
+    )
 
 
 def _can_be_compiled(grads: Sequence[Value]) -> bool:
@@ -199,23 +239,27 @@ def _outermost(
     step.to_compress = None
     if step.is_alone:
         return _updated_alone(step, optimizer, found, variables, run)
-    if not accumulates:
+    mode = sharded_state.mode_of(step.strategy)
+    if mode == "gradients" or (mode is not None and not accumulates):
+        values = update_sums.parts(step, optimizer, values, variables, [one.local for one in found])
+    elif not accumulates:
         local = [index for index, one in enumerate(found) if one.local]
-        waits = _wait(step, optimizer, variables, local, values)
+        waits = update_sums.waiting(step, optimizer, variables, local, values)
         local = [index for index in local if index not in waits]
         step.to_compress = frozenset(
             key_of_variable(optimizer, variables[index]) for index in waits
         )
-        sums = _summed(step, [values[index] for index in local])
+        sums = update_sums.summed(step, [values[index] for index in local])
         for index, total in zip(local, sums, strict=True):
             values[index] = total
     elif step.num_replicas > 1:
         # Accumulators are summed when the window closes. What is the same on all replicas must
         # count once in that sum, so the first replica alone accumulates it.
         values = [
-            v if one.local else _of_first(step, v) for one, v in zip(found, values, strict=True)
+            v if one.local else update_sums.of_first(step, v)
+            for one, v in zip(found, values, strict=True)
         ]
-    in_update = accumulates or step.to_compress
+    in_update = (accumulates and mode != "gradients") or step.to_compress
     with step.during(Phase.LOCAL_UPDATE if in_update else Phase.UPDATE):
         _note_updated(step, values, variables)
         return run(values)
@@ -237,28 +281,6 @@ def _updated_alone(
     return result
 
 
-def _wait(
-    step: Step,
-    optimizer: BaseOptimizer,
-    variables: Sequence[Any],
-    local: Sequence[int],
-    values: Sequence[Value | None],
-) -> set[int]:
-    """Returns the positions of gradients that are summed in the update, for they are compressed."""
-    if len(variables) != len(values) or compressing.compression_of(step.strategy) is None:
-        return set()
-    compressed = compressing.deferred(step, optimizer, variables)
-    compressing.check_momentum(step, variables, values, local)
-    if any(compressed[index] and isinstance(values[index], tf.IndexedSlices) for index in local):
-        step.warn_once(
-            "compressed_rows",
-            "Gradients of embeddings (tf.IndexedSlices) are summed whole, without the strategy's "
-            "`compression`. Name the tables in its `exclude`, such as exclude=['bias$', "
-            "'embeddings$'], to keep no residuals for them.",
-        )
-    return {index for index in local if compressed[index] and compressing.can_wait(values[index])}
-
-
 def _note_updated(step: Step, grads: Sequence[Value | None], variables: Sequence[Any]) -> None:
     """Notes the variables of an update, as Keras goes on with them: those with a gradient."""
     step.updated = [
@@ -266,48 +288,6 @@ def _note_updated(step: Step, grads: Sequence[Value | None], variables: Sequence
         for grad, variable in zip(grads, variables, strict=False)
         if grad is not None and not getattr(variable, "overwrite_with_gradient", False)
     ]
-
-
-def _summed_in_update(
-    step: Step, optimizer: BaseOptimizer, grads: list[Value | None]
-) -> list[Value | None]:
-    """Returns the sums of gradients that waited for the update; the others are sums already."""
-    if compressing.compression_of(step.strategy) is None:
-        return _summed(step, grads)
-    variables = list(step.updated)
-    keys = [key_of_variable(optimizer, variable) for variable in variables]
-    wait = [
-        index
-        for index, key in enumerate(keys)
-        if step.to_compress is None or key in step.to_compress
-    ]
-    with step_recording.watching_buckets() as watch:
-        sums = compressing.summed(
-            step, optimizer, [grads[i] for i in wait], [variables[i] for i in wait], watch
-        )
-    for index, total in zip(wait, sums, strict=True):
-        grads[index] = total
-    return grads
-
-
-def _of_first(step: Step, grad: Value | None) -> Value | None:
-    """Returns the gradient on the first replica, zeros on the others."""
-    if grad is None:
-        return None
-
-    def selected(tensor: tf.Tensor) -> tf.Tensor:
-        return tf.cond(step.of_first, lambda: tf.identity(tensor), lambda: tf.zeros_like(tensor))
-
-    return map_values(selected, grad)
-
-
-def _summed(step: Step, grads: list[Value | None]) -> list[Value | None]:
-    if all(grad is None for grad in grads):
-        return grads
-    with step_recording.watching_buckets() as watch:
-        given = [grad for grad in grads if grad is not None]
-        summed = iter(sparse_rows.summed(step, given, None, watch, compress=True))
-    return [None if grad is None else next(summed) for grad in grads]
 
 
 def _check_range(step: Step, optimizer: BaseOptimizer) -> None:

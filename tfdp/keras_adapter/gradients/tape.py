@@ -17,6 +17,7 @@ before the step sees it, g means what it means on one device.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,7 +54,8 @@ def gradient(
 ) -> Any:
     """Returns the gradient of the whole batch's target."""
     step = _step()
-    if step is None or step.phase is Phase.PER_EXAMPLE or target is None:
+    if step is None or target is None or step.in_backward or step.phase is Phase.PER_EXAMPLE:
+        # A tape within a backward pass, as of what is computed again, gives a part of a gradient.
         return original(self, target, sources, output_gradients, unconnected_gradients)
     flat = tf.nest.flatten(sources)
     variables = [source for source in flat if _is_variable(source)]
@@ -64,7 +66,8 @@ def gradient(
             "one. Take it in `train_step`, or use jit_compile=False."
         )
     targets, weights = weighed(step, target, output_gradients, variables)
-    gradients = original(self, targets, flat, weights, unconnected_gradients)
+    with step.going_backward():
+        gradients = original(self, targets, flat, weights, unconnected_gradients)
     walk = Walk()
     layouts = layouts_of(step, walk)
     everywhere = []
@@ -83,7 +86,7 @@ def gradient(
     given = [gradients[index] for index in everywhere]
     waits = bool(variables) and _waits(step, share, variables)
     if waits:
-        found = [_waiting(step, share, value) for value in given]
+        found = _waiting_or_summed(step, share, given, variables)
     else:
         compress = bool(variables) and _may_compress(step, share, variables)
         found = _summed(step, share, given, compress)
@@ -276,8 +279,25 @@ def _waits(step: Step, share: Share, variables: Sequence[Any]) -> bool:
         return False
     if share.windows.wait(variables):
         return True
+    if getattr(step.strategy, "shard", None) is not None:
+        return _may_scatter(step, share, variables) and not could_possibly_record()
     of_updates = isinstance(step.strategy.compression, UpdateCompression)
     return of_updates and _may_compress(step, share, variables) and not could_possibly_record()
+
+
+def _may_scatter(step: Step, share: Share, variables: Sequence[Any]) -> bool:
+    """Returns whether the parts of gradients are summed in the optimizer, without their wholes."""
+    assert share.windows is not None
+    if share.windows.keras_own_step:
+        return share.windows.is_for_update(variables)
+    step.warn_once(
+        "shard",
+        "Gradients that a `train_step` of your own takes from a tape are summed whole, and then "
+        "cut into the replicas' parts, because the step may use them before an optimizer does: "
+        "each replica holds all of them, and sends half as much again. In Keras' own `train_step` "
+        "and in loops of your own (`strategy.run`) each replica sums its part alone.",
+    )
+    return False
 
 
 def _may_compress(step: Step, share: Share, variables: Sequence[Any]) -> bool:
@@ -346,6 +366,20 @@ def _differentiable_sum(step: Step, share: Share, value: Any) -> tf.Tensor:
         return step.sum_prepared([value], share.select)[0], backward
 
     return summed(tf.convert_to_tensor(value))
+
+
+def _waiting_or_summed(
+    step: Step, share: Share, gradients: list[Any], variables: Sequence[Any]
+) -> list[Any]:
+    """Returns substitutes for gradients that wait. Slices that `shard` cuts are summed at once."""
+    shard = getattr(step.strategy, "shard", None)
+    assert share.windows is not None
+    if not (shard == "gradients" or (shard is not None and not share.windows.wait(variables))):
+        return [_waiting(step, share, value) for value in gradients]
+    is_now = [isinstance(value, tf.IndexedSlices) for value in gradients]  # and seen as they are
+    sums = iter(_summed(step, share, list(itertools.compress(gradients, is_now)), False))
+    pairs = zip(gradients, is_now, strict=True)
+    return [next(sums) if now else _waiting(step, share, value) for value, now in pairs]
 
 
 def _waiting(step: Step, share: Share, value: Any) -> Any:

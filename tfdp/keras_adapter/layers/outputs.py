@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import Layer
+from tfdp.keras_adapter._tensorflow import is_computed_again
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.layouts import MARK_OF, Layouts
@@ -60,9 +61,10 @@ def mark_outputs(step: Step, layer: Any, inputs: Any, outputs: Any) -> None:
     """Notes on a layer's outputs where the examples lie in them.
 
     Where the graph does not show it, an output is taken to have a row for each row of the input, as
-    Keras' `predict` takes it. This is a claim: whoever relies on it has the lengths compared.
+    Keras' `predict` takes it. This is a claim: whoever relies on it has the lengths compared. What
+    is computed again goes nowhere but into gradients, and is not followed.
     """
-    if step.share is None or step.num_replicas == 1:
+    if step.share is None or step.num_replicas == 1 or is_computed_again():
         return
     claims = Claims(step)
     given = [value for value in tf.nest.flatten(inputs) if _is_tensor(value)]

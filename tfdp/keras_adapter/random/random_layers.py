@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.errors import GradientError
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     GLOBAL_SEED_GENERATOR,
@@ -22,6 +23,7 @@ from tfdp.keras_adapter._keras import (
     random,
     seed_generator,
 )
+from tfdp.keras_adapter._tensorflow import is_computed_again
 from tfdp.keras_adapter.layers.outputs import Claims
 from tfdp.keras_adapter.random import draws, philox
 from tfdp.keras_adapter.share import Share
@@ -46,6 +48,13 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
     step = current()
     if step is None or step.updating:
         return original(self, *args, **kwargs)
+    if is_computed_again():
+        raise GradientError(
+            "What is computed again in the backward pass (`tf.recompute_grad`, keras.RematScope) "
+            f"must draw no random numbers, but {step.trace.name} draws some there, which would be "
+            "others than in the forward pass, on one device, too. Take random layers, such as "
+            "Dropout, out of what is computed again."
+        )
     with step.during(Phase.SEED):
         seed = original(self, *args, **kwargs)
     if step.phase is Phase.DRAW:

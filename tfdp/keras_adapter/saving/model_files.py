@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.checkpoint.variables import parts
 from tfdp.files import replacing
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
@@ -73,7 +74,7 @@ def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
         with replicas.read_after_round():
             return original(self, path, *args, **kw)
 
-    return _saved(write, self, filepath, makes_folder=True)
+    return _saved(write, self, filepath, makes_folder=True, with_optimizers=False)
 
 
 @hook(io_utils, "print_msg")
@@ -126,8 +127,14 @@ def replaced(write: Callable[[Any], Any], path: str, makes_folder: bool = False)
         ) from error
 
 
-def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
+def on_rank_0(model: Any, path: str, act: Callable[[], Any], with_optimizers: bool = True) -> None:
     """Calls `act`, which writes `path` from the model, on rank 0, while the other ranks wait.
+
+    Args:
+      model: The model.
+      path: The file or folder.
+      act: Writes it.
+      with_optimizers: Whether it writes the state of optimizers, of which ranks may hold parts.
 
     Raises:
       OSError: Rank 0 could not write the file; raised on all ranks.
@@ -138,7 +145,7 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
         return
     processes = replicas.processes
     # Sums over replicas are read by all ranks together, before rank 0 writes alone.
-    with replicas.sums_read_once(_summed_variables(model)):
+    with replicas.sums_read_once(_summed_variables(model, with_optimizers)):
         failed = None
         processes.barrier(f"the saving of {os.path.basename(path)}")
         if processes.rank == 0:
@@ -155,13 +162,18 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any]) -> None:
 
 
 def _saved(
-    write: Callable[[Any], Any], model: Any, filepath: Any, makes_folder: bool = False
+    write: Callable[[Any], Any],
+    model: Any,
+    filepath: Any,
+    makes_folder: bool = False,
+    with_optimizers: bool = True,
 ) -> Any:
     ours = replicas_of(getattr(model, "_distribute_strategy", None))
     if ours is None or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
         return write(filepath)
     path = str(os.fspath(filepath))
-    return on_rank_0(model, path, lambda: replaced(write, path, makes_folder))
+    act = lambda: replaced(write, path, makes_folder)  # noqa: E731
+    return on_rank_0(model, path, act, with_optimizers)
 
 
 def _write(write: Callable[[Any], Any], new: str, path: str) -> None:
@@ -172,11 +184,18 @@ def _write(write: Callable[[Any], Any], new: str, path: str) -> None:
         _under_way.reset(token)
 
 
-def _summed_variables(model: Any) -> list[Any]:
-    optimizer = getattr(model, "optimizer", None)
-    variables = [*model.variables, *getattr(optimizer, "variables", [])]
+def _summed_variables(model: Any, with_optimizers: bool) -> list[Any]:
+    """Returns what all ranks must read together: a model may have several optimizers."""
+    variables = {id(variable): variable for variable in model.variables}
+    if with_optimizers:
+        optimizers = [each for each in parts(model) if isinstance(each, keras.optimizers.Optimizer)]
+        variables |= {id(variable): variable for one in optimizers for variable in one.variables}
     summed = tf.VariableSynchronization.ON_READ
-    return [v.value for v in variables if v.value.synchronization == summed or apart_of(v)]
+    return [
+        v.value
+        for v in variables.values()
+        if v.value.synchronization == summed or apart_of(v) or hasattr(v.value, "cut")
+    ]
 
 
 def _attempt(act: Callable[[], Any]) -> Exception | None:

@@ -147,9 +147,12 @@ def _unnumbered(name: str) -> str:
 
 def _summary(variable: Any) -> str:
     kind = f"{variable.dtype} {list(variable.shape)}"
-    if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
+    value = variable.value
+    if hasattr(value, "cut"):
+        return f"{kind}, cut along axis {value.cut.axis} at {value.cut.bounds}"
+    if value.synchronization == tf.VariableSynchronization.ON_READ:
         return kind
-    value = np.ascontiguousarray(variable.value.numpy())
+    value = np.ascontiguousarray(value.numpy())
     first = np.array2string(value.ravel()[:3], precision=6, separator=", ")
     return f"{kind} that begins with {first} (checksum {zlib.crc32(value.tobytes()):08x})"
 

@@ -21,8 +21,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.errors import GradientError
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers, own_state
+from tfdp.keras_adapter._tensorflow import is_computed_again
 from tfdp.keras_adapter.ending import Slot
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing import writes
@@ -55,6 +57,13 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
         return original(self, value)
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
         step.metric_sums.clear()
+    if is_computed_again():
+        raise GradientError(
+            "What is computed again in the backward pass (`tf.recompute_grad`, keras.RematScope) "
+            f"must write no variable, but {step.trace.name} writes {self.path!r} there, for the "
+            "second time in the step, as on one device. Take layers with a state, such as "
+            "BatchNormalization, out of what is computed again."
+        )
     if step.writes_alike:
         with step.replicas.identical_writes():
             return original(self, value)

@@ -1,0 +1,114 @@
+"""The benchmark of `shard`: what an optimizer keeps on each rank, and what a step costs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.models import MODELS
+from tfdp.bench.child_process import Failure, run_module
+from tfdp.command_line import add_command, check, option, require, set_environment
+
+#: What is kept: see `benchmarks.memory_worker`.
+STATES = ("Adam", "Adam with an average", "Adam in windows")
+
+_SHARDS = ("none", "optimizer", "gradients")
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryOptions:
+    """The choices of one table."""
+
+    processes: int = option(2, "ranks, each of one CPU device (%(default)s)", at_least=2)
+    rounds: int = option(3, "measurements of each row, in turn (%(default)s)", at_least=1)
+    steps: int = option(10, "timed steps of each (%(default)s)", at_least=1)
+    batch: int = option(16, "examples of each rank (%(default)s)", at_least=1)
+    model: str = option("mlp", "mlp has 12.6 M parameters (%(default)s)", choices=MODELS)
+    state: str = option("Adam", "what is kept for the parameters (%(default)s)", choices=STATES)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def add_memory(commands: argparse._SubParsersAction) -> None:
+    """Adds `memory` to the benchmarks."""
+    add_command(
+        commands,
+        "memory",
+        MemoryOptions,
+        _run,
+        help="what an optimizer keeps on each rank with and without `shard`, and a step's time",
+        description="Starts the ranks of a cluster on this host for each way to shard, in turn. "
+        "The memory is that by which a process grows when the optimizer is built.",
+    )
+
+
+def _run(options: MemoryOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow"], parser)
+    set_environment()
+    return run(options)
+
+
+def run(options: MemoryOptions, console: Console | None = None) -> int:
+    """Measures each way to shard, and prints a table.
+
+    Returns:
+      The exit code: 0; 1 if a process failed.
+    """
+    found: dict[str, list[dict[str, Any]]] = {shard: [] for shard in _SHARDS}
+    for _ in range(options.rounds):
+        for shard in _SHARDS:
+            measured = _measured(options, shard)
+            if isinstance(measured, Failure):
+                print(measured, file=sys.stderr)
+                return 1
+            found[shard] += measured
+    (console or Console()).print(_table(options, found))
+    return 0
+
+
+def _measured(options: MemoryOptions, shard: str) -> list[dict[str, Any]] | Failure:
+    """Returns what each rank measured."""
+    words = ["--shard", shard, "--model", options.model, "--state", options.state]
+    words += ["--batch", str(options.batch), "--steps", str(options.steps)]
+    worker = [sys.executable, "-m", "benchmarks.memory_worker", *words]
+    child = run_module("tfdp", ["run", "-n", str(options.processes), "--", *worker], 600)
+    if isinstance(child, Failure):
+        return child
+    lines = [line.partition("MEASURED ")[2] for line in child.stdout.splitlines()]
+    return [json.loads(line) for line in lines if line]
+
+
+def _table(options: MemoryOptions, found: dict[str, list[dict[str, Any]]]) -> Table:
+    first = found["none"][0]
+    table = Table(
+        title=f"{options.state}, {options.model} of {first['parameters_mb']:.0f} MB, "
+        f"{options.processes} processes"
+    )
+    for column in ("shard", "kept by the fullest rank, MB", "of none", "step, ms", "of none"):
+        table.add_column(column, justify="left" if column == "shard" else "right")
+    # A process may grow by what it had to receive meanwhile: the least of what all keep, and the
+    # most of what each keeps a part of.
+    kept = {shard: [rank["state_mb"] for rank in ranks] for shard, ranks in found.items()}
+    whole = min(kept["none"])
+    step = {
+        shard: statistics.median(rank["step_ms"] for rank in ranks)
+        for shard, ranks in found.items()
+    }
+    for shard, each in kept.items():
+        most = whole if shard == "none" else max(each)
+        table.add_row(
+            shard,
+            f"{most:.0f}",
+            f"{most / whole:.2f}",
+            f"{step[shard]:.1f}",
+            f"{step[shard] / step['none']:.2f}",
+        )
+    return table

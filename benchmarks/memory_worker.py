@@ -1,0 +1,88 @@
+"""One rank of one measurement of `benchmarks memory`; prints one line of JSON.
+
+tfdp run -n 2 -- python -m benchmarks.memory_worker --shard gradients --model mlp ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import statistics
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import tfdp
+from benchmarks import models
+from benchmarks.step_times import StepTimes
+
+# The first step traces.
+_WARM_UP = 3
+
+_STATES: dict[str, dict[str, Any]] = {
+    "Adam": {},
+    "Adam with an average": {"use_ema": True},
+    "Adam in windows": {"gradient_accumulation_steps": 2},
+}
+
+
+def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[str, Any]:
+    """Measures what an optimizer keeps, and a step, in the cluster that this process is in.
+
+    Args:
+      shard: The strategy's `shard`, or "none".
+      model: A name of :mod:`benchmarks.models`.
+      state: One of `benchmarks.memory.STATES`.
+      batch: The number of examples per replica.
+      steps: The number of timed steps.
+
+    Returns:
+      The configuration; `parameters_mb`; `state_mb`, by which the process grew when the optimizer
+      was built; `step_ms`, the median.
+    """
+    strategy = tfdp.DataParallelStrategy(shard=None if shard == "none" else shard)
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        built = models.build_model(model)
+        built.compile(keras.optimizers.Adam(1e-4, **_STATES[state]), loss=built.loss)
+        before = resident_mb()
+        built.optimizer.build(built.trainable_variables)
+        after = resident_mb()
+    inputs, labels = models.random_batch(model, strategy.num_replicas_in_sync * batch)
+    data = tf.data.Dataset.from_tensors((inputs, labels)).repeat()
+    times = StepTimes()
+    built.fit(data, steps_per_epoch=_WARM_UP + steps, callbacks=[times], verbose=0)
+    return {
+        "shard": shard,
+        "model": model,
+        "state": state,
+        "replicas": strategy.num_replicas_in_sync,
+        "parameters_mb": 4e-6 * built.count_params(),
+        "state_mb": after - before,
+        "step_ms": 1e3 * statistics.median(end - begin for begin, end in times.steps[_WARM_UP:]),
+    }
+
+
+def resident_mb() -> float:
+    """Returns the memory that the process holds, in MB, without what it could give back."""
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def main() -> None:
+    """Measures as the command line says, and prints the result on rank 0."""
+    parser = argparse.ArgumentParser()
+    for name in ("shard", "model", "state"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("batch", "steps"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    found = measure(**vars(parser.parse_args()))
+    print("MEASURED " + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

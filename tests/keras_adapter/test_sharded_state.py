@@ -1,0 +1,557 @@
+"""`shard`: each replica keeps and updates a part, and all is as on one device."""
+
+import logging
+import math
+
+import harness
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiers
+from keras import layers, ops, optimizers
+
+import tfdp
+from tfdp.keras_adapter.saving import model_files
+from tfdp.keras_adapter.training import likeness
+from tfdp.optimizers import LAMB, LARS
+
+
+class Damped(optimizers.Optimizer):
+    """A user's optimizer, not linear in the gradient, with a slot that it makes by itself."""
+
+    def __init__(self, learning_rate=0.05, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+
+    def build(self, variables):
+        super().build(variables)
+        self.momentums = [self.add_variable(v.shape, name="momentum") for v in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        momentum = self.momentums[self._get_variable_index(variable)]
+        self.assign(momentum, 0.5 * momentum + gradient / (ops.abs(gradient) + 0.1))
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * momentum)
+
+
+class Named(optimizers.SGD):
+    """Notes the names of what it updates."""
+
+    names = []
+
+    def update_step(self, gradient, variable, learning_rate):
+        type(self).names.append(variable.name)
+        super().update_step(gradient, variable, learning_rate)
+
+
+class NovoGrad(optimizers.Optimizer):
+    """Keeps a number for each variable: a mean of squared norms (1905.11286)."""
+
+    def __init__(self, learning_rate=0.05, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+
+    def build(self, variables):
+        super().build(variables)
+        self.moments = [self.add_variable((), name="moment") for _ in variables]
+        self.counts = [self.add_variable((), dtype="int64", name="count") for _ in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        moment = self.moments[index]
+        square = ops.cast(ops.sum(ops.square(gradient)), "float32")
+        self.assign(moment, 0.5 * moment + 0.5 * square)
+        self.assign_add(self.counts[index], 1)
+        step = ops.cast(learning_rate, "float32") / (ops.sqrt(moment) + 1e-7)
+        self.assign_sub(variable, ops.cast(step, variable.dtype) * gradient)
+
+
+class RowWise(optimizers.Optimizer):
+    """Keeps a number for each row, as for embeddings; there are rows where there are columns."""
+
+    def __init__(self, learning_rate=0.05, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+
+    def build(self, variables):
+        super().build(variables)
+        self.squares = [
+            self.add_variable(v.shape[:1], dtype=v.dtype, name="square") for v in variables
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        square = self.squares[self._get_variable_index(variable)]
+        rows = ops.reshape(gradient, (ops.shape(square)[0], -1))
+        self.assign_add(square, ops.mean(ops.square(rows), 1))
+        step = rows / ops.expand_dims(ops.sqrt(square) + 1e-7, 1)
+        step = ops.cast(learning_rate, variable.dtype) * ops.reshape(step, ops.shape(gradient))
+        self.assign_sub(variable, step)
+
+
+def windows(kind, **options):
+    return kind(gradient_accumulation_steps=3, **options)
+
+
+def scaled(inner):
+    return optimizers.LossScaleOptimizer(inner, initial_scale=64.0, dynamic_growth_steps=3)
+
+
+# Every way in which an optimizer uses gradients, or keeps state.
+CASES = {
+    "windows under a loss scale, clipped together": lambda: scaled(
+        windows(optimizers.Adam, learning_rate=0.05, global_clipnorm=0.3)
+    ),
+    "whole variables, an average that overwrites": lambda: LAMB(
+        0.05, weight_decay=0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "clipped one by one": lambda: optimizers.SGD(0.1, momentum=0.9, clipnorm=0.3),
+    "clipped values": lambda: optimizers.SGD(0.1, momentum=0.9, clipvalue=0.1),
+    "LARS in windows": lambda: windows(LARS, learning_rate=0.5, trust_coefficient=0.1),
+    "Adafactor": lambda: optimizers.Adafactor(0.05),
+    "decay with exclusions": lambda: excluding(optimizers.AdamW(0.02, weight_decay=0.2)),
+    "an average in windows": lambda: windows(
+        optimizers.Adam, learning_rate=0.05, use_ema=True, ema_overwrite_frequency=2
+    ),
+    "a user's own": lambda: Damped(weight_decay=0.1, global_clipnorm=0.5),
+    "a number for each variable": NovoGrad,
+    "a number for each row": RowWise,
+    "a state for all variables": lambda: optimizers.Nadam(0.02),
+    "a state that begins as the weights": lambda: optimizers.ScheduleFreeAdamW(0.02),
+    "two optimizers": lambda: optimizers.MultiOptimizer(
+        optimizers.OptimizerMap(windows(optimizers.SGD), {".*kernel": optimizers.Lamb(0.02)})
+    ),
+}
+LATER = {  # Keras has these since 3.14
+    "a state that begins as the weights": "ScheduleFreeAdamW",
+    "two optimizers": "MultiOptimizer",
+}
+CASES = {name: make for name, make in CASES.items() if hasattr(optimizers, LATER.get(name, "SGD"))}
+FAST = {
+    ("gradients", "windows under a loss scale, clipped together"),
+    ("optimizer", "whole variables, an average that overwrites"),
+    ("gradients", "a number for each variable"),
+}
+
+
+def excluding(optimizer):
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+@pytest.fixture
+def shard(monkeypatch, request):
+    """Makes the strategies of `harness` shard."""
+    mode = getattr(request, "param", "gradients")
+    monkeypatch.setattr(harness, "SHARD", mode)
+    return mode
+
+
+@pytest.mark.telling
+@pytest.mark.parametrize(
+    ("shard", "case"),
+    tiers.cases([(mode, case) for case in CASES for mode in ("gradients", "optimizer")], FAST),
+    indirect=["shard"],
+)
+def test_each_step_is_that_of_one_device(shard, case, trains_as_one_device):
+    x, y = harness.regression_data(22)
+
+    def use(model):
+        trace = harness.Trace()
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+        model.fit(data, epochs=2, callbacks=[trace], verbose=0)
+        return trace.steps
+
+    trains_as_one_device(lambda: harness.dense_model(CASES[case]()), use)
+
+
+def model_of(optimizer, width=8):
+    """A model of a kernel, a bias, and a small kernel."""
+    model = keras.Sequential(
+        [keras.Input([6]), layers.Dense(width, activation="tanh"), layers.Dense(2, use_bias=False)]
+    )
+    model.compile(optimizer, "mse")
+    return model
+
+
+def built(optimizer, mode, replicas=2):
+    model = harness.build_in_scope(lambda: model_of(optimizer()), replicas)
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@harness.in_one_process
+@pytest.mark.parametrize("count", tiers.first_of(2, 4))
+def test_each_replica_holds_its_part_of_all_state(count, shard):
+    make = lambda: windows(optimizers.Adam, use_ema=True)  # noqa: E731
+    model = built(make, shard, count)
+    weights = sum(math.prod(v.shape) for v in model.trainable_variables)
+    held = [0] * count
+    for variable in model.optimizer.variables:
+        if len(variable.shape):
+            for rank, own in enumerate(harness.components(variable)):
+                held[rank] += own.size
+    kept = 4 * weights  # two moments, an average and an accumulated gradient
+    assert sum(held) == kept
+    assert max(held) <= 1.1 * kept / count
+    scratch = vars(model.optimizer)["tfdp_shards"].scratch.values()
+    parts = [part for one in scratch for part in one.values]
+    assert parts
+    assert all(
+        tf.raw_ops.ReadVariableOp(resource=p.handle, dtype=p.dtype).shape[0] == 0 for p in parts
+    )
+
+
+@harness.in_one_process
+def test_an_update_sees_the_variables_names(shard):
+    model = built(lambda: Named(0.1), shard)
+    Named.names.clear()
+    model.fit(np.ones([4, 6]), np.ones([4, 2]), verbose=0)
+    names = {v.value.name.split("/replica_1")[0] for v in model.trainable_variables}
+    assert {name.split("/part_1")[0] for name in Named.names} <= names | {
+        name.split(":")[0] for name in names
+    }
+
+
+@harness.in_one_process
+def test_norms_of_float64_are_of_float64(shard):
+    model = harness.build_in_scope(
+        lambda: keras.Sequential([keras.Input([4]), layers.Dense(2, dtype="float64")]), 2
+    )
+    with model.distribute_strategy.scope():
+        optimizer = optimizers.SGD(1.0, global_clipnorm=1.0)
+        optimizer.build(model.trainable_variables)
+    kernel, bias = model.trainable_variables
+    kernel.assign(np.zeros([4, 2]))
+    gradient = np.random.default_rng(0).normal(size=(4, 2))
+
+    def step():
+        # Half of it on each replica.
+        optimizer.apply([tf.constant(gradient / 2), tf.zeros([2], tf.float64)], [kernel, bias])
+
+    tf.function(lambda: model.distribute_strategy.run(step))()
+    expected = -gradient / np.linalg.norm(gradient)
+    np.testing.assert_allclose(kernel.numpy(), expected, rtol=1e-14)
+
+
+@harness.in_one_process
+def test_what_is_kept_by_rows_is_cut_with_the_rows(shard):
+    model = harness.build_in_scope(
+        lambda: keras.Sequential([keras.Input([12]), layers.Dense(4, use_bias=False)]), 2
+    )
+    with model.distribute_strategy.scope():
+        optimizer = RowWise()
+        optimizer.build(model.trainable_variables)
+    assert [own.shape for own in harness.components(optimizer.squares[0])] == [(6,), (6,)]
+
+
+@harness.in_one_process
+def test_ranks_compare_how_they_have_cut(shard):
+    described = likeness.of_model(built(lambda: optimizers.Adam(0.1), shard))
+    kept = [text for name, text in described.items() if name.startswith("slot")]
+    assert "float32 [6, 8], cut along axis 0 at (0, 3, 6)" in kept
+
+
+def test_averages_are_written_to_the_layers_that_still_train(shard):
+    model = built(lambda: optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5), shard)
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype("float32")
+    model.fit(x, x[:, :2], batch_size=5, verbose=0)
+    model.layers[0].trainable = False
+    averages = [v.numpy() for v in model.optimizer._model_variables_moving_average]
+    kept = [np.array(w) for w in model.get_weights()]
+    model.optimizer.finalize_variable_values(model.trainable_weights)
+    np.testing.assert_array_equal(model.get_weights()[2], averages[2])
+    np.testing.assert_array_equal(model.get_weights()[0], kept[0])
+
+
+@pytest.mark.exhaustive("test_averages_are_written_to_the_layers_that_still_train")
+def test_averages_are_swapped_in(shard, trains_as_one_device):
+    trains_as_one_device(
+        lambda: harness.dense_model(optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)),
+        lambda model: harness.fit_arrays(
+            model, epochs=2, callbacks=[keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+        ),
+    )
+
+
+def test_gradients_of_a_tape_of_ones_own_are_summed_whole_and_the_log_says_so(
+    shard, trains_as_one_device, caplog
+):
+    class Signed(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            signs = [tf.sign(gradient) for gradient in gradients]
+            self.optimizer.apply(signs, self.trainable_variables)
+            return {"loss": loss}
+
+    def build():
+        inputs = keras.Input([5])
+        model = Signed(inputs, layers.Dense(3)(inputs))
+        model.compile(optimizers.Adam(0.05), "mse")
+        return model
+
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        trains_as_one_device(build)
+    said = [record for record in caplog.records if "summed whole" in record.getMessage()]
+    assert len(said) == 1 or harness.CLUSTER_REPLICAS
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "clip"),
+    tiers.first_of((9, "global_clipnorm"), (9, "clipnorm"), (4, "clipnorm"), (9, "clipvalue")),
+    ids=["together", "rows", "columns", "values"],
+)
+def test_sparse_gradients_are_updated_as_on_one_device(
+    vocabulary, clip, shard, trains_as_one_device
+):
+    ids = np.random.default_rng(0).integers(0, 4, (21, 4)).astype("int32")
+    ids[:, 1] = ids[:, 0]  # Adam squares each of a row's gradients by itself
+
+    def build():
+        model = keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32"),
+                layers.Embedding(vocabulary, 4 if vocabulary == 9 else 12),
+                layers.GlobalAveragePooling1D(),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(optimizers.Adam(0.05, **{clip: 0.2}), loss="mse")
+        return model
+
+    targets = ids.sum(1, keepdims=True).astype("float32") / 5
+    trains_as_one_device(build, lambda model: harness.fit_arrays(model, ids, targets))
+
+
+class Positions(layers.Layer):
+    """Adds rows of a table that are the same for all examples, one of them twice."""
+
+    def build(self, shape):
+        self.table = self.add_weight(name="table", shape=(6, 3), initializer="ones")
+
+    def call(self, x):
+        return x * ops.take(self.table, [0, 1, 1, 4], axis=0)
+
+
+@pytest.mark.exhaustive("test_sparse_gradients_are_updated_as_on_one_device")
+@pytest.mark.parametrize("steps", [None, 2])
+def test_rows_that_are_the_same_for_all_examples_count_once(steps, shard, trains_as_one_device):
+    def build():
+        model = keras.Sequential(
+            [keras.Input((4, 3)), Positions(), layers.GlobalMaxPooling1D(), layers.Dense(1)]
+        )
+        model.compile(optimizers.Adam(0.05, gradient_accumulation_steps=steps), loss="mse")
+        return model
+
+    x = np.random.default_rng(0).normal(size=(21, 4, 3)).astype("float32")
+    trains_as_one_device(build, lambda model: harness.fit_arrays(model, x, x.max((1, 2))))
+
+
+@harness.in_one_process
+@pytest.mark.parametrize("eager", tiers.first_of(False, True), ids=["graph", "eager"])
+def test_a_loop_of_ones_own_updates_parts(eager, shard):
+    x, y = harness.regression_data(8)
+
+    def weights(replicas):
+        model = harness.build_in_scope(lambda: harness.dense_model(optimizers.Adam(0.05)), replicas)
+        strategy = tf.distribute.get_strategy() if replicas is None else model.distribute_strategy
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((model(x) - y) ** 2) / 8
+            gradients = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        run = tf.function(lambda *batch: strategy.run(step, args=batch))
+        if eager:
+            run = lambda *batch: strategy.run(step, args=batch)  # noqa: E731
+        batch = (tf.constant(x), tf.constant(y)) if replicas is None else strategy.split((x, y))
+        for _ in range(3):
+            run(*batch)
+        if replicas is not None:
+            harness.assert_replicas_identical(model)
+        return harness.weights(model)
+
+    harness.assert_close_arrays(weights(2), weights(None), 1e-5, "weights")
+
+
+# ---- files
+
+
+@pytest.mark.telling
+def test_a_saved_model_is_an_ordinary_file_and_goes_on_sharded(shard, tmp_path):
+    make = lambda: windows(optimizers.Adam, learning_rate=0.05, use_ema=True)  # noqa: E731
+    model = built(make, shard)
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype("float32")
+    fit = {"batch_size": 5, "shuffle": False, "verbose": 0}
+    model.fit(x, x[:, :2], **fit)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    kept = [np.asarray(v.numpy()) for v in model.optimizer.variables]
+    with model.distribute_strategy.scope():
+        again = keras.models.load_model(path)
+    for own, other in zip(kept, again.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(own, other.numpy())
+    plain = keras.models.load_model(path)
+    for own, other in zip(kept, plain.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(own, other.numpy())
+    model.fit(x, x[:, :2], **fit)
+    again.fit(x, x[:, :2], **fit)
+    for own, other in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+@harness.in_one_process
+@pytest.mark.parametrize(
+    ("before", "after"),
+    tiers.first_of(
+        (("gradients", 2), ("optimizer", 3)),
+        (("gradients", 3), (None, 2)),
+        ((None, 2), ("gradients", 2)),
+    ),
+)
+def test_a_checkpoint_of_other_shards_is_gone_on_from(before, after, monkeypatch, tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype("float32")
+
+    def train(mode, replicas, epochs, folder):
+        monkeypatch.setattr(harness, "SHARD", mode)
+        model = harness.build_in_scope(
+            lambda: model_of(windows(optimizers.Adam, learning_rate=0.05, use_ema=True)), replicas
+        )
+        kept = [tfdp.callbacks.Checkpoint(folder, every_epochs=1)]
+        if not model.optimizer.built:
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+        model.fit(
+            x, x[:, :2], batch_size=8, epochs=epochs, shuffle=False, verbose=0, callbacks=kept
+        )
+        return harness.weights(model)
+
+    train(*before, 1, tmp_path / "one")  # five steps: a window is open
+    continued = train(*after, 2, tmp_path / "one")
+    undisturbed = train(*before, 2, tmp_path / "two")
+    harness.assert_close_arrays(continued, undisturbed, 1e-5, "weights")
+
+
+def test_tensorflows_own_checkpoints_hold_wholes(shard, tmp_path):
+    model = built(lambda: optimizers.Adam(0.1), shard)
+    velocity = model.optimizer.variables[3]
+    value = np.arange(np.prod(velocity.shape), dtype="float32").reshape(velocity.shape)
+    velocity.assign(value)
+    path = tf.train.Checkpoint(optimizer=model.optimizer).write(str(tmp_path / "kept"))
+    velocity.assign(np.zeros_like(value))
+    tf.train.Checkpoint(optimizer=model.optimizer).read(path).assert_existing_objects_matched()
+    np.testing.assert_array_equal(velocity.numpy(), value)
+
+
+class Adversaries(keras.Model):
+    """Has two optimizers of its own, and a compiled model within."""
+
+    def __init__(self):
+        super().__init__()
+        self.maker, self.critic = layers.Dense(4), model_of(optimizers.Adam(0.1), 6)
+        self.optimizers_of = {"maker": optimizers.Adam(0.1), "critic": optimizers.Adam(0.2)}
+
+    def build(self, shape):
+        self.maker.build(shape)
+        self.built = True
+
+    def call(self, x):
+        return self.critic(self.maker(x))
+
+
+@harness.in_one_process
+def test_all_optimizers_of_a_model_are_gathered_for_a_file_and_none_for_an_export(shard):
+    model = harness.build_in_scope(Adversaries, 2)
+    with model.distribute_strategy.scope():
+        model.build((None, 6))
+        optimizer = model.optimizers_of["maker"]
+        optimizer.build(model.maker.trainable_variables)
+        model.critic.optimizer.build(model.critic.trainable_variables)
+    gathered = {id(value) for value in model_files._summed_variables(model, True)}
+    for each in (optimizer, model.critic.optimizer):
+        cut = [v.value for v in each.variables if harness.is_parted(v)]
+        assert cut and all(id(value) in gathered for value in cut)
+    assert not model_files._summed_variables(model, False)
+
+
+@harness.in_one_process
+def test_an_export_is_whole_or_refused(shard, tmp_path):
+    model = built(lambda: optimizers.Adam(0.1), shard)
+    x = np.ones([4, 6], "float32")
+    model.export(tmp_path / "exported", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "exported"))
+    np.testing.assert_allclose(loaded.serve(x), model.predict(x, verbose=0), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"Use `model\.export"):
+        tf.saved_model.save(model, str(tmp_path / "saved"))
+
+
+# ---- bad input
+
+
+class OwnApply(optimizers.SGD):
+    """Uses gradients before the update."""
+
+    def apply(self, grads, trainable_variables=None):
+        super().apply([2.0 * grad for grad in grads], trainable_variables)
+
+
+class OwnUpdates(optimizers.SGD):
+    """Updates several variables together."""
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        super()._backend_update_step(grads[::-1], trainable_variables[::-1], learning_rate)
+
+
+class Counting(optimizers.SGD):
+    """Keeps a state for all variables that each update changes."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.count = self.add_variable((), name="count")
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_add(self.count, 1.0)
+        super().update_step(gradient, variable, learning_rate / self.count)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda: OwnApply(0.1), "OwnApply has a `apply` of its own.*Move what it does"),
+        (lambda: OwnUpdates(0.1), "OwnUpdates has a `_backend_update_step` of its own"),
+        (lambda: Counting(0.1), "of Counting that could not be shown.*or leave `shard` out"),
+    ],
+    ids=["an apply of its own", "updates of its own", "a state for all"],
+)
+def test_an_optimizer_that_cannot_be_sharded_is_refused_by_name(optimizer, message, shard):
+    with pytest.raises(ValueError, match=message):
+        built(optimizer, shard)
+
+
+def test_fit_refuses_it_too(shard):
+    model = harness.build_in_scope(lambda: model_of(OwnApply(0.1)), 2)
+    with pytest.raises(ValueError, match="OwnApply"):
+        model.fit(np.ones([4, 6]), np.ones([4, 2]), verbose=0)
+
+
+@harness.in_one_process
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard": "all"}, "must be one of 'optimizer', 'gradients', but received 'all'"),
+        (
+            {"shard": "optimizer", "synchronization": tfdp.synchronization.LocalSGD(every=2)},
+            "one set of weights after each update",
+        ),
+        (
+            {"shard": "gradients", "compression": tfdp.compression.Cast("bfloat16")},
+            "sums parts of gradients as they are",
+        ),
+        ({"shard": "optimizer", "devices": ["CPU:0"]}, "there is one replica"),
+    ],
+    ids=["unknown", "synchronization", "compression", "one replica"],
+)
+def test_options_that_do_not_go_together_say_so(options, message):
+    with pytest.raises(ValueError, match=message):
+        tfdp.DataParallelStrategy(**{"devices": ["CPU:0", "CPU:1"], **options})

@@ -1,0 +1,138 @@
+"""Variables of which each replica holds a part: the state of a sharded optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.sharding import Cut
+from tfdp.strategy import variables
+from tfdp.strategy._tensorflow import (
+    DistributedVariable,
+    SingleDevice,
+    get_update_replica_id,
+    regroup,
+)
+
+
+class PartedVariable(variables.ReplicaMirroredVariable):
+    """A variable of which each replica holds its part.
+
+    In a replica function it is the part. Outside it reads as the whole, gathered from all
+    processes, which must read it together, and takes a whole to be assigned.
+
+    Attributes:
+      cut: The cut into the replicas' parts.
+      first_rank: The number of this process' first replica.
+      stands_for: The variable whose parts it holds during an update, and whose key it has; None: it
+        is a variable of its own.
+    """
+
+    cut: Cut
+    first_rank: int
+    stands_for: Any = None
+
+    @property
+    def _unique_id(self) -> str:
+        found: str = super()._unique_id if self.stands_for is None else self.stands_for._unique_id
+        return found
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The part's shape in a replica function; outside the whole's."""
+        if self._is_read_as_any():
+            return self._get_on_device_or_primary().shape
+        return tf.TensorShape(self.cut.shape)
+
+    def get_shape(self) -> tf.TensorShape:
+        """The same as `shape`."""
+        return self.shape
+
+    def _is_read_as_any(self) -> bool:
+        return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+
+    def _get_cross_replica(self) -> tf.Tensor:
+        known = variables.known_value(self)
+        return self.distribute_strategy.extended.whole_of(self) if known is None else known
+
+    def _update(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+        replica = get_update_replica_id()
+        if replica is not None:  # of `extended.update`, where it reads as the whole
+            whole = tf.convert_to_tensor(value, self.dtype)
+            whole.shape.assert_is_compatible_with(self.cut.shape)
+            value = _slice(whole, self.cut, self.first_rank + replica)
+        return super()._update(update_fn, value, **kwargs)
+
+    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            "What is saved by tf.saved_model.save must be whole, but each replica holds a part of "
+            f"{self.name!r}, which `shard` cuts. Use `model.export(path)`, which writes no "
+            "optimizer, or `model.save(path)`."
+        )
+
+    def _update_replica(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
+        part = self._get_on_device_or_primary()
+        if tf.is_tensor(value) and value.shape == self.cut.shape != part.shape:
+            # An optimizer that is built in a replica function gives its slots whole values.
+            value = value[self.cut.index(self.first_rank + self.values.index(part))]
+        return update_fn(part, value, **kwargs)
+
+    def _update_cross_replica(
+        self, update_fn: Callable[..., Any], value: Any, **kwargs: Any
+    ) -> None:
+        whole = tf.convert_to_tensor(value, self.dtype)
+        whole.shape.assert_is_compatible_with(self.cut.shape)
+        for index, part in enumerate(self.values):
+            with tf.device(part.device):
+                update_fn(part, _slice(whole, self.cut, self.first_rank + index), **kwargs)
+
+
+def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
+    """Returns a variable of which each replica holds its part of what `variable` holds.
+
+    Args:
+      variable: A variable with a copy on each replica, which stays as it is.
+      cut: The cut into the replicas' parts.
+      first_rank: The number of this process' first replica.
+    """
+    strategy = variable.distribute_strategy
+    parts = []
+    with tf.init_scope(), tf.name_scope(""):  # the name says where it is
+        for index, copy in enumerate(variable.values):
+            with tf.device(copy.device):
+                own = _slice(copy.read_value(), cut, first_rank + index)
+            with tf.variable_creator_scope(_alone_on(copy.device)):
+                name = variable.name.split(":")[0]
+                name = f"{name}/part_{first_rank + index}" if index else name
+                parts.append(tf.Variable(own, trainable=False, name=name))
+        made = PartedVariable(strategy, parts, tf.VariableAggregation.NONE)
+    made.cut, made.first_rank = cut, first_rank
+    return made
+
+
+def parts_like(variable: PartedVariable, value: Any) -> Any:
+    """Returns the parts for this process' replicas of a whole; of anything else, the value."""
+    if not isinstance(value, (tf.Tensor, tf.Variable, DistributedVariable)):
+        return value
+    if tuple(value.shape) != variable.cut.shape:
+        return value
+    whole, first = tf.convert_to_tensor(value), variable.first_rank
+    return regroup(
+        tuple(_slice(whole, variable.cut, first + k) for k in range(len(variable.values)))
+    )
+
+
+def _slice(whole: tf.Tensor, cut: Cut, rank: int) -> tf.Tensor:
+    """Returns a copy of a rank's part. Rows of a tensor would keep the memory of all of it."""
+    return tf.raw_ops.DeepCopy(x=whole[cut.index(rank)])
+
+
+def _alone_on(device: str) -> Callable[..., Any]:
+    """Returns a creator of variables that makes one copy, in the strategy's scope, too."""
+
+    def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        return next_creator(**{**kwargs, "colocate_with": SingleDevice(device)})
+
+    return create
