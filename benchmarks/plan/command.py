@@ -161,7 +161,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
     """
     table = Table(
         title="A step, measured and predicted by costs fitted to other models and hosts",
-        caption="seconds; measured: the lower quartile of 3 to 10 steps, and their range",
+        caption="seconds; measured: the median of all rounds, of 3 to 10 steps each, and their range",
         box=SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
@@ -170,7 +170,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
     for name in names:
         table.add_column(name, justify="left" if name in ("model", "sent", "topology") else "right")
     for cell, seconds in sorted(rows, key=_place):
-        group, ratio = cell.group, seconds / cell.quartile
+        group, ratio = cell.group, seconds / cell.median
         sent = group.sending.partition("=")[2].replace("ErrorFeedback", "EF") or "whole"
         table.add_row(
             str(group.ranks),
@@ -178,7 +178,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
             cell.model,
             sent,
             cell.topology,
-            f"{cell.quartile:.3f}",
+            f"{cell.median:.3f}",
             f"{min(cell.seconds):.3f}-{max(cell.seconds):.3f}",
             f"{seconds:.3f}",
             f"{ratio:.2f}" + ("" if is_within(ratio) else " *"),
@@ -204,10 +204,10 @@ def summary(rows: Sequence[tuple[Cell, float]]) -> list[str]:
     """Returns the share of cells within 15 %, of all and by each of their properties."""
 
     def share(kept: Sequence[tuple[Cell, float]]) -> str:
-        good = sum(is_within(seconds / cell.quartile) for cell, seconds in kept)
+        good = sum(is_within(seconds / cell.median) for cell, seconds in kept)
         return f"{good} of {len(kept)}"
 
-    ratios = [abs(math.log(seconds / cell.quartile)) for cell, seconds in rows]
+    ratios = [abs(math.log(seconds / cell.median)) for cell, seconds in rows]
     lines = [
         f"Within 15 %: {share(rows)} cells ({_percent(rows)}); the median deviation is "
         f"{100 * (math.exp(statistics.median(ratios)) - 1):.0f} %."
@@ -229,5 +229,5 @@ def summary(rows: Sequence[tuple[Cell, float]]) -> list[str]:
 
 
 def _percent(rows: Sequence[tuple[Cell, float]]) -> str:
-    good = sum(is_within(seconds / cell.quartile) for cell, seconds in rows)
+    good = sum(is_within(seconds / cell.median) for cell, seconds in rows)
     return f"{good / len(rows):.0%}"

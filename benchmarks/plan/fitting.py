@@ -41,8 +41,8 @@ class Cell:
       topology: The topology.
       seconds: The time of each step.
 
-    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).quartile
-    1.5
+    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).median
+    2.0
     """
 
     group: Group
@@ -51,11 +51,9 @@ class Cell:
     seconds: tuple[float, ...]
 
     @property
-    def quartile(self) -> float:
-        """The lower quartile of the steps: what they take where other work disturbs some."""
-        if len(self.seconds) == 1:
-            return self.seconds[0]
-        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0]
+    def median(self) -> float:
+        """The median of the steps."""
+        return statistics.median(self.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +124,7 @@ def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
 
     def deviations(logarithms: np.ndarray) -> np.ndarray:
         fit = _fit([math.exp(value) for value in logarithms])
-        ratios = [predicted(cell, alone, fit) / cell.quartile for cell in chosen]
+        ratios = [predicted(cell, alone, fit) / cell.median for cell in chosen]
         return np.log(ratios)
 
     def loss(found: np.ndarray) -> float:

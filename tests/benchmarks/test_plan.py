@@ -40,13 +40,13 @@ def test_costs_are_fitted_to_other_models_on_other_hosts():
     rows = list(fitting.held_back(every, ALONE))
     assert len(rows) == len(every)
     for cell, seconds in rows:
-        assert seconds == pytest.approx(cell.quartile, rel=0.05)
+        assert seconds == pytest.approx(cell.median, rel=0.05)
 
 
 def test_the_summary_counts_what_is_within_fifteen_percent():
     every = made_cells()[:4]
     rows = [
-        (cell, cell.quartile * times)
+        (cell, cell.median * times)
         for cell, times in zip(every, (1, 1.14, 0.86, 1.2), strict=True)
     ]
     assert command.summary(rows)[0].startswith("Within 15 %: 3 of 4 cells (75%)")
