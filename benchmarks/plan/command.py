@@ -161,7 +161,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
     """
     table = Table(
         title="A step, measured and predicted by costs fitted to other models and hosts",
-        caption="seconds; measured: the median of all rounds, of 3 to 10 steps each, and their range",
+        caption="seconds; measured: the median of 3 to 10 steps of each round, and their range",
         box=SIMPLE_HEAD,
         padding=0,
         pad_edge=False,

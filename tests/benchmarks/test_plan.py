@@ -46,8 +46,7 @@ def test_costs_are_fitted_to_other_models_on_other_hosts():
 def test_the_summary_counts_what_is_within_fifteen_percent():
     every = made_cells()[:4]
     rows = [
-        (cell, cell.median * times)
-        for cell, times in zip(every, (1, 1.14, 0.86, 1.2), strict=True)
+        (cell, cell.median * times) for cell, times in zip(every, (1, 1.14, 0.86, 1.2), strict=True)
     ]
     assert command.summary(rows)[0].startswith("Within 15 %: 3 of 4 cells (75%)")
     console = Console(file=io.StringIO(), width=100)

@@ -24,7 +24,7 @@ def slowest(ranks: int, deviation: float) -> float:
     >>> slowest(1, 0.0), slowest(64, 0.0)
     (1.0, 1.0)
     >>> round(slowest(2, 0.1), 3), round(slowest(64, 0.1), 2), round(slowest(4096, 0.1), 2)
-    (1.056, 1.27, 1.43)
+    (1.056, 1.26, 1.43)
     """
     if deviation == 0 or ranks == 1:
         return 1.0

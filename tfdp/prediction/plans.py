@@ -114,6 +114,7 @@ class Prediction:
     Attributes:
       plan: The plan.
       ranks: The number of ranks.
+      hosts: The number of hosts.
       compute_seconds: The forward and backward pass of a rank.
       late_seconds: The wait for the slowest rank.
       communication_seconds: The *exposed* communication, which the backward pass does not hide.
@@ -134,6 +135,7 @@ class Prediction:
 
     plan: Plan
     ranks: int
+    hosts: int
     compute_seconds: float
     late_seconds: float
     communication_seconds: float
@@ -224,6 +226,7 @@ def predict(
     return Prediction(
         plan=plan,
         ranks=cluster.ranks,
+        hosts=cluster.hosts,
         compute_seconds=forward + backward,
         late_seconds=computed - (forward + backward),
         communication_seconds=sending + gathering / updates + _ending(plan, cluster),
