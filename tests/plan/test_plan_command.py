@@ -58,9 +58,9 @@ def test_a_question_of_memory_has_a_page_without_times(tmp_path, capsys):
 
 
 def test_what_fits_on_one_rank_alone_is_told(capsys):
-    """16.8 GB alone; two copies of a bucket of 84 MB among more."""
+    """16.8 GB alone, and two copies of a bucket of 84 MB among more."""
     said = planned(capsys, "--parameters", "1.05B", "--memory", "16.85GB", "-n", "2")
-    assert "All of it fits into 16.8 GB on no number of ranks." in said
+    assert "All of it fits into 16.9 GB on no number of ranks." in said
     assert "One rank alone fits: it sends nothing." in said
 
 
@@ -206,7 +206,8 @@ class Options:
     units: int = 64
 
 def small():
-    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(Options().units), keras.layers.Dense(1)])
+    dense = keras.layers.Dense
+    model = keras.Sequential([keras.Input([8]), dense(Options().units), dense(1)])
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
     return model
 
@@ -257,7 +258,7 @@ def test_the_activations_and_frozen_weights_of_a_model_are_counted_with_logs_too
     (tmp_path / "train.py").write_text(MODEL)
     logs = write_run(tmp_path / "logs", parameters=641)
     said = planned(capsys, "--model", f"{tmp_path}/train.py:small", "--logs", str(logs), "-n", "4")
-    assert re.search(r"activations (8.3|9.3) kB at most", said), said
+    assert re.search(r"activations 8.3[0-9]* kB at most", said), said
 
 
 def test_the_logs_of_another_model_are_refused(tmp_path, capsys):

@@ -34,7 +34,7 @@ def printed(answers: Answers, options: PlanOptions, console: Console) -> None:
         last = ranks_in_words(answers.curve[-1].ranks)
         table = Table(title=f"Plans for {last}", box=SIMPLE_HEAD, padding=0)
         for column, justify in (("step", "right"), ("", "left"), ("arguments", "left")):
-            table.add_column(column, justify=justify)  # type: ignore[arg-type]
+            table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
         for one in answers.rows:
             table.add_row(duration(one.step_seconds), training_of(one), one.plan.written())
         console.print(table, markup=False)
