@@ -112,15 +112,16 @@ def seconds_of(pattern: Pattern, size_bytes: float, links: Links) -> float:
     1.875
     """
     slices = 2 if _is_engine(pattern) else slice_count(size_bytes)
-    latency = wire = core = 0.0
+    latency = moving = 0.0
     for stride in pattern.strides:
-        inside = stride.inside_bytes / links.bytes_per_second_inside
-        between = stride.between_bytes / links.bytes_per_second_between
         latency += stride.times * _latency(stride, links)
-        wire += stride.times * max(inside, between)
-        core += stride.times * stride.rank_bytes * links.core_seconds_per_byte
+        moving += stride.times * max(
+            stride.inside_bytes / links.bytes_per_second_inside,
+            stride.between_bytes / links.bytes_per_second_between,
+            stride.rank_bytes * links.core_seconds_per_byte,
+        )
     busiest = busy_seconds(pattern, size_bytes, links)
-    moving = (wire + core) / slices + (1 - 1 / slices) * busiest
+    moving = moving / slices + (1 - 1 / slices) * busiest
     return latency + moving + pattern.operations * links.operation_seconds
 
 
