@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.plan.cells import Group
+from benchmarks.plan.cells import Group, quietest
 from tfdp.prediction import Cluster, Plan, Tensor, Workload, predict
 from tfdp.prediction.cluster import PAYLOAD_SHARE, EngineCosts
 from tfdp.topology import Links
@@ -70,13 +70,12 @@ class Fit:
 
 
 def cells(records: Sequence[Mapping]) -> list[Cell]:
-    """Returns the cells of the finished groups, each with the steps of all rounds."""
-    found: dict[tuple[Group, str, str], tuple[float, ...]] = {}
-    for record in records:
-        for cell in record["cells"]:
-            key = (Group(**record["group"]), cell["model"], cell["topology"])
-            found[key] = found.get(key, ()) + tuple(cell["seconds"])
-    return [Cell(*key, seconds) for key, seconds in found.items()]
+    """Returns the cells of the finished groups, with the steps of each group's quietest round."""
+    return [
+        Cell(Group(**record["group"]), cell["model"], cell["topology"], tuple(cell["seconds"]))
+        for record in quietest(records)
+        for cell in record["cells"]
+    ]
 
 
 def workload(values: Mapping) -> Workload:

@@ -17,7 +17,7 @@ from tfdp.prediction import SLOTS, Tensor, Workload
 _LEAST_RUNS = 5
 _SECONDS = 3.0  # for each of the passes, once it has run often enough
 # What Keras' `fit`, its callbacks and the launch of a step take, as fitted by `benchmarks plan`.
-_OTHER_SECONDS = 4e-3
+_OTHER_SECONDS = 8e-3
 
 
 def tensors_of(model: Any, batch: int = 1) -> tuple[Tensor, ...]:
