@@ -85,6 +85,7 @@ def test_a_communication_that_is_hidden_tells_the_least_rate_and_no_costs(tmp_pa
     ("told", "known"),
     [
         ("ring", "ring"),
+        ("Native()", "native"),
         ("Torus(rows=2, columns=4)", topology.Torus(2, 4)),
         (
             "Hierarchical(inner=Direct(), outer=Tree())",

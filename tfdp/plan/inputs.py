@@ -116,7 +116,7 @@ def _of_rate(options: PlanOptions) -> tuple[str, str, Workload]:
         name, work = options.model, _of_model(options, _built(options, 1), batch, False)
     else:
         assert options.parameters is not None  # the options see to it
-        name = f"{options.parameters:,} weights"
+        name = "A model"
         slots = SLOTS[options.optimizer or "adam"]
         work = Workload(even_tensors(options.parameters), 0.0, 0.0, batch=batch, slots=slots)
     work = dataclasses.replace(

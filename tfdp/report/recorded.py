@@ -184,9 +184,10 @@ def _topology(told: str | None) -> str | Topology | None:
     if told.startswith("Auto("):
         return "auto"
     try:
-        return _built(ast.parse(told, mode="eval").body)
+        built = _built(ast.parse(told, mode="eval").body)
     except (SyntaxError, TypeError, ValueError, AttributeError):
         return None
+    return next((name for name in names() if topology.from_name(name) == built), built)
 
 
 def _built(node: ast.AST) -> Any:
