@@ -35,6 +35,23 @@ def test_a_direct_sum_has_the_ring_s_bytes_in_two_steps(ranks, elements, latency
     assert found.seconds == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize(("core", "seconds"), [(1e-10, 4e-3), (1e-8, 80e-3)])
+def test_a_core_moves_bytes_while_the_link_does(core, seconds):
+    """4 MB to the other rank and from it: 4 ms of the link, and 8 MB for the core."""
+    links = topology.Links(0, 1e9, 0, 1e9, core_seconds_per_byte=core)
+    found = sum_of([Tensor((10**6,))], Cluster(2, 1, links), "direct", COMPRESSIONS["none"])
+    assert found.seconds == pytest.approx(seconds)
+    assert found.busy_seconds == pytest.approx(seconds)
+
+
+def test_each_slice_of_a_buffer_starts_operations_of_its_own():
+    """Direct, two ranks: a send and a receive in each of two steps, for four slices."""
+    links = topology.Links(0, 1e12, 0, 1e12, operation_seconds=1.0)
+    found = sum_of([Tensor((2**20,))], Cluster(2, 1, links), "direct", COMPRESSIONS["none"])
+    assert found.busy_seconds == pytest.approx(4 * 4)
+    assert found.seconds == pytest.approx(4 + 3 / 4 * 16, rel=1e-3)
+
+
 def test_ranks_of_a_host_share_its_link():
     """Direct: each of 8 ranks sends 8 others a 16th, twice, through one card."""
     links = topology.Links(0, 1e12, 0, 1e9)
