@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import os
 import pathlib
 import statistics
@@ -91,18 +90,20 @@ def read(path: pathlib.Path) -> list[dict]:
 
 
 def left(records: Sequence[Mapping[str, Any]], rounds: int) -> Iterator[Group]:
-    """Yields the groups that are to be measured still, round by round.
+    """Yields the groups that are to be measured still.
 
-    First those that were never measured; of the others those whose steps spread most.
+    First those that were never measured, then each that has fewer than `rounds`, the one whose
+    steps spread most in front, and so on until all have so many.
 
     >>> next(left([], 1))
     Group(places='0,1', rate=50, sending='')
     """
     done = Counter(Group(**record["group"]) for record in records)
     spreads = {Group(**record["group"]): spread(record) for record in quietest(records)}
-    for number in range(rounds):
-        missing = [group for group in groups() if done[group] <= number]
-        yield from sorted(missing, key=lambda group: -spreads.get(group, math.inf))
+    yield from (group for group in groups() if not done[group])
+    order = sorted(groups(), key=lambda group: -spreads.get(group, 0.0))
+    for again in range(1, rounds):
+        yield from (group for group in order if max(1, done[group]) + again <= rounds)
 
 
 def spread(record: Mapping[str, Any]) -> float:

@@ -91,7 +91,10 @@ def test_groups_never_measured_come_first_and_then_those_that_spread_most():
     records = [a_record(first, 1.0, 1.1, 1.2), a_record(second, 1.0, 2.0, 3.0)]
     assert list(cells.left(records, 1)) == others
     again = list(cells.left(records, 2))
-    assert again[: len(others)] == others and again[-2:] == [second, first]
+    assert again == [*others, second, first, *others]
+    records.append(records[1])
+    assert list(cells.left(records, 2)) == [*others, first, *others]
+    assert list(cells.left(records, 3))[len(others) :] == [second, first, *others, first, *others]
 
 
 def test_of_several_rounds_the_quietest_counts():
