@@ -105,7 +105,7 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
         engine_step_seconds=_LATENCY + slowdown * engine.step_seconds,
         core_seconds_per_byte=slowdown * engine.core_seconds_per_byte,
     )
-    work = dataclasses.replace(alone[cell.model], other_seconds=slowdown * fit.other_seconds)
+    work = dataclasses.replace(alone[cell.model], other_seconds=fit.other_seconds)
     plan = Plan(cell.topology, compression=_NAMES[group.sending])
     found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
     assert found is not None  # few ranks: every topology is listed

@@ -231,7 +231,7 @@ def predict(
         late_seconds=computed - (forward + backward),
         communication_seconds=sending + gathering / updates + _ending(plan, cluster),
         update_seconds=cluster.slowdown * updating / (cluster.ranks if shards else 1),
-        other_seconds=work.other_seconds,
+        other_seconds=cluster.slowdown * work.other_seconds,
         first_seconds=work.first_seconds,
         memory=memory_of(
             work,
