@@ -48,7 +48,12 @@ class PlanCellsOptions:
         at_least=0,
         example="30",
     )
-    rounds: int = option(1, "fresh runs of each group (%(default)s)", at_least=1)
+    rounds: int = option(
+        1,
+        "fresh runs of each group, of which the quietest counts; those whose steps spread most "
+        "are repeated first (%(default)s)",
+        at_least=1,
+    )
     timeout_seconds: float = option(300.0, "seconds for each group of cells (%(default)g)", above=0)
     published: bool = option(False, "show published curves instead")
 
@@ -120,7 +125,7 @@ def run(options: PlanCellsOptions, console: Console | None = None) -> int:
     every = fitting.cells(records)
     rows = list(fitting.held_back(every, alone))
     console.print(cells_table(rows))
-    for line in summary(rows):
+    for line in (*summary(rows), *grid(rows)):
         console.print(line, soft_wrap=True, highlight=False)
     fit = fitting.fitted(every, alone)
     console.print(f"Fitted to all cells: {fit}", soft_wrap=True, highlight=False)
@@ -161,7 +166,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
     """
     table = Table(
         title="A step, measured and predicted by costs fitted to other models and hosts",
-        caption="seconds; measured: the lower quartile of 3 to 10 steps, and their range",
+        caption="seconds; measured: the median of 3 to 10 steps, and their range",
         box=SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
@@ -170,7 +175,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
     for name in names:
         table.add_column(name, justify="left" if name in ("model", "sent", "topology") else "right")
     for cell, seconds in sorted(rows, key=_place):
-        group, ratio = cell.group, seconds / cell.quartile
+        group, ratio = cell.group, seconds / cell.median
         sent = group.sending.partition("=")[2].replace("ErrorFeedback", "EF") or "whole"
         table.add_row(
             str(group.ranks),
@@ -178,7 +183,7 @@ def cells_table(rows: Sequence[tuple[Cell, float]]) -> Table:
             cell.model,
             sent,
             cell.topology,
-            f"{cell.quartile:.3f}",
+            f"{cell.median:.3f}",
             f"{min(cell.seconds):.3f}-{max(cell.seconds):.3f}",
             f"{seconds:.3f}",
             f"{ratio:.2f}" + ("" if is_within(ratio) else " *"),
@@ -204,10 +209,10 @@ def summary(rows: Sequence[tuple[Cell, float]]) -> list[str]:
     """Returns the share of cells within 15 %, of all and by each of their properties."""
 
     def share(kept: Sequence[tuple[Cell, float]]) -> str:
-        good = sum(is_within(seconds / cell.quartile) for cell, seconds in kept)
+        good = sum(is_within(seconds / cell.median) for cell, seconds in kept)
         return f"{good} of {len(kept)}"
 
-    ratios = [abs(math.log(seconds / cell.quartile)) for cell, seconds in rows]
+    ratios = [abs(math.log(seconds / cell.median)) for cell, seconds in rows]
     lines = [
         f"Within 15 %: {share(rows)} cells ({_percent(rows)}); the median deviation is "
         f"{100 * (math.exp(statistics.median(ratios)) - 1):.0f} %."
@@ -228,6 +233,31 @@ def summary(rows: Sequence[tuple[Cell, float]]) -> list[str]:
     return lines
 
 
+def grid(rows: Sequence[tuple[Cell, float]]) -> list[str]:
+    """Returns a Markdown table by model, hosts and rate: the cells within 15 %, and their error.
+
+    The error is the median of the cells' deviations, without their signs.
+    """
+    rates = sorted({cell.group.rate for cell, _ in rows})
+    lines = [
+        f"| model | hosts | {' | '.join(f'{rate:,} Mbit/s' for rate in rates)} |",
+        f"|---|---|{'---|' * len(rates)}",
+    ]
+    for model, ranks in sorted({(cell.model, cell.group.ranks) for cell, _ in rows}):
+        shown = []
+        for rate in rates:
+            ratios = [
+                seconds / cell.median
+                for cell, seconds in rows
+                if (cell.model, cell.group.ranks, cell.group.rate) == (model, ranks, rate)
+            ]
+            good = sum(map(is_within, ratios))
+            error = statistics.median(abs(ratio - 1) for ratio in ratios) if ratios else 0.0
+            shown.append(f"{good} of {len(ratios)}, {error:.0%}" if ratios else "–")
+        lines.append(f"| {model} | {ranks} | {' | '.join(shown)} |")
+    return lines
+
+
 def _percent(rows: Sequence[tuple[Cell, float]]) -> str:
-    good = sum(is_within(seconds / cell.quartile) for cell, seconds in rows)
+    good = sum(is_within(seconds / cell.median) for cell, seconds in rows)
     return f"{good / len(rows):.0%}"

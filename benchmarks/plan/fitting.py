@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.plan.cells import Group
+from benchmarks.plan.cells import Group, quietest
 from tfdp.prediction import Cluster, Plan, Tensor, Workload, predict
 from tfdp.prediction.cluster import PAYLOAD_SHARE, EngineCosts
 from tfdp.topology import Links
@@ -41,8 +41,8 @@ class Cell:
       topology: The topology.
       seconds: The time of each step.
 
-    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).quartile
-    1.5
+    >>> Cell(Group("0,1", 50, ""), "dense", "tree", (1.0, 3.0, 2.0)).median
+    2.0
     """
 
     group: Group
@@ -51,11 +51,9 @@ class Cell:
     seconds: tuple[float, ...]
 
     @property
-    def quartile(self) -> float:
-        """The lower quartile of the steps: what they take where other work disturbs some."""
-        if len(self.seconds) == 1:
-            return self.seconds[0]
-        return statistics.quantiles(self.seconds, n=4, method="inclusive")[0]
+    def median(self) -> float:
+        """The median of the steps."""
+        return statistics.median(self.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +70,12 @@ class Fit:
 
 
 def cells(records: Sequence[Mapping]) -> list[Cell]:
-    """Returns the cells of the finished groups, each with the steps of all rounds."""
-    found: dict[tuple[Group, str, str], tuple[float, ...]] = {}
-    for record in records:
-        for cell in record["cells"]:
-            key = (Group(**record["group"]), cell["model"], cell["topology"])
-            found[key] = found.get(key, ()) + tuple(cell["seconds"])
-    return [Cell(*key, seconds) for key, seconds in found.items()]
+    """Returns the cells of the finished groups, with the steps of each group's quietest round."""
+    return [
+        Cell(Group(**record["group"]), cell["model"], cell["topology"], tuple(cell["seconds"]))
+        for record in quietest(records)
+        for cell in record["cells"]
+    ]
 
 
 def workload(values: Mapping) -> Workload:
@@ -108,7 +105,7 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
         engine_step_seconds=_LATENCY + slowdown * engine.step_seconds,
         core_seconds_per_byte=slowdown * engine.core_seconds_per_byte,
     )
-    work = dataclasses.replace(alone[cell.model], other_seconds=slowdown * fit.other_seconds)
+    work = dataclasses.replace(alone[cell.model], other_seconds=fit.other_seconds)
     plan = Plan(cell.topology, compression=_NAMES[group.sending])
     found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
     assert found is not None  # few ranks: every topology is listed
@@ -126,7 +123,7 @@ def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
 
     def deviations(logarithms: np.ndarray) -> np.ndarray:
         fit = _fit([math.exp(value) for value in logarithms])
-        ratios = [predicted(cell, alone, fit) / cell.quartile for cell in chosen]
+        ratios = [predicted(cell, alone, fit) / cell.median for cell in chosen]
         return np.log(ratios)
 
     def loss(found: np.ndarray) -> float:

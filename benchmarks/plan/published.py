@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tfdp.prediction import Cluster, Plan, Prediction, Tensor, Workload, described_links, predict
+from tfdp.topology import Links
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,6 @@ class Published:
       model: A name of `keras.applications`, whose gradients are taken.
       batch: The examples of a GPU.
       rate: The images per second of one GPU.
-      rate_source: Where that is from.
       hosts: The number of hosts.
       gpus: The GPUs of each.
       gigabits: What a host's card sends, in Gbit/s.
@@ -35,7 +35,6 @@ class Published:
     model: str
     batch: int
     rate: float
-    rate_source: str
     hosts: int
     gpus: int
     gigabits: float
@@ -50,23 +49,19 @@ class Published:
 
 _HOROVOD = "Sergeev and Del Balso, 1802.05799"
 _GOYAL = "Goyal et al., 1706.02677"
-_TENSORFLOW = "TensorFlow's benchmarks of 2017, DGX-1, batch 64"
 # Rings in buckets of Tensor Fusion's 64 MB; halving and doubling between hosts after a sum in each.
 _FUSED_BYTES = 64 * 10**6
 _RING = Plan("native", 64 * 2**20)
 _LEVELS = Plan("halving_doubling", 4 * 2**20)
 
+# The rates of Horovod's models are those of TensorFlow's benchmarks of 2017 (DGX-1, batch 64).
 PUBLISHED = (
-    Published(_HOROVOD, "InceptionV3", 64, 142.0, _TENSORFLOW, 128, 4, 25.0, _RING, 0.90),
+    Published(_HOROVOD, "InceptionV3", 64, 142.0, 128, 4, 25.0, _RING, 0.90),
     # Between ResNet-50's 219 and ResNet-152's 91.8, by operations: 4.1, 7.8 and 11.5 GFLOP.
-    Published(
-        _HOROVOD, "ResNet101", 64, 129.0, f"{_TENSORFLOW}, interpolated", 128, 4, 25.0, _RING, 0.90
-    ),
-    Published(_HOROVOD, "VGG16", 64, 154.0, _TENSORFLOW, 128, 4, 25.0, _RING, 0.68),
+    Published(_HOROVOD, "ResNet101", 64, 129.0, 128, 4, 25.0, _RING, 0.90),
+    Published(_HOROVOD, "VGG16", 64, 154.0, 128, 4, 25.0, _RING, 0.68),
     # Section 4 of the paper: the backward pass of 32 images takes 120 ms.
-    Published(
-        _GOYAL, "ResNet50", 32, 32 / 0.18, "the paper, section 4", 32, 8, 50.0, _LEVELS, 0.90
-    ),
+    Published(_GOYAL, "ResNet50", 32, 32 / 0.18, 32, 8, 50.0, _LEVELS, 0.90),
 )
 
 # What the papers do not tell: messages between hosts, and inside, where P100s share PCIe or NVLink;
@@ -75,13 +70,16 @@ _LATENCY, _INSIDE_GIGABITS, _INSIDE_LATENCY = 20e-6, 80.0, 5e-6
 _DEVIATION = 0.02
 
 
-def predicted(published: Published, tensors: tuple[Tensor, ...], ranks: int) -> Prediction:
+def predicted(
+    published: Published, tensors: tuple[Tensor, ...], ranks: int, delays: bool = True
+) -> Prediction:
     """Returns the prediction for so many of the GPUs.
 
     Args:
       published: What was measured, and on what.
       tensors: The model's gradients.
       ranks: A number of GPUs that fill hosts, or are fewer than a host has.
+      delays: Whether messages and operations take time beside their bytes.
     """
     seconds = published.batch / published.rate
     work = Workload(
@@ -90,6 +88,8 @@ def predicted(published: Published, tensors: tuple[Tensor, ...], ranks: int) -> 
     links = described_links(
         published.gigabits * 1e9, _LATENCY, _INSIDE_GIGABITS * 1e9, _INSIDE_LATENCY, "nccl"
     )
+    if not delays:
+        links = Links(0.0, links.bytes_per_second_inside, 0.0, links.bytes_per_second_between)
     found = predict(published.plan, work, Cluster(ranks, published.gpus, links))
     assert found is not None  # powers of two, or a ring
     return found
@@ -151,23 +151,6 @@ def published_table() -> Table:
             f"{one.efficiency:.0%}",
             f"{predicted(one, tensors, one.ranks).efficiency:.0%}",
             f"{predicted(half, tensors, one.ranks).efficiency:.0%}",
-            f"{_without_latency(one, tensors):.0%}",
+            f"{predicted(one, tensors, one.ranks, delays=False).efficiency:.0%}",
         )
     return table
-
-
-def _without_latency(published: Published, tensors: tuple[Tensor, ...]) -> float:
-    found = predicted(published, tensors, published.ranks)
-    links = described_links(published.gigabits * 1e9, 0.0, _INSIDE_GIGABITS * 1e9, 0.0, "nccl")
-    links = dataclasses.replace(
-        links,
-        latency_seconds_inside=0.0,
-        latency_seconds_between=0.0,
-        operation_seconds=0.0,
-        engine_step_seconds=0.0,
-    )
-    seconds = published.batch / published.rate
-    work = Workload(tensors, seconds / 3, 2 * seconds / 3, deviation=_DEVIATION)
-    free = predict(found.plan, work, Cluster(published.ranks, published.gpus, links))
-    assert free is not None  # as with latency
-    return free.efficiency

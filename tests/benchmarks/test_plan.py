@@ -40,16 +40,21 @@ def test_costs_are_fitted_to_other_models_on_other_hosts():
     rows = list(fitting.held_back(every, ALONE))
     assert len(rows) == len(every)
     for cell, seconds in rows:
-        assert seconds == pytest.approx(cell.quartile, rel=0.05)
+        assert seconds == pytest.approx(cell.median, rel=0.05)
 
 
 def test_the_summary_counts_what_is_within_fifteen_percent():
     every = made_cells()[:4]
     rows = [
-        (cell, cell.quartile * times)
-        for cell, times in zip(every, (1, 1.14, 0.86, 1.2), strict=True)
+        (cell, cell.median * times) for cell, times in zip(every, (1, 1.14, 0.86, 1.2), strict=True)
     ]
     assert command.summary(rows)[0].startswith("Within 15 %: 3 of 4 cells (75%)")
+    assert command.grid(rows) == [
+        "| model | hosts | 50 Mbit/s |",
+        "|---|---|---|",
+        "| convolutional | 2 | 1 of 2, 17% |",
+        "| dense | 2 | 2 of 2, 7% |",
+    ]
     console = Console(file=io.StringIO(), width=100)
     console.print(command.cells_table(rows))
     assert console.file.getvalue().count("*") == 1
@@ -64,7 +69,7 @@ def test_finished_groups_are_kept_and_not_measured_again(tmp_path, monkeypatch):
         started.append(group)
         if group == wanted[1]:
             return Failure("python -m x", "exited with status 1", "[the cause]")
-        return {"group": vars(group), "links": None, "cells": []}
+        return a_record(group, 1.0, 1.1, 1.2)
 
     monkeypatch.setattr(command.cells_, "measure", measure)
     options = PlanCellsOptions(results=path)
@@ -74,6 +79,28 @@ def test_finished_groups_are_kept_and_not_measured_again(tmp_path, monkeypatch):
     started.clear()
     command._measured(options, console)
     assert started == [wanted[1]]
+
+
+def a_record(group, *seconds):
+    cells_ = [{"model": "dense", "topology": "tree", "seconds": list(seconds)}]
+    return {"group": vars(group), "links": None, "cells": cells_}
+
+
+def test_groups_never_measured_come_first_and_then_those_that_spread_most():
+    first, second, *others = cells.groups()
+    records = [a_record(first, 1.0, 1.1, 1.2), a_record(second, 1.0, 2.0, 3.0)]
+    assert list(cells.left(records, 1)) == others
+    again = list(cells.left(records, 2))
+    assert again == [*others, second, first, *others]
+    records.append(records[1])
+    assert list(cells.left(records, 2)) == [*others, first, *others]
+    assert list(cells.left(records, 3))[len(others) :] == [second, first, *others, first, *others]
+
+
+def test_of_several_rounds_the_quietest_counts():
+    group = next(cells.groups())
+    records = [a_record(group, 1.0, 2.0, 3.0), a_record(group, 2.5, 2.6, 2.7)]
+    assert [cell.median for cell in fitting.cells(records)] == [2.6]
 
 
 def test_a_line_that_is_none_is_named(tmp_path):

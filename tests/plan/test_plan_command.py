@@ -37,36 +37,131 @@ def test_a_newcomer_learns_whether_a_second_host_pays(capsys):
     assert re.search(r"From 1 to 2 hosts: 0\.\d\d times .*: does not pay", slow)
 
 
+MEMORY = ["--parameters", "1.2B", "--optimizer", "adam", "--memory"]
+
+
 def test_and_from_how_many_ranks_on_adam_s_state_fits(capsys):
     """1.2 B weights: 4.8 GB, as many of gradients, twice as many of Adam's."""
-    words = ["--parameters", "1.2B", "--optimizer", "adam", "--memory", "8GB", "-n", "1"]
-    assert "on no number of ranks; try `--shard gradients`" in planned(capsys, *words)
-    said = planned(capsys, *words, "--shard", "gradients")
-    # 4.8 + 4.8 / n + 9.6 / n, and two buckets of 96 MB.
-    assert 'from 5 ranks on with shard="gradients"' in said
+    said = planned(capsys, *MEMORY, "8GB", "--shard", "optimizer")
+    assert "All of it fits into 8 GB on no number of ranks" in said
+    assert 'by itself fits into 8 GB from 2 ranks on with shard="optimizer"' in said
+    # 4.8 + 4.8 + 9.6 / n, and two buckets of 96 MB.
+    said = planned(capsys, *MEMORY, "12GB", "--shard", "optimizer")
+    assert 'All of it fits into 12 GB from 5 ranks on with shard="optimizer"' in said
+    assert "`--shard optimizer` divides" in planned(capsys, *MEMORY, "8GB")
 
 
-def test_the_logs_of_a_run_say_what_is_computed_and_what_the_links_gave(tmp_path, capsys):
-    logs = write_run(tmp_path / "logs", communication=0.2)
+def test_a_question_of_memory_has_a_page_without_times(tmp_path, capsys):
     page = tmp_path / "plan.html"
-    said = planned(capsys, "--logs", str(logs), "-n", "1,2,4,8", "--output", str(page))
+    planned(capsys, *MEMORY, "8GB", "--shard", "gradients", "--output", str(page))
+    assert "All of it fits" in page.read_text() and "Efficiency" not in page.read_text()
+
+
+def test_what_fits_on_one_rank_alone_is_told(capsys):
+    """16.8 GB alone, and two copies of a bucket of 84 MB among more."""
+    said = planned(capsys, "--parameters", "1.05B", "--memory", "16.85GB", "-n", "2")
+    assert "All of it fits into 16.9 GB on no number of ranks." in said
+    assert "One rank alone fits: it sends nothing." in said
+
+
+def test_every_topology_and_way_to_send_less_has_a_row(capsys):
+    said = planned(capsys, *BUYING, "-n", "4", "--ranks-per-host", "2")
+    rows = said.partition("arguments")[2]
+    for name in ("direct", "halving_doubling", "torus", "tree", "hierarchical", "ring", "auto"):
+        assert f'topology="{name}"' in rows
+    for word in ("Cast(", "Int8(", "PowerSGD(", "LocalSGD(10)", "LocalSGD(100)"):
+        assert word in rows
+
+
+def test_what_to_use_is_the_first_row(capsys):
+    for link in ("10gbit,50us", "100mbit,1ms"):
+        said = planned(capsys, *BUYING[:4], "--link", link, "-n", "4")
+        row = said.partition("arguments")[2].split(" same ")[1].split(")")[0]
+        assert said.partition("Use: strategy = ")[2].split(")")[0] == row.strip()
+
+
+def test_links_that_nobody_described_are_named(capsys):
+    said = planned(capsys, *BUYING[:4], "-n", "2")
+    assert "Links: assumed: 10 Gbit/s and 50 us between hosts; `--link` says otherwise." in said
+    planned(capsys, *BUYING[:4], "--inside", "5gbit,100us", "-n", "2", "--ranks-per-host", "2")
+
+
+def test_one_rank_is_in_the_singular_and_does_not_wait(capsys):
+    said = planned(capsys, *BUYING, "-n", "1", "--deviation", "0.5")
+    assert "What limits 1 rank," in said and "Plans for 1 rank " in said
+    assert re.search(r"1 1 145 ms 220 100%", said)
+
+
+@pytest.fixture
+def logs(tmp_path):
+    return write_run(tmp_path / "logs", communication=0.2, gradient_accumulation_steps=4)
+
+
+def test_the_logs_of_a_run_say_what_is_computed_and_what_the_links_gave(tmp_path, capsys, logs):
+    page = tmp_path / "plan.html"
+    said = planned(capsys, "--logs", str(logs), "-n", "4,8,16", "--output", str(page))
     assert "1,626,442 weights" in said and "those that explain the logs' communication" in said
+    assert "From 1 to 2 hosts" in said  # four replicas of a host, as in the logs
     text = page.read_text()
     assert text.startswith("<!doctype html>") and "Efficiency" in text
     assert not re.search(r'(src|href)="(?!data:|#)', text)
 
 
+def test_the_logs_accumulation_is_kept(capsys, logs):
+    def held(*words):
+        said = planned(capsys, "--logs", str(logs), "-n", "4", *words)
+        return re.search(r"gradients ([\d.]+) MB", said)[1]
+
+    assert float(held()) == pytest.approx(2 * float(held("--accumulation", "1")), rel=0.01)
+
+
+def test_links_between_hosts_are_not_those_of_one_host(tmp_path, capsys):
+    logs = str(write_run(tmp_path, ranks=2))
+    assert "Describe the links by `--link" in refused(capsys, "--logs", logs, "-n", "4,8")
+    planned(capsys, "--logs", logs, "-n", "4,8", "--link", "10gbit,50us")
+
+
+LINKS = {
+    "latency_seconds_inside": 1e-4,
+    "bytes_per_second_inside": 1e9,
+    "latency_seconds_between": 1e-3,
+    "bytes_per_second_between": 1e8,
+}
+RATE = ["--parameters", "25.6M", "--examples-per-second", "220"]
+
+
+def links_file(path, hosts, **changed):
+    path.write_text(json.dumps({"hosts": hosts, "links": LINKS | changed}))
+    return str(path)
+
+
+def test_measured_links_are_of_the_hosts_that_they_were_measured_on(tmp_path, capsys):
+    alone = links_file(tmp_path / "links.json", [0, 0])
+    said = refused(capsys, *RATE, "--links", alone, "-n", "4")
+    assert "2 hosts of 2 ranks, but" in said and "has 1 of 2" in said
+    assert "From 1 to 2 ranks" in planned(capsys, *RATE, "--links", alone, "-n", "1,2")
+    apart = links_file(tmp_path / "apart.json", [0, 1])
+    said = refused(capsys, *RATE, "--links", apart, "-n", "4", "--ranks-per-host", "2")
+    assert "links inside a host must be measured" in said
+
+
 def test_measured_links_are_taken(tmp_path, capsys):
-    path = tmp_path / "links.json"
-    links = {
-        "latency_seconds_inside": 1e-4,
-        "bytes_per_second_inside": 1e9,
-        "latency_seconds_between": 1e-3,
-        "bytes_per_second_between": 1e8,
-    }
-    path.write_text(json.dumps({"hosts": [0, 1], "links": links}))
-    words = ["--parameters", "25.6M", "--examples-per-second", "220", "-n", "2"]
-    assert f"Links: measured, in {path}." in planned(capsys, *words, "--links", str(path))
+    path = links_file(tmp_path / "links.json", [0, 1])
+    assert f"Links: measured, in {path}." in planned(capsys, *RATE, "-n", "2", "--links", path)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "changed"),
+    [
+        ([0, 0, 1, 1], {"bytes_per_second_inside": 1e7}),
+        ([0, 1], {"bytes_per_second_between": 10**400}),
+        ([0, 1], {"speed": 1.0}),
+        ([], {}),
+    ],
+)
+def test_links_that_contradict_each_other_or_are_none_are_refused(tmp_path, capsys, hosts, changed):
+    path = links_file(tmp_path / "links.json", hosts, **changed)
+    assert "`links` must be a file that" in refused(capsys, *RATE, "-n", "2", "--links", path)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +177,17 @@ def test_measured_links_are_taken(tmp_path, capsys):
         ([*BUYING[:4], "--links", "no.json"], "`tfdp run -n 2 -- tfdp doctor --json links.json`"),
         ([*BUYING[:4], "--link", "fast"], "write it as 25gbit,50us"),
         ([*BUYING[:4], "--link", "10gbit"], "write it as 25gbit,50us"),
+        ([*BUYING[:4], "--link", "9" * 400 + "gbit,1us"], "write it as 25gbit,50us"),
         (["--logs", "no/logs"], "must be a directory that"),
+        (["--logs", "no/logs", "--parameters", "1B"], "leave `--parameters` out"),
+        (["--logs", "no/logs", "--engine", "nccl"], "leave `--engine` out"),
+        ([*BUYING[:4], "--links", "x.json", "--engine", "nccl"], "leave `--engine` out"),
+        ([*BUYING[:2], "--examples-per-second", "inf"], "must be finite"),
+        ([*BUYING, "--batch", "9" * 400], "`batch` must be"),
+        (["--parameters", "0.4", *BUYING[2:]], "must be from 1 to"),
+        (["--parameters", "9" * 400, *BUYING[2:]], "write it as 350M"),
+        ([*BUYING, "--memory", "8Gb"], "write it as 8GB"),
+        ([*BUYING, "--topology", "halving_doubling", "-n", "48"], "for hosts, and ranks of a host"),
         (["--model", "no.such:model", *BUYING[2:4]], "which fails (ModuleNotFoundError"),
         (["--model", "NoSuchNet", *BUYING[2:4]], "keras.applications has no NoSuchNet"),
     ],
@@ -92,10 +197,17 @@ def test_a_refusal_says_what_to_do(capsys, words, says):
 
 
 MODEL = """
+from __future__ import annotations
+import dataclasses
 import keras
 
+@dataclasses.dataclass
+class Options:
+    units: int = 64
+
 def small():
-    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(64), keras.layers.Dense(1)])
+    dense = keras.layers.Dense
+    model = keras.Sequential([keras.Input([8]), dense(Options().units), dense(1)])
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
     return model
 
@@ -139,6 +251,14 @@ def test_a_model_is_built_and_timed(tmp_path):
 def test_a_model_that_cannot_be_planned_for_is_refused(tmp_path, capsys, name, says):
     (tmp_path / "train.py").write_text(MODEL)
     assert says in refused(capsys, "--model", f"{tmp_path}/train.py:{name}")
+
+
+def test_the_activations_and_frozen_weights_of_a_model_are_counted_with_logs_too(tmp_path, capsys):
+    """Batches of 32: 8 + 64 + 1 numbers of 4 bytes for each example."""
+    (tmp_path / "train.py").write_text(MODEL)
+    logs = write_run(tmp_path / "logs", parameters=641)
+    said = planned(capsys, "--model", f"{tmp_path}/train.py:small", "--logs", str(logs), "-n", "4")
+    assert re.search(r"activations 8.3[0-9]* kB at most", said), said
 
 
 def test_the_logs_of_another_model_are_refused(tmp_path, capsys):

@@ -1,12 +1,14 @@
 """The ranking: the fastest first, and what limits it."""
 
+import dataclasses
 import time
+
+import pytest
 
 from tfdp.prediction import (
     Cluster,
     Plan,
     Workload,
-    best,
     candidates,
     even_tensors,
     limits,
@@ -17,21 +19,46 @@ from tfdp.topology import Links
 WORK = Workload(even_tensors(25_000_000, 160), 0.05, 0.1, batch=32, deviation=0.02)
 
 
-def test_the_fastest_comes_first_and_a_simpler_one_within_two_percent():
-    rows = ranked(candidates(Plan()), WORK, Cluster(8, 4, Links(1e-5, 1e10, 5e-5, 1e9)))
-    least = min(row.step_seconds for row in rows)
-    assert rows[0].step_seconds <= 1.02 * least
-    later = [row.step_seconds for row in rows if row.step_seconds > 1.02 * least]
-    assert later == sorted(later)
+def test_exact_plans_come_first_the_fastest_in_front_and_a_simpler_one_within_two_percent():
+    rows = ranked(candidates(Plan()), WORK, Cluster(8, 4, Links(1e-5, 1e10, 5e-5, 1e8)))
+    exact = [row.plan.is_exact for row in rows]
+    assert exact == sorted(exact, reverse=True) and len(set(exact)) == 2
+    for kind in (True, False):
+        steps = [row.step_seconds for row in rows if row.plan.is_exact == kind]
+        assert steps[0] <= 1.02 * min(steps)
+        later = [step for step in steps if step > 1.02 * min(steps)]
+        assert later == sorted(later)
+        near = [row for row in rows if row.plan.is_exact == kind][: len(steps) - len(later)]
+        order = [candidates(Plan()).index(row.plan) for row in near]
+        assert order == sorted(order)
 
 
 def test_slow_links_between_hosts_choose_two_levels():
     slow = Cluster(64, 8, Links(1e-5, 1e10, 5e-5, 1e8))
-    assert best(ranked(candidates(Plan()), WORK, slow)).plan.topology in (
+    assert ranked(candidates(Plan()), WORK, slow)[0].plan.topology in (
         "hierarchical",
         "halving_doubling",
         "torus",
     )
+
+
+def test_where_no_topology_is_left_the_error_says_which_are():
+    plans = candidates(Plan(), ["halving_doubling"])
+    with pytest.raises(ValueError, match="powers of two alone, but received 48 hosts of 1"):
+        ranked(plans, WORK, Cluster(48, 1, Links(0, 1e9, 0, 1e9)))
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients"])
+def test_what_the_strategy_refuses_beside_a_shard_is_no_candidate(shard):
+    for plan in candidates(Plan(shard=shard)):
+        assert (plan.compression, plan.synchronization) == ("none", "none")
+    with pytest.raises(ValueError, match="`shard` must be without a compression"):
+        Plan(shard=shard, compression="int8")
+
+
+def test_rounds_have_no_compression_beside_them():
+    for plan in candidates(Plan(compression="int8")):
+        assert "none" in (plan.compression, plan.synchronization)
 
 
 def test_each_thing_can_be_what_limits_most():
@@ -41,9 +68,18 @@ def test_each_thing_can_be_what_limits_most():
         "the rate of the links inside a host": (WORK, Cluster(4, 4, Links(0, 1e7, 0, 1e7))),
         "the latency of messages": (WORK, Cluster(512, 1, Links(1e-2, 1e9, 1e-2, 1e9))),
         "the forward and backward pass": (WORK, Cluster(4, 1, fast)),
+        "the optimizer's update": (
+            dataclasses.replace(WORK, update_seconds=1.0),
+            Cluster(4, 1, fast),
+        ),
     }
     for name, (work, cluster) in named.items():
         assert limits(Plan(), work, cluster)[0].name == name
+
+
+def test_a_compression_can_be_what_limits():
+    found = limits(Plan(compression="topk"), WORK, Cluster(4, 1, Links(0, 1e12, 0, 1e12)))
+    assert found[0].name == "the rate of the compression"
 
 
 def test_4096_ranks_are_planned_in_seconds():

@@ -1,6 +1,7 @@
 """What to try next: each rule speaks from its threshold on, and not below."""
 
 import dataclasses
+import json
 import math
 import pathlib
 import re
@@ -9,12 +10,13 @@ import pytest
 from report.logs import start_line, step_line, write_rank, write_run
 
 import tfdp
-from tfdp import cli
+from tfdp import cli, topology
 from tfdp.prediction import (
     Cluster,
     Plan,
     Workload,
     candidates,
+    described_links,
     even_tensors,
     predict,
     ranked,
@@ -63,9 +65,50 @@ def test_the_advice_on_communication_is_the_prediction_s(tmp_path):
     assert said and list(communication.advice[: len(said)]) == said
     now = predict(found.plan, found.work, found.cluster)
     assert now.communication_seconds == pytest.approx(0.4, rel=0.15)
-    best = ranked(candidates(found.plan), found.work, found.cluster)[0]
+    rows = ranked(candidates(found.plan), found.work, found.cluster)
+    best = next(row for row in rows if not row.plan.is_exact)
     assert best.step_seconds < 0.6 * now.step_seconds
     assert any(", ".join(best.plan.arguments()) in sentence for sentence in said)
+
+
+def test_a_communication_that_is_hidden_tells_the_least_rate_and_no_costs(tmp_path):
+    run = read_run(write_run(tmp_path, communication=0.0, topology="Tree()"))
+    found = recorded(run)
+    usual = described_links(1e10, 5e-5, 1e11, 5e-6)
+    assert found.links_origin.startswith("the slowest that explain")
+    assert found.cluster.links.operation_seconds == usual.operation_seconds
+    assert found.cluster.links.core_seconds_per_byte == usual.core_seconds_per_byte
+    assert found.cluster.links.bytes_per_second_between < 1e11
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ("ring", "ring"),
+        ("Native()", "native"),
+        ("Torus(rows=2, columns=4)", topology.Torus(2, 4)),
+        (
+            "Hierarchical(inner=Direct(), outer=Tree())",
+            topology.Hierarchical(topology.Direct(), topology.Tree()),
+        ),
+        ("Auto(rules=(Rule(up_to_bytes=None, topology=Tree()),))", "auto"),
+    ],
+)
+def test_a_run_s_topology_keeps_its_arguments(tmp_path, told, known):
+    assert recorded(read_run(write_run(tmp_path, topology=told))).plan.topology == known
+
+
+@pytest.mark.parametrize("told", ["Mine()", "print(1)", "<Mine object>", "os.system('x')"])
+def test_a_topology_of_one_s_own_is_not_planned_with(tmp_path, told):
+    assert recorded(read_run(write_run(tmp_path, topology=told))) is None
+
+
+def test_links_that_no_version_knows_are_not_taken(tmp_path):
+    directory = write_run(tmp_path, communication=0.2)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["strategy"]["topology"] = {"name": "auto", "links": {"speed": 3}}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    assert "explain" in recorded(read_run(directory)).links_origin
 
 
 def test_overhead_proposes_more_steps_an_execution_than_there_are():

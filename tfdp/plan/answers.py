@@ -10,16 +10,33 @@ from tfdp.plan.inputs import Inputs, base_plan, cluster
 from tfdp.plan.plan_options import PlanOptions
 from tfdp.prediction import (
     Limit,
+    Memory,
+    Plan,
     Prediction,
-    best,
+    Workload,
     candidates,
     limits,
+    memory_of,
     predict,
     ranked,
     ranks_to_fit,
 )
+from tfdp.prediction.sending import COMPRESSIONS
 
-_ROUNDS = (10, 100)
+
+@dataclasses.dataclass(frozen=True)
+class Fits:
+    """The numbers of ranks on which a rank's memory suffices.
+
+    Attributes:
+      everything: The number from which on all of a rank's bytes fit; None: there is none.
+      alone: Whether they fit on one rank, which sends nothing.
+      state: The number from which on the optimizer's state fits by itself; None: there is none.
+    """
+
+    everything: int | None
+    alone: bool
+    state: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +45,13 @@ class Answers:
 
     Attributes:
       inputs: What was planned with.
-      curve: For each number of ranks the best plan that trains the same.
+      curve: For each number of ranks the best plan that trains the same, where such plans are
+        compared.
       default: For each number of ranks the strategy's defaults; none that cannot be told.
-      rows: The plans of the largest number of ranks, the fastest first: of those that train the
-        same one for each topology, of the others one for each way to send less.
+      rows: The plans of the largest number of ranks: of those that train the same one for each
+        topology, and then of the others one for each way to send less, the fastest first.
       limits: What limits the best of them.
-      fits_from: The least number of ranks whose memory fits; None: none does, or nobody asked.
+      fits: From which numbers of ranks on the memory fits; None: nobody asked.
       seconds: How long the prediction took.
     """
 
@@ -42,35 +60,54 @@ class Answers:
     default: tuple[Prediction, ...]
     rows: tuple[Prediction, ...]
     limits: tuple[Limit, ...]
-    fits_from: int | None
+    fits: Fits | None
     seconds: float
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is known how long a rank computes; else the question is one of memory."""
+        return self.inputs.work.compute_seconds > 0
 
 
 def answer(options: PlanOptions, inputs: Inputs) -> Answers:
     """Predicts all plans for all numbers of ranks.
 
     Raises:
-      ValueError: A number of ranks does not fill hosts, or the links contradict each other.
+      ValueError: A number of ranks does not fill hosts, the links contradict each other, or no
+        topology can be planned for so many ranks.
     """
     began = time.perf_counter()
-    base = base_plan(options)
+    base = base_plan(options, inputs)
     same = [name for name in options.compression if name == "none"] or options.compression
     plans = candidates(base, options.topology, compressions=tuple(same), rounds=())
     curve, default = [], []
     for ranks in options.sorted_ranks:
         on = cluster(options, inputs, ranks)
-        curve.append(best(ranked(plans, inputs.work, on)))
+        curve.append(ranked(plans, inputs.work, on)[0])
         plain = predict(base, inputs.work, on)
         default += [plain] if plain else []
     largest = cluster(options, inputs, options.sorted_ranks[-1])
-    every = candidates(base, options.topology, compressions=options.compression, rounds=_ROUNDS)
+    every = candidates(base, options.topology, compressions=options.compression)
     rows = _first_of_each(ranked(every, inputs.work, largest))
-    fits = None
-    if options.memory:
-        fits = ranks_to_fit(inputs.work, options.memory, options.shard, base.bucket_bytes)
+    fits = _fits(inputs.work, curve[-1].plan, options) if options.memory else None
     limiting = limits(curve[-1].plan, inputs.work, largest)
     took = time.perf_counter() - began
     return Answers(inputs, tuple(curve), tuple(default), tuple(rows), tuple(limiting), fits, took)
+
+
+def _fits(work: Workload, used: Plan, options: PlanOptions) -> Fits:
+    assert options.memory is not None  # the caller's condition
+    waits = COMPRESSIONS[used.compression].waits
+
+    def held(ranks: int) -> Memory:
+        shared = options.shard, used.bucket_bytes, used.accumulation, waits
+        return memory_of(work, ranks, *shared)
+
+    return Fits(
+        ranks_to_fit(lambda ranks: held(ranks).total, options.memory),
+        held(1).total <= options.memory,
+        ranks_to_fit(lambda ranks: held(ranks).optimizer, options.memory),
+    )
 
 
 def _first_of_each(predictions: Sequence[Prediction]) -> list[Prediction]:

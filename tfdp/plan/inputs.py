@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections import Counter
+from typing import TYPE_CHECKING
 
 from tfdp import machine
 from tfdp.command_line import set_environment
@@ -17,9 +19,23 @@ from tfdp.report.log_directory import read_run
 from tfdp.report.recorded import Recorded, recorded
 from tfdp.topology import Links
 
+if TYPE_CHECKING:
+    import keras
+
 _BETWEEN, _INSIDE = Link(10e9, 50e-6), Link(100e9, 5e-6)
+_ASSUMED = "assumed: 10 Gbit/s and 50 us between hosts; `--link` says otherwise"
 _BATCH = 32
 _BACKWARD = 2 / 3
+
+# What logs tell of a model's step.
+_OF_LOGS = (
+    "forward_seconds",
+    "backward_seconds",
+    "update_seconds",
+    "other_seconds",
+    "first_seconds",
+    "deviation",
+)
 
 
 class InputError(ValueError):
@@ -34,16 +50,21 @@ class Inputs:
       name: What is trained, in words.
       origin: Where its times come from, in words.
       work: What a rank computes.
-      links: The links; None: those of the options, by the number of ranks on a host.
+      measured: Measured links, and the hosts and ranks between which they were measured; None: the
+        links are those that the options describe.
       links_origin: Where the links come from, in words.
+      ranks_per_host: The ranks of each host.
+      accumulation: The steps that the optimizer accumulates.
       measured_here: Whether this machine's cores computed.
     """
 
     name: str
     origin: str
     work: Workload
-    links: Links | None
+    measured: Cluster | None
     links_origin: str
+    ranks_per_host: int
+    accumulation: int
     measured_here: bool
 
 
@@ -55,73 +76,102 @@ def read(options: PlanOptions) -> Inputs:
       LogError: The logs cannot be read.
       ModelError: The model cannot be built or timed.
     """
-    links = read_links(options.links) if options.links else None
-    origin = f"measured, in {options.links}" if options.links else "as described"
-    name, where, work, run, here = _work(options)
+    described = bool(options.link or options.inside)
+    origin = "as described" if options.link else _ASSUMED
+    found = read_links(options.links) if options.links else None
+    if found is not None:
+        origin = f"measured, in {options.links}"
+    run, name, where = None, options.model or "", ""
+    per_host = options.ranks_per_host or (found.ranks_per_host if found else None)
+    if options.logs:
+        run, work = _of_logs(options)
+        name, where = name or str(options.logs), f"measured, in {options.logs}"
+        per_host = per_host or (run.cluster.ranks_per_host if run.cluster else None)
+        if run.cluster and found is None and not described:
+            found, origin = run.cluster, run.links_origin
+    elif options.model and not options.examples_per_second:
+        work = _of_model(options, _built(options, per_host or 1), options.batch or _BATCH, True)
+        where = "timed on this machine"
+    else:
+        name, where, work = _of_rate(options)
     if options.deviation is not None:
         work = dataclasses.replace(work, deviation=options.deviation)
-    if links is None and run is not None and run.cluster and not (options.link or options.inside):
-        links, origin = run.cluster.links, "those that explain the logs' communication"
-    return Inputs(name, where, work, links, origin, here)
-
-
-def _work(options: PlanOptions) -> tuple[str, str, Workload, Recorded | None, bool]:
-    tensors: tuple[Tensor, ...] | None = None
-    work, name = None, options.model or ""
-    timed = not (options.logs or options.examples_per_second)
-    if options.model:
-        work = _of_model(options, timed)
-        tensors = work.tensors
-    elif options.parameters:
-        tensors, name = even_tensors(options.parameters), f"{options.parameters:,} weights"
-    if options.logs:
-        run = _of_logs(options, tensors if options.model else None)
-        work = _batched(run.work, options)
-        if options.model or options.optimizer:
-            work = dataclasses.replace(work, slots=_slots(options, work.slots))
-        return name or str(options.logs), f"measured, in {options.logs}", work, run, False
-    assert tensors is not None  # the options see to it
-    if timed and work is not None:
-        return name, "timed on this machine", work, None, True
-    rate = options.examples_per_second
-    batch = options.batch or _BATCH
-    seconds = batch / rate if rate else 0.0
-    work = dataclasses.replace(
-        work or Workload(tensors, 0.0, 0.0, slots=SLOTS["adam"]),
-        forward_seconds=(1 - _BACKWARD) * seconds,
-        backward_seconds=_BACKWARD * seconds,
-        batch=batch,
+    return Inputs(
+        name,
+        where,
+        work,
+        found,
+        origin,
+        per_host or 1,
+        options.accumulation or (run.plan.accumulation if run else 1),
+        where == "timed on this machine",
     )
-    work = dataclasses.replace(work, slots=_slots(options, work.slots))
-    return name, f"{rate:g} examples/s of a rank alone" if rate else "no times", work, None, False
 
 
-def _of_model(options: PlanOptions, timed: bool) -> Workload:
-    if timed:
-        # As many threads as `tfdp run` gives each of a host's ranks.
-        threads = max(1, len(machine.cores()) // options.ranks_per_host)
-        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+def _of_rate(options: PlanOptions) -> tuple[str, str, Workload]:
+    """Returns the work of a rank whose examples per second are told, or which has no times."""
+    batch, rate = options.batch or _BATCH, options.examples_per_second
+    seconds = batch / rate if rate else 0.0
+    if options.model:
+        name, work = options.model, _of_model(options, _built(options, 1), batch, False)
+    else:
+        assert options.parameters is not None  # the options see to it
+        name = "A model"
+        slots = SLOTS[options.optimizer or "adam"]
+        work = Workload(even_tensors(options.parameters), 0.0, 0.0, batch=batch, slots=slots)
+    work = dataclasses.replace(
+        work, forward_seconds=(1 - _BACKWARD) * seconds, backward_seconds=_BACKWARD * seconds
+    )
+    return name, f"{rate:g} examples/s of a rank alone" if rate else "no times", work
+
+
+def _built(options: PlanOptions, ranks_per_host: int) -> keras.Model:
+    # As many threads as `tfdp run` gives each of a host's ranks.
+    threads = max(1, len(machine.cores()) // ranks_per_host)
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     set_environment()
 
-    from tfdp.plan import measuring, models
+    from tfdp.plan import models
 
     assert options.model is not None  # the caller's condition
-    built = models.build(options.model)
-    return measuring.workload(built, options.batch or _BATCH, options.optimizer, timed)
+    return models.build(options.model)
 
 
-def _of_logs(options: PlanOptions, tensors: tuple[Tensor, ...] | None) -> Recorded:
+def _of_model(options: PlanOptions, model: keras.Model, batch: int, timed: bool) -> Workload:
+    from tfdp.plan import measuring
+
+    return measuring.workload(model, batch, options.optimizer, timed)
+
+
+def _of_logs(options: PlanOptions) -> tuple[Recorded, Workload]:
+    """Returns the logs' run, and its work, with the gradients and the memory of `--model`.
+
+    Raises:
+      InputError: The logs are of another model, or tell no steps.
+    """
     assert options.logs is not None  # the caller's condition
-    run = read_run(options.logs)
+    run = _recorded(options.logs, None)
+    work = _batched(run.work, options)
+    if options.model:
+        of_model = _of_model(options, _built(options, 1), work.batch, False)
+        run = _recorded(options.logs, of_model.tensors)
+        kept = _OF_LOGS if options.optimizer else (*_OF_LOGS, "slots")
+        work = dataclasses.replace(of_model, **{name: getattr(work, name) for name in kept})
+    elif options.optimizer:
+        work = dataclasses.replace(work, slots=SLOTS[options.optimizer])
+    return run, work
+
+
+def _recorded(logs: pathlib.Path, tensors: tuple[Tensor, ...] | None) -> Recorded:
     try:
-        found = recorded(run, tensors)
+        found = recorded(read_run(logs), tensors)
     except ValueError as error:
         raise InputError(str(error)) from error
     if found is None:
         raise InputError(
-            "`logs` must have sampled steps, without a synchronization; received "
-            f"{str(options.logs)!r}, which has none; train some 50 steps with "
+            "`logs` must have sampled steps, without a synchronization and by a topology of tfdp; "
+            f"received {str(logs)!r}, which has none; train some 50 steps with "
             "`tfdp.callbacks.Telemetry(log_dir, sample_every=5)` under a "
             "`tfdp.DataParallelStrategy`."
         )
@@ -130,35 +180,37 @@ def _of_logs(options: PlanOptions, tensors: tuple[Tensor, ...] | None) -> Record
 
 def _batched(work: Workload, options: PlanOptions) -> Workload:
     """Returns the work at another batch: times of the passes are taken to grow with it."""
-    if options.batch is None or options.batch == work.batch:
-        return work
-    factor = options.batch / work.batch
+    factor = (options.batch or work.batch) / work.batch
     return dataclasses.replace(
         work,
-        batch=options.batch,
+        batch=options.batch or work.batch,
         forward_seconds=factor * work.forward_seconds,
         backward_seconds=factor * work.backward_seconds,
-        activation_bytes=factor * work.activation_bytes,
     )
 
 
-def _slots(options: PlanOptions, own: int) -> int:
-    return SLOTS[options.optimizer] if options.optimizer else own
-
-
-def read_links(path: pathlib.Path) -> Links:
+def read_links(path: pathlib.Path) -> Cluster:
     """Reads the links that `tfdp doctor --json`, or the decision of `topology="auto"`, has written.
 
+    Returns:
+      The links, and the ranks and hosts between which they were measured.
+
     Raises:
-      InputError: The file holds none.
+      InputError: The file holds none, or its links contradict each other.
 
     >>> read_links(pathlib.Path("no.json"))
     Traceback (most recent call last):
     tfdp.plan.inputs.InputError: `links` must be a file that `tfdp doctor --json FILE` wrote, ...
     """
     try:
-        return Links(**json.loads(path.read_text())["links"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = json.loads(path.read_text())
+        links, hosts = Links(**content["links"]), Counter(content["hosts"])
+        per_host = max(hosts.values())
+        slower = links.bytes_per_second_inside < links.bytes_per_second_between
+        if slower and len(hosts) > 1 and per_host > 1:
+            raise ValueError("ranks of a host are further from each other than hosts")
+        return Cluster(len(hosts) * per_host, per_host, links)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise InputError(
             "`links` must be a file that `tfdp doctor --json FILE` wrote, or the strategy's "
             f"TFDP_TOPOLOGY_FILE; received {str(path)!r} ({type(error).__name__}: {error}); do "
@@ -173,30 +225,59 @@ def cluster(options: PlanOptions, inputs: Inputs, ranks: int) -> Cluster:
     ranks on a host than cores, each takes longer.
 
     Raises:
-      ValueError: The ranks do not fill hosts, or the links contradict each other.
+      ValueError: The ranks do not fill hosts, the links contradict each other, or nobody has
+        measured links of a kind that the cluster has.
     """
     slowdown = 1.0
     if inputs.measured_here:
-        slowdown = max(1.0, min(ranks, options.ranks_per_host) / len(machine.cores()))
-    links = inputs.links
-    if links is None:
-        between = options.link or _BETWEEN
-        # Unless it is told, a host's inside is at least as near as its links.
-        inside = options.inside or Link(
+        slowdown = max(1.0, min(ranks, inputs.ranks_per_host) / len(machine.cores()))
+    if inputs.measured is None:
+        return Cluster(ranks, inputs.ranks_per_host, _described(options, slowdown), slowdown)
+    found = Cluster(ranks, inputs.ranks_per_host, inputs.measured.links, slowdown)
+    for what, has, had, fix in (
+        ("between hosts", found.hosts, inputs.measured.hosts, "`--link 10gbit,50us`"),
+        (
+            "inside a host",
+            found.ranks_of_host,
+            inputs.measured.ranks_of_host,
+            "`--link 10gbit,50us --inside 100gbit,5us`",
+        ),
+    ):
+        if has > 1 and had == 1:
+            source = options.links or options.logs
+            raise ValueError(
+                f"The links {what} must be measured or described, for {found.hosts} hosts of "
+                f"{found.ranks_of_host} ranks, but {str(source)!r} has {inputs.measured.hosts} of "
+                f"{inputs.measured.ranks_of_host}. Describe the links by {fix}"
+                + (", without `--links`." if options.links else ".")
+            )
+    return found
+
+
+def _described(options: PlanOptions, slowdown: float) -> Links:
+    """Returns the links that the options describe; what they do not is assumed, and no nearer."""
+    inside, between = options.inside, options.link
+    if between is None:
+        near = inside or _INSIDE
+        between = Link(
+            min(_BETWEEN.bits_per_second, near.bits_per_second),
+            max(_BETWEEN.latency_seconds, near.latency_seconds),
+        )
+    if inside is None:
+        inside = Link(
             max(_INSIDE.bits_per_second, between.bits_per_second),
             min(_INSIDE.latency_seconds, between.latency_seconds),
         )
-        links = described_links(
-            between.bits_per_second,
-            between.latency_seconds,
-            inside.bits_per_second,
-            inside.latency_seconds,
-            options.engine,
-            slowdown,
-        )
-    return Cluster(ranks, options.ranks_per_host, links, slowdown)
+    return described_links(
+        between.bits_per_second,
+        between.latency_seconds,
+        inside.bits_per_second,
+        inside.latency_seconds,
+        options.engine or "tensorflow",
+        slowdown,
+    )
 
 
-def base_plan(options: PlanOptions) -> Plan:
+def base_plan(options: PlanOptions, inputs: Inputs) -> Plan:
     """Returns what all plans that are compared share."""
-    return Plan(shard=options.shard, accumulation=options.accumulation)
+    return Plan(shard=options.shard, accumulation=inputs.accumulation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import time
@@ -16,7 +17,7 @@ from tfdp.prediction import SLOTS, Tensor, Workload
 _LEAST_RUNS = 5
 _SECONDS = 3.0  # for each of the passes, once it has run often enough
 # What Keras' `fit`, its callbacks and the launch of a step take, as fitted by `benchmarks plan`.
-_OTHER_SECONDS = 4e-3
+_OTHER_SECONDS = 8e-3
 
 
 def tensors_of(model: Any, batch: int = 1) -> tuple[Tensor, ...]:
@@ -90,12 +91,20 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
             "set `trainable=True`, or name another model."
         )
     slots = SLOTS[optimizer] if optimizer else _slots(own)
-    activations = 4.0 * batch * sum(_elements(layer) for layer in _layers(model))
+    work = Workload(
+        tensors,
+        0.0,
+        0.0,
+        batch=batch,
+        slots=slots,
+        activation_bytes=4.0 * batch * sum(_elements(layer) for layer in _layers(model)),
+        frozen_bytes=float(sum(map(_bytes, model.non_trainable_variables))),
+    )
     if not timed:
-        return Workload(tensors, 0.0, 0.0, batch=batch, slots=slots, activation_bytes=activations)
+        return work
     inputs = _random_inputs(model, batch)
     try:
-        return _timed(model, inputs, tensors, own, batch, slots, activations)
+        return _timed(model, inputs, work, own)
     except (tf.errors.OpError, ValueError, TypeError) as error:
         raise ModelError(
             f"`model` must take random inputs of its shapes; received {model.name!r}, whose step "
@@ -104,15 +113,7 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
         ) from error
 
 
-def _timed(
-    model: Any,
-    inputs: Any,
-    tensors: tuple[Tensor, ...],
-    own: Any,
-    batch: int,
-    slots: int,
-    activations: float,
-) -> Workload:
+def _timed(model: Any, inputs: Any, work: Workload, own: Any) -> Workload:
     import keras
 
     variables = [variable.value for variable in model.trainable_variables]
@@ -137,16 +138,13 @@ def _timed(
     _, forward = _seconds(tf.function(loss))
     first, both = _seconds(tf.function(step))
     _, updating = _seconds(tf.function(update))
-    return Workload(
-        tensors,
+    return dataclasses.replace(
+        work,
         forward_seconds=forward,
         backward_seconds=max(0.0, both - forward),
         update_seconds=updating,
         other_seconds=_OTHER_SECONDS,
         first_seconds=max(0.0, first - both),
-        batch=batch,
-        slots=slots,
-        activation_bytes=activations,
     )
 
 
@@ -187,6 +185,10 @@ def _random_inputs(model: Any, batch: int) -> Any:
         )
     drawn = [random(tensor) for tensor in model.inputs]
     return drawn[0] if len(drawn) == 1 else drawn
+
+
+def _bytes(variable: Any) -> int:
+    return int(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size)
 
 
 def _elements(layer: Any) -> int:

@@ -57,10 +57,11 @@ def build(what: str) -> Any:
 def _function(what: str) -> Any:
     where, _, name = what.rpartition(":")
     if where.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(pathlib.Path(where).stem, where)
+        spec = importlib.util.spec_from_file_location(f"planned_{pathlib.Path(where).stem}", where)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(pathlib.Path(where).parent.resolve()))
+        sys.modules[spec.name] = module  # where a dataclass looks its annotations up
         spec.loader.exec_module(module)
     else:
         sys.path.insert(0, "")

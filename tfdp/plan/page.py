@@ -47,7 +47,7 @@ def render(answers: Answers, options: PlanOptions) -> str:
     lines = [("best plan, the same training", "s0", answers.curve)]
     if answers.default:
         lines.append(("defaults", "s1", answers.default))
-    timed = all(one.step_seconds for one in answers.curve)
+    timed = answers.timed
     charts = [curves.efficiency_chart(lines), curves.rate_chart(lines)] if timed else []
     return environment.get_template("plan.html.jinja").render(
         style=markupsafe.Markup(style.read_text(encoding="utf-8")),
@@ -56,15 +56,15 @@ def render(answers: Answers, options: PlanOptions) -> str:
         charts=charts,
         bars=_bars(answers) if timed else None,
         head=words.HEAD,
-        curve=[words.curve_cells(one, options) for one in answers.curve],
-        verdicts=list(words.verdicts(answers, options)) if timed else [],
+        curve=[words.curve_cells(one) for one in answers.curve],
+        verdicts=list(words.verdicts(answers)) if timed else [],
         limits=[
             (one.name, percent(one.gain)) for one in answers.limits if timed and one.gain > 0.005
         ],
-        ranks=answers.curve[-1].ranks,
-        rows=words.rows_of(answers.rows[: words.MOST_ROWS]) if timed else [],
+        ranks=words.ranks_in_words(answers.curve[-1].ranks),
+        rows=words.rows_of(answers.rows) if timed else [],
         memory=list(words.memory_lines(answers, options)),
-        use=words.written(answers.curve[-1]) if timed else "",
+        use=answers.curve[-1].plan.written() if timed else "",
     )
 
 
@@ -74,7 +74,7 @@ def _bars(answers: Answers) -> object:
         parts = one.parts
         values.append(
             (
-                f"{one.ranks:,} ranks",
+                words.ranks_in_words(one.ranks),
                 {
                     "compute": parts["compute"],
                     "wait": parts["late"],

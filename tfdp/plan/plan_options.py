@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 
 from tfdp.command_line import check, option
@@ -38,7 +39,13 @@ class PlanOptions:
     logs: pathlib.Path | None = option(
         None, "a folder that Telemetry wrote: its steps are taken as measured", metavar="LOG_DIR"
     )
-    batch: int | None = option(None, "examples of a rank in a step (32)", at_least=1, example="32")
+    batch: int | None = option(
+        None,
+        "examples of a rank in a step (that of the logs, else 32)",
+        at_least=1,
+        at_most=2**31,
+        example="32",
+    )
     examples_per_second: float | None = option(
         None,
         "what one rank alone trains; else the model is timed on this machine",
@@ -54,16 +61,18 @@ class PlanOptions:
     ranks: tuple[int, ...] = option(
         (1, 2, 4, 8, 16), "numbers of ranks, with commas between", flags=("-n", "--ranks")
     )
-    ranks_per_host: int = option(1, "ranks of each host (%(default)s)", at_least=1)
+    ranks_per_host: int | None = option(
+        None, "ranks of each host (that of the logs or links, else 1)", at_least=1, example="8"
+    )
     link: quantities.Link | None = option(
         None,
-        "between hosts: rate and latency (10gbit,50us)",
+        "between hosts: rate and latency (assumed: 10gbit,50us)",
         parse=quantities.link,
         metavar="RATE,LATENCY",
     )
     inside: quantities.Link | None = option(
         None,
-        "inside a host: rate and latency (100gbit,5us)",
+        "inside a host: rate and latency (assumed: 100gbit,5us)",
         parse=quantities.link,
         metavar="RATE,LATENCY",
     )
@@ -72,7 +81,9 @@ class PlanOptions:
         "links as measured: what `tfdp doctor --json FILE`, or TFDP_TOPOLOGY_FILE, wrote",
         metavar="FILE",
     )
-    engine: str = option("tensorflow", "what moves the bytes (%(default)s)", choices=tuple(ENGINES))
+    engine: str | None = option(
+        None, "what moves the bytes of described links (tensorflow)", choices=tuple(ENGINES)
+    )
     deviation: float | None = option(
         None,
         "relative deviation of ranks' computing times (that of the logs, else 0)",
@@ -88,7 +99,13 @@ class PlanOptions:
         "compressions to compare (none,bfloat16,int8,powersgd)",
         choices=tuple(COMPRESSIONS),
     )
-    accumulation: int = option(1, "gradient_accumulation_steps (%(default)s)", at_least=1)
+    accumulation: int | None = option(
+        None,
+        "gradient_accumulation_steps (that of the logs, else 1)",
+        at_least=1,
+        at_most=2**31,
+        example="4",
+    )
     shard: str = option("none", "what is divided among ranks (%(default)s)", choices=SHARDS)
     memory: float | None = option(
         None,
@@ -110,12 +127,17 @@ class PlanOptions:
                 "One of `--model`, `--parameters` and `--logs` must say what is trained; received "
                 "none; do `--model ResNet50`."
             )
-        if self.model and self.parameters:
+        if self.parameters and (self.model or self.logs):
             raise ValueError(
-                "`model` and `parameters` must not both say what is trained; received both; leave "
-                "`--parameters` out."
+                "`parameters` must be in place of a model and of logs, which tell their weights; "
+                "received both; leave `--parameters` out."
             )
-        if self.parameters and not self.logs and not self.examples_per_second and not self.memory:
+        if self.examples_per_second == math.inf:
+            raise ValueError(
+                "`examples-per-second` must be finite; received inf; do `--examples-per-second "
+                "220`."
+            )
+        if self.parameters and not self.examples_per_second and not self.memory:
             raise ValueError(
                 "`parameters` must come with what a rank computes; received no rate; do "
                 "`--examples-per-second 220`, or `--memory 8GB` to ask for memory alone."
@@ -129,6 +151,12 @@ class PlanOptions:
             raise ValueError(
                 "`links` and `link` must not both describe the links; received both; leave "
                 "`--link` and `--inside` out, or the measured file."
+            )
+        if self.engine and (self.links or (self.logs and not (self.link or self.inside))):
+            raise ValueError(
+                "`engine` must go with links that are described: measured ones hold what theirs "
+                f"costs; received {self.engine!r} and measurements; leave `--engine` out, or "
+                "describe the links by `--link`."
             )
 
     @property

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
 _RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_SIZES = {"mb": 1e6, "gb": 1e9, "tb": 1e12, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+# A small b after a large letter is a bit.
+_SIZES = {"MB": 1e6, "GB": 1e9, "TB": 1e12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZES |= {unit.lower(): times for unit, times in _SIZES.items()}
 _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+_MOST_WEIGHTS = 10**15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +62,18 @@ def count(text: str) -> int:
     >>> count("1.5B"), count("350M")
     (1500000000, 350000000)
     """
-    return int(_read(text, _COUNTS, "a number", text, "350M"))
+    found = _read(text, _COUNTS, "a number", text, "350M")
+    if not 1 <= found <= _MOST_WEIGHTS:
+        raise ValueError(f"must be from 1 to {_MOST_WEIGHTS:,}; received {text!r}; do 350M")
+    return int(found)
 
 
 def _read(part: str, units: Mapping[str, float], what: str, text: str, example: str) -> float:
     match = _NUMBER.fullmatch(part.strip())
-    if match is None or match[2].lower() not in units or float(match[1]) == 0:
-        raise ValueError(f"must be {what} above 0; received {text!r}; write it as {example}")
-    return float(match[1]) * units[match[2].lower()]
+    if match is not None:
+        # Sizes alone differ by their letters' case.
+        unit = match[2] if units is _SIZES else match[2].lower()
+        found = float(match[1]) * units.get(unit, 0.0)
+        if 0 < found < math.inf:
+            return found
+    raise ValueError(f"must be {what} above 0; received {text!r}; write it as {example}")

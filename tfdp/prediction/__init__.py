@@ -7,7 +7,7 @@ all ask this.
 from tfdp.prediction.cluster import Cluster, described_links
 from tfdp.prediction.memory import Memory, memory_of, ranks_to_fit
 from tfdp.prediction.plans import Plan, Prediction, predict
-from tfdp.prediction.ranking import Limit, best, candidates, limits, ranked
+from tfdp.prediction.ranking import Limit, candidates, limits, ranked
 from tfdp.prediction.workload import SLOTS, Tensor, Workload, even_tensors
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Prediction",
     "Tensor",
     "Workload",
-    "best",
     "candidates",
     "described_links",
     "even_tensors",

@@ -10,15 +10,18 @@ from tfdp.prediction.workload import Workload
 
 _SLOWEST, _FASTEST = 1e4, 1e13  # bytes per second
 _HALVINGS = 60
+# How well a sample tells the communication, as a share of its step.
+_SHARE_OF_STEP = 0.01
 
 
 def calibrated(
     plan: Plan, work: Workload, cluster: Cluster, communication_seconds: float
-) -> Cluster:
+) -> tuple[Cluster, bool]:
     """Returns the cluster with links by which `plan` takes the communication that was measured.
 
     The rate between hosts is sought, or inside where there is one host: the less, the longer the
-    communication. Where even no time on the wire is too long, the engine's costs are scaled down.
+    communication. Where the backward pass hides it, or the engine's costs alone take as long, any
+    fast link explains it: the slowest of them is returned.
 
     Args:
       plan: What the run was given.
@@ -26,12 +29,15 @@ def calibrated(
       cluster: The ranks; its links' latencies and costs are taken as they are.
       communication_seconds: The exposed communication of a step.
 
+    Returns:
+      The cluster, and whether its rate is the least that the links may have, and not theirs.
+
     >>> from tfdp.prediction.workload import Tensor
     >>> from tfdp.topology import Links
     >>> work = Workload((Tensor((6_250_000,)),), 0.0, 0.0)
-    >>> found = calibrated(Plan("ring"), work, Cluster(4, 1, Links(0, 1e9, 0, 1e9)), 1.5)
-    >>> round(found.links.bytes_per_second_between / 1e6)
-    25
+    >>> found, least = calibrated(Plan("ring"), work, Cluster(4, 1, Links(0, 1e9, 0, 1e9)), 1.5)
+    >>> round(found.links.bytes_per_second_between / 1e6), least
+    (25, False)
     """
     between = cluster.hosts > 1
     name = "bytes_per_second_between" if between else "bytes_per_second_inside"
@@ -44,27 +50,15 @@ def calibrated(
             rates["bytes_per_second_inside"] = max(rate, inside)
         return dataclasses.replace(cluster, links=dataclasses.replace(cluster.links, **rates))
 
-    def takes(one: Cluster) -> float:
-        found = predict(plan, work, one)
+    def takes(rate: float) -> float:
+        found = predict(plan, work, with_rate(rate))
         return 0.0 if found is None else found.communication_seconds
 
-    if takes(with_rate(_FASTEST)) >= communication_seconds:
-        share = communication_seconds / max(takes(with_rate(_FASTEST)), 1e-12)
-        links = with_rate(_FASTEST).links
-        step = links.engine_step_seconds
-        scaled = dataclasses.replace(
-            links,
-            latency_seconds_inside=share * links.latency_seconds_inside,
-            latency_seconds_between=share * links.latency_seconds_between,
-            operation_seconds=share * links.operation_seconds,
-            engine_step_seconds=None if step is None else share * step,
-            core_seconds_per_byte=share * links.core_seconds_per_byte,
-        )
-        return dataclasses.replace(cluster, links=scaled)
+    step = work.compute_seconds + work.update_seconds + work.other_seconds + communication_seconds
+    told = takes(_FASTEST) + _SHARE_OF_STEP * step
+    sought = max(communication_seconds, told)
     low, high = _SLOWEST, _FASTEST
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
-        low, high = (
-            (middle, high) if takes(with_rate(middle)) > communication_seconds else (low, middle)
-        )
-    return with_rate(high)
+        low, high = (middle, high) if takes(middle) > sought else (low, middle)
+    return with_rate(high), communication_seconds < told

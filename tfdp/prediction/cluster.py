@@ -41,7 +41,7 @@ class EngineCosts:
 #: `python -m benchmarks plan`; the cost of a byte is from `tfdp bench` on loopback. "nccl": GPUs
 #: move the bytes; the times are those of a launch, which nothing here has measured.
 ENGINES = {
-    "tensorflow": EngineCosts(3e-4, 1.6e-4, 0.0, 0.9e-9, 0.92),
+    "tensorflow": EngineCosts(6e-5, 1.8e-4, 0.0, 0.9e-9, 0.89),
     "nccl": EngineCosts(5e-6, 5e-6, 5e-6, 0.0),
 }
 

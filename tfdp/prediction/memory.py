@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from tfdp.prediction.cluster import MOST_RANKS
 from tfdp.prediction.workload import Workload, buckets
 
-#: What may be divided among the ranks: the argument `shard` of the strategy. The bytes are those of
-#: ZeRO's stages 1 and 2 (Rajbhandari et al., arXiv 1910.02054, section 5), by formula. This is the
-#: one place that knows of it.
+#: What may be divided among the ranks: the argument `shard` of the strategy; see docs/memory.
 SHARDS = ("none", "optimizer", "gradients")
 
 
@@ -18,19 +17,21 @@ class Memory:
     """The bytes of a replica, by what they hold.
 
     Attributes:
-      weights: The weights.
-      gradients: The gradients.
+      weights: The weights, also those that are not trained.
+      gradients: The gradients of a backward pass.
+      accumulated: The sums of gradients that the optimizer accumulates.
       optimizer: The optimizer's slots.
       activations: What the forward pass keeps for the backward pass.
       traveling: Copies of the largest bucket, as it travels and as it comes.
       residual: What a compression keeps.
 
-    >>> Memory(4.0, 4.0, 8.0, 0.0, 0.0, 0.0).total
+    >>> Memory(4.0, 4.0, 0.0, 8.0, 0.0, 0.0, 0.0).total
     16.0
     """
 
     weights: float
     gradients: float
+    accumulated: float
     optimizer: float
     activations: float
     traveling: float
@@ -43,33 +44,46 @@ class Memory:
 
 
 def memory_of(
-    work: Workload, ranks: int, shard: str, bucket_bytes: int, keeps_residual: bool = False
+    work: Workload,
+    ranks: int,
+    shard: str,
+    bucket_bytes: int,
+    accumulation: int = 1,
+    keeps_residual: bool = False,
 ) -> Memory:
-    """Returns a replica's memory; for P weights of 4 bytes and k slots on n ranks:
+    """Returns a replica's memory; for P weights of 4 bytes that are trained and k slots on n ranks:
 
-    - "none": 4 P of weights, 4 P of gradients, 4 k P of the optimizer.
-    - "optimizer": the optimizer's state divided by n.
-    - "gradients": the gradients divided by n as well.
+    - "none": 4 P of weights, 4 P of gradients, 4 k P of the optimizer, and 4 P of accumulated
+      gradients where there is more than one step of accumulation.
+    - "optimizer": the optimizer's slots divided by n.
+    - "gradients": the accumulated gradients divided by n as well. The gradients of one backward
+      pass are whole until their sum is cut: this counts all of them, which is the most there are.
+
+    The stages 1 and 2 of ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5), of which the
+    second divides the gradients of a backward pass, too.
 
     Args:
       work: The model's tensors, slots and activations.
       ranks: The number of ranks, n.
       shard: One of :data:`SHARDS`.
       bucket_bytes: The strategy's `bucket_bytes`.
+      accumulation: The optimizer's `gradient_accumulation_steps`.
       keeps_residual: Whether a compression keeps what it has not sent.
 
     >>> from tfdp.prediction.workload import Tensor
     >>> adam = Workload((Tensor((1000, 1000)),), 0.0, 0.0, slots=2)
     >>> [memory_of(adam, 4, shard, 2**20).optimizer for shard in SHARDS]
     [8000000.0, 2000000.0, 2000000.0]
-    >>> memory_of(adam, 4, "gradients", 2**20).gradients
-    1000000.0
+    >>> [memory_of(adam, 4, shard, 2**20, 8).accumulated for shard in SHARDS]
+    [4000000.0, 4000000.0, 1000000.0]
     """
     size = float(work.gradient_bytes)
     largest = max(bucket.size_bytes for bucket in buckets(work.tensors, bucket_bytes))
+    accumulated = size if accumulation > 1 else 0.0
     return Memory(
-        weights=size,
-        gradients=size / (ranks if shard == "gradients" else 1),
+        weights=size + work.frozen_bytes,
+        gradients=size,
+        accumulated=accumulated / (ranks if shard == "gradients" else 1),
         optimizer=work.slots * size / (1 if shard == "none" else ranks),
         activations=work.activation_bytes,
         traveling=2.0 * largest if ranks > 1 else 0.0,
@@ -77,25 +91,24 @@ def memory_of(
     )
 
 
-def ranks_to_fit(work: Workload, limit_bytes: float, shard: str, bucket_bytes: int) -> int | None:
-    """Returns the least number of ranks with which a replica's memory fits; None: none does.
+def ranks_to_fit(bytes_on: Callable[[int], float], limit_bytes: float) -> int | None:
+    """Returns the number of ranks from which on a replica's bytes fit; None: there is none.
 
-    >>> from tfdp.prediction.workload import even_tensors
-    >>> adam = Workload(even_tensors(250_000_000), 0.0, 0.0, slots=2)  # 1 GB of weights
-    >>> ranks_to_fit(adam, 3e9, "none", 2**20), ranks_to_fit(adam, 3e9, "optimizer", 2**20)
-    (None, 3)
+    Args:
+      bytes_on: The bytes on a number of ranks, which only fall from two ranks on.
+      limit_bytes: What a replica has.
+
+    >>> ranks_to_fit(lambda ranks: 4e9 / ranks, 1.5e9), ranks_to_fit(lambda ranks: 4e9, 1.5e9)
+    (3, None)
+    >>> ranks_to_fit(lambda ranks: 1e9 + (ranks > 1) * 4e9 / ranks, 2e9)  # one alone sends nothing
+    4
     """
-
-    def fits(ranks: int) -> bool:
-        return memory_of(work, ranks, shard, bucket_bytes).total <= limit_bytes
-
-    if fits(1):
-        return 1
-    # From two ranks on memory only falls.
-    low, high = 1, MOST_RANKS
-    if not fits(high):
+    if bytes_on(2) <= limit_bytes:
+        return 1 if bytes_on(1) <= limit_bytes else 2
+    low, high = 2, MOST_RANKS
+    if bytes_on(high) > limit_bytes:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
+        low, high = (low, middle) if bytes_on(middle) <= limit_bytes else (middle, high)
     return high

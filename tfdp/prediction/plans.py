@@ -8,16 +8,15 @@ from tfdp.prediction.cluster import Cluster
 from tfdp.prediction.lateness import slowest
 from tfdp.prediction.memory import SHARDS, Memory, memory_of
 from tfdp.prediction.replay import replay
-from tfdp.prediction.sending import COMPRESSIONS, Sum, sum_of
+from tfdp.prediction.sending import COMPRESSIONS, Compression, halves_of, sum_of
 from tfdp.prediction.workload import Tensor, Workload, buckets
-from tfdp.topology import Native, Topology, seconds_of
-from tfdp.topology.patterns import Pattern, Stride
+from tfdp.topology import Topology
 from tfdp.topology.registry import from_name
 
 # The sum at a step's end: a loss, counts and metrics.
 _ENDING_BYTES = 256
 
-SYNCHRONIZATIONS = ("none", "local_sgd", "diloco", "gossip")
+SYNCHRONIZATIONS = ("none", "local_sgd")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,8 @@ class Plan:
       accumulation: The optimizer's `gradient_accumulation_steps`.
 
     Raises:
-      ValueError: A name is unknown, or a number is below 1.
+      ValueError: A name is unknown, a number is below 1, or `shard` is beside a compression or a
+        synchronization, which the strategy refuses.
 
     >>> Plan("tree", 4 * 2**20).arguments()
     ['topology="tree"', 'bucket_bytes=4 * 2**20']
@@ -67,6 +67,12 @@ class Plan:
                     f"{name}=1 or more."
                 )
 
+        if self.shard != "none" and (self.compression, self.synchronization) != ("none", "none"):
+            raise ValueError(
+                "`shard` must be without a compression and a synchronization, but received "
+                f"{self.compression!r} and {self.synchronization!r}. Leave them out, or `shard`."
+            )
+
     @property
     def is_exact(self) -> bool:
         """Whether N replicas train what one device trains, to rounding."""
@@ -86,17 +92,19 @@ class Plan:
             written.append(f"bucket_bytes={shown}")
         if self.compression != "none":
             written.append(COMPRESSIONS[self.compression].argument)
-        calls = {
-            "local_sgd": f"LocalSGD({self.every})",
-            "diloco": f"DiLoCo({self.every})",
-            "gossip": f"Gossip(every={self.every})",
-        }
         if self.synchronization != "none":
-            call = calls[self.synchronization]
-            written.append(f"synchronization=tfdp.synchronization.{call}")
+            written.append(f"synchronization=tfdp.synchronization.LocalSGD({self.every})")
         if self.shard != "none":
             written.append(f'shard="{self.shard}"')
         return written
+
+    def written(self) -> str:
+        """Returns the strategy as a program writes it.
+
+        >>> Plan("ring").written()
+        'tfdp.DataParallelStrategy(topology="ring")'
+        """
+        return f"tfdp.DataParallelStrategy({', '.join(self.arguments())})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +114,12 @@ class Prediction:
     Attributes:
       plan: The plan.
       ranks: The number of ranks.
+      hosts: The number of hosts.
       compute_seconds: The forward and backward pass of a rank.
       late_seconds: The wait for the slowest rank.
       communication_seconds: The *exposed* communication, which the backward pass does not hide.
       update_seconds: The optimizer's update.
       other_seconds: Input, Keras, callbacks, launches.
-      hidden_seconds: What is sent while the backward pass goes on.
-      host_bytes: What the busiest host sends to others in a step.
       first_seconds: The first step; None: not known.
       memory: The bytes of a replica.
       alone_seconds: The step of one rank that has nobody to wait for.
@@ -128,13 +135,12 @@ class Prediction:
 
     plan: Plan
     ranks: int
+    hosts: int
     compute_seconds: float
     late_seconds: float
     communication_seconds: float
     update_seconds: float
     other_seconds: float
-    hidden_seconds: float
-    host_bytes: float
     first_seconds: float | None
     memory: Memory
     alone_seconds: float
@@ -167,7 +173,9 @@ class Prediction:
         return self.examples / self.step_seconds if self.step_seconds else 0.0
 
 
-def predict(plan: Plan, work: Workload, cluster: Cluster) -> Prediction | None:
+def predict(
+    plan: Plan, work: Workload, cluster: Cluster, compression: Compression | None = None
+) -> Prediction | None:
     """Predicts the step of a plan; None where its topology cannot be told for so many ranks.
 
     1. A rank computes. The buckets' gradients are there one after the other, as the backward pass
@@ -178,55 +186,62 @@ def predict(plan: Plan, work: Workload, cluster: Cluster) -> Prediction | None:
     4. The update follows, and the small sum at the step's end.
 
     Of k steps that accumulate, one sends; of a round of k updates, one. Times are means over them.
+    With `shard` each rank gets its part of a sum in step 3, for "gradients" in each of the k steps,
+    updates an n-th, and gets the others' when the update has ended, which nothing hides.
 
     Args:
-      plan: The plan.
+      plan: The plan; one rank alone has nothing to shard.
       work: What a replica computes.
       cluster: The ranks and links.
+      compression: What the plan's compression is taken for; None: itself.
     """
-    compression = COMPRESSIONS[plan.compression]
+    compression = compression or COMPRESSIONS[plan.compression]
+    if cluster.ranks == 1:
+        plan = dataclasses.replace(plan, shard="none")
+    shards = plan.shard != "none"
     forward = cluster.slowdown * work.forward_seconds
     backward = cluster.slowdown * work.backward_seconds
-    late = (slowest(cluster.ranks, work.deviation) - 1.0) * (forward + backward)
-    pace = 1.0 + late / (forward + backward) if late else 1.0
+    pace = slowest(cluster.ranks, work.deviation)
     computed = pace * (forward + backward)
     waits = compression.waits or plan.synchronization != "none"
-    arrivals = []
+    arrivals, gathering = [], 0.0
     tensors = work.tensors
     if plan.synchronization != "none":  # weights travel, and all rows of them
         tensors = tuple(dataclasses.replace(tensor, rows=0) for tensor in tensors)
     for bucket in buckets(tensors, plan.bucket_bytes):
-        if plan.synchronization == "gossip":
-            sum_: Sum | None = _mixed(bucket.size_bytes, cluster)
+        if shards:
+            sum_, gathered = halves_of(bucket.tensors, cluster)
+            gathering += gathered.seconds
         else:
-            sum_ = sum_of(bucket.tensors, cluster, plan.topology, compression)
-        if sum_ is None:
-            return None
+            found = sum_of(bucket.tensors, cluster, plan.topology, compression)
+            if found is None:
+                return None
+            sum_ = found
         ready = computed if waits else pace * (forward + bucket.ready * backward)
         arrivals.append((ready, sum_))
-    native = from_name(plan.topology) == Native() or compression.kind in ("blocks", "places")
-    sent = replay(arrivals, in_turn=native)
-    exposed = max(0.0, max(one.ended for one in sent) - computed)
-    whole = sum(sum_.core_seconds + sum_.seconds for _, sum_ in arrivals)
-    each = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
-    ending = _ending(plan, cluster)
-    update = cluster.slowdown * work.update_seconds / plan.accumulation
-    kept = compression.waits
+    exposed = max(0.0, max(replay(arrivals)) - computed)
+    updates = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
+    sending = exposed if plan.shard == "gradients" else exposed / updates
+    updating = work.update_seconds / plan.accumulation
     return Prediction(
         plan=plan,
         ranks=cluster.ranks,
+        hosts=cluster.hosts,
         compute_seconds=forward + backward,
-        late_seconds=late,
-        communication_seconds=exposed / each + ending,
-        update_seconds=update,
-        other_seconds=work.other_seconds,
-        hidden_seconds=max(0.0, whole - exposed) / each,
-        host_bytes=sum(sum_.host_bytes for _, sum_ in arrivals) / each,
+        late_seconds=computed - (forward + backward),
+        communication_seconds=sending + gathering / updates + _ending(plan, cluster),
+        update_seconds=cluster.slowdown * updating / (cluster.ranks if shards else 1),
+        other_seconds=cluster.slowdown * work.other_seconds,
         first_seconds=work.first_seconds,
-        memory=memory_of(work, cluster.ranks, plan.shard, plan.bucket_bytes, kept),
-        alone_seconds=work.compute_seconds
-        + work.update_seconds / plan.accumulation
-        + work.other_seconds,
+        memory=memory_of(
+            work,
+            cluster.ranks,
+            plan.shard,
+            plan.bucket_bytes,
+            plan.accumulation,
+            compression.waits,
+        ),
+        alone_seconds=work.compute_seconds + updating + work.other_seconds,
         examples=cluster.ranks * work.batch,
     )
 
@@ -236,20 +251,3 @@ def _ending(plan: Plan, cluster: Cluster) -> float:
     numbers = (Tensor((_ENDING_BYTES // 4,)),)
     found = sum_of(numbers, cluster, plan.topology, COMPRESSIONS["none"])
     return 0.0 if found is None else found.seconds
-
-
-def _mixed(size: float, cluster: Cluster) -> Sum:
-    """A mixing: each rank sends all to one neighbour, mostly on another host."""
-    each, between = cluster.ranks_of_host, cluster.hosts > 1
-    stride = Stride(
-        1,
-        size if not between else 0.0,
-        size * each if between else 0.0,
-        2 * size,
-        False,
-        not between,
-        between,
-    )
-    pattern = Pattern((stride,), 2, stride.inside_bytes, stride.between_bytes)
-    seconds = seconds_of(pattern, size, cluster.links) if cluster.ranks > 1 else 0.0
-    return Sum(0.0, seconds, seconds, stride.between_bytes)

@@ -9,10 +9,22 @@ from typing import Any
 
 from tfdp.prediction.cluster import Cluster
 from tfdp.prediction.plans import Plan, Prediction, predict
+from tfdp.prediction.sending import COMPRESSIONS, Compression
 from tfdp.prediction.workload import Workload
 
-TOPOLOGIES = ("native", "direct", "halving_doubling", "torus", "tree", "hierarchical")
+#: Simpler ones first; "auto" measures the links for a while when it starts.
+TOPOLOGIES = (
+    "native",
+    "direct",
+    "halving_doubling",
+    "torus",
+    "tree",
+    "hierarchical",
+    "ring",
+    "auto",
+)
 BUCKETS = (25 * 2**20, 2**20, 4 * 2**20, 100 * 2**20)
+ROUNDS = (10, 100)
 
 #: A plan is preferred to a simpler one where it is faster by this share of a step.
 WORTH = 0.02
@@ -23,12 +35,13 @@ def candidates(
     topologies: Sequence[str] = TOPOLOGIES,
     bucket_bytes: Sequence[int] = BUCKETS,
     compressions: Sequence[str] = ("none", "bfloat16", "int8", "powersgd"),
-    rounds: Sequence[int] = (10,),
+    rounds: Sequence[int] = ROUNDS,
 ) -> list[Plan]:
     """Returns plans in the order of how much they change: simpler ones first.
 
     Args:
-      base: What all of them share: `shard` and `accumulation`.
+      base: What all of them share: `shard` and `accumulation`. With `shard` there is neither a
+        choice of topologies, compressions nor rounds: the strategy sends halves of sums.
       topologies: Names of topologies.
       bucket_bytes: Sizes of buckets.
       compressions: Names of compressions.
@@ -36,22 +49,36 @@ def candidates(
 
     >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], []))
     4
+    >>> len(candidates(Plan(shard="optimizer")))
+    4
     """
+    if base.shard != "none":
+        topologies, compressions, rounds = topologies[:1], ("none",), ()
     summed = [
         dataclasses.replace(base, topology=topology, bucket_bytes=size, compression=compression)
         for compression, topology, size in itertools.product(compressions, topologies, bucket_bytes)
     ]
     apart = [
-        dataclasses.replace(base, topology=topology, synchronization="local_sgd", every=every)
+        dataclasses.replace(
+            base,
+            topology=topology,
+            compression="none",
+            synchronization="local_sgd",
+            every=every,
+        )
         for every, topology in itertools.product(rounds, topologies)
     ]
     return summed + apart
 
 
 def ranked(plans: Iterable[Plan], work: Workload, cluster: Cluster) -> list[Prediction]:
-    """Returns the predictions of all plans that can be told, the fastest first.
+    """Returns the predictions of all plans that can be told: those that are exact, then the others.
 
-    Of plans within :data:`WORTH` of each other, the one that came first is taken to be faster.
+    In each part the fastest comes first; of the plans within :data:`WORTH` of that, the one that
+    was given first is taken to be faster.
+
+    Raises:
+      ValueError: No plan can be told for so many ranks.
 
     >>> from tfdp.prediction.workload import Tensor
     >>> from tfdp.topology import Links
@@ -61,28 +88,22 @@ def ranked(plans: Iterable[Plan], work: Workload, cluster: Cluster) -> list[Pred
     'halving_doubling'
     """
     found = [p for plan in plans if (p := predict(plan, work, cluster)) is not None]
-    order = {id(one): place for place, one in enumerate(found)}
-    least = min((one.step_seconds for one in found), default=0.0)
+    if not found:
+        raise ValueError(
+            "Halving and doubling on more than 32 ranks is planned for hosts, and ranks of a host, "
+            f"of powers of two alone, but received {cluster.hosts} hosts of "
+            f"{cluster.ranks_of_host}. Use a power of two, or another topology, too."
+        )
+    least = {
+        exact: min((one.step_seconds for one in found if one.plan.is_exact == exact), default=0.0)
+        for exact in (True, False)
+    }
 
-    def key(one: Prediction) -> tuple[bool, float, int]:
-        near = one.step_seconds <= (1 + WORTH) * least
-        return not near, 0.0 if near else one.step_seconds, order[id(one)]
+    def key(one: Prediction) -> tuple[bool, float]:
+        near = one.step_seconds <= (1 + WORTH) * least[one.plan.is_exact]
+        return not one.plan.is_exact, 0.0 if near else one.step_seconds
 
-    return sorted(found, key=key)
-
-
-def best(predictions: Sequence[Prediction], exact: bool = True) -> Prediction:
-    """Returns the first prediction whose plan trains what one device trains; or the first of all.
-
-    >>> from tfdp.prediction.workload import Tensor
-    >>> from tfdp.topology import Links
-    >>> work = Workload((Tensor((1000, 1000)),), 0.01, 0.02)
-    >>> slow = Cluster(4, 1, Links(1e-4, 1e9, 1e-3, 25e6))
-    >>> rows = ranked(candidates(Plan()), work, slow)
-    >>> best(rows).plan.compression, best(rows, exact=False).plan.is_exact
-    ('none', False)
-    """
-    return next((one for one in predictions if one.plan.is_exact or not exact), predictions[0])
+    return sorted(found, key=key)  # which keeps the order of equals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +133,15 @@ def limits(plan: Plan, work: Workload, cluster: Cluster) -> list[Limit]:
     """
     links = cluster.links
     step = links.engine_step_seconds
-    changed: dict[str, tuple[Workload, Cluster]] = {}
+    changed: dict[str, tuple[Workload, Cluster, Compression]] = {}
+    compression = COMPRESSIONS[plan.compression]
 
-    def with_links(**values: Any) -> tuple[Workload, Cluster]:
-        return work, dataclasses.replace(cluster, links=dataclasses.replace(links, **values))
+    def with_links(**values: Any) -> tuple[Workload, Cluster, Compression]:
+        better = dataclasses.replace(cluster, links=dataclasses.replace(links, **values))
+        return work, better, compression
+
+    def with_work(**values: Any) -> tuple[Workload, Cluster, Compression]:
+        return dataclasses.replace(work, **values), cluster, compression
 
     changed["the rate of the links between hosts"] = with_links(
         bytes_per_second_between=2 * links.bytes_per_second_between
@@ -132,28 +158,22 @@ def limits(plan: Plan, work: Workload, cluster: Cluster) -> list[Limit]:
     changed["the cores that move the bytes"] = with_links(
         core_seconds_per_byte=links.core_seconds_per_byte / 2
     )
-    changed["the forward and backward pass"] = (
-        dataclasses.replace(
-            work,
-            forward_seconds=work.forward_seconds / 2,
-            backward_seconds=work.backward_seconds / 2,
-        ),
-        cluster,
+    changed["the forward and backward pass"] = with_work(
+        forward_seconds=work.forward_seconds / 2, backward_seconds=work.backward_seconds / 2
     )
-    changed["ranks that are slower than others"] = (
-        dataclasses.replace(work, deviation=work.deviation / 2),
-        cluster,
-    )
-    changed["input, Keras and callbacks"] = (
-        dataclasses.replace(work, other_seconds=work.other_seconds / 2),
-        cluster,
-    )
+    changed["ranks that are slower than others"] = with_work(deviation=work.deviation / 2)
+    changed["the optimizer's update"] = with_work(update_seconds=work.update_seconds / 2)
+    changed["input, Keras and callbacks"] = with_work(other_seconds=work.other_seconds / 2)
+    rate = compression.gigabytes_per_second
+    if rate is not None:
+        faster = dataclasses.replace(compression, gigabytes_per_second=2 * rate)
+        changed["the rate of the compression"] = work, cluster, faster
     now = predict(plan, work, cluster)
     if now is None or not now.step_seconds:
         return []
     found = []
-    for name, (other_work, other_cluster) in changed.items():
-        then = predict(plan, other_work, other_cluster)
+    for name, better in changed.items():
+        then = predict(plan, *better)
         assert then is not None  # the same topology
         found.append(Limit(name, 1 - then.step_seconds / now.step_seconds))
     return sorted((one for one in found if one.gain > 0), key=lambda one: -one.gain)

@@ -3,52 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tfdp.prediction.sending import Sum
 
 
-class Sent(NamedTuple):
-    """One bucket in the replay.
-
-    Attributes:
-      ready: When its gradients were there, in seconds since the step began.
-      begun: When the links began to move it.
-      ended: When every rank had its sum.
-    """
-
-    ready: float
-    begun: float
-    ended: float
-
-
-def replay(arrivals: Sequence[tuple[float, Sum]], in_turn: bool) -> list[Sent]:
+def replay(arrivals: Sequence[tuple[float, Sum]]) -> list[float]:
     """Replays sums that are asked for at given times: the events of a step in the order of time.
 
     A bucket waits until its gradients are there, the core that compresses has done so, and the
-    links are free; the first that is there is the first that is sent. It occupies the links for
-    as long as the busiest of them is busy; what its sum takes beyond that is waiting (latency,
-    steps), in which the next bucket may already move. Where `in_turn`, it may not: the engine's own
-    all-reduces run one after the other.
+    links are free; the first that is there is the first that is sent. It occupies them for as long
+    as the busiest link, or the core that moves the bytes, is busy; what its sum takes beyond that
+    is waiting (latency, steps), in which the next bucket may already move, unless it is `in_turn`.
 
     Args:
       arrivals: The time at which each bucket's gradients are there, and its sum.
-      in_turn: Whether a sum begins only when the one before has ended.
 
     Returns:
-      The buckets in the order in which they began.
+      When every rank has the sum of each bucket, in the order in which they began.
 
-    >>> one = Sum(0.0, 1.0, 1.5, 0.0)
-    >>> [sent.ended for sent in replay([(0.0, one), (0.25, one)], in_turn=False)]
+    >>> replay([(0.0, Sum(0.0, 1.0, 1.5)), (0.25, Sum(0.0, 1.0, 1.5))])
     [1.5, 2.5]
-    >>> [sent.ended for sent in replay([(0.0, one), (0.25, one)], in_turn=True)]
+    >>> replay([(0.0, Sum(0.0, 1.0, 1.5, True)), (0.25, Sum(0.0, 1.0, 1.5, True))])
     [1.5, 3.0]
     """
     links_free = core_free = 0.0
-    sent = []
+    ended = []
     for ready, sum_ in sorted(arrivals, key=lambda arrival: arrival[0]):
         core_free = max(ready, core_free) + sum_.core_seconds
         begun = max(core_free, links_free)
-        links_free = begun + (sum_.seconds if in_turn else sum_.link_seconds)
-        sent.append(Sent(ready, begun, begun + sum_.seconds))
-    return sent
+        links_free = begun + (sum_.seconds if sum_.in_turn else sum_.busy_seconds)
+        ended.append(begun + sum_.seconds)
+    return ended

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from tfdp.prediction.cluster import Cluster
 from tfdp.prediction.workload import Tensor
-from tfdp.topology import Topology, seconds_of
-from tfdp.topology.auto import decide
-from tfdp.topology.model import candidates
+from tfdp.topology import Links, Topology, seconds_of
+from tfdp.topology.auto import Auto, decide
+from tfdp.topology.model import busy_seconds, candidates
 from tfdp.topology.patterns import Pattern, Stride
 from tfdp.topology.registry import from_name
 from tfdp.topology.regular import regular_pattern
@@ -70,18 +71,19 @@ class Sum:
 
     Attributes:
       core_seconds: What compressing and restoring take.
-      link_seconds: How long the busiest link is busy.
+      busy_seconds: How long the busiest link, or the busiest rank's core, is busy with its bytes.
       seconds: The time from its start to its end, without `core_seconds`.
-      host_bytes: What the busiest host sends to others.
+      in_turn: Whether the next one waits for its end: the engine's own collectives run one after
+        the other.
 
-    >>> Sum(0.0, 1.0, 2.0, 8.0).seconds
+    >>> Sum(0.0, 1.0, 2.0).seconds
     2.0
     """
 
     core_seconds: float
-    link_seconds: float
+    busy_seconds: float
     seconds: float
-    host_bytes: float
+    in_turn: bool = False
 
 
 def resolve(topology: str | Topology, cluster: Cluster, size_bytes: float) -> Topology:
@@ -93,15 +95,21 @@ def resolve(topology: str | Topology, cluster: Cluster, size_bytes: float) -> To
     """
     if topology != "auto":
         return from_name(topology)
-    places = [rank // cluster.ranks_per_host for rank in range(cluster.ranks)]
     if cluster.ranks <= 16:
-        return decide(cluster.ranks, places, cluster.links).topology_for(int(size_bytes))
+        return _decided(cluster).topology_for(int(size_bytes))
+    places = [rank // cluster.ranks_per_host for rank in range(cluster.ranks)]
     timed = [
         (seconds_of(pattern, size_bytes, cluster.links), order, one)
         for order, one in enumerate(candidates(places))
         if (pattern := regular_pattern(one, cluster.hosts, cluster.ranks_of_host, size_bytes))
     ]
     return min(timed, key=lambda row: row[:2])[2]
+
+
+@functools.lru_cache(64)
+def _decided(cluster: Cluster) -> Auto:
+    places = [rank // cluster.ranks_per_host for rank in range(cluster.ranks)]
+    return decide(cluster.ranks, places, cluster.links)
 
 
 def sum_of(
@@ -114,27 +122,50 @@ def sum_of(
     >>> sum_of([Tensor((6_250_000,))], cluster, "ring", COMPRESSIONS["none"]).seconds
     1.5
     """
-    total = Sum(0.0, 0.0, 0.0, 0.0)
     if cluster.ranks == 1:
-        return total
+        return Sum(0.0, 0.0, 0.0)
+    found = []
     for pattern, size in _sent(tensors, cluster, topology, compression):
         if pattern is None:
             return None
-        links = cluster.links
-        busy = max(
-            pattern.inside_bytes / links.bytes_per_second_inside,
-            pattern.between_bytes / links.bytes_per_second_between,
-        )
-        total = Sum(
-            0.0,
-            total.link_seconds + busy,
-            total.seconds + seconds_of(pattern, size, links),
-            total.host_bytes + pattern.between_bytes,
-        )
+        found.append(_timed(pattern, size, cluster.links))
     rate = compression.gigabytes_per_second
     compressed = sum(t.size_bytes for t in tensors if _takes(compression, t))
-    core = 0.0 if rate is None else cluster.slowdown * compressed / (1e9 * rate)
-    return dataclasses.replace(total, core_seconds=core)
+    return Sum(
+        0.0 if rate is None else cluster.slowdown * compressed / (1e9 * rate),
+        sum(one.busy_seconds for one in found),
+        sum(one.seconds for one in found),
+        any(one.in_turn for one in found),
+    )
+
+
+def halves_of(tensors: Sequence[Tensor], cluster: Cluster) -> tuple[Sum, Sum]:
+    """Returns the halves of a sum with `shard`: each rank gets its part, and all get the parts.
+
+    Of a table's gradient all ranks get the rows; its new values are sent whole.
+
+    >>> from tfdp.topology import Links
+    >>> cluster = Cluster(4, 1, Links(0, 25e6, 0, 25e6))
+    >>> [half.seconds for half in halves_of([Tensor((6_250_000,))], cluster)]
+    [0.75, 0.75]
+    """
+    size = float(sum(tensor.size_bytes for tensor in tensors))
+    rows = float(sum(tensor.row_bytes for tensor in tensors))  # then it travels alone
+    part = size / cluster.ranks
+    first = _gather(cluster, rows) if rows else _exchange(cluster, part)
+    return (
+        _timed(first, rows or size, cluster.links),
+        _timed(_gather(cluster, part), size, cluster.links),
+    )
+
+
+def _timed(pattern: Pattern, size: float, links: Links) -> Sum:
+    return Sum(
+        0.0,
+        busy_seconds(pattern, size, links),
+        seconds_of(pattern, size, links),
+        any(stride.engine for stride in pattern.strides),
+    )
 
 
 def _takes(compression: Compression, tensor: Tensor) -> bool:

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from tfdp.prediction.cluster import Cluster
-from tfdp.prediction.plans import Plan, Prediction, predict
-from tfdp.prediction.ranking import best, candidates, limits, ranked
+from tfdp.prediction.plans import Plan, predict
+from tfdp.prediction.ranking import candidates, limits, ranked
 from tfdp.prediction.workload import Workload
 
 # Advice is given for what takes away this share of a step.
@@ -31,6 +31,7 @@ def plans_in_words(now: Plan, work: Workload, cluster: Cluster) -> Iterator[str]
     >>> for sentence in plans_in_words(Plan(), Workload(even_tensors(10**6), 0.1, 0.2), slow):
     ...     print(sentence)
     Predicted to be faster, training the same: `...`, by 30% of a step.
+    Faster still, but other training: `...LocalSGD(100))`, by 37% of a step.
     Send once for several batches: `gradient_accumulation_steps=4` of the optimizer, by ...
     What limits a step most is the forward and backward pass: twice as good, it would ...
     """
@@ -38,16 +39,16 @@ def plans_in_words(now: Plan, work: Workload, cluster: Cluster) -> Iterator[str]
     if current is None:
         return
     rows = ranked(candidates(now), work, cluster)
-    same, any_ = best(rows), best(rows, exact=False)
     least = current.step_seconds
-    for one, words in (
-        (same, "Predicted to be faster, training the same"),
-        (any_, "Faster still, but other training"),
+    for exact, words in (
+        (True, "Predicted to be faster, training the same"),
+        (False, "Faster still, but other training"),
     ):
+        one = next((row for row in rows if row.plan.is_exact == exact), current)
         gain = (least - one.step_seconds) / current.step_seconds
         if gain > _WORTH_SAYING:
             total = 1 - one.step_seconds / current.step_seconds
-            yield f"{words}: `{_arguments(one)}`, by {100 * total:.0f}% of a step."
+            yield f"{words}: `{one.plan.written()}`, by {100 * total:.0f}% of a step."
             least = one.step_seconds
     window = dataclasses.replace(now, accumulation=4 * now.accumulation)
     rarer = predict(window, work, cluster)
@@ -65,8 +66,3 @@ def plans_in_words(now: Plan, work: Workload, cluster: Cluster) -> Iterator[str]
             f"What limits a step most is {found[0].name}: twice as good, it would take "
             f"{100 * found[0].gain:.0f}% off."
         )
-
-
-def _arguments(one: Prediction) -> str:
-    written = one.plan.arguments()
-    return f"tfdp.DataParallelStrategy({', '.join(written)})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -79,6 +78,7 @@ class Workload:
       batch: The examples of a replica in a step.
       slots: The numbers that the optimizer keeps for each weight.
       activation_bytes: What the forward pass keeps for the backward pass.
+      frozen_bytes: The weights that are not trained.
       deviation: The relative standard deviation of a replica's forward and backward pass from step
         to step and rank to rank.
 
@@ -99,6 +99,7 @@ class Workload:
     batch: int = 1
     slots: int = 0
     activation_bytes: float = 0.0
+    frozen_bytes: float = 0.0
     deviation: float = 0.0
 
     def __post_init__(self) -> None:
@@ -180,11 +181,13 @@ def buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[Bucket]:
 
 
 def even_tensors(parameters: int, count: int = 50) -> tuple[Tensor, ...]:
-    """Returns gradients of equal sizes, where nothing is known but the number of weights.
+    """Returns square gradients, where nothing is known but the number of weights, and the rest.
 
-    >>> sum(tensor.elements for tensor in even_tensors(1003, 10))
-    1003
+    >>> [tensor.shape for tensor in even_tensors(1003, 2)]
+    [(22, 22), (22, 22), (35,)]
     """
     count = max(1, min(count, parameters))
-    cuts = [parameters * place // count for place in range(count + 1)]
-    return tuple(Tensor((1, stop - start)) for start, stop in itertools.pairwise(cuts))
+    side = math.isqrt(parameters // count)
+    rest = parameters - count * side**2
+    square = Tensor((side, side), work=side**2)
+    return (square,) * count + ((Tensor((rest,), work=rest),) if rest else ())

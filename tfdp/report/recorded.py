@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from tfdp import topology
 from tfdp.prediction import Cluster, Plan, Workload, described_links, even_tensors
 from tfdp.prediction.calibration import calibrated
 from tfdp.prediction.workload import SLOTS, Tensor
@@ -38,11 +40,13 @@ class Recorded:
       work: What a replica computed.
       cluster: The ranks, with links that explain the measured communication; None for one replica.
       plan: What the run was given, as far as the logs tell.
+      links_origin: Where the links come from, in words.
     """
 
     work: Workload
     cluster: Cluster | None
     plan: Plan
+    links_origin: str = ""
 
 
 def recorded(run: Run, tensors: tuple[Tensor, ...] | None = None) -> Recorded | None:
@@ -90,13 +94,30 @@ def recorded(run: Run, tensors: tuple[Tensor, ...] | None = None) -> Recorded | 
     strategy = _strategy(run)
     hosts = len(set(strategy.get("hosts") or ())) or max(1, len(line.hosts))
     per_host = start.replicas // hosts if start.replicas % hosts == 0 else 1
-    links = (strategy.get("topology") or {}).get("links")
-    if isinstance(links, dict):  # measured, when topology="auto" decided
-        return Recorded(work, Cluster(start.replicas, per_host, Links(**links)), plan)
+    measured = _measured_links(strategy)
+    if measured is not None:
+        cluster = Cluster(start.replicas, per_host, measured)
+        return Recorded(work, cluster, plan, 'measured, when topology="auto" decided')
     # The wait for a late rank is in the others' communication: the least is the links'.
     seconds = min(one.split.parts.get("communication", 0.0) for one in sampled)
     cluster = Cluster(start.replicas, per_host, described_links(1e10, 5e-5, 1e11, 5e-6))
-    return Recorded(work, calibrated(plan, work, cluster, seconds), plan)
+    found, least = calibrated(plan, work, cluster, seconds)
+    origin = (
+        "the slowest that explain the logs' communication, little of which was exposed"
+        if least
+        else "those that explain the logs' communication"
+    )
+    return Recorded(work, found, plan, origin)
+
+
+def _measured_links(strategy: Mapping[str, Any]) -> Links | None:
+    """Returns the links that `topology="auto"` decided by; None: none, or none that can be read."""
+    told = strategy.get("topology")
+    links = told.get("links") if isinstance(told, dict) else None
+    try:
+        return Links(**links) if isinstance(links, dict) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _strategy(run: Run) -> Mapping[str, Any]:
@@ -112,9 +133,12 @@ def _plan(run: Run) -> Plan | None:
     compression = _known(given.get("compression"), _COMPRESSIONS)
     if compression is None or given.get("synchronization") not in (None, "None"):
         return None
+    summed_by = _topology(run.start.topology)
+    if summed_by is None:
+        return None
     size = _strategy(run).get("bucket_bytes") or given.get("bucket_bytes")
     return Plan(
-        _topology(run.start.topology),
+        summed_by,
         size if isinstance(size, int) else Plan().bucket_bytes,
         compression,
         accumulation=max(1, run.start.gradient_accumulation_steps or 1),
@@ -153,8 +177,24 @@ def _deviation(run: Run) -> float:
     return statistics.pstdev(logs) if len(logs) > 1 else 0.0
 
 
-def _topology(told: str | None) -> str | Topology:
-    """Returns the topology that a start line names: its repr, such as `Ring()`."""
-    name = (told or "native").partition("(")[0]
-    plain = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).strip("_")
-    return plain if plain in names() else "native"
+def _topology(told: str | None) -> str | Topology | None:
+    """Returns the topology that a start line names, by name or repr; None: a user's own."""
+    if told is None or told in names():
+        return told or "native"
+    if told.startswith("Auto("):
+        return "auto"
+    try:
+        built = _built(ast.parse(told, mode="eval").body)
+    except (SyntaxError, TypeError, ValueError, AttributeError):
+        return None
+    return next((name for name in names() if topology.from_name(name) == built), built)
+
+
+def _built(node: ast.AST) -> Any:
+    """Returns what a repr such as `Hierarchical(inner=Direct(), outer=Tree())` is of."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        kind = getattr(topology, node.func.id)
+        if issubclass(kind, Topology):
+            given = {str(each.arg): _built(each.value) for each in node.keywords}
+            return kind(*map(_built, node.args), **given)
+    return ast.literal_eval(node)

@@ -102,8 +102,8 @@ def seconds_of(pattern: Pattern, size_bytes: float, links: Links) -> float:
     its rate; and as long as the busiest rank's core needs for them. Adding is part of the latter.
     The k slices of a large buffer follow each other through the steps (the engine's own ring has
     two; see :mod:`tfdp.topology.slicing`): of the steps' bytes each slice waits for a k-th, and for
-    the rest the slowest of links and cores is busy all the time. The time of the operations that
-    the busiest rank starts is added.
+    the rest the slowest of links and cores is busy all the time (:func:`busy_seconds`). The time of
+    the operations that the busiest rank starts for the first slice is added.
 
     >>> from tfdp.topology.tree import Tree
     >>> links, size = Links(0, 1e9, 0, 25e6), 25_000_000
@@ -111,21 +111,38 @@ def seconds_of(pattern: Pattern, size_bytes: float, links: Links) -> float:
     >>> round(seconds_of(pattern, size, links), 3)  # one after the other the steps take 3 s
     1.875
     """
-    slices = 2 if all(stride.engine for stride in pattern.strides) else slice_count(size_bytes)
-    latency = wire = core = 0.0
+    slices = 2 if _is_engine(pattern) else slice_count(size_bytes)
+    latency = moving = 0.0
     for stride in pattern.strides:
-        inside = stride.inside_bytes / links.bytes_per_second_inside
-        between = stride.between_bytes / links.bytes_per_second_between
         latency += stride.times * _latency(stride, links)
-        wire += stride.times * max(inside, between)
-        core += stride.times * stride.rank_bytes * links.core_seconds_per_byte
-    busiest = max(
+        moving += stride.times * max(
+            stride.inside_bytes / links.bytes_per_second_inside,
+            stride.between_bytes / links.bytes_per_second_between,
+            stride.rank_bytes * links.core_seconds_per_byte,
+        )
+    busiest = busy_seconds(pattern, size_bytes, links)
+    moving = moving / slices + (1 - 1 / slices) * busiest
+    return latency + moving + pattern.operations * links.operation_seconds
+
+
+def busy_seconds(pattern: Pattern, size_bytes: float, links: Links) -> float:
+    """Returns how long the busiest link, or the busiest rank's core, works for the sum of a buffer.
+
+    A core moves the bytes, and starts the operations of each slice. No two sums can share this
+    time; what a sum takes beyond it is waiting.
+
+    >>> links, size = Links(0, 1e9, 0, 25e6, operation_seconds=0.01), 25_000_000
+    >>> pattern = pattern_of(Ring().schedule(4, range(4), size), range(4), size)
+    >>> busy_seconds(pattern, size, links)
+    1.5
+    """
+    core = sum(stride.times * stride.rank_bytes for stride in pattern.strides)
+    started = pattern.operations * (1 if _is_engine(pattern) else slice_count(size_bytes))
+    return max(
         pattern.inside_bytes / links.bytes_per_second_inside,
         pattern.between_bytes / links.bytes_per_second_between,
-        core,
+        core * links.core_seconds_per_byte + started * links.operation_seconds,
     )
-    moving = (wire + core) / slices + (1 - 1 / slices) * busiest
-    return latency + moving + pattern.operations * links.operation_seconds
 
 
 def candidates(hosts: Sequence[int]) -> tuple[Topology, ...]:
@@ -171,6 +188,10 @@ def choose(
         table.append((topology, predict_seconds(schedule, hosts, size_bytes, links)))
     table.sort(key=lambda row: row[1])
     return Choice(*table[0], tuple(table))
+
+
+def _is_engine(pattern: Pattern) -> bool:
+    return all(stride.engine for stride in pattern.strides)
 
 
 def _latency(stride: Stride, links: Links) -> float:

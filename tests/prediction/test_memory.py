@@ -1,0 +1,40 @@
+"""The bytes of a replica, and the ranks on which they fit."""
+
+import pytest
+
+from tfdp.prediction import Tensor, Workload, memory_of, ranks_to_fit
+
+P = 4e6
+ADAM = Workload((Tensor((1000, 1000)),), 0.0, 0.0, slots=2, frozen_bytes=7.0)
+
+
+@pytest.mark.parametrize(
+    ("shard", "accumulation", "gradients", "optimizer"),
+    [
+        ("none", 1, P, 2 * P),
+        ("none", 4, 2 * P, 2 * P),
+        ("optimizer", 4, 2 * P, 2 * P / 8),
+        ("gradients", 1, P, 2 * P / 8),
+        ("gradients", 4, P + P / 8, 2 * P / 8),
+    ],
+)
+def test_accumulated_gradients_alone_are_divided(shard, accumulation, gradients, optimizer):
+    held = memory_of(ADAM, 8, shard, 2**20, accumulation)
+    assert held.gradients + held.accumulated == gradients
+    assert held.optimizer == optimizer
+    assert held.weights == P + 7
+
+
+def test_what_fits_from_a_number_on_fits_on_all_more():
+    """Alone nothing travels: what fits on one rank need not fit on two."""
+    for limit in range(1, 40):
+
+        def held(ranks):
+            return memory_of(ADAM, ranks, "optimizer", 2**20).total
+
+        found = ranks_to_fit(held, limit * 1e6)
+        assert all(
+            (held(ranks) <= limit * 1e6) == (found is not None and ranks >= found)
+            for ranks in range(2, 300)
+        )
+        assert found != 1 or held(1) <= limit * 1e6
