@@ -21,13 +21,16 @@ STATES = ("Adam", "Adam with an average", "Adam in windows")
 
 _SHARDS = ("none", "optimizer", "gradients")
 
+# With these the allocators give back at once what is set free. Steps take longer so.
+_GIVE_BACK = ("TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1", "MALLOC_MMAP_THRESHOLD_=65536")
+
 
 @dataclasses.dataclass(frozen=True)
 class MemoryOptions:
     """The choices of one table."""
 
     processes: int = option(2, "ranks, each of one CPU device (%(default)s)", at_least=2)
-    rounds: int = option(3, "measurements of each row, in turn (%(default)s)", at_least=1)
+    rounds: int = option(3, "runs of each row that are timed, in turn (%(default)s)", at_least=1)
     steps: int = option(10, "timed steps of each (%(default)s)", at_least=1)
     batch: int = option(16, "examples of each rank (%(default)s)", at_least=1)
     model: str = option("mlp", "mlp has 12.6 M parameters (%(default)s)", choices=MODELS)
@@ -46,7 +49,7 @@ def add_memory(commands: argparse._SubParsersAction) -> None:
         _run,
         help="what an optimizer keeps on each rank with and without `shard`, and a step's time",
         description="Starts the ranks of a cluster on this host for each way to shard, in turn. "
-        "The memory is that by which a process grows when the optimizer is built.",
+        "The memory is that by which a process shrinks when what the optimizer keeps is emptied.",
     )
 
 
@@ -62,23 +65,29 @@ def run(options: MemoryOptions, console: Console | None = None) -> int:
     Returns:
       The exit code: 0; 1 if a process failed.
     """
-    found: dict[str, list[dict[str, Any]]] = {shard: [] for shard in _SHARDS}
-    for _ in range(options.rounds):
+    kept: dict[str, list[dict[str, Any]]] = {}
+    timed: dict[str, list[dict[str, Any]]] = {shard: [] for shard in _SHARDS}
+    for turn in range(1 + options.rounds):
         for shard in _SHARDS:
-            measured = _measured(options, shard)
+            measured = _measured(options, shard, () if turn else _GIVE_BACK)
             if isinstance(measured, Failure):
                 print(measured, file=sys.stderr)
                 return 1
-            found[shard] += measured
-    (console or Console()).print(_table(options, found))
+            if turn:
+                timed[shard] += measured
+            else:
+                kept[shard] = measured
+    (console or Console()).print(_table(options, kept, timed))
     return 0
 
 
-def _measured(options: MemoryOptions, shard: str) -> list[dict[str, Any]] | Failure:
+def _measured(
+    options: MemoryOptions, shard: str, environment: tuple[str, ...]
+) -> list[dict[str, Any]] | Failure:
     """Returns what each rank measured."""
     words = ["--shard", shard, "--model", options.model, "--state", options.state]
     words += ["--batch", str(options.batch), "--steps", str(options.steps)]
-    worker = [sys.executable, "-m", "benchmarks.memory_worker", *words]
+    worker = ["env", *environment, sys.executable, "-m", "benchmarks.memory_worker", *words]
     child = run_module("tfdp", ["run", "-n", str(options.processes), "--", *worker], 600)
     if isinstance(child, Failure):
         return child
@@ -86,28 +95,32 @@ def _measured(options: MemoryOptions, shard: str) -> list[dict[str, Any]] | Fail
     return [json.loads(line) for line in lines if line]
 
 
-def _table(options: MemoryOptions, found: dict[str, list[dict[str, Any]]]) -> Table:
-    first = found["none"][0]
+def _table(
+    options: MemoryOptions,
+    kept: dict[str, list[dict[str, Any]]],
+    timed: dict[str, list[dict[str, Any]]],
+) -> Table:
     table = Table(
-        title=f"{options.state}, {options.model} of {first['parameters_mb']:.0f} MB, "
-        f"{options.processes} processes"
+        title=f"{options.state}, {options.model} of {kept['none'][0]['parameters_mb']:.0f} MB, "
+        f"{options.processes} processes",
+        caption="beside it: what else rank 0's process grew by when the optimizer was built",
     )
-    for column in ("shard", "kept by the fullest rank, MB", "of none", "step, ms", "of none"):
+    columns = ("shard", "kept by the fullest rank, MB", "of none", "beside it, MB", "step, ms")
+    for column in (*columns, "of none"):
         table.add_column(column, justify="left" if column == "shard" else "right")
-    # A process may grow by what it had to receive meanwhile: the least of what all keep, and the
-    # most of what each keeps a part of.
-    kept = {shard: [rank["state_mb"] for rank in ranks] for shard, ranks in found.items()}
-    whole = min(kept["none"])
+    most = {shard: max(rank["state_mb"] for rank in ranks) for shard, ranks in kept.items()}
     step = {
         shard: statistics.median(rank["step_ms"] for rank in ranks)
-        for shard, ranks in found.items()
+        for shard, ranks in timed.items()
     }
-    for shard, each in kept.items():
-        most = whole if shard == "none" else max(each)
+    for shard, ranks in kept.items():
+        # Others lose meanwhile what they had received.
+        first = next(rank for rank in ranks if rank["rank"] == 0)
         table.add_row(
             shard,
-            f"{most:.0f}",
-            f"{most / whole:.2f}",
+            f"{most[shard]:.0f}",
+            f"{most[shard] / most['none']:.2f}",
+            f"{first['built_mb'] - first['state_mb']:.0f}",
             f"{step[shard]:.1f}",
             f"{step[shard] / step['none']:.2f}",
         )

@@ -141,7 +141,6 @@ class Copies:
         own = [made[k] for k in updated]
         rate = tf.constant(RATE)
 
-        @tf.function(autograph=False)
         def update(terms: list[tf.Tensor]) -> None:
             backend_update_step(optimizer, terms, own, rate)
 
