@@ -21,7 +21,7 @@ from tfdp.prediction import (
     predict,
     ranked,
 )
-from tfdp.prediction.words import plans_in_words
+from tfdp.prediction.advice import plans_in_words
 from tfdp.report import hints
 from tfdp.report.breakdown import RankSplit, Split
 from tfdp.report.hints import findings

@@ -7,7 +7,7 @@ from rich.console import Console
 from tfdp.plan import inputs as inputs_
 from tfdp.plan.answers import answer
 from tfdp.plan.plan_options import PlanOptions
-from tfdp.plan.words import printed
+from tfdp.plan.printing import printed
 
 
 def run(options: PlanOptions, console: Console | None = None) -> int:

@@ -9,7 +9,7 @@ import jinja2
 import markupsafe
 
 from tfdp.files import replace_text
-from tfdp.plan import curves, words
+from tfdp.plan import curves, printing
 from tfdp.plan.answers import Answers
 from tfdp.plan.plan_options import PlanOptions
 from tfdp.report.bars import bar_chart
@@ -52,18 +52,18 @@ def render(answers: Answers, options: PlanOptions) -> str:
     return environment.get_template("plan.html.jinja").render(
         style=markupsafe.Markup(style.read_text(encoding="utf-8")),
         title=answers.inputs.name,
-        introduction=list(words.introduction(answers)),
+        introduction=list(printing.introduction(answers)),
         charts=charts,
         bars=_bars(answers) if timed else None,
-        head=words.HEAD,
-        curve=[words.curve_cells(one) for one in answers.curve],
-        verdicts=list(words.verdicts(answers)) if timed else [],
+        head=printing.HEAD,
+        curve=[printing.curve_cells(one) for one in answers.curve],
+        verdicts=list(printing.verdicts(answers)) if timed else [],
         limits=[
             (one.name, percent(one.gain)) for one in answers.limits if timed and one.gain > 0.005
         ],
-        ranks=words.ranks_in_words(answers.curve[-1].ranks),
-        rows=words.rows_of(answers.rows) if timed else [],
-        memory=list(words.memory_lines(answers, options)),
+        ranks=printing.ranks_in_words(answers.curve[-1].ranks),
+        rows=printing.rows_of(answers.rows) if timed else [],
+        memory=list(printing.memory_lines(answers, options)),
         use=answers.curve[-1].plan.written() if timed else "",
     )
 
@@ -74,7 +74,7 @@ def _bars(answers: Answers) -> object:
         parts = one.parts
         values.append(
             (
-                words.ranks_in_words(one.ranks),
+                printing.ranks_in_words(one.ranks),
                 {
                     "compute": parts["compute"],
                     "wait": parts["late"],

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from tfdp.prediction.words import plans_in_words
+from tfdp.prediction.advice import plans_in_words
 from tfdp.report.breakdown import RankSplit, rank_splits
 from tfdp.report.log_directory import Run
 from tfdp.report.log_lines import Start, Step

@@ -27,6 +27,7 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import sparse_rows
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Step
+from tfdp.keras_adapter.strategy_options import update_compression_of
 from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
 from tfdp.replicas import Replicas, Value, replicas_of
@@ -43,13 +44,13 @@ def prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
     Raises:
       ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept.
     """
-    _check_momentum(optimizer, compression_of(strategy_of_optimizer(optimizer)), variables)
+    _check_momentum(optimizer, update_compression_of(strategy_of_optimizer(optimizer)), variables)
 
 
 def make_slots(optimizer: BaseOptimizer) -> None:
     """Makes what the strategy's compression keeps for each variable, once for a built optimizer."""
     strategy = strategy_of_optimizer(optimizer)
-    compression = compression_of(strategy)
+    compression = update_compression_of(strategy)
     replicas = replicas_of(strategy)
     is_wrapper = innermost(optimizer) != [optimizer]
     if compression is None or replicas is None or is_wrapper or _SLOTS in vars(optimizer):
@@ -65,12 +66,6 @@ def make_slots(optimizer: BaseOptimizer) -> None:
     }
 
 
-def compression_of(strategy: Any) -> UpdateCompression | None:
-    """Returns the strategy's compression, if it is one of updates."""
-    found = getattr(strategy, "compression", None)
-    return found if isinstance(found, UpdateCompression) else None
-
-
 def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> tuple[bool, ...]:
     """Returns for each variable whether its gradient may wait for the optimizer's update.
 
@@ -82,7 +77,7 @@ def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> 
     Raises:
       GradientError: An optimizer's own `apply` would take away the compression's momentum.
     """
-    compression = compression_of(step.strategy)
+    compression = update_compression_of(step.strategy)
     if compression is None:
         return tuple(False for _ in variables)
     chain = (optimizer, *innermost(optimizer))
@@ -117,7 +112,7 @@ def check_accumulating(step: Step, optimizer: BaseOptimizer) -> None:
     Raises:
       GradientError: An `apply` of its own may use what is compressed only when a window closes.
     """
-    compression = compression_of(step.strategy)
+    compression = update_compression_of(step.strategy)
     chain = (optimizer, *innermost(optimizer))
     own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
     if compression is not None and own and step.num_replicas > 1:
@@ -144,7 +139,7 @@ def check_momentum(
     Raises:
       GradientError: One does.
     """
-    compression = compression_of(step.strategy)
+    compression = update_compression_of(step.strategy)
     if compression is None or not compression.has_momentum:
         return
     for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True)):
@@ -192,7 +187,7 @@ def summed(
       variables: The variables that they belong to.
       watch: A listener that is told of each bucket.
     """
-    compression = compression_of(step.strategy)
+    compression = update_compression_of(step.strategy)
     assert compression is not None
     slots = _slots(optimizer)
     numbers = {key: number for number, key in enumerate(slots)}

@@ -28,6 +28,7 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import compressing
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
+from tfdp.keras_adapter.strategy_options import synchronization_of, update_compression_of
 from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Value
 from tfdp.synchronization import Synchronization
@@ -38,12 +39,6 @@ from tfdp.synchronization import Synchronization
 ROUND = "tfdp_round"
 IS_OUTER = "tfdp_is_outer"
 _END = "tfdp_end_of_round"
-
-
-def synchronization_of(strategy: Any) -> Synchronization | None:
-    """Returns the strategy's synchronization; None if gradients are summed."""
-    found: Synchronization | None = getattr(strategy, "synchronization", None)
-    return found
 
 
 def is_outer(optimizer: Any) -> bool:
@@ -246,7 +241,7 @@ def _moved(
         # A compression sums, so that each replica gives its part of the mean.
         own = [(start - value) / tf.cast(step.num_replicas, value.dtype) for start, value in pairs]
         with step_recording.watching_buckets(of_update=False) as watch:
-            if compressing.compression_of(step.strategy) is None:
+            if update_compression_of(step.strategy) is None:
                 gradients = step.sum_prepared(own, None, watch, compress=True)
             else:
                 gradients = compressing.summed(step, optimizer, own, variables, watch)

@@ -36,6 +36,7 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import elementwise, scratch_copies
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step
+from tfdp.keras_adapter.strategy_options import shard_of
 from tfdp.replicas import Replicas, replicas_of
 from tfdp.sharding import Cut, even_cuts, largest_share, whole_cuts
 
@@ -90,12 +91,6 @@ class State(keras.Variable):  # type: ignore[misc]
         return self._value.shape
 
 
-def mode_of(strategy: Any) -> str | None:
-    """Returns the strategy's `shard`; None if each replica holds all."""
-    found: str | None = getattr(strategy, "shard", None)
-    return found
-
-
 def shards_of(optimizer: BaseOptimizer) -> Shards | None:
     """Returns how a built optimizer is cut; None if it is not."""
     found: Shards | None = vars(optimizer).get(_SHARDS)
@@ -117,7 +112,7 @@ def cutting(optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None
       ValueError: Its state cannot be sharded.
     """
     known = vars(optimizer)
-    if _SHARDS in known or mode_of(strategy_of_optimizer(optimizer)) is None:
+    if _SHARDS in known or shard_of(strategy_of_optimizer(optimizer)) is None:
         yield
         return
     _prepare(optimizer, variables)
