@@ -9,7 +9,7 @@ import tensorflow as tf
 from replicas.stand_in import StandIn
 
 from tfdp.keras_adapter import whole_batch
-from tfdp.keras_adapter.gradients import optimizers
+from tfdp.keras_adapter.gradients import update_sums
 from tfdp.keras_adapter.random import random_layers
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step, StrategyState, Unseeded, entered
@@ -100,10 +100,10 @@ def test_of_a_gradient_that_all_have_the_first_replica_alone_accumulates_a_share
 
     @tf.function
     def in_graph():
-        return optimizers._of_first(step, dense), optimizers._of_first(step, slices)
+        return update_sums.of_first(step, dense), update_sums.of_first(step, slices)
 
     for found, rows in (in_graph(), in_graph.python_function()):
         np.testing.assert_array_equal(found, dense if rank == 0 else [0, 0])
         np.testing.assert_array_equal(rows.values, [[float(rank == 0)] * 2])
         np.testing.assert_array_equal(rows.indices, [3])
-    assert optimizers._of_first(step, None) is None
+    assert update_sums.of_first(step, None) is None

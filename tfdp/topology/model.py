@@ -102,7 +102,7 @@ def seconds_of(pattern: Pattern, size_bytes: float, links: Links) -> float:
     its rate; and as long as the busiest rank's core needs for them. Adding is part of the latter.
     The k slices of a large buffer follow each other through the steps (the engine's own ring has
     two; see :mod:`tfdp.topology.slicing`): of the steps' bytes each slice waits for a k-th, and for
-    the rest the slowest of links and cores is busy all the time (:func:`busy_seconds`). The time of
+    the rest the slowest of links and cores is busy all the time (`busy_seconds`). The time of
     the operations that the busiest rank starts for the first slice is added.
 
     >>> from tfdp.topology.tree import Tree
