@@ -120,7 +120,7 @@ def test_rank_0_prints_a_line_for_each_rank(tmp_path):
     assert {line[-1] for line in lines} == {"right"}
     assert "[1]" not in done.stdout
     assert done.stdout.splitlines()[-1] == "[0] All checks passed."
-    assert read_links(links).latency_seconds_inside > 0
+    assert read_links(links).links.latency_seconds_inside > 0
 
 
 def test_one_replica_has_no_links_for_a_plan(tmp_path, capsys):
