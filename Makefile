@@ -43,7 +43,7 @@ demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the
 test: $(DEV_SETUP) ## Run every mechanism in one variant, and the docstrings' examples
 	@TFDP_TESTS_FAST=1 $(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp benchmarks tests
 
-# TensorFlow frees no graph that was traced: one process would hold 15 GB at the end of all tests.
+# TensorFlow frees no graph that was traced: of the exhaustive tests in one run a process held 10 GB.
 test-all: $(DEV_SETUP) ## Run every test: all variants, the notebooks, the long cluster runs
 	@status=0; \
 	    $(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp benchmarks tests || status=1; \

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -65,24 +66,21 @@ def run(options: MemoryOptions, console: Console | None = None) -> int:
     Returns:
       The exit code: 0; 1 if a process failed.
     """
-    kept: dict[str, list[dict[str, Any]]] = {}
+    kept: dict[str, list[dict[str, Any]]] = {shard: [] for shard in _SHARDS}
     timed: dict[str, list[dict[str, Any]]] = {shard: [] for shard in _SHARDS}
-    for turn in range(1 + options.rounds):
+    for found, environment in [(kept, _GIVE_BACK), *[(timed, ())] * options.rounds]:
         for shard in _SHARDS:
-            measured = _measured(options, shard, () if turn else _GIVE_BACK)
+            measured = _measured(options, shard, environment)
             if isinstance(measured, Failure):
                 print(measured, file=sys.stderr)
                 return 1
-            if turn:
-                timed[shard] += measured
-            else:
-                kept[shard] = measured
+            found[shard] += measured
     (console or Console()).print(_table(options, kept, timed))
     return 0
 
 
 def _measured(
-    options: MemoryOptions, shard: str, environment: tuple[str, ...]
+    options: MemoryOptions, shard: str, environment: Sequence[str]
 ) -> list[dict[str, Any]] | Failure:
     """Returns what each rank measured."""
     words = ["--shard", shard, "--model", options.model, "--state", options.state]

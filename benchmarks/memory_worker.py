@@ -18,6 +18,7 @@ import tensorflow as tf
 import tfdp
 from benchmarks import models
 from benchmarks.step_times import StepTimes
+from tfdp.keras_adapter.gradients.sharded_state import fill
 
 # The first step traces.
 _WARM_UP = 3
@@ -76,9 +77,7 @@ def emptied_mb(variables: list[keras.Variable]) -> float:
     before = resident_mb()
     for variable in variables:
         for copy in variable.value.values:
-            tf.raw_ops.AssignVariableOp(
-                resource=copy.handle, value=tf.zeros([0], copy.dtype), validate_shape=False
-            )
+            fill(copy, tf.zeros([0], copy.dtype))
     return before - resident_mb()
 
 

@@ -140,17 +140,15 @@ class Copies:
     ) -> list[list[np.ndarray]]:
         own = [made[k] for k in updated]
         rate = tf.constant(RATE)
-
-        def update(terms: list[tf.Tensor]) -> None:
-            backend_update_step(optimizer, terms, own, rate)
-
         terms = iter(self._terms)
         moved: list[list[np.ndarray]] = [[] for _ in made]
         for updates, scale, steps in PHASES:
             optimizer.iterations.assign(updates)
             before = [_value(variable) for variable in made]
             for term in itertools.islice(terms, steps):
-                update([tf.constant(scale * term[k][cut[k]], self.dtype) for k in updated])
+                grads = [tf.constant(scale * term[k][cut[k]], self.dtype) for k in updated]
+                # Eagerly, for TensorFlow frees no function that was traced.
+                backend_update_step(optimizer, grads, own, rate)
                 optimizer.iterations.assign_add(1)
             for each, variable, value in zip(moved, made, before, strict=True):
                 each.append(_value(variable) - value)
