@@ -63,7 +63,7 @@ PRIVATE_IMPORTS_IN = {
     "tfdp/determinism/_tensorflow.py",
     "tfdp/verification/_keras.py",
     "tfdp/verification/_tensorflow.py",
-    "tfdp/bench/multi_worker.py",  # patches the strategy that tfdp is measured against
+    "tfdp/bench/other_engines.py",  # patches the strategy that tfdp is measured against
 }
 
 # What remains outside of the shims: above all what iterators of tf.distribute keep.

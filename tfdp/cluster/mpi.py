@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Mapping
 
 from tfdp.cluster import mpi4py_world, slurm
-from tfdp.cluster.launcher_pid import launcher_pid
 from tfdp.cluster.spec import Cluster, join_address
 from tfdp.cluster.variables import (
     COORDINATOR,
@@ -195,3 +196,35 @@ def _world(names: _Variables) -> tuple[tuple[int, int] | None, str]:
 
 
 _INSTALL_MPI4PY = "Install mpi4py for the launcher's MPI on every host (`pip install 'tfdp[mpi]'`)"
+
+
+def launcher_pid(variable: str) -> int:
+    """Returns the id of the nearest ancestor that is no rank: MPI's launcher, or its proxy here.
+
+    The parent is this ancestor unless each rank runs in a script of its own, which has `variable`,
+    too. All ranks of one host get the same id.
+
+    Args:
+      variable: The name of the environment variable that holds the rank.
+
+    >>> launcher_pid("NO_SUCH_RANK") == os.getppid()
+    True
+    """
+    pid = os.getppid()
+    while pid > 1 and _has_variable(pid, variable):
+        pid = _parent(pid)
+    return pid
+
+
+def _has_variable(pid: int, variable: str) -> bool:
+    try:
+        environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # another user's process, or no /proc: take it for the launcher
+        return False
+    return any(entry.startswith(f"{variable}=".encode()) for entry in environ.split(b"\0"))
+
+
+def _parent(pid: int) -> int:
+    # The command's name, in parentheses, may hold spaces.
+    _, _, rest = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    return int(rest.split()[1])

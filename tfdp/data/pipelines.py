@@ -12,17 +12,15 @@ import tensorflow as tf
 from tfdp.data import state as states
 from tfdp.data import unreadable
 from tfdp.data.counting import iterate
-from tfdp.data.example_count import checked_length
 from tfdp.data.feed import AbstractFeed, check_asker
-from tfdp.data.identity import identify
 from tfdp.data.make_shares import make_shares, tuned, without_stand_ins
-from tfdp.data.options import PipelineOptions
+from tfdp.data.options import PipelineOptions, checked_length
 from tfdp.data.plan import num_batches
-from tfdp.data.progress import Progress
+from tfdp.data.progress import Progress, View
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
+from tfdp.data.state import identify
 from tfdp.data.tally import Tally
-from tfdp.data.view import View
 
 Structure = Any
 

@@ -1,4 +1,4 @@
-"""The conversion of any object to strict JSON."""
+"""The conversion of any object to strict JSON, also of one that fails to answer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from tfdp.manifest.attempts import trouble
 
 # An object's address differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -76,3 +74,34 @@ def text_of(value: Any) -> str:
     }
     """
     return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+_MOST_CHARACTERS = 120
+
+
+def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what `describe` returns, or else the text of what it raised.
+
+    >>> attempted(len, "abc"), attempted(len, 3)
+    (3, "cannot be described: TypeError: object of type 'int' has no len()")
+    """
+    try:
+        return describe(*arguments)
+    except Exception as error:
+        return trouble(error)
+
+
+def trouble(error: Exception) -> str:
+    """Returns a short text that stands in place of a description.
+
+    >>> trouble(NotImplementedError())
+    'cannot be described: NotImplementedError'
+    """
+    name = type(error).__name__
+    try:
+        lines = str(error).splitlines()
+    except Exception:
+        lines = []
+    # The first line of a message says the most.
+    said = f"{name}: {lines[0]}" if lines and lines[0] else name
+    return f"cannot be described: {said[:_MOST_CHARACTERS]}"
