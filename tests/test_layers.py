@@ -18,6 +18,7 @@ LAYERS = {
     "machine": 0,
     "shares": 0,
     "stragglers": 0,
+    "words": 0,
     "bucketing": 1,
     "cluster": 1,
     "hooks": 1,
@@ -84,7 +85,7 @@ PRIVATE_ATTRIBUTES_IN = {
         "_iterators",
         "_replica_order",
     },
-    "tfdp/verification/session.py": {"_rng", "_seed"},
+    "tfdp/verification/fresh_state.py": {"_rng", "_seed"},
 }
 
 # Python's own.

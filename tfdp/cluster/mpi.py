@@ -8,14 +8,14 @@ import pathlib
 from collections.abc import Mapping
 
 from tfdp.cluster import mpi4py_world, slurm
-from tfdp.cluster.spec import Cluster, join_address
-from tfdp.cluster.variables import (
+from tfdp.cluster.environment_variables import (
     COORDINATOR,
     chosen_coordinator,
     derived_port,
     integer,
     rank_and_size,
 )
+from tfdp.cluster.spec import Cluster, join_address
 from tfdp.errors import ClusterError
 
 

@@ -22,10 +22,10 @@ from tfdp.cluster import wire
 from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream, host_of_peer
 from tfdp.cluster.gathering import STRANGER_SECONDS, Gathering
 from tfdp.cluster.handshake import SecretError, introduce
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, cannot_listen, host_of, is_loopback, port_of
 from tfdp.errors import ClusterError
+from tfdp.words import ranks_in_words
 
 # The pause between two attempts to reach rank 0.
 _RETRY_SECONDS = 0.1

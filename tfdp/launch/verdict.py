@@ -10,13 +10,13 @@ import signal
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.run_status import ranks_without_strategy
 from tfdp.errors import LOST_RANK_MARK
-from tfdp.launch.group import Group, tf_config
 from tfdp.launch.output import log_path
 from tfdp.launch.rank_process import MPI_LAUNCHER, STOPPED
+from tfdp.launch.rank_start import Group, tf_config
 from tfdp.launch.run_options import RunOptions
+from tfdp.words import ranks_in_words
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 
@@ -327,3 +327,25 @@ def _trained_alone(options: RunOptions, status_folder: str, group: Group) -> tup
 def _single_command(command: Sequence[str]) -> str:
     python = ["python"] if command[0].endswith(".py") else []
     return shlex.join([*python, *(os.fspath(word) for word in command)])
+
+
+class EndedError(Exception):
+    """The end of a run.
+
+    Args:
+      code: The exit code.
+      message: What is said of it; empty where all ended well.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def stopped_by(number: int) -> EndedError:
+    """Returns the end by a signal, while no rank ran.
+
+    >>> print(stopped_by(15))
+    SIGTERM came, and no rank was started again.
+    """
+    return EndedError(128 + number, f"{signal_name(number)} came, and no rank was started again.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tfdp.report.number_words import count, duration, moment, number
 from tfdp.report.summary import Headline
+from tfdp.words import count, duration, moment, number
 
 _MOST_METRICS = 4
 

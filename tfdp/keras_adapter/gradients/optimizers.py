@@ -35,7 +35,7 @@ from tfdp.keras_adapter.gradients import (
     update_sums,
 )
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.keras_adapter.strategy_options import shard_of, synchronization_of
 from tfdp.keras_adapter.training import batch_and_rate, step_recording

@@ -32,11 +32,12 @@ from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import TensorFlowTrainer, Variable, variables_of_optimizer
 from tfdp.keras_adapter._tensorflow import could_possibly_record, parallel_for
 from tfdp.keras_adapter.gradients import sparse_rows
-from tfdp.keras_adapter.gradients.weighing import layouts_of, weighed
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
+from tfdp.keras_adapter.gradients.weighing import weighed
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, current
-from tfdp.keras_adapter.tracing.layouts import MARK_OF
-from tfdp.keras_adapter.tracing.provenance import Mark, mark, mark_local
+from tfdp.keras_adapter.tracing.layouts import MARK_OF, layouts_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark, mark_local
 from tfdp.keras_adapter.tracing.walk import Place, Walk, users
 from tfdp.keras_adapter.training import step_recording
 
@@ -184,13 +185,6 @@ class Windows:
             else:
                 kept += value if isinstance(value, (list, tuple)) else [value]
         return [value for value in kept if isinstance(value, keras.optimizers.Optimizer)]
-
-
-def innermost(optimizer: Any) -> list[Any]:
-    """Returns the optimizers that `optimizer` wraps at last; itself, if it wraps none."""
-    wrapped = getattr(optimizer, "inner_optimizer", None)
-    inner = [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
-    return [leaf for one in inner for leaf in innermost(one)] if inner else [optimizer]
 
 
 def check_waiting(step: Step) -> None:

@@ -17,7 +17,7 @@ from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.losses.coupling import is_of_whole_batch, weights_of_whole_batch
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
-from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
+from tfdp.keras_adapter.tracing.marks import is_global, mark_global
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 
 

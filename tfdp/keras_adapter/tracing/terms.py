@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout
-from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.layouts import Layouts, layouts_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark_of
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.provenance import Mark, mark_of
 from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
 
 _SAME = ("Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Neg", "EnsureShape")
@@ -295,3 +296,18 @@ def _is_whole(node: Node) -> bool:
 def _number(place: Place) -> float | None:
     value = constant_value(place)
     return float(np.reshape(value, ())) if value is not None and np.size(value) == 1 else None
+
+
+def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
+    """Returns the terms whose sum is `value`, in a step with a share; `checks` as in `layouts_of`.
+
+    Raises:
+      UnknownTerm: A term is neither a mean or sum over the batch, nor free of it.
+    """
+    assert step.share is not None
+    walk = Walk()
+    finder = Terms(layouts_of(step, walk, checks), walk, step.share.rows, step.num_replicas)
+    try:
+        return finder.of(Place(value))
+    except RecursionError:
+        raise UnknownTerm("too long a program") from None
