@@ -247,7 +247,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         """
         return self._kept_view("endless", endless=True)
 
-    def from_start(self, endless: bool = False) -> Pipeline:
+    def from_start(self) -> Pipeline:
         """Returns an epoch from its first batch, always in epoch 0's order, whatever was trained.
 
         >>> import numpy as np, tfdp
@@ -256,7 +256,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         >>> [batch.numpy().tolist() for batch in batches.from_start()]
         [[0, 1], [2]]
         """
-        endless = endless or self._view.endless
+        endless = self._view.endless
         return self._kept_view(("from start", endless), from_start=True, endless=endless)
 
     def uncounted(self) -> Pipeline:
