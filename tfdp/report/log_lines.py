@@ -1,4 +1,4 @@
-"""The kinds of lines in a rank's log."""
+"""The kinds of lines in a rank's log: start, step, epoch, straggler and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's charts, each made from a run."""
+"""The charts of a run: learning, speed, parts of a step, waits, efficiency, optimizer, attempts."""
 
 from __future__ import annotations
 

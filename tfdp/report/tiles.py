@@ -1,4 +1,4 @@
-"""The top of the page, in words."""
+"""The tiles at the top of the page: the state of the run and its main numbers, in words."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import GradientError
-from tfdp.keras_adapter.gradients.tape import used_before_sum
 from tfdp.keras_adapter.gradients.weighing import weight_of
+from tfdp.keras_adapter.gradients.windows import used_before_sum
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.layouts import Layouts, layouts_of

@@ -1,4 +1,4 @@
-"""Optimizers: every replica does to the global batch's gradient what one device does.
+"""The hooks of Keras' optimizers: they clip, unscale, update and average as on one device.
 
 The order of an update: sum over replicas, decide whether all is finite, unscale, clip, decay,
 update, average. In a step of Keras' trainer the tape has summed gradients already; in a custom loop

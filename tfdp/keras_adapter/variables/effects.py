@@ -1,4 +1,4 @@
-"""The order of side effects, in which no replica waits for another for ever.
+"""The order of side effects, in which no replica waits for ever; and a check without effects.
 
 In one graph TensorFlow runs operations with side effects in the order in which they were traced, if
 they have no resource, such as printing or an assertion, or the same one: a table, an iterator, a
