@@ -72,7 +72,6 @@ PRIVATE_ATTRIBUTES_IN = {
     "tfdp/callbacks/checkpoint.py": {"_initial_epoch"},
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
     "tfdp/keras_adapter/training/checkpointing.py": {"_current_iterator", "_steps_seen"},
-    "tfdp/keras_adapter/training/feeding.py": {"_distribute_strategy"},
     "tfdp/strategy/extended.py": {"_clone"},
     "tfdp/strategy/input_batches.py": {"_value_specs"},
     "tfdp/strategy/inputs.py": {"_cardinality", "_enable_get_next_as_optional"},
