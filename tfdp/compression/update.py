@@ -1,4 +1,4 @@
-"""The definition of a compression of updates: it knows each variable, the step and a state."""
+"""Compressions of updates, which know variable, step and state: the definition, option checks."""
 
 from __future__ import annotations
 
