@@ -164,18 +164,6 @@ def show_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def _show(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
-
-
-def _range(least: float, most: float) -> str:
-    low, unit = _show(least).split()
-    high = _show(most)
-    return f"{low} - {high}" if high.endswith(f" {unit}") else f"{low} {unit} - {high}"
-
-
 def write_results(
     path: pathlib.Path,
     options: Mapping[str, Any],
@@ -197,3 +185,15 @@ def write_results(
         "failures": failures,
     }
     replace_text(path, json.dumps(content, indent=1, default=str))
+
+
+def _show(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def _range(least: float, most: float) -> str:
+    low, unit = _show(least).split()
+    high = _show(most)
+    return f"{low} - {high}" if high.endswith(f" {unit}") else f"{low} {unit} - {high}"

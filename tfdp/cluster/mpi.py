@@ -37,12 +37,12 @@ _KINDS = (
     _Variables("PMI_RANK", "PMI_SIZE", ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"), False),
     _Variables("PMIX_RANK", None, (), None),
 )
-
 _OF_A_PLACE = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
 # `mpirun` sets one of these, `srun` neither. Inside a Slurm job `mpirun` starts its daemons by
 # `srun`, and the ranks inherit the variables of that other step.
 _SET_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS")
+_INSTALL_MPI4PY = "Install mpi4py for the launcher's MPI on every host (`pip install 'tfdp[mpi]'`)"
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
@@ -128,6 +128,24 @@ def launcher(environ: Mapping[str, str]) -> Launcher | None:
     return Launcher(names.rank, names.open_mpi, size)
 
 
+def launcher_pid(variable: str) -> int:
+    """Returns the id of the nearest ancestor that is no rank: MPI's launcher, or its proxy here.
+
+    The parent is this ancestor unless each rank runs in a script of its own, which has `variable`,
+    too. All ranks of one host get the same id.
+
+    Args:
+      variable: The name of the environment variable that holds the rank.
+
+    >>> launcher_pid("NO_SUCH_RANK") == os.getppid()
+    True
+    """
+    pid = os.getppid()
+    while pid > 1 and _has_variable(pid, variable):
+        pid = _parent(pid)
+    return pid
+
+
 def _variables(environ: Mapping[str, str]) -> _Variables | None:
     return next((kind for kind in _KINDS if environ.get(kind.rank)), None)
 
@@ -193,27 +211,6 @@ def _world(names: _Variables) -> tuple[tuple[int, int] | None, str]:
         return None, why_not
     rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     return (rank, size), f"mpi4py says rank {rank} of {size}"
-
-
-_INSTALL_MPI4PY = "Install mpi4py for the launcher's MPI on every host (`pip install 'tfdp[mpi]'`)"
-
-
-def launcher_pid(variable: str) -> int:
-    """Returns the id of the nearest ancestor that is no rank: MPI's launcher, or its proxy here.
-
-    The parent is this ancestor unless each rank runs in a script of its own, which has `variable`,
-    too. All ranks of one host get the same id.
-
-    Args:
-      variable: The name of the environment variable that holds the rank.
-
-    >>> launcher_pid("NO_SUCH_RANK") == os.getppid()
-    True
-    """
-    pid = os.getppid()
-    while pid > 1 and _has_variable(pid, variable):
-        pid = _parent(pid)
-    return pid
 
 
 def _has_variable(pid: int, variable: str) -> bool:

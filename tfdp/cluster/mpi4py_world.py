@@ -16,6 +16,8 @@ from typing import Any
 from tfdp.cluster.spec import join_address
 
 _to_finalize: list[Any] = []
+_MAPS = pathlib.Path("/proc/self/maps")
+_SHARED = re.compile(r" (/dev/shm/mpich_shm_\w+)$", re.MULTILINE)
 
 
 @functools.cache
@@ -93,16 +95,6 @@ def broadcast_address(open_mpi: bool | None, all_local: bool) -> str:
     return world.bcast(address, root=0)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
-
-
-_MAPS = pathlib.Path("/proc/self/maps")
-_SHARED = re.compile(r" (/dev/shm/mpich_shm_\w+)$", re.MULTILINE)
-
-
 def remove_mpich_names(maps: pathlib.Path = _MAPS) -> None:
     """Removes the names of MPICH's shared memory that this process has mapped.
 
@@ -117,3 +109,9 @@ def remove_mpich_names(maps: pathlib.Path = _MAPS) -> None:
         for name in sorted(set(_SHARED.findall(maps.read_text()))):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]

@@ -54,18 +54,6 @@ class PipelineOptions:
         _check_whole("shuffle_buffer", self.shuffle_buffer, 1, "10_000")
 
 
-def _check_whole(name: str, value: Any, least: int, example: str) -> None:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < least:
-        raise ValueError(
-            f"`{name}` must be a whole number of at least {least}; received {value!r}. Use "
-            f"`{name}={example}`."
-        )
-
-
 def checked_length(source: AbstractSource, options: PipelineOptions) -> int | None:
     """Returns the number of examples; None: only reading them tells.
 
@@ -111,3 +99,15 @@ def empty(described: str) -> ValueError:
         f"`source` must hold at least one example; received {described}, which is empty. "
         "Check what made it."
     )
+
+
+def _check_whole(name: str, value: Any, least: int, example: str) -> None:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < least:
+        raise ValueError(
+            f"`{name}` must be a whole number of at least {least}; received {value!r}. Use "
+            f"`{name}={example}`."
+        )

@@ -11,6 +11,25 @@ from tfdp.data import plan
 from tfdp.data.tally import Tally
 
 
+@dataclasses.dataclass(frozen=True)
+class View:
+    """One way to look at a pipeline; all views of a pipeline share the progress.
+
+    Attributes:
+      endless: Whether the next epoch follows where one ends.
+      from_start: Whether it begins with the first batch of epoch 0, whatever was trained, and
+        counts nothing.
+      counts: Whether the batches that iterators give count as trained.
+      share_fn: A function that is applied to each replica's share of a batch, as `Dataset.map`
+        does; None: the shares stay as they are.
+    """
+
+    endless: bool = False
+    from_start: bool = False
+    counts: bool = True
+    share_fn: Callable[..., Any] | None = None
+
+
 class Progress:
     """The count of the batches taken for training, and of the seconds waited for them.
 
@@ -137,22 +156,3 @@ class Progress:
     def _is_end(self, length: int, position: int) -> bool:
         left = max(0, length - position)
         return plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0
-
-
-@dataclasses.dataclass(frozen=True)
-class View:
-    """One way to look at a pipeline; all views of a pipeline share the progress.
-
-    Attributes:
-      endless: Whether the next epoch follows where one ends.
-      from_start: Whether it begins with the first batch of epoch 0, whatever was trained, and
-        counts nothing.
-      counts: Whether the batches that iterators give count as trained.
-      share_fn: A function that is applied to each replica's share of a batch, as `Dataset.map`
-        does; None: the shares stay as they are.
-    """
-
-    endless: bool = False
-    from_start: bool = False
-    counts: bool = True
-    share_fn: Callable[..., Any] | None = None

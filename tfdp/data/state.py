@@ -74,6 +74,27 @@ def checked(
     return epoch, position
 
 
+def identify(
+    source: AbstractSource, options: PipelineOptions, examples: int | None
+) -> dict[str, Any]:
+    """Describes a pipeline's source and options, as `Pipeline.identify` says."""
+    chosen = {
+        field.name: getattr(options, field.name) for field in dataclasses.fields(PipelineOptions)
+    }
+    found: dict[str, Any] = {
+        "kind": "pipeline",
+        "source": type(source).__name__,
+        "described": source.describe(),
+        "examples": examples,
+        "element_spec": str(source.element_spec),
+        "identity": source.fingerprint,
+        "covers": source.fingerprint_covers,
+        "options": {**chosen, "map_fn": _name_of(options.map_fn)},
+    }
+    content = source.content()
+    return found if content is None else found | content
+
+
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
@@ -95,27 +116,6 @@ def _whole(name: str, state: Mapping[str, Any]) -> int:
             f"{state[name]!r}. Use a state as `state()` returned it."
         )
     return value
-
-
-def identify(
-    source: AbstractSource, options: PipelineOptions, examples: int | None
-) -> dict[str, Any]:
-    """Describes a pipeline's source and options, as `Pipeline.identify` says."""
-    chosen = {
-        field.name: getattr(options, field.name) for field in dataclasses.fields(PipelineOptions)
-    }
-    found: dict[str, Any] = {
-        "kind": "pipeline",
-        "source": type(source).__name__,
-        "described": source.describe(),
-        "examples": examples,
-        "element_spec": str(source.element_spec),
-        "identity": source.fingerprint,
-        "covers": source.fingerprint_covers,
-        "options": {**chosen, "map_fn": _name_of(options.map_fn)},
-    }
-    content = source.content()
-    return found if content is None else found | content
 
 
 def _name_of(function: Any) -> str | None:

@@ -28,6 +28,28 @@ def versions_line(versions: Mapping[str, str | None]) -> str:
     )
 
 
+def mpi_line(environ: Mapping[str, str]) -> str:
+    """Returns what is installed, or why ranks cannot use it and the fix.
+
+    Cost: three short processes, some 0.5 s.
+
+    Args:
+      environ: The environment of this process, which may be a rank of MPI.
+    """
+    environ = without_rank(environ)
+    try:
+        launcher = find_mpiexec(environ)
+        library = find_library(sys.executable, environ)
+        check_fit(launcher, library)
+    except ClusterError as error:
+        return f"MPI:      not for `tfdp run --engine mpi`: {error}"
+    return (
+        f"MPI:      {launcher.path} of {launcher.vendor}, mpi4py {library.mpi4py} on "
+        f"{library.vendor} {library.version}, "
+        f"{thread_level(sys.executable, environ) or 'which cannot be initialised'}"
+    )
+
+
 def cluster_lines(cluster: Cluster) -> list[str]:
     """Returns the cluster as this process understands it, in lines.
 
@@ -109,25 +131,3 @@ def _joined(devices: Sequence[str]) -> str:
     """
     kind = devices[0].split(":")[0]
     return f"{kind}:" + ",".join(device.split(":")[-1] for device in devices)
-
-
-def mpi_line(environ: Mapping[str, str]) -> str:
-    """Returns what is installed, or why ranks cannot use it and the fix.
-
-    Cost: three short processes, some 0.5 s.
-
-    Args:
-      environ: The environment of this process, which may be a rank of MPI.
-    """
-    environ = without_rank(environ)
-    try:
-        launcher = find_mpiexec(environ)
-        library = find_library(sys.executable, environ)
-        check_fit(launcher, library)
-    except ClusterError as error:
-        return f"MPI:      not for `tfdp run --engine mpi`: {error}"
-    return (
-        f"MPI:      {launcher.path} of {launcher.vendor}, mpi4py {library.mpi4py} on "
-        f"{library.vendor} {library.version}, "
-        f"{thread_level(sys.executable, environ) or 'which cannot be initialised'}"
-    )

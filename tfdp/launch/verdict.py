@@ -23,15 +23,14 @@ TIMED_OUT = 124  # as of GNU's `timeout`
 # When one rank dies, others can fail because of it within a fraction of a second, and the kernel
 # may take longer to end the culprit.
 SAME_TIME_SECONDS = 1.0
-
 _MAX_LINES, _SHOWN_FIRST, _SHOWN_LAST = 9, 5, 3  # of one error
 _FALLBACK_LINES = 5
 
 # What is written where a rank ends all: by MPICH and Intel MPI in the rank, by Open MPI outside.
 _MPI_ABORT = re.compile(r"(?:Abort\(-?\d+\) on node|MPI_ABORT was invoked on rank) (\d+)")
-
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s+File "')
+
 # Lines that TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
 _NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log messages before")
 
@@ -238,6 +237,28 @@ def verdict(
     return first.exit_code, _failure_message(options, first, outcome, ended_well, group)
 
 
+class EndedError(Exception):
+    """The end of a run.
+
+    Args:
+      code: The exit code.
+      message: What is said of it; empty where all ended well.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def stopped_by(number: int) -> EndedError:
+    """Returns the end by a signal, while no rank ran.
+
+    >>> print(stopped_by(15))
+    SIGTERM came, and no rank was started again.
+    """
+    return EndedError(128 + number, f"{signal_name(number)} came, and no rank was started again.")
+
+
 def _failure_message(
     options: RunOptions, first: Failure, outcome: Outcome, ended_well: int | None, group: Group
 ) -> str:
@@ -327,25 +348,3 @@ def _trained_alone(options: RunOptions, status_folder: str, group: Group) -> tup
 def _single_command(command: Sequence[str]) -> str:
     python = ["python"] if command[0].endswith(".py") else []
     return shlex.join([*python, *(os.fspath(word) for word in command)])
-
-
-class EndedError(Exception):
-    """The end of a run.
-
-    Args:
-      code: The exit code.
-      message: What is said of it; empty where all ended well.
-    """
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-def stopped_by(number: int) -> EndedError:
-    """Returns the end by a signal, while no rank ran.
-
-    >>> print(stopped_by(15))
-    SIGTERM came, and no rank was started again.
-    """
-    return EndedError(128 + number, f"{signal_name(number)} came, and no rank was started again.")

@@ -121,6 +121,19 @@ def without_autotuning(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
+@hook(multi_device_iterator_ops, "_create_device_dataset")
+def create_device_dataset(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Turns tf.data's autotuning off in the iterators that TensorFlow makes for each device.
+
+    When an iterator is collected, it wakes its autotuning thread before it marks itself as
+    cancelled. If the thread falls asleep again in between, the collector waits for it for up to a
+    minute, and `fit` stands still between epochs. The iterators on the devices only fetch into a
+    buffer of fixed size, so they have nothing to tune; and since their cancelling is slow, the race
+    is lost often. While the hooks are in place, a stock strategy's iterators gain as much.
+    """
+    return without_autotuning(original(*args, **kwargs))
+
+
 def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False) -> Any:
     """Cuts one global batch into the replicas' shares, in order.
 
@@ -253,16 +266,3 @@ def _rows(leaf: Any, start: int, end: int) -> Any:
         rows.set_shape([None, *leaf.shape[1:]])
         return rows
     return leaf[start:end]
-
-
-@hook(multi_device_iterator_ops, "_create_device_dataset")
-def create_device_dataset(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Turns tf.data's autotuning off in the iterators that TensorFlow makes for each device.
-
-    When an iterator is collected, it wakes its autotuning thread before it marks itself as
-    cancelled. If the thread falls asleep again in between, the collector waits for it for up to a
-    minute, and `fit` stands still between epochs. The iterators on the devices only fetch into a
-    buffer of fixed size, so they have nothing to tune; and since their cancelling is slow, the race
-    is lost often. While the hooks are in place, a stock strategy's iterators gain as much.
-    """
-    return without_autotuning(original(*args, **kwargs))

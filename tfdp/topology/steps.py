@@ -9,6 +9,8 @@ from tfdp.topology.base import Exchange, Transfer
 
 # A list of steps, run one after the other; the transfers of one step happen at the same time.
 Steps = list[list[Transfer]]
+MOST_SLICES = 4
+_LEAST_SLICE_BYTES = 2**20
 
 
 def ranks_of_hosts(world_size: int, hosts: Sequence[int]) -> list[list[int]]:
@@ -61,10 +63,6 @@ def as_phases(steps: Steps) -> tuple[Exchange, ...]:
     ()
     """
     return tuple(Exchange(tuple(step)) for step in steps if step)
-
-
-MOST_SLICES = 4
-_LEAST_SLICE_BYTES = 2**20
 
 
 def slice_count(size_bytes: float) -> int:

@@ -114,6 +114,24 @@ def back_up(original: Callable[..., Any], self: Any) -> Any:
     return None
 
 
+@hook(keras.callbacks.CSVLogger, "on_train_begin")
+def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
+    """Lets the ranks other than 0 write their rows to the null device."""
+    if processes_of(self.model.distribute_strategy).rank != 0:
+        self.filename = os.devnull
+    return original(self, logs)
+
+
+@hook(keras.callbacks.TensorBoard, "set_model")
+def tensorboard(original: Callable[..., Any], self: Any, model: Any) -> Any:
+    """Lets the ranks other than 0 write their events to a folder that is deleted at their end."""
+    if processes_of(model.distribute_strategy).rank != 0:
+        kept = contextlib.ExitStack()
+        self.log_dir = kept.enter_context(temporary_folder())
+        weakref.finalize(self, kept.close)
+    return original(self, model)
+
+
 def _keep(callback: Any, path: str) -> None:
     metadata = _beside(path, metadata_path_before(callback))
     for old, new in ((weights_path(callback), path), (metadata_path(callback), metadata)):
@@ -142,21 +160,3 @@ def _unusable(callback: Any, path: str, reason: str) -> OSError:
         f"its files there, or delete the folder {folder!r} to begin anew. `double_checkpoint=True` "
         "keeps the backup before as well."
     )
-
-
-@hook(keras.callbacks.CSVLogger, "on_train_begin")
-def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
-    """Lets the ranks other than 0 write their rows to the null device."""
-    if processes_of(self.model.distribute_strategy).rank != 0:
-        self.filename = os.devnull
-    return original(self, logs)
-
-
-@hook(keras.callbacks.TensorBoard, "set_model")
-def tensorboard(original: Callable[..., Any], self: Any, model: Any) -> Any:
-    """Lets the ranks other than 0 write their events to a folder that is deleted at their end."""
-    if processes_of(model.distribute_strategy).rank != 0:
-        kept = contextlib.ExitStack()
-        self.log_dir = kept.enter_context(temporary_folder())
-        weakref.finalize(self, kept.close)
-    return original(self, model)

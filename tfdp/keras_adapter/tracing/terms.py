@@ -266,6 +266,21 @@ class Terms:
         return self._layouts.is_count(place), False
 
 
+def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
+    """Returns the terms whose sum is `value`, in a step with a share; `checks` as in `layouts_of`.
+
+    Raises:
+      UnknownTerm: A term is neither a mean or sum over the batch, nor free of it.
+    """
+    assert step.share is not None
+    walk = Walk()
+    finder = Terms(layouts_of(step, walk, checks), walk, step.share.rows, step.num_replicas)
+    try:
+        return finder.of(Place(value))
+    except RecursionError:
+        raise UnknownTerm("too long a program") from None
+
+
 def _term(place: Place, kind: Kind) -> Term:
     # A value inside of a called function cannot be differentiated apart from the call's result.
     return Term(place.tensor, kind, () if place.frame is None else None)
@@ -296,18 +311,3 @@ def _is_whole(node: Node) -> bool:
 def _number(place: Place) -> float | None:
     value = constant_value(place)
     return float(np.reshape(value, ())) if value is not None and np.size(value) == 1 else None
-
-
-def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
-    """Returns the terms whose sum is `value`, in a step with a share; `checks` as in `layouts_of`.
-
-    Raises:
-      UnknownTerm: A term is neither a mean or sum over the batch, nor free of it.
-    """
-    assert step.share is not None
-    walk = Walk()
-    finder = Terms(layouts_of(step, walk, checks), walk, step.share.rows, step.num_replicas)
-    try:
-        return finder.of(Place(value))
-    except RecursionError:
-        raise UnknownTerm("too long a program") from None

@@ -34,6 +34,7 @@ _TOGETHER = (
     "also sums over replicas. Make the variable in `strategy.scope()`, take the lookup out of "
     "there, or take `@tf.function` off."
 )
+
 _FROM_OUTSIDE = (
     "Each replica writes a variable that was made outside of `strategy.scope()`, one after the "
     "other (operation %r of the step): what counts steps there counts all replicas'. Make it in "
@@ -124,6 +125,15 @@ class Effects:
         return found
 
 
+def zero_if(condition: tf.Tensor, message: str) -> tf.Tensor:
+    """Returns 0, int64, if `condition` is true; else the step fails and says `message`.
+
+    An `Assert` has a side effect, which is ordered among those of the program (`effects`). The
+    conversion of a string to a number has none, and its error repeats a string that is no number.
+    """
+    return tf.strings.to_number(tf.where(condition, "0", message), tf.int64)
+
+
 def _writes(operation: Any, resources: set[int]) -> bool:
     """Returns whether an operation may write one of the resources, which are given by id."""
     _, written = get_read_write_resource_inputs(operation)
@@ -157,12 +167,3 @@ def _is_ordered(operation: Any) -> bool:
         and all(value.dtype != tf.resource for value in operation.inputs)
         and "_independent_side_effects" not in operation.node_def.attr
     )
-
-
-def zero_if(condition: tf.Tensor, message: str) -> tf.Tensor:
-    """Returns 0, int64, if `condition` is true; else the step fails and says `message`.
-
-    An `Assert` has a side effect, which is ordered among those of the program (`effects`). The
-    conversion of a string to a number has none, and its error repeats a string that is no number.
-    """
-    return tf.strings.to_number(tf.where(condition, "0", message), tf.int64)
