@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.models import CLASSES, DENSE, LEARNING_RATE, MOMENTUM, random_batch
-from tfdp.bench import gloo
+from tfdp.bench import other_engines
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ def measure(model: str, batch: int, steps: int) -> dict:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    rank, world_size = gloo.join()
+    rank, world_size = other_engines.join_gloo()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
     built = DistributedDataParallel(_build(model))

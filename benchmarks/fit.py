@@ -18,7 +18,7 @@ from benchmarks.json_worker import run_for_json
 from benchmarks.models import DENSE, MODELS
 from benchmarks.ratios import Ratio, ratio, spread
 from tfdp.bench.child_process import Failure, unset_launcher_settings
-from tfdp.bench.results import write_results
+from tfdp.bench.tables import write_results
 from tfdp.command_line import add_command, check, option, require
 
 # The sides by the name in options and results, with the name that tables show.

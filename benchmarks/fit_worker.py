@@ -26,7 +26,7 @@ from benchmarks.fit import SIDES
 from benchmarks.models import MODELS, build_model, random_batch
 from benchmarks.step_times import StepTimes
 from tfdp import cluster, machine
-from tfdp.bench import multi_worker
+from tfdp.bench import other_engines
 from tfdp.cluster import run_status
 
 
@@ -117,7 +117,7 @@ def _strategy(side: str, devices: int) -> tf.distribute.Strategy | None:
     in_cluster = cluster.detect().world_size > 1
     if in_cluster and side.startswith("stock"):
         run_status.mark_strategy_made()
-        return multi_worker.strategy()
+        return other_engines.multi_worker_strategy()
     if in_cluster:
         return tfdp.DataParallelStrategy(engine="mpi" if side == "tfdp_mpi" else "tensorflow")
     split_cpu(devices)

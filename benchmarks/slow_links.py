@@ -18,7 +18,7 @@ from benchmarks.sending import named
 from tfdp.bench import hosts, link_rate
 from tfdp.bench.child_process import Failure
 from tfdp.bench.on_host import on_hosts
-from tfdp.bench.results import write_results
+from tfdp.bench.tables import write_results
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 MODELS = ("mlp", "transformer")

@@ -41,7 +41,7 @@ TESTS = (
     "tests/collectives/test_runtime.py",
     "tests/data/test_tensorflow.py",
     "tests/determinism/test_private_names.py",
-    "tests/verification/test_session.py",
+    "tests/verification/test_fresh_state.py",
 )
 
 _TIMEOUT_SECONDS = 3600.0

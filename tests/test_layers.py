@@ -18,6 +18,7 @@ LAYERS = {
     "machine": 0,
     "shares": 0,
     "stragglers": 0,
+    "words": 0,
     "bucketing": 1,
     "cluster": 1,
     "hooks": 1,
@@ -63,7 +64,7 @@ PRIVATE_IMPORTS_IN = {
     "tfdp/determinism/_tensorflow.py",
     "tfdp/verification/_keras.py",
     "tfdp/verification/_tensorflow.py",
-    "tfdp/bench/multi_worker.py",  # patches the strategy that tfdp is measured against
+    "tfdp/bench/other_engines.py",  # patches the strategy that tfdp is measured against
 }
 
 # What remains outside of the shims: above all what iterators of tf.distribute keep.
@@ -71,7 +72,6 @@ PRIVATE_ATTRIBUTES_IN = {
     "tfdp/callbacks/checkpoint.py": {"_initial_epoch"},
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
     "tfdp/keras_adapter/training/checkpointing.py": {"_current_iterator", "_steps_seen"},
-    "tfdp/keras_adapter/training/feeding.py": {"_distribute_strategy"},
     "tfdp/strategy/extended.py": {"_clone"},
     "tfdp/strategy/input_batches.py": {"_value_specs"},
     "tfdp/strategy/inputs.py": {"_cardinality", "_enable_get_next_as_optional"},
@@ -84,7 +84,7 @@ PRIVATE_ATTRIBUTES_IN = {
         "_iterators",
         "_replica_order",
     },
-    "tfdp/verification/session.py": {"_rng", "_seed"},
+    "tfdp/verification/fresh_state.py": {"_rng", "_seed"},
 }
 
 # Python's own.

@@ -1,13 +1,14 @@
 """Tables and pictures from known times."""
 
 import io
+import json
 import re
 
 import pytest
 from rich.console import Console
 
 from tfdp.bench.bench_options import OTHERS, TOPOLOGIES
-from tfdp.bench.tables import Bound, Measured, draw, summary_table, times
+from tfdp.bench.tables import Bound, Measured, draw, summary_table, times, write_results
 
 MEASURED = [
     Measured("ring", 25_000_000, (2.0, 1.6), True),
@@ -78,3 +79,23 @@ def test_the_links_are_described():
     assert Bound(24e6, 2, 4).describe("200mbit") == (
         "4 ranks on 2 hosts. A link carries 192 Mbit/s of 200mbit."
     )
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    path = tmp_path / "raw.json"
+    write_results(path, {"rounds": 2}, [{"seconds": 1.5}], [])
+    content = json.loads(path.read_text())
+    assert (content["options"], content["results"]) == ({"rounds": 2}, [{"seconds": 1.5}])
+    assert content["machine"]["cpus"] >= 1
+    assert [p.name for p in tmp_path.iterdir()] == ["raw.json"]
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_one(tmp_path):
+    path = tmp_path / "raw.json"
+    path.write_text("old")
+    circular: list = []
+    circular.append(circular)
+    with pytest.raises(ValueError, match=r"(?i)circular"):
+        write_results(path, {}, circular, [])
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["raw.json"]

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from tfdp.cluster import mpi, mpi4py_world, port_of
-from tfdp.cluster.launcher_pid import launcher_pid
+from tfdp.cluster.mpi import launcher_pid
 from tfdp.errors import ClusterError
 
 BESIDE = str(pathlib.Path(sys.executable).parent)
@@ -322,7 +322,7 @@ def test_what_is_wrong_in_the_variables_is_named_with_its_fix(changes, parts):
 
 
 def test_the_launcher_is_found_behind_a_script_that_wraps_each_rank():
-    code = "from tfdp.cluster.launcher_pid import launcher_pid as pid; print(pid('SOME_RANK'))"
+    code = "from tfdp.cluster.mpi import launcher_pid as pid; print(pid('SOME_RANK'))"
     script = f'"{sys.executable}" -c "{code}"; exit $?'
     environ = os.environ | {"SOME_RANK": "1"}
     words = ["sh", "-c", script]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tfdp.cluster import mpich_memory
+from tfdp.cluster import mpi4py_world
 from tfdp.cluster.mpi_installation import (
     Library,
     Mpiexec,
@@ -118,6 +118,6 @@ def test_only_the_names_of_mpich_s_memory_are_removed(tmp_path):
         "7f02-7f03 rw-s 00000000 00:1a 7   /dev/shm/mpich_shm_0badc0df_tfdp (deleted)\n"
         f"7f04-7f05 r--p 00000000 00:1a 7   {maps}\n"
     )
-    mpich_memory.remove_names(maps)  # the first is gone already
+    mpi4py_world.remove_mpich_names(maps)  # the first is gone already
     assert maps.exists()
-    mpich_memory.remove_names(tmp_path / "none")
+    mpi4py_world.remove_mpich_names(tmp_path / "none")

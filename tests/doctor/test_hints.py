@@ -7,7 +7,7 @@ import pytest
 from tfdp.doctor.facts import Facts
 from tfdp.doctor.hints import described, hints
 from tfdp.hooks import versions
-from tfdp.launch.group import Group, rank_environment
+from tfdp.launch.rank_start import Group, rank_environment
 
 TESTED = {package: [*versions.tested(package)][-1] for package in ("tensorflow", "keras")}
 

@@ -11,7 +11,7 @@ import tiers
 from tfdp import topology
 from tfdp.collectives import Reducer
 from tfdp.engines import TensorFlowEngine
-from tfdp.topology import slicing
+from tfdp.topology import steps
 
 TOPOLOGIES = [
     topology.Ring(),
@@ -101,7 +101,7 @@ def test_every_rank_and_every_run_has_the_same_bits(rule, all_reduce):
 
 @two_topologies
 def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, monkeypatch):
-    monkeypatch.setattr(slicing, "_LEAST_SLICE_BYTES", 100)
+    monkeypatch.setattr(steps, "_LEAST_SLICE_BYTES", 100)
     arrays = [np.random.default_rng(rank).normal(size=333).astype("float64") for rank in range(4)]
     (copies,) = all_reduce(rule, arrays)
     for copy in copies:

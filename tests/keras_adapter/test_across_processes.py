@@ -23,7 +23,7 @@ ELSEWHERE = {
     "test_layouts",
     "test_philox",
     "test_scopes",
-    "test_provenance",
+    "test_marks",
 }
 
 

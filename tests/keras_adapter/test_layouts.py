@@ -7,7 +7,7 @@ from keras import ops
 
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.layouts import Layouts
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.terms import Kind, Terms, UnknownTerm
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 

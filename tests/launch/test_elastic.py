@@ -218,8 +218,8 @@ def test_threads_that_cannot_be_had_lower_the_number_and_never_loop(runs):
 def test_a_number_beyond_the_ports_is_lowered(runs):
     run = runs.launcher_with(
         """
-        from tfdp.launch import group
-        group._PORTS = range(31000, 31002)
+        from tfdp.launch import rank_start
+        rank_start._PORTS = range(31000, 31002)
         """,
         *("-n", "1:3", "--max-restarts", 1, runs.script("marked()")),
     )

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tfdp.errors import LOST_RANK_MARK
-from tfdp.launch.group import Group
+from tfdp.launch.rank_start import Group
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.verdict import Failure, Outcome, first_failure, last_error, verdict
 

@@ -13,7 +13,7 @@ from tfdp.report import svg
 from tfdp.report.bars import bar_chart
 from tfdp.report.charts import thinned
 from tfdp.report.lines_and_areas import Series, area_chart, line_chart
-from tfdp.report.number_words import duration, number
+from tfdp.words import duration, number
 
 
 def paths(chart, look):

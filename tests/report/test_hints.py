@@ -27,7 +27,7 @@ from tfdp.report.breakdown import RankSplit, Split
 from tfdp.report.hints import findings
 from tfdp.report.log_directory import read_run
 from tfdp.report.log_lines import Start, Step
-from tfdp.report.recorded import Recorded, recorded
+from tfdp.report.prediction_inputs import Recorded, recorded
 from tfdp.report.stragglers import Wait
 from tfdp.topology import Links
 

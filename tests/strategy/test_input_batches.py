@@ -262,8 +262,8 @@ ONE_RANK = {
 @pytest.mark.parametrize("rank", [0, 2])
 def test_one_rank_cuts_for_itself_what_all_ranks_cut(name, rank):
     dataset = ONE_RANK[name]
-    own = input_batches.divide(dataset, 3, range(rank, rank + 1))
-    every = input_batches.divide(dataset, 3)
+    own = input_batches.divide_dataset(dataset, 3, range(rank, rank + 1))
+    every = input_batches.divide_dataset(dataset, 3)
     assert own.element_spec == every.element_spec
     assert own.cardinality() == dataset.cardinality()
     expected = list(every.take(12))[rank::3]
@@ -280,15 +280,34 @@ def test_one_rank_cuts_for_itself_what_all_ranks_cut(name, rank):
 def test_a_share_of_one_rank_has_known_rows_only_where_the_batch_divides_evenly(size):
     batches = tf.data.Dataset.range(12).batch(size, drop_remainder=True)
     for ranks in (range(1), range(1, 2), range(2, 3)):
-        share, _ = input_batches.divide(batches, 3, ranks).element_spec
+        share, _ = input_batches.divide_dataset(batches, 3, ranks).element_spec
         assert share.shape.as_list() == [2 if size == 6 else None]
         assert input_batches.are_even(share) == (size == 6)
 
 
 def test_one_rank_makes_no_dataset_of_each_batch():
     for ranks, makes_some in ((range(2), True), (range(1, 2), False)):
-        divided = input_batches.divide(tf.data.Dataset.range(8).batch(4), 2, ranks)
+        divided = input_batches.divide_dataset(tf.data.Dataset.range(8).batch(4), 2, ranks)
         graph = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(divided)
         ).numpy()
         assert (b"FlatMapDataset" in graph) == makes_some
+
+
+@pytest.mark.parametrize("given", ["a dataset", "a function", "a pipeline"])
+def test_no_iterator_on_a_device_autotunes(given):
+    """Who collects one that does may wait for a minute."""
+    strategy = harness.strategy(2)
+    dataset = tf.data.Dataset.range(8).batch(4)
+    distributed = {
+        "a dataset": lambda: strategy.experimental_distribute_dataset(dataset),
+        "a function": lambda: strategy.distribute_datasets_from_function(lambda context: dataset),
+        "a pipeline": lambda: strategy.experimental_distribute_dataset(
+            tfdp.data.pipeline(dataset.unbatch(), 4, seed=1)
+        ),
+    }[given]()
+    (iterator,) = iter(distributed)._iterators
+    on_devices = iterator._iterator._device_iterators
+    assert len(on_devices) == 2
+    for fetching in on_devices:
+        assert fetching._dataset.options().autotune.enabled is False

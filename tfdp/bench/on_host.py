@@ -1,4 +1,4 @@
-"""The placing of ranks on hosts: a command that goes on in its rank's host.
+"""Ranks placed on simulated hosts, and the bytes that these hosts' links have sent.
 
     tfdp run -n 4 -- python -m tfdp.bench.on_host NAME,NAME 0,0,1,1 python train.py
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.bench import gloo, hosts, on_host
+from tfdp.bench import hosts, on_host, other_engines
 from tfdp.cluster import run_status
 
 
@@ -103,10 +103,9 @@ def _tfdp(plan: Plan, rank: int) -> Engine:
 
 
 def _stock(plan: Plan, rank: int) -> Engine:
-    from tfdp.bench import multi_worker
 
     run_status.mark_strategy_made()
-    strategy = multi_worker.strategy()
+    strategy = other_engines.multi_worker_strategy()
     return lambda side, elements: _of_strategy(strategy, elements, rank)
 
 
@@ -138,7 +137,7 @@ def _gloo(plan: Plan, rank: int) -> Engine:
     import torch
     from torch import distributed
 
-    _, world_size = gloo.join(hosts.INTERFACE if plan.between_hosts else "lo")
+    _, world_size = other_engines.join_gloo(hosts.INTERFACE if plan.between_hosts else "lo")
 
     def make(side: str, elements: int) -> Callable[[], bool]:
         own = torch.full((elements,), float(rank + 1))

@@ -17,8 +17,7 @@ from tfdp.bench.bench_options import BenchOptions
 from tfdp.bench.child_process import Failure, run_module, unset_launcher_settings
 from tfdp.bench.on_host import on_hosts
 from tfdp.bench.rank import Plan
-from tfdp.bench.results import write_results
-from tfdp.bench.tables import Bound, Measured, draw, summary_table
+from tfdp.bench.tables import Bound, Measured, draw, summary_table, write_results
 from tfdp.files import temporary_folder
 
 # The modules that runs need beside TensorFlow, and the runs whose ranks MPI starts.

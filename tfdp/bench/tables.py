@@ -1,14 +1,20 @@
-"""The tables and the picture of what was measured: times, bandwidths, distances to the bound."""
+"""What was measured, shown and kept: tables, the picture, and the raw results in a JSON file."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import pathlib
+import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+
+from tfdp.files import replace_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +162,29 @@ def show_size(size_bytes: int) -> str:
         if size_bytes >= scale:
             return f"{size_bytes / scale:g} {unit}"
     return f"{size_bytes} B"
+
+
+def write_results(
+    path: pathlib.Path,
+    options: Mapping[str, Any],
+    results: Sequence[Mapping[str, Any]],
+    failures: Sequence[Mapping[str, Any]],
+) -> None:
+    """Writes everything that was measured so far, and the machine, as JSON.
+
+    The file is replaced at once: a reader sees the old one or the new one, never a part.
+    """
+    content = {
+        "machine": {
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "cpus": len(os.sched_getaffinity(0)),
+        },
+        "options": options,
+        "results": results,
+        "failures": failures,
+    }
+    replace_text(path, json.dumps(content, indent=1, default=str))
 
 
 def _show(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The facts of a training that `Telemetry` writes when it begins."""
+"""The facts that `Telemetry` writes when a training begins: model, devices, host, earlier steps."""
 
 from __future__ import annotations
 

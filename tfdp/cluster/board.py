@@ -19,7 +19,6 @@ from typing import Any
 
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.errors import (
     LOST_RANK_MARK,
     CollectiveMismatchError,
@@ -27,6 +26,7 @@ from tfdp.errors import (
     RankLostError,
     RankMismatchError,
 )
+from tfdp.words import ranks_in_words
 
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.
 _FIRST_NUMBER = 1 << 28

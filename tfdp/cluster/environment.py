@@ -1,4 +1,4 @@
-"""The search for the cluster that this process belongs to."""
+"""The search for the cluster that this process belongs to: Slurm, MPI, `TF_CONFIG`, or none."""
 
 from __future__ import annotations
 

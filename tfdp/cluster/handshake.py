@@ -9,11 +9,12 @@ A message before the proof must be short, and the caller sets a deadline for the
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.connections import Stream
+from tfdp.cluster.connections import BUFFER_BYTES, Stream
 from tfdp.cluster.secret import proof, proves
 
 _PROTOCOL = "tfdp 2"
@@ -56,13 +57,23 @@ async def greet(stream: Stream, secret: str | None) -> dict[str, Any]:
     return introduction
 
 
-async def introduce(stream: Stream, introduction: dict[str, Any], secret: str | None) -> None:
-    """Sends `introduction` to rank 0, and returns once rank 0 has shown that it knows the secret.
+async def connect(host: str, port: int, introduction: dict[str, Any], secret: str | None) -> Stream:
+    """Connects to rank 0, which takes `introduction` and shows that it knows the secret.
 
     Raises:
       SecretError: Rank 0 has no secret, or another, or one where this process has none.
-      OSError: The listener at the address is gone, or is not rank 0.
+      OSError: Nobody listens at the address, or somebody who is not rank 0.
     """
+    stream = await asyncio.open_connection(host, port, limit=BUFFER_BYTES)
+    try:
+        await _introduce(stream, introduction, secret)
+    except BaseException:
+        stream[1].close()
+        raise
+    return stream
+
+
+async def _introduce(stream: Stream, introduction: dict[str, Any], secret: str | None) -> None:
     reader, writer = stream
     greeting, _ = await wire.read(reader, _MOST_BYTES)
     if greeting.get("protocol") != _PROTOCOL:

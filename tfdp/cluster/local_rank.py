@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from tfdp.cluster import slurm
+from tfdp.cluster.environment_variables import integer
 from tfdp.cluster.run_status import STATUS_VARIABLE
-from tfdp.cluster.variables import integer
 
 _OF_MPI = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),

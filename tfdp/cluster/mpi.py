@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Mapping
 
 from tfdp.cluster import mpi4py_world, slurm
-from tfdp.cluster.launcher_pid import launcher_pid
-from tfdp.cluster.spec import Cluster, join_address
-from tfdp.cluster.variables import (
+from tfdp.cluster.environment_variables import (
     COORDINATOR,
     chosen_coordinator,
     derived_port,
     integer,
     rank_and_size,
 )
+from tfdp.cluster.spec import Cluster, join_address
 from tfdp.errors import ClusterError
 
 
@@ -36,12 +37,12 @@ _KINDS = (
     _Variables("PMI_RANK", "PMI_SIZE", ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"), False),
     _Variables("PMIX_RANK", None, (), None),
 )
-
 _OF_A_PLACE = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 
 # `mpirun` sets one of these, `srun` neither. Inside a Slurm job `mpirun` starts its daemons by
 # `srun`, and the ranks inherit the variables of that other step.
 _SET_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS")
+_INSTALL_MPI4PY = "Install mpi4py for the launcher's MPI on every host (`pip install 'tfdp[mpi]'`)"
 
 
 def detect(environ: Mapping[str, str]) -> Cluster | None:
@@ -127,6 +128,24 @@ def launcher(environ: Mapping[str, str]) -> Launcher | None:
     return Launcher(names.rank, names.open_mpi, size)
 
 
+def launcher_pid(variable: str) -> int:
+    """Returns the id of the nearest ancestor that is no rank: MPI's launcher, or its proxy here.
+
+    The parent is this ancestor unless each rank runs in a script of its own, which has `variable`,
+    too. All ranks of one host get the same id.
+
+    Args:
+      variable: The name of the environment variable that holds the rank.
+
+    >>> launcher_pid("NO_SUCH_RANK") == os.getppid()
+    True
+    """
+    pid = os.getppid()
+    while pid > 1 and _has_variable(pid, variable):
+        pid = _parent(pid)
+    return pid
+
+
 def _variables(environ: Mapping[str, str]) -> _Variables | None:
     return next((kind for kind in _KINDS if environ.get(kind.rank)), None)
 
@@ -194,4 +213,15 @@ def _world(names: _Variables) -> tuple[tuple[int, int] | None, str]:
     return (rank, size), f"mpi4py says rank {rank} of {size}"
 
 
-_INSTALL_MPI4PY = "Install mpi4py for the launcher's MPI on every host (`pip install 'tfdp[mpi]'`)"
+def _has_variable(pid: int, variable: str) -> bool:
+    try:
+        environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # another user's process, or no /proc: take it for the launcher
+        return False
+    return any(entry.startswith(f"{variable}=".encode()) for entry in environ.split(b"\0"))
+
+
+def _parent(pid: int) -> int:
+    # The command's name, in parentheses, may hold spaces.
+    _, _, rest = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    return int(rest.split()[1])

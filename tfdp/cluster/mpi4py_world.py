@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib
 import os
+import pathlib
+import re
 import socket
 import sys
 from typing import Any
 
-from tfdp.cluster import mpich_memory
 from tfdp.cluster.spec import join_address
 
 _to_finalize: list[Any] = []
+_MAPS = pathlib.Path("/proc/self/maps")
+_SHARED = re.compile(r" (/dev/shm/mpich_shm_\w+)$", re.MULTILINE)
 
 
 @functools.cache
@@ -43,7 +47,7 @@ def connect(open_mpi: bool | None) -> tuple[Any, str]:
         return None, f"mpi4py runs on {vendor}, which is not the launcher's MPI"
     if not mpi.Is_initialized():
         mpi.Init_thread()
-    mpich_memory.remove_names()
+    remove_mpich_names()
     if ours and os.environ.get("MPI4PY_RC_FINALIZE") != "0":
         _to_finalize.append(mpi)
         atexit.register(finalize)
@@ -89,6 +93,22 @@ def broadcast_address(open_mpi: bool | None, all_local: bool) -> str:
         host = "127.0.0.1" if all_local else socket.gethostname()
         address = join_address(host, _free_port())
     return world.bcast(address, root=0)
+
+
+def remove_mpich_names(maps: pathlib.Path = _MAPS) -> None:
+    """Removes the names of MPICH's shared memory that this process has mapped.
+
+    MPICH keeps a name, and with it 1 MB for each rank, until MPI is finalised, which a rank that
+    fails never does. Once MPI is initialised every rank of the host has the memory, and nobody
+    asks for it by its name; the kernel frees memory without a name when its last process ends.
+
+    Args:
+      maps: The file with the process' mappings, as Linux has it.
+    """
+    with contextlib.suppress(OSError):  # no such file outside Linux, or another rank was faster
+        for name in sorted(set(_SHARED.findall(maps.read_text()))):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
 
 
 def _free_port() -> int:

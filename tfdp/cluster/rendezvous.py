@@ -19,13 +19,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream, host_of_peer
+from tfdp.cluster.connections import Connections, Stream, host_of_peer
 from tfdp.cluster.gathering import STRANGER_SECONDS, Gathering
-from tfdp.cluster.handshake import SecretError, introduce
-from tfdp.cluster.ranks import ranks_in_words
+from tfdp.cluster.handshake import SecretError, connect
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, cannot_listen, host_of, is_loopback, port_of
 from tfdp.errors import ClusterError
+from tfdp.words import ranks_in_words
 
 # The pause between two attempts to reach rank 0.
 _RETRY_SECONDS = 0.1
@@ -200,7 +200,7 @@ async def _connect(
         try:
             async with asyncio.timeout(min(max(remaining, 0.01), STRANGER_SECONDS)):
                 # A host name may be unknown until its container has started: this is retried, too.
-                return await _introduced(host, port, own, secret)
+                return await connect(host, port, own, secret)
         except SecretError as error:
             raise ClusterError(
                 f"Rank {cluster.rank}: all ranks must have the same secret, but {error}. "
@@ -217,16 +217,6 @@ async def _connect(
                     "time with `startup_timeout_seconds`."
                 ) from error
             await asyncio.sleep(_RETRY_SECONDS)
-
-
-async def _introduced(host: str, port: int, own: dict[str, Any], secret: str | None) -> Stream:
-    stream = await asyncio.open_connection(host, port, limit=BUFFER_BYTES)
-    try:
-        await introduce(stream, own, secret)
-    except BaseException:
-        stream[1].close()
-        raise
-    return stream
 
 
 def _in_words(error: OSError) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdp.cluster.nodelist import expand_nodelist
-from tfdp.cluster.spec import Cluster, join_address
-from tfdp.cluster.variables import (
+from tfdp.cluster.environment_variables import (
     COORDINATOR,
     chosen_coordinator,
     derived_port,
     integer,
     rank_and_size,
 )
+from tfdp.cluster.nodelist import expand_nodelist
+from tfdp.cluster.spec import Cluster, join_address
 from tfdp.errors import ClusterError
 
 RANK = "SLURM_PROCID"

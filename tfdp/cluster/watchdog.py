@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdp.cluster.board import Board
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.errors import CollectiveTimeoutError, RankMismatchError
+from tfdp.words import ranks_in_words
 
 # The number of periods that a state must last before it is judged, as signs may be out of date.
 _PERIODS = 3

@@ -135,12 +135,3 @@ def _sharing_ports() -> Iterator[None]:
 def abort(message: str) -> None:
     """Ends all collectives of this process, now and later, with `message`."""
     context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
-
-
-def device_prefix(rank: int) -> str:
-    """Returns the beginning of TensorFlow's names for a process' devices.
-
-    >>> device_prefix(3)
-    '/job:worker/replica:0/task:3'
-    """
-    return f"/job:{_JOB}/replica:0/task:{rank}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Transport
 from tfdp.compression.power_sgd import PowerSGD
-from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression, elements
+from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ class BetweenHosts(UpdateCompression):
         """
         within, between = transport.levels()
         count, shapes = within.world_size, [gradient.shape for gradient in bucket.gradients]
-        sizes = [-(-elements(shape) // count) for shape in shapes]
+        sizes = [-(-math.prod(shape) // count) for shape in shapes]
         parts = [_cut(gradient, count) for gradient in bucket.gradients]
         of_host = tf.reduce_sum(within.exchange(tf.concat(parts, axis=1)), axis=0)
         own_parts = tf.split(of_host, sizes)
@@ -100,10 +101,10 @@ class BetweenHosts(UpdateCompression):
 def _cut(tensor: tf.Tensor, count: int) -> tf.Tensor:
     """Returns the elements as [count, part], filled with zeros."""
     flat = tf.reshape(tensor, [-1])
-    filled = tf.pad(flat, [[0, -elements(tensor.shape) % count]])
-    return tf.reshape(filled, [count, elements(filled.shape) // count])
+    filled = tf.pad(flat, [[0, -math.prod(tensor.shape) % count]])
+    return tf.reshape(filled, [count, math.prod(filled.shape) // count])
 
 
 def _joined(parts: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     """Returns the tensor whose parts these are."""
-    return tf.reshape(tf.reshape(parts, [-1])[: elements(shape)], shape)
+    return tf.reshape(tf.reshape(parts, [-1])[: math.prod(shape)], shape)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from tfdp.collectives import Transport
-from tfdp.compression.update import Bucket, Sums, elements
+from tfdp.compression.update import Bucket, Sums
 
 # A function that returns what stands for blocks, int32 [..., m]. It is given the blocks
 # [..., block], a seed, and how many elements of each block are no fill, float32 [...].
@@ -57,7 +58,7 @@ def _cut(tensors: Sequence[tf.Tensor], block: int, count: int) -> tf.Tensor:
     parts, size = [], 0
     for index, tensor in enumerate(tensors):
         parts.append(tf.reshape(tensor, [-1]))
-        size += elements(tensor.shape)
+        size += math.prod(tensor.shape)
         # Two variables may have one tensor as their gradient: by identity it would seem the last.
         is_last = index == len(tensors) - 1
         fill = -size % (block * count if is_last else block)
@@ -72,7 +73,7 @@ def _sizes(tensors: Sequence[tf.Tensor], block: int, count: int) -> tf.Tensor:
     """Returns how many elements of each block are a tensor's, float32 [count, blocks]."""
     parts, blocks = [], 0
     for tensor in tensors:
-        whole, rest = divmod(elements(tensor.shape), block)
+        whole, rest = divmod(math.prod(tensor.shape), block)
         parts.append(tf.fill([whole], float(block)))
         if rest:
             parts.append(tf.constant([float(rest)]))
@@ -87,7 +88,7 @@ def _joined(blocks: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tens
     flat, block = tf.reshape(blocks, [-1]), blocks.shape[-1]
     tensors, start = [], 0
     for shape in shapes:
-        size = elements(shape)
+        size = math.prod(shape)
         tensors.append(tf.reshape(flat[start : start + size], shape))
         start += -(-size // block) * block
     return tensors

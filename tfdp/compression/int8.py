@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -104,6 +105,6 @@ class Int8(AbstractLossyCompression):
 def _draws(shape: tf.TensorShape, seed: tf.Tensor) -> tf.Tensor:
     """Returns numbers drawn evenly from [0, 1) in steps of 2**-16: two for the price of one."""
     words = tf.random.stateless_uniform(
-        [update.elements(shape) // 2], seed, minval=None, maxval=None, dtype=tf.int32
+        [math.prod(shape) // 2], seed, minval=None, maxval=None, dtype=tf.int32
     )
     return tf.reshape(tf.cast(tf.bitcast(words, tf.uint16), tf.float32), shape) * 2.0**-16

@@ -13,7 +13,7 @@ from tfdp.collectives import Transport
 from tfdp.compression.error_feedback import RESIDUAL, kept_if_finite
 from tfdp.compression.random_k import RandomK
 from tfdp.compression.top_k import TopK
-from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression, elements
+from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
 
 _VELOCITY = "velocity"
 
@@ -212,7 +212,7 @@ def _summed_whole(bucket: Bucket, velocities: Sequence[tf.Tensor], transport: Tr
     sums = list(velocities)
     if transport.world_size > 1:
         flat = tf.concat([tf.reshape(velocity, [-1]) for velocity in velocities], axis=0)
-        parts = tf.split(transport.sum(flat), [elements(one.shape) for one in velocities])
+        parts = tf.split(transport.sum(flat), [math.prod(one.shape) for one in velocities])
         sums = [tf.reshape(a, b.shape) for a, b in zip(parts, velocities, strict=True)]
     slots = [
         {

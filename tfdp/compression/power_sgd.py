@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -96,7 +97,7 @@ class PowerSGD(AbstractLossyCompression):
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    return update.elements(shape[:-1]), shape[-1]
+    return math.prod(shape[:-1]), shape[-1]
 
 
 def _summed(
@@ -104,7 +105,7 @@ def _summed(
 ) -> list[tf.Tensor]:
     """Sums tensors in one buffer."""
     flat = sum_(tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0))
-    parts = tf.split(flat, [update.elements(tensor.shape) for tensor in tensors])
+    parts = tf.split(flat, [math.prod(tensor.shape) for tensor in tensors])
     return [tf.reshape(part, like.shape) for part, like in zip(parts, tensors, strict=True)]
 
 

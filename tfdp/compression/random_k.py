@@ -53,7 +53,7 @@ class RandomK(AbstractLossyCompression):
         >>> lengths.numpy().tolist()
         [2, 2]
         """
-        size = update.elements(bucket.gradients[index].shape)
+        size = math.prod(bucket.gradients[index].shape)
         count = math.ceil(self.ratio * size)
         bounds = tf.cast(tf.range(count + 1, dtype=tf.int64) * size // count, tf.int32)
         lengths = bounds[1:] - bounds[:-1]
@@ -79,7 +79,7 @@ class RandomK(AbstractLossyCompression):
             places.append(at)
             numbers.append(tf.gather(value, at) * factors + update.poison(value))
         total = transport.sum(tf.concat(numbers, axis=0))
-        parts = tf.split(total, [update.elements(value.shape) for value in numbers])
+        parts = tf.split(total, [math.prod(value.shape) for value in numbers])
         sums, own = (
             [
                 tf.reshape(tf.scatter_nd(at[:, tf.newaxis], value, like.shape), gradient.shape)

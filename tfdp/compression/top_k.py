@@ -83,7 +83,7 @@ class TopK(AbstractLossyCompression):
         [250, 63, 16, 10, 10]
         """
         ratio = max(self.ratio, _STEP ** (stage + 1)) if stage < _STAGES else self.ratio
-        return math.ceil(ratio * update.elements(shape))
+        return math.ceil(ratio * math.prod(shape))
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of what the replicas have chosen.
@@ -110,7 +110,7 @@ class TopK(AbstractLossyCompression):
         self, stage: int, bucket: Bucket, transport: Transport
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Returns the sums, and the replica's own terms of them."""
-        sizes = [update.elements(gradient.shape) for gradient in bucket.gradients]
+        sizes = [math.prod(gradient.shape) for gradient in bucket.gradients]
         counts = [self.count(tuple(gradient.shape), stage) for gradient in bucket.gradients]
         places, numbers, start = [], [], 0
         for gradient, size, count in zip(bucket.gradients, sizes, counts, strict=True):
@@ -141,7 +141,7 @@ def _largest(values: tf.Tensor, count: int) -> tf.Tensor:
     In a long vector a sample says what is surely too small: the choice is among the rest. Where the
     sample misleads, so that the rest is too short, the choice is among all.
     """
-    size = update.elements(values.shape)
+    size = math.prod(values.shape)
     if not _is_sampled(size, count):
         return tf.math.top_k(values, count, sorted=False).indices
     candidates = _candidates(values, count, _MARGIN)
@@ -181,7 +181,7 @@ def _candidates(values: tf.Tensor, count: int, margin: float) -> tf.Tensor:
     """Returns the places of about `margin` times as many of the largest values, by a sample."""
     stride = min(_STRIDE, count // _LEAST_SAMPLED)
     sample = values[::stride]
-    enough = min(int(margin * count / stride) + 1, update.elements(sample.shape))
+    enough = min(int(margin * count / stride) + 1, math.prod(sample.shape))
     threshold = tf.reduce_min(tf.math.top_k(sample, enough, sorted=False).values)
     return tf.cast(tf.where(values >= threshold)[:, 0], tf.int32)
 

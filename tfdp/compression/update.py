@@ -1,9 +1,10 @@
-"""The definition of a compression of updates: it knows each variable, the step and a state."""
+"""Compressions of updates, which know variable, step and state: the definition, option checks."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -221,20 +222,11 @@ class AbstractLossyCompression(UpdateCompression):
 
     def takes_shape(self, shape: tuple[int, ...]) -> bool:
         """Returns whether a gradient of this shape is compressed, whatever its variable."""
-        return elements(shape) >= self.smallest
+        return math.prod(shape) >= self.smallest
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns what is kept for a variable: nothing."""
         return {}
-
-
-def elements(shape: Sequence[int]) -> int:
-    """Returns the number of elements of a shape.
-
-    >>> elements((2, 3))
-    6
-    """
-    return int(tf.TensorShape(shape).num_elements())
 
 
 def poison(tensor: tf.Tensor, axis: int | None = None, keepdims: bool = False) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Counts of the batches that steps take, and of the time until each is there.
+"""An iterator that counts the batches that it gives, and the time that each is waited for.
 
 An iterator carries the variable in which it counts as one of its parts. So a step that was traced
 with one pipeline counts for another whose batches are of the same kind.

@@ -1,4 +1,4 @@
-"""The command `tfdp data index`."""
+"""The command `tfdp data index`, which writes the index file beside each TFRecord file."""
 
 from __future__ import annotations
 

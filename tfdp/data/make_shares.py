@@ -7,14 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.example_count import empty
 from tfdp.data.indexed_shares import indexed_shares
 from tfdp.data.memory_budget import batches_within, example_bytes
-from tfdp.data.options import PipelineOptions
-from tfdp.data.progress import Progress
+from tfdp.data.options import PipelineOptions, empty
+from tfdp.data.progress import Progress, View
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.stream_shares import stream_shares
-from tfdp.data.view import View
 from tfdp.shares import largest_share
 
 

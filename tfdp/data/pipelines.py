@@ -12,17 +12,15 @@ import tensorflow as tf
 from tfdp.data import state as states
 from tfdp.data import unreadable
 from tfdp.data.counting import iterate
-from tfdp.data.example_count import checked_length
 from tfdp.data.feed import AbstractFeed, check_asker
-from tfdp.data.identity import identify
 from tfdp.data.make_shares import make_shares, tuned, without_stand_ins
-from tfdp.data.options import PipelineOptions
+from tfdp.data.options import PipelineOptions, checked_length
 from tfdp.data.plan import num_batches
-from tfdp.data.progress import Progress
+from tfdp.data.progress import Progress, View
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
+from tfdp.data.state import identify
 from tfdp.data.tally import Tally
-from tfdp.data.view import View
 
 Structure = Any
 
@@ -249,7 +247,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         """
         return self._kept_view("endless", endless=True)
 
-    def from_start(self, endless: bool = False) -> Pipeline:
+    def from_start(self) -> Pipeline:
         """Returns an epoch from its first batch, always in epoch 0's order, whatever was trained.
 
         >>> import numpy as np, tfdp
@@ -258,7 +256,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         >>> [batch.numpy().tolist() for batch in batches.from_start()]
         [[0, 1], [2]]
         """
-        endless = endless or self._view.endless
+        endless = self._view.endless
         return self._kept_view(("from start", endless), from_start=True, endless=endless)
 
     def uncounted(self) -> Pipeline:

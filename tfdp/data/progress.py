@@ -1,11 +1,33 @@
-"""The progress of a pipeline's training: epochs, and examples of the present one."""
+"""The progress of a pipeline's training: what was trained of it, and which view begins where."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from tfdp.data import plan
 from tfdp.data.tally import Tally
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """One way to look at a pipeline; all views of a pipeline share the progress.
+
+    Attributes:
+      endless: Whether the next epoch follows where one ends.
+      from_start: Whether it begins with the first batch of epoch 0, whatever was trained, and
+        counts nothing.
+      counts: Whether the batches that iterators give count as trained.
+      share_fn: A function that is applied to each replica's share of a batch, as `Dataset.map`
+        does; None: the shares stay as they are.
+    """
+
+    endless: bool = False
+    from_start: bool = False
+    counts: bool = True
+    share_fn: Callable[..., Any] | None = None
 
 
 class Progress:

@@ -1,7 +1,8 @@
-"""The place of a pipeline as JSON, and the check that it belongs to this pipeline."""
+"""A pipeline as JSON: its place, for a restart, and its identity, for the manifest of a run."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import operator
 from collections.abc import Mapping
@@ -73,6 +74,27 @@ def checked(
     return epoch, position
 
 
+def identify(
+    source: AbstractSource, options: PipelineOptions, examples: int | None
+) -> dict[str, Any]:
+    """Describes a pipeline's source and options, as `Pipeline.identify` says."""
+    chosen = {
+        field.name: getattr(options, field.name) for field in dataclasses.fields(PipelineOptions)
+    }
+    found: dict[str, Any] = {
+        "kind": "pipeline",
+        "source": type(source).__name__,
+        "described": source.describe(),
+        "examples": examples,
+        "element_spec": str(source.element_spec),
+        "identity": source.fingerprint,
+        "covers": source.fingerprint_covers,
+        "options": {**chosen, "map_fn": _name_of(options.map_fn)},
+    }
+    content = source.content()
+    return found if content is None else found | content
+
+
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
@@ -94,3 +116,10 @@ def _whole(name: str, state: Mapping[str, Any]) -> int:
             f"{state[name]!r}. Use a state as `state()` returned it."
         )
     return value
+
+
+def _name_of(function: Any) -> str | None:
+    if function is None:
+        return None
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None)}.{name}"

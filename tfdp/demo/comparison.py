@@ -22,7 +22,7 @@ from tfdp.demo.images import load
 from tfdp.demo.plot import plot_curves
 from tfdp.demo.processes import RanksFailedError, train_in_processes
 from tfdp.demo.train import TrainingRun, steps_per_epoch, train
-from tfdp.verification.compare import difference, largest
+from tfdp.verification.run_differences import difference, largest
 
 # Sums in another order differ in the last bit of float32 (6e-8), and training amplifies that. One
 # device that was given each batch's examples in reverse ended 5e-7 from itself after the 184 steps

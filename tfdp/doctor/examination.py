@@ -17,8 +17,7 @@ from tfdp.doctor import facts as facts_
 from tfdp.doctor.doctor_options import DoctorOptions
 from tfdp.doctor.facts import Facts, Measurement
 from tfdp.doctor.hints import described, hints
-from tfdp.doctor.installed_mpi import mpi_line
-from tfdp.doctor.report import cluster_lines, rank_lines, versions_line
+from tfdp.doctor.report import cluster_lines, mpi_line, rank_lines, versions_line
 from tfdp.errors import ClusterError
 from tfdp.files import replace_text
 

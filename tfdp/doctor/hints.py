@@ -6,9 +6,9 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.doctor.facts import Facts
 from tfdp.hooks import versions
+from tfdp.words import ranks_in_words
 
 _MIN_INTEROP_THREADS = 8
 

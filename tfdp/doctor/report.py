@@ -1,11 +1,18 @@
-"""The lines that the doctor prints: plain ones, which a launcher's prefix does not break."""
+"""The lines that the doctor prints: versions, the installed MPI, the cluster and each rank.
+
+They are plain, so that a launcher's prefix does not break them.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from tfdp.cluster import Cluster
+from tfdp.cluster.mpi import without_rank
+from tfdp.cluster.mpi_installation import check_fit, find_library, find_mpiexec, thread_level
 from tfdp.doctor.facts import Facts, Measurement
+from tfdp.errors import ClusterError
 
 _NOTHING = "-"
 
@@ -18,6 +25,28 @@ def versions_line(versions: Mapping[str, str | None]) -> str:
     """
     return "versions: " + ", ".join(
         f"{name} {version or '(not installed)'}" for name, version in versions.items()
+    )
+
+
+def mpi_line(environ: Mapping[str, str]) -> str:
+    """Returns what is installed, or why ranks cannot use it and the fix.
+
+    Cost: three short processes, some 0.5 s.
+
+    Args:
+      environ: The environment of this process, which may be a rank of MPI.
+    """
+    environ = without_rank(environ)
+    try:
+        launcher = find_mpiexec(environ)
+        library = find_library(sys.executable, environ)
+        check_fit(launcher, library)
+    except ClusterError as error:
+        return f"MPI:      not for `tfdp run --engine mpi`: {error}"
+    return (
+        f"MPI:      {launcher.path} of {launcher.vendor}, mpi4py {library.mpi4py} on "
+        f"{library.vendor} {library.version}, "
+        f"{thread_level(sys.executable, environ) or 'which cannot be initialised'}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Captures of the outermost graph's resource handles, in loops, conditionals and gradients."""
+"""Handles of ordering tokens and counters, captured through loops, conditionals and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order that TensorFlow gives to operations with effects."""
+"""Operations with effects that TensorFlow is not to order after all earlier ones."""
 
 from __future__ import annotations
 

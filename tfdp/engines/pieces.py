@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdp.topology.slicing import slice_count
+from tfdp.topology.steps import slice_count
 
 
 class Pieces:

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step, current
-from tfdp.keras_adapter.tracing.provenance import mark_global
+from tfdp.keras_adapter.tracing.marks import mark_global
 from tfdp.keras_adapter.training.cut import COUNTS
-from tfdp.keras_adapter.variables.telling import zero_if
+from tfdp.keras_adapter.variables.effects import zero_if
 
 # The dtypes that collectives sum; tensors of other dtypes are cast to integers to be summed.
 _SUMMED_AS_IT_IS = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)

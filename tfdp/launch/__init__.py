@@ -2,9 +2,9 @@
 
 This package does not import TensorFlow; the command does so, in each rank.
 
-Each rank runs under a small supervisor of its own (:mod:`tfdp.launch.shim`), which holds a pipe
-from the launcher. However the launcher ends, the pipe closes, and the supervisor ends the rank and
-all that the rank started.
+Each rank runs under a small supervisor of its own (:mod:`tfdp.launch.rank_supervisor`), which holds
+a pipe from the launcher. However the launcher ends, the pipe closes, and the supervisor ends the
+rank and all that the rank started.
 """
 
 from __future__ import annotations

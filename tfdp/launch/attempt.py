@@ -19,11 +19,11 @@ from tfdp.cluster.run_status import (
     steps_begun,
 )
 from tfdp.files import temporary_folder
-from tfdp.launch.group import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.hangs import Hangs
 from tfdp.launch.mpiexec import environment, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
+from tfdp.launch.rank_start import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.restarting import Attempt
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor

@@ -1,4 +1,4 @@
-"""The way from the user's words to the command that each rank runs."""
+"""The command that each rank runs, found from the words that the user gave."""
 
 from __future__ import annotations
 

@@ -25,23 +25,20 @@ class _ClosedError(Exception):
     """The end of a question that nobody waits for any more."""
 
 
-def discovered(
-    command: str, seconds: float = ANSWER_SECONDS, look: Callable[[], None] = lambda: None
-) -> int:
+def discovered(command: str, look: Callable[[], None] = lambda: None) -> int:
     """Runs the command by `sh -c`, and returns the whole number that it prints.
 
     Args:
-      command: The command. It ends with all that it has started, when the time is over.
-      seconds: The time that it has.
+      command: The command. It ends with all that it has started after `ANSWER_SECONDS`.
       look: Called again and again meanwhile; what it raises ends the command.
 
     Raises:
-      DiscoveryError: The command fails, takes longer than `seconds`, or prints something else.
+      DiscoveryError: The command fails, takes longer, or prints something else.
 
     >>> discovered("echo 3")
     3
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + ANSWER_SECONDS
     with subprocess.Popen(
         ["sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -57,7 +54,7 @@ def discovered(
                     output, errors = process.communicate(timeout=_LOOK_SECONDS)
                     break
                 if time.monotonic() >= deadline:
-                    raise _error(command, f"no end within {seconds:g} s")
+                    raise _error(command, f"no end within {ANSWER_SECONDS:g} s")
                 look()
         finally:
             if process.returncode is None:

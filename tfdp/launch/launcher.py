@@ -14,13 +14,12 @@ from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.launch.attempt import Starter, attempt
 from tfdp.launch.attempt_log import keep
 from tfdp.launch.command import resolve
-from tfdp.launch.ended import EndedError, stopped_by
 from tfdp.launch.gpu_shares import gpu_shares
-from tfdp.launch.group import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.mpiexec import fitting_mpiexec, one_line
 from tfdp.launch.nodes.attempts import attempts_on_nodes
 from tfdp.launch.output import Sink
 from tfdp.launch.places import Places, look_up, wait_for_places
+from tfdp.launch.rank_start import Group, ReservedPorts, TooManyRanksError, rank_environment
 from tfdp.launch.restarting import (
     RESTART_COUNT,
     Attempt,
@@ -31,6 +30,7 @@ from tfdp.launch.restarting import (
 )
 from tfdp.launch.run_options import RunOptions
 from tfdp.launch.supervision import Order, ReceivedSignals
+from tfdp.launch.verdict import EndedError, stopped_by
 
 
 def run(options: RunOptions) -> int:

@@ -1,7 +1,7 @@
 """The start of ranks by the installed MPI: which launcher, with which words.
 
-`mpiexec` starts a supervisor for each rank (:mod:`tfdp.launch.shim`), and each supervisor connects
-its rank to `tfdp run` by named pipes. Through `mpiexec` itself goes nothing but what the ranks
+`mpiexec` starts a supervisor for each rank (:mod:`tfdp.launch.rank_supervisor`), which connects its
+rank to `tfdp run` by named pipes. Through `mpiexec` itself goes nothing but what the ranks
 need to find each other. Its own clean-up is off, for it would end the ranks that still live when
 one has ended, and hide which of them failed first.
 """

@@ -17,14 +17,13 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.launch.attempt import Starter
 from tfdp.launch.discovery import Discovery
-from tfdp.launch.ended import EndedError, stopped_by
 from tfdp.launch.gpu_shares import TooFewGPUsError, gpu_shares
 from tfdp.launch.restarting import Attempt
 from tfdp.launch.run_options import EVERY_SECONDS, JOIN_SECONDS, RunOptions
-from tfdp.launch.verdict import TIMED_OUT
+from tfdp.launch.verdict import TIMED_OUT, EndedError, stopped_by
+from tfdp.words import ranks_in_words
 
 Place = int | str
 

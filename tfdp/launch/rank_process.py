@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from tfdp.launch import shim
+from tfdp.launch import rank_supervisor
 
 # The exit code of a training that a signal has stopped after a checkpoint.
 STOPPED = os.EX_TEMPFAIL
@@ -25,7 +25,7 @@ class RankProcess:
 
     Args:
       rank: The rank, or :data:`MPI_LAUNCHER`.
-      pipes: The launcher's ends of the pipes, in the order of :data:`tfdp.launch.shim.PIPES`.
+      pipes: The launcher's ends of the pipes, in the order of :data:`rank_supervisor.PIPES`.
       supervisor: The supervisor, if the launcher itself started it.
       held: The supervisor's ends, if the supervisor opens the pipes by their names. They stay open
         until then, so that the pipes do not seem to have ended.
@@ -125,7 +125,7 @@ def start(rank: int, command: Sequence[str], environ: Mapping[str, str]) -> Rank
     ours: list[int] = []
     theirs: list[int] = []
     try:
-        for name in shim.PIPES:
+        for name in rank_supervisor.PIPES:
             reads, writes = os.pipe()
             ours.append(writes if name == "control" else reads)
             theirs.append(reads if name == "control" else writes)
@@ -157,11 +157,11 @@ def expect(rank: int, folder: str, added: Mapping[str, str]) -> RankProcess:
     """
     own = os.path.join(folder, f"rank-{rank}-")
     entries = (os.fsencode(f"{name}={value}") for name, value in added.items())
-    pathlib.Path(own + shim.ENVIRONMENT).write_bytes(b"\0".join(entries))
+    pathlib.Path(own + rank_supervisor.ENVIRONMENT).write_bytes(b"\0".join(entries))
     ours: list[int] = []
     held: list[int] = []
     try:
-        for name in shim.PIPES:
+        for name in rank_supervisor.PIPES:
             os.mkfifo(own + name, 0o600)
             # The reading end first: only that can be opened while there is no other.
             reads = os.open(own + name, os.O_RDONLY | os.O_NONBLOCK)
@@ -183,9 +183,9 @@ def supervised(*pipes: str) -> list[str]:
     `PYTHONPATH`.
 
     Args:
-      pipes: The first two arguments of :func:`tfdp.launch.shim.main`.
+      pipes: The first two arguments of :func:`tfdp.launch.rank_supervisor.main`.
     """
-    return [sys.executable, "-I", "-S", shim.__file__, *pipes]
+    return [sys.executable, "-I", "-S", rank_supervisor.__file__, *pipes]
 
 
 def _close(descriptors: list[int]) -> None:

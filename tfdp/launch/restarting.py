@@ -1,4 +1,4 @@
-"""Restarts of a run: which failed attempts another one follows, when, and what is said of all."""
+"""Attempts of a run: how each ended, which failed ones another follows and when, and a summary."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from tfdp.launch.rank_process import RankProcess
 from tfdp.launch.verdict import SAME_TIME_SECONDS, Failure, Outcome
@@ -75,12 +74,7 @@ class ReceivedSignals:
                     self._before[number] = signal.signal(number, lambda number, frame: None)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         if self._before:

@@ -10,28 +10,27 @@ import signal
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.cluster.run_status import ranks_without_strategy
 from tfdp.errors import LOST_RANK_MARK
-from tfdp.launch.group import Group, tf_config
 from tfdp.launch.output import log_path
 from tfdp.launch.rank_process import MPI_LAUNCHER, STOPPED
+from tfdp.launch.rank_start import Group, tf_config
 from tfdp.launch.run_options import RunOptions
+from tfdp.words import ranks_in_words
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 
 # When one rank dies, others can fail because of it within a fraction of a second, and the kernel
 # may take longer to end the culprit.
 SAME_TIME_SECONDS = 1.0
-
 _MAX_LINES, _SHOWN_FIRST, _SHOWN_LAST = 9, 5, 3  # of one error
 _FALLBACK_LINES = 5
 
 # What is written where a rank ends all: by MPICH and Intel MPI in the rank, by Open MPI outside.
 _MPI_ABORT = re.compile(r"(?:Abort\(-?\d+\) on node|MPI_ABORT was invoked on rank) (\d+)")
-
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s+File "')
+
 # Lines that TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
 _NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log messages before")
 
@@ -236,6 +235,28 @@ def verdict(
     if ended_well in (*failures, *outcome.unfinished) or ended_well not in group.ranks:
         ended_well = None
     return first.exit_code, _failure_message(options, first, outcome, ended_well, group)
+
+
+class EndedError(Exception):
+    """The end of a run.
+
+    Args:
+      code: The exit code.
+      message: What is said of it; empty where all ended well.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def stopped_by(number: int) -> EndedError:
+    """Returns the end by a signal, while no rank ran.
+
+    >>> print(stopped_by(15))
+    SIGTERM came, and no rank was started again.
+    """
+    return EndedError(128 + number, f"{signal_name(number)} came, and no rank was started again.")
 
 
 def _failure_message(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfdp.manifest.attempts import attempted
+from tfdp.manifest.plain import attempted
 
 # Keras' own optimizers nest three deep: a loss scale, an optimizer, a schedule.
 _DEEPEST = 8

@@ -1,4 +1,4 @@
-"""The conversion of any object to strict JSON."""
+"""The conversion of any object to strict JSON, also of one that fails to answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from tfdp.manifest.attempts import trouble
 
 # An object's address differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
 _DEEPEST = 50
+_MOST_CHARACTERS = 120
 
 
 def plain(value: Any) -> Any:
@@ -27,6 +24,45 @@ def plain(value: Any) -> Any:
     {'rate': 'nan', '1': [2, [3]], 'f': '<built-in function len>'}
     """
     return _plain(value, ())
+
+
+def text_of(value: Any) -> str:
+    """Returns `value` as it stands in the file.
+
+    >>> print(text_of({"b": 1}))
+    {
+     "b": 1
+    }
+    """
+    return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def attempted(describe: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what `describe` returns, or else the text of what it raised.
+
+    >>> attempted(len, "abc"), attempted(len, 3)
+    (3, "cannot be described: TypeError: object of type 'int' has no len()")
+    """
+    try:
+        return describe(*arguments)
+    except Exception as error:
+        return trouble(error)
+
+
+def trouble(error: Exception) -> str:
+    """Returns a short text that stands in place of a description.
+
+    >>> trouble(NotImplementedError())
+    'cannot be described: NotImplementedError'
+    """
+    name = type(error).__name__
+    try:
+        lines = str(error).splitlines()
+    except Exception:
+        lines = []
+    # The first line of a message says the most.
+    said = f"{name}: {lines[0]}" if lines and lines[0] else name
+    return f"cannot be described: {said[:_MOST_CHARACTERS]}"
 
 
 def _plain(value: Any, within: tuple[int, ...]) -> Any:
@@ -65,14 +101,3 @@ def _converted(value: Any, within: tuple[int, ...]) -> Any:
 def _written(text: str) -> str:
     """Escapes what UTF-8 cannot hold: undecoded bytes that Python keeps in names of files."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def text_of(value: Any) -> str:
-    """Returns `value` as it stands in the file.
-
-    >>> print(text_of({"b": 1}))
-    {
-     "b": 1
-    }
-    """
-    return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)

@@ -12,11 +12,10 @@ from typing import Any
 from tfdp import cluster, determinism, machine
 from tfdp.files import replace_text
 from tfdp.manifest import process
-from tfdp.manifest.attempts import attempted
 from tfdp.manifest.commit import commit
 from tfdp.manifest.fingerprints import fingerprint
-from tfdp.manifest.parts import described_model, described_strategy, strategy_of
-from tfdp.manifest.plain import plain, text_of
+from tfdp.manifest.plain import attempted, plain, text_of
+from tfdp.manifest.strategy_and_model import described_model, described_strategy, strategy_of
 
 FORMAT = 1
 

@@ -9,8 +9,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from tfdp.prediction import Prediction
 from tfdp.report.charts import NUMBERS, Chart
-from tfdp.report.number_words import number, percent
 from tfdp.report.svg import Said, drawn, ink
+from tfdp.words import number, percent
 
 _HEIGHT = 190  # pixels
 _MOST_TICKS = 6

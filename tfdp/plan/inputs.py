@@ -16,7 +16,7 @@ from tfdp.plan.quantities import Link
 from tfdp.prediction import SLOTS, Cluster, Plan, Workload, described_links, even_tensors
 from tfdp.prediction.workload import Tensor
 from tfdp.report.log_directory import read_run
-from tfdp.report.recorded import Recorded, recorded
+from tfdp.report.prediction_inputs import Recorded, recorded
 from tfdp.topology import Links
 
 if TYPE_CHECKING:

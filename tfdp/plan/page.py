@@ -13,7 +13,7 @@ from tfdp.plan import curves, printing
 from tfdp.plan.answers import Answers
 from tfdp.plan.plan_options import PlanOptions
 from tfdp.report.bars import bar_chart
-from tfdp.report.number_words import duration, percent
+from tfdp.words import count, duration, percent
 
 _PARTS = {
     "compute": "forward and backward pass",
@@ -61,7 +61,7 @@ def render(answers: Answers, options: PlanOptions) -> str:
         limits=[
             (one.name, percent(one.gain)) for one in answers.limits if timed and one.gain > 0.005
         ],
-        ranks=printing.ranks_in_words(answers.curve[-1].ranks),
+        ranks=count(answers.curve[-1].ranks, "rank"),
         rows=printing.rows_of(answers.rows) if timed else [],
         memory=list(printing.memory_lines(answers, options)),
         use=answers.curve[-1].plan.written() if timed else "",
@@ -74,7 +74,7 @@ def _bars(answers: Answers) -> object:
         parts = one.parts
         values.append(
             (
-                printing.ranks_in_words(one.ranks),
+                count(one.ranks, "rank"),
                 {
                     "compute": parts["compute"],
                     "wait": parts["late"],

@@ -12,7 +12,7 @@ from rich.table import Table
 from tfdp.plan.answers import Answers
 from tfdp.plan.plan_options import PlanOptions
 from tfdp.prediction import Prediction
-from tfdp.report.number_words import duration, number, percent, size
+from tfdp.words import count, duration, number, percent, size
 
 #: The columns of the curve's table.
 HEAD = ("ranks", "hosts", "step", "examples/s", "efficiency", "compute", "late", "sending", "rest")
@@ -31,7 +31,7 @@ def printed(answers: Answers, options: PlanOptions, console: Console) -> None:
         console.print(table)
         for line in (*verdicts(answers), *limit_lines(answers)):
             console.print(line, soft_wrap=True, highlight=False, markup=False)
-        last = ranks_in_words(answers.curve[-1].ranks)
+        last = count(answers.curve[-1].ranks, "rank")
         table = Table(title=f"Plans for {last}", box=SIMPLE_HEAD, padding=0)
         for column, justify in (("step", "right"), ("", "left"), ("arguments", "left")):
             table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
@@ -57,15 +57,6 @@ def introduction(answers: Answers) -> Iterator[str]:
         )
     if work.first_seconds is not None and work.first_seconds > 0:
         yield f"The first step takes {duration(work.first_seconds)} more: it is traced."
-
-
-def ranks_in_words(ranks: int) -> str:
-    """Returns a number of ranks in words.
-
-    >>> ranks_in_words(1), ranks_in_words(4096)
-    ('1 rank', '4,096 ranks')
-    """
-    return "1 rank" if ranks == 1 else f"{ranks:,} ranks"
 
 
 def curve_cells(one: Prediction) -> list[str]:
@@ -110,7 +101,7 @@ def limit_lines(answers: Answers) -> Iterator[str]:
     if told:
         shown = "; ".join(f"{one.name} ({percent(one.gain)})" for one in told)
         yield (
-            f"What limits {ranks_in_words(answers.curve[-1].ranks)}, and what of a step goes if "
+            f"What limits {count(answers.curve[-1].ranks, 'rank')}, and what of a step goes if "
             f"it were twice as good: {shown}."
         )
 
@@ -132,7 +123,7 @@ def memory_lines(answers: Answers, options: PlanOptions) -> Iterator[str]:
         ("All of it", answers.fits.everything),
         ("The optimizer's state by itself", answers.fits.state),
     ):
-        where = f"from {ranks_in_words(found)} on" if found else "on no number of ranks"
+        where = f"from {count(found, 'rank')} on" if found else "on no number of ranks"
         yield f"{what} fits into {size(options.memory)} {where}{shared}."
     if answers.fits.alone and answers.fits.everything != 1:
         yield "One rank alone fits: it sends nothing."

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tfdp.report.log_lines import check_format
 from tfdp.report.log_values import Fields
-from tfdp.report.number_words import duration, moment
+from tfdp.words import duration, moment
 
 _FILE = "attempts.jsonl"
 

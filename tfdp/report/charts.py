@@ -11,7 +11,7 @@ import markupsafe
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from tfdp.report.number_words import number
+from tfdp.words import number
 
 MOST_POINTS = 200  # of a line
 _LARGEST = 1e100

@@ -11,11 +11,11 @@ from tfdp.prediction.advice import plans_in_words
 from tfdp.report.breakdown import RankSplit, rank_splits
 from tfdp.report.log_directory import Run
 from tfdp.report.log_lines import Start, Step
-from tfdp.report.number_words import count, duration, number, percent
-from tfdp.report.recorded import Recorded, recorded
+from tfdp.report.prediction_inputs import Recorded, recorded
 from tfdp.report.stragglers import Wait, straggler, stragglers, waits
 from tfdp.report.summary import headline, skipped
 from tfdp.stragglers import LATE_SHARE, LEAST_SAMPLES, last_share
+from tfdp.words import count, duration, number, percent
 
 INPUT_SHARE = 0.15
 COMMUNICATION_SHARE = 0.2

@@ -12,8 +12,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
 from tfdp.report.charts import NUMBERS, Chart, Points, Words, by_round_numbers, drawable, thinned
-from tfdp.report.number_words import count, number
 from tfdp.report.svg import Said, drawn, ink
+from tfdp.words import count, number
 
 _HEIGHT = 190  # pixels
 _MOST_DOTS = 30  # up to this number of points, each has a dot

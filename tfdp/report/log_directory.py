@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tfdp.cluster.ranks import ranks_in_words
 from tfdp.report.attempts import Attempt, read_attempts
 from tfdp.report.log_lines import Start, check_format
 from tfdp.report.log_values import LogError
 from tfdp.report.rank_log import RankLog, read_rank
+from tfdp.words import ranks_in_words
 
 _RANK_FILE = re.compile(r"rank(\d+)\.jsonl")
 _WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"

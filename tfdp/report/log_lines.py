@@ -1,4 +1,4 @@
-"""The kinds of lines in a rank's log."""
+"""The kinds of lines in a rank's log: start, step, epoch, straggler and end."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def record(values: Mapping[str, Any], where: str) -> Record | None:
     fields = Fields(values, where)
     kind = fields.text("kind")
     read = _READERS.get(kind)
-    return None if read is None else read(fields, fields.number("time"), where)
+    return None if read is None else read(fields, fields.number("time"))
 
 
 def check_format(format_: int, what: str) -> None:
@@ -168,8 +168,8 @@ def check_format(format_: int, what: str) -> None:
         )
 
 
-def _start(fields: Fields, time: float, where: str) -> Start:
-    check_format(fields.whole("format", 1), where)
+def _start(fields: Fields, time: float) -> Start:
+    check_format(fields.whole("format", 1), fields.where)
     return Start(
         time=time,
         rank=fields.whole("rank"),
@@ -187,7 +187,7 @@ def _start(fields: Fields, time: float, where: str) -> Start:
     )
 
 
-def _step(fields: Fields, time: float, where: str) -> Step:
+def _step(fields: Fields, time: float) -> Step:
     return Step(
         time=time,
         step=fields.whole("step", 1),
@@ -210,7 +210,7 @@ def _step(fields: Fields, time: float, where: str) -> Step:
     )
 
 
-def _epoch(fields: Fields, time: float, where: str) -> Epoch:
+def _epoch(fields: Fields, time: float) -> Epoch:
     return Epoch(
         time=time,
         epoch=fields.whole("epoch"),
@@ -220,7 +220,7 @@ def _epoch(fields: Fields, time: float, where: str) -> Epoch:
     )
 
 
-def _straggler(fields: Fields, time: float, where: str) -> Straggler:
+def _straggler(fields: Fields, time: float) -> Straggler:
     return Straggler(
         time=time,
         epoch=fields.whole("epoch"),
@@ -231,14 +231,10 @@ def _straggler(fields: Fields, time: float, where: str) -> Straggler:
     )
 
 
-def _end(fields: Fields, time: float, where: str) -> End:
-    return End(time=time)
-
-
-_READERS: dict[str, Callable[[Fields, float, str], Record]] = {
+_READERS: dict[str, Callable[[Fields, float], Record]] = {
     "start": _start,
     "step": _step,
     "epoch": _epoch,
     "straggler": _straggler,
-    "end": _end,
+    "end": lambda fields, time: End(time),
 }

@@ -38,7 +38,7 @@ class Fields:
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
-        self._where = where
+        self.where = where
 
     def whole(self, key: str, least: int = 0) -> int:
         """Returns a whole number."""
@@ -47,9 +47,9 @@ class Fields:
             raise self._error(key, f"a whole number of at least {least}")
         return value
 
-    def whole_or_none(self, key: str, least: int = 0) -> int | None:
+    def whole_or_none(self, key: str) -> int | None:
         """Returns a whole number that may be missing or null."""
-        return None if self._values.get(key) is None else self.whole(key, least)
+        return None if self._values.get(key) is None else self.whole(key)
 
     def number(self, key: str, least: float = -math.inf) -> float:
         """Returns a number that is finite."""
@@ -101,7 +101,7 @@ class Fields:
         if len(received) > 80:
             received = received[:77] + "..."
         return LogError(
-            f"{self._where}: `{key}` must be {kind}, but received {received}. The file is damaged: "
+            f"{self.where}: `{key}` must be {kind}, but received {received}. The file is damaged: "
             "take it from the host that wrote it, or delete that line."
         )
 

@@ -1,4 +1,4 @@
-"""The table of the manifest."""
+"""The manifest of a run as tables of the page: which entries, under which titles."""
 
 from __future__ import annotations
 

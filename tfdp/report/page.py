@@ -11,8 +11,9 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from tfdp import words
 from tfdp.files import replace_text
-from tfdp.report import number_words, run_charts
+from tfdp.report import run_charts
 from tfdp.report.attempts import attempt_rows
 from tfdp.report.breakdown import rank_splits
 from tfdp.report.hints import findings
@@ -45,8 +46,8 @@ def write_page(options: ReportOptions) -> int:
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
     replace_text(options.page, render(read, compared, now=time.time()))
-    steps = number_words.count(read.first.steps[-1].step, "step")
-    print(f"{options.page}: {steps} of {number_words.count(len(read.ranks), 'rank')}")
+    steps = words.count(read.first.steps[-1].step, "step")
+    print(f"{options.page}: {steps} of {words.count(len(read.ranks), 'rank')}")
     return 0
 
 
@@ -77,7 +78,7 @@ def render(run: Run, compared: Sequence[Run], now: float) -> str:
         lstrip_blocks=True,
     )
     environment.filters["code"] = _code
-    environment.globals |= {"words": number_words, "label": run_charts.rank_label}
+    environment.globals |= {"words": words, "label": run_charts.rank_label}
     style = importlib.resources.files("tfdp.report") / "templates" / "page.css"
     return environment.get_template("page.html.jinja").render(
         style=markupsafe.Markup(style.read_text(encoding="utf-8")),

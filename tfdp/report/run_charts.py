@@ -1,4 +1,4 @@
-"""The report's charts, each made from a run."""
+"""The charts of a run: learning, speed, parts of a step, waits, efficiency, optimizer, attempts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfdp.report.breakdown import RankSplit, over_time
 from tfdp.report.charts import Chart
 from tfdp.report.lines_and_areas import Series, area_chart, line_chart
 from tfdp.report.log_directory import Run
-from tfdp.report.number_words import count, duration, number, percent
 from tfdp.report.rank_log import steady
 from tfdp.report.scaling import Point
 from tfdp.report.stragglers import Wait
 from tfdp.report.summary import curves
+from tfdp.words import count, duration, number, percent
 
 PART_NAMES = {
     "input": "input wait",

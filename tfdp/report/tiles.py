@@ -1,9 +1,9 @@
-"""The top of the page, in words."""
+"""The tiles at the top of the page: the state of the run and its main numbers, in words."""
 
 from __future__ import annotations
 
-from tfdp.report.number_words import count, duration, moment, number
 from tfdp.report.summary import Headline
+from tfdp.words import count, duration, moment, number
 
 _MOST_METRICS = 4
 

@@ -6,7 +6,6 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Mapping
 
 from tfdp import determinism
 from tfdp.files import replace_text
@@ -16,7 +15,7 @@ from tfdp.topology import Auto, Native, Rule, decide, saving
 FILE_VARIABLE = "TFDP_TOPOLOGY_FILE"
 
 
-def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.environ) -> Auto:
+def decided(extended: DataParallelExtended) -> Auto:
     """Returns the decision for the strategy's ranks, the same on all, and logs which it is and why.
 
     Where `TFDP_TOPOLOGY_FILE` names a file that exists, rank 0's decision is taken from this file;
@@ -33,7 +32,7 @@ def decided(extended: DataParallelExtended, environ: Mapping[str, str] = os.envi
     first = processes.rank == 0
     if len(hosts) == 1:
         return _alone()
-    path = environ.get(FILE_VARIABLE)
+    path = os.environ.get(FILE_VARIABLE)
     if determinism.chosen_seed() is not None and not path and first:
         raise ValueError(
             f'After `tfdp.enable_determinism` {FILE_VARIABLE} must name a file for topology="auto"'

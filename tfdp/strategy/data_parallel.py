@@ -16,7 +16,7 @@ from tfdp.compression import Compression, UpdateCompression
 from tfdp.engines import communication_hint
 from tfdp.errors import ScopeError
 from tfdp.replicas import OneProcess, ProcessGroup
-from tfdp.strategy import auto_topology, device_iterators, input_batches, options  # noqa: F401
+from tfdp.strategy import auto_topology, input_batches, options
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -36,20 +36,20 @@ def _per_process() -> int:
     return int(text)
 
 
-def _take_own_gpus(environ: Mapping[str, str] = os.environ) -> None:
+def _take_own_gpus() -> None:
     """Leaves to this process its share of the GPUs that all ranks of its host see.
 
     MPI and Slurm's `srun` start several ranks on a host. Whoever has chosen the GPUs of a rank is
     followed: the program by `tf.config.set_visible_devices`, or the scheduler or a user by
     `CUDA_VISIBLE_DEVICES`, unless that has all GPUs of Slurm's step.
     """
-    place = local_rank(environ)
+    place = local_rank(os.environ)
     present = tf.config.list_physical_devices("GPU")
     if place is None or not 1 < place[1] <= len(present):
         return
-    of_step = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    of_step = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS")
     all_of_step = of_step is not None and len(of_step.split(",")) == len(present)
-    if gpus.VISIBLE in environ and not all_of_step:
+    if gpus.VISIBLE in os.environ and not all_of_step:
         return
     if tf.config.get_visible_devices("GPU") != present:
         return

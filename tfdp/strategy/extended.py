@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfdp.collectives import Choice, Probe, Reducer
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
 from tfdp.strategy import initial_values, order_of_sums, variables
 from tfdp.strategy._tensorflow import (
@@ -33,9 +33,9 @@ from tfdp.strategy._tensorflow import (
     create_mirrored_variable,
     tf_convert,
 )
-from tfdp.strategy.between import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.parted import PartedVariable, parts_like
+from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.topology import Topology
 

@@ -1,17 +1,19 @@
-"""Global batches: the size that they declare, and cutting one into the replicas' shares."""
+"""Global batches of tf.data: the size that they declare, and the cut into replicas' shares."""
 
 from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.data.stream_shares import place_and_rows
+from tfdp.hooks import hook
 from tfdp.replicas import Cut, FullCut, rows_of
 from tfdp.shares import share_place
-from tfdp.strategy._tensorflow import compute_batch_size
+from tfdp.strategy._tensorflow import compute_batch_size, multi_device_iterator_ops
 
 
 @functools.cache
@@ -34,7 +36,9 @@ def declared_size(dataset: Any) -> int:
     return int(compute_batch_size(dataset))
 
 
-def divide(dataset: Any, num_replicas: int, ranks: range | None = None) -> tf.data.Dataset | None:
+def divide_dataset(
+    dataset: Any, num_replicas: int, ranks: range | None = None
+) -> tf.data.Dataset | None:
     """Cuts each global batch of `dataset` into the shares of `num_replicas`, in order.
 
     A tensor that has no axis to cut along goes to every replica. A share without examples holds a
@@ -115,6 +119,19 @@ def without_autotuning(dataset: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+@hook(multi_device_iterator_ops, "_create_device_dataset")
+def create_device_dataset(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Turns tf.data's autotuning off in the iterators that TensorFlow makes for each device.
+
+    When an iterator is collected, it wakes its autotuning thread before it marks itself as
+    cancelled. If the thread falls asleep again in between, the collector waits for it for up to a
+    minute, and `fit` stands still between epochs. The iterators on the devices only fetch into a
+    buffer of fixed size, so they have nothing to tune; and since their cancelling is slow, the race
+    is lost often. While the hooks are in place, a stock strategy's iterators gain as much.
+    """
+    return without_autotuning(original(*args, **kwargs))
 
 
 def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False) -> Any:

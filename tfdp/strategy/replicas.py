@@ -15,7 +15,7 @@ from tfdp.replicas import Prepare, ProcessGroup, Rows, Trace, Value
 from tfdp.sharding import Cut
 from tfdp.strategy import parted, variables
 from tfdp.strategy._tensorflow import GraphOrParentsInXlaContext, ReductionToOneDevice
-from tfdp.strategy.between import Between, local_sum
+from tfdp.strategy.reductions import Between, local_sum
 
 
 class StrategyReplicas:

@@ -1,4 +1,4 @@
-"""The parts of schedules: ranks in the order of their hosts, and steps side by side."""
+"""The parts of schedules: ranks by hosts, steps side by side, and slices of a buffer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tfdp.topology.base import Exchange, Transfer
 
 # A list of steps, run one after the other; the transfers of one step happen at the same time.
 Steps = list[list[Transfer]]
+MOST_SLICES = 4
+_LEAST_SLICE_BYTES = 2**20
 
 
 def ranks_of_hosts(world_size: int, hosts: Sequence[int]) -> list[list[int]]:
@@ -61,3 +63,12 @@ def as_phases(steps: Steps) -> tuple[Exchange, ...]:
     ()
     """
     return tuple(Exchange(tuple(step)) for step in steps if step)
+
+
+def slice_count(size_bytes: float) -> int:
+    """Returns the number of slices of a buffer: while one is added up, another is on its way.
+
+    >>> slice_count(4000), slice_count(2 * 2**20), slice_count(2**30)
+    (1, 2, 4)
+    """
+    return max(1, min(MOST_SLICES, int(size_bytes // _LEAST_SLICE_BYTES)))

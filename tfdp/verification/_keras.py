@@ -1,6 +1,6 @@
 """The private names of Keras that verification needs, each with its reason.
 
-Tested with Keras 3.11-3.15. `tests/verification/test_session.py` fails when one of them moves.
+Tested with Keras 3.11-3.15. `tests/verification/test_fresh_state.py` fails when one of them moves.
 """
 
 # Access to the counts by which Keras names layers, and to its seeds. No public function restores

@@ -1,6 +1,6 @@
 """The private names of TensorFlow that verification needs, each with its reason.
 
-Tested with TensorFlow 2.19-2.21. `tests/verification/test_session.py` fails when one moves.
+Tested with TensorFlow 2.19-2.21. `tests/verification/test_fresh_state.py` fails when one moves.
 """
 
 # The global seed, and the generator of eager operations' seeds: public functions set them anew, but

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from tfdp.replicas import processes_of
 from tfdp.shares import share_sizes
-from tfdp.verification import compare, layers, readings, reasons
+from tfdp.verification import layers, readings, reasons, run_differences
 from tfdp.verification.batches import rows
 from tfdp.verification.report import Difference, Report
+from tfdp.verification.run_differences import Table
 from tfdp.verification.training import Program, Run, plain_normalization, train
 
 # The seeds of the controls. The second and third run only if something differs, to see whether
@@ -75,18 +76,20 @@ class Comparison:
 
     # ---- what differs
 
-    def _compared(self, run: Run) -> compare.Table:
+    def _compared(self, run: Run) -> Table:
         _check_same_model(self._reference, run)
-        return self._of_all_ranks(compare.differences(self._reference.steps, run.steps))
+        return self._of_all_ranks(run_differences.differences(self._reference.steps, run.steps))
 
-    def _of_all_ranks(self, table: compare.Table) -> compare.Table:
+    def _of_all_ranks(self, table: Table) -> Table:
         payload = json.dumps([[*key, value] for key, value in table.items()]).encode()
         posts = self._processes.all_gather("a table of `tfdp.verify`", payload=payload)
         tables = [json.loads(post.payload) for post in posts]
-        return compare.merged({tuple(key): value for *key, value in rows} for rows in tables)
+        return run_differences.merged(
+            {tuple(key): value for *key, value in rows} for rows in tables
+        )
 
-    def _apart(self, table: compare.Table) -> compare.Table:
-        return compare.apart(table, self._controls, self._tolerance)
+    def _apart(self, table: Table) -> Table:
+        return run_differences.apart(table, self._controls, self._tolerance)
 
     def _amplifies(self) -> bool:
         """Returns whether rounding grows in this program.
@@ -95,13 +98,13 @@ class Comparison:
         """
         return max(self._controls[0].values(), default=0.0) > self._tolerance / 10
 
-    def _unsteady(self) -> compare.Table:
+    def _unsteady(self) -> Table:
         """Returns the differences of an unchanged second run before rounding can grow.
 
         Such a difference comes from the program itself, such as from numbers without a seed.
         """
 
-        def early(table: compare.Table) -> compare.Table:
+        def early(table: Table) -> Table:
             return {
                 key: value
                 for key, value in table.items()
@@ -114,7 +117,7 @@ class Comparison:
         suspicious = early(self._controls[0])
         return early(self._compared(train(self._program))) if suspicious else {}
 
-    def _unrepeatable(self, unsteady: compare.Table) -> Report:
+    def _unrepeatable(self, unsteady: Table) -> Report:
         parted, _ = self._listed(unsteady, unsteady)
         at_start = parted[0].step == 0
         return self._report(
@@ -141,10 +144,10 @@ class Comparison:
         return len({text for post in posts for text in post.value}) > 1
 
     def _listed(
-        self, table: compare.Table, found: compare.Table
+        self, table: Table, found: Table
     ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
         """Returns the first difference of each part that differs, and the largest of each other."""
-        noise = compare.of_controls(self._controls)
+        noise = run_differences.of_controls(self._controls)
         parted: dict[str, Difference] = {}
         agreeing: dict[str, Difference] = {}
         by_size = sorted(found.items(), key=lambda item: (item[0][0], -item[1]))
@@ -191,11 +194,11 @@ class Comparison:
             noise = layers.differences(expected, control.by_rank(), [(0, examples)])
             controls.append(self._of_all_ranks(noise))
         table = layers.differences(expected, run.by_rank(), self._bounds(examples))
-        found = compare.apart(self._of_all_ranks(table), controls, self._tolerance)
+        found = run_differences.apart(self._of_all_ranks(table), controls, self._tolerance)
         if not found:
             return None
         _, _, path = key = min(found)
-        by_rounding = compare.of_controls(controls).get(key[1:], 0.0)
+        by_rounding = run_differences.of_controls(controls).get(key[1:], 0.0)
         traced = reasons.Traced(path, *reference.traced.get(path, (None, [])))
         return Difference(_LAYERS, path, step, found[key], by_rounding), traced
 

@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import hooks
-from tfdp.verification import compare, sources
+from tfdp.verification import sources
 from tfdp.verification.probes import rank, tell
+from tfdp.verification.run_differences import Table, difference, largest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Calls:
 
 def differences(
     reference: Sequence[Call], by_rank: dict[int, list[Call]], bounds: Sequence[tuple[int, int]]
-) -> compare.Table:
+) -> Table:
     """Compares each call's outputs with those of the same examples on one device.
 
     Args:
@@ -100,7 +101,7 @@ def differences(
       replicas make otherwise.
     """
     examples = bounds[-1][1]
-    table: compare.Table = {}
+    table: Table = {}
     for number, expected in enumerate(reference):
         key = (number, "layer output", expected.path)
         table[key] = 0.0
@@ -113,8 +114,8 @@ def differences(
             for actual, wanted in zip(calls[number].outputs, expected.outputs, strict=False):
                 own = _rows(wanted, first, end, examples)
                 if own is not None and own.shape == actual.shape:
-                    scale = compare.largest([wanted])
-                    apart = compare.difference(actual, own, scale)
+                    scale = largest([wanted])
+                    apart = difference(actual, own, scale)
                     table[key] = max(table[key], apart)
     return table
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import hooks
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.verification import readings
 
 

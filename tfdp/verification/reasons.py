@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from tfdp.keras_adapter._keras import flatten_layers, own_state
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.verification import readings, sources
 from tfdp.verification.report import Difference
 

@@ -1,4 +1,4 @@
-"""The places of operations, functions and classes in the user's program."""
+"""The file and line of operations, functions and classes in the user's program."""
 
 from __future__ import annotations
 

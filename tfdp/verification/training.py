@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import flatten_layers, strategy_of_model
-from tfdp.verification import layers, readings, session
+from tfdp.verification import fresh_state, layers, readings
 from tfdp.verification.batches import Batches
 from tfdp.verification.probes import GradientProbe
 from tfdp.verification.readings import Readings
@@ -76,7 +76,7 @@ def train(
     """
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
     device = tf.device(program.device if strategy is None else None)
-    with session.fresh(_SEED), session.quiet(alone=strategy is None), device:
+    with fresh_state.fresh(_SEED), fresh_state.quiet(alone=strategy is None), device:
         with scope:
             model = program.build()
         _check(model, strategy)

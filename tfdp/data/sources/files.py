@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 INDEX_SUFFIX = ".tfdp-index"
+_MOST_NAMES = 3  # in a message
+_MOST_OPEN = 256
 
 Path = str | os.PathLike[str]
 Opened = TypeVar("Opened")
@@ -73,10 +75,11 @@ def spans_of(paths: Paths) -> list[RecordSpan]:
     return spans
 
 
-def names(paths: Sequence[Path], most: int = 3) -> str:
+def names(paths: Sequence[Path]) -> str:
     """Lists a few base names, as a message shows them."""
-    shown = ", ".join(os.path.basename(path) for path in paths[:most])
-    return shown + (f" and {len(paths) - most} more" if len(paths) > most else "")
+    shown = ", ".join(os.path.basename(path) for path in paths[:_MOST_NAMES])
+    more = len(paths) - _MOST_NAMES
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 class OpenFiles(Generic[Opened]):
@@ -86,12 +89,10 @@ class OpenFiles(Generic[Opened]):
 
     Args:
       opener: Opens a path.
-      limit: The most files that are kept open.
     """
 
-    def __init__(self, opener: Callable[[str], Opened], limit: int = 256) -> None:
+    def __init__(self, opener: Callable[[str], Opened]) -> None:
         self._opener = opener
-        self._limit = limit
         self._opened: collections.OrderedDict[str, Opened] = collections.OrderedDict()
         self._lock = threading.Lock()
 
@@ -100,7 +101,7 @@ class OpenFiles(Generic[Opened]):
             opened = self._opened.get(path)
             if opened is None:
                 opened = self._opened[path] = self._opener(path)
-                if len(self._opened) > self._limit:
+                if len(self._opened) > _MOST_OPEN:
                     self._opened.popitem(last=False)
             else:
                 self._opened.move_to_end(path)

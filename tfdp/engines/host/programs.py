@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tfdp.engines.host import buffers
+from tfdp.engines.host.pieces import Pieces
 from tfdp.engines.host.transport import Lane, Request
 from tfdp.engines.pieces import slices
 from tfdp.topology import Direct, Exchange, Schedule
@@ -105,7 +106,7 @@ class _Plan:
         return Collective(strands, result)
 
     def _strand(self, own: np.ndarray, result: np.ndarray, lane: Lane, number: int) -> Strand:
-        parts = buffers.Parts(own, result)
+        parts = Pieces(own, result)
         for sent, received in self._phases:
             busy: list[slice] = []
             outgoing = []

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from tfdp.topology.slicing import MOST_SLICES
+from tfdp.topology.steps import MOST_SLICES
 
 
 class Request(Protocol):

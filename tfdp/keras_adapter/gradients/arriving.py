@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.errors import GradientError
-from tfdp.keras_adapter.gradients.tape import used_before_sum
-from tfdp.keras_adapter.gradients.weighing import layouts_of, weight_of
+from tfdp.keras_adapter.gradients.weighing import weight_of
+from tfdp.keras_adapter.gradients.windows import used_before_sum
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.layouts import Layouts, layouts_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark_of, own_of
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.provenance import Mark, mark_of, own_of
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 from tfdp.replicas import Value
 

@@ -17,12 +17,12 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients import compressing, sharded_state
-from tfdp.keras_adapter.gradients.rounds import IS_OUTER, ROUND, is_outer
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, innermost, is_outer
+from tfdp.keras_adapter.gradients.rounds import ROUND
 from tfdp.keras_adapter.step import at_least_float32
 from tfdp.keras_adapter.strategy_options import synchronization_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.origins import handles
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
 from tfdp.replicas import replicas_of
 from tfdp.synchronization import Synchronization

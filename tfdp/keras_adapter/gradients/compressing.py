@@ -25,7 +25,7 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients import sparse_rows
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.strategy_options import update_compression_of
 from tfdp.keras_adapter.training import step_recording

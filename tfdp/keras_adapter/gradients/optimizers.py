@@ -1,4 +1,4 @@
-"""Optimizers: every replica does to the global batch's gradient what one device does.
+"""The hooks of Keras' optimizers: they clip, unscale, update and average as on one device.
 
 The order of an update: sum over replicas, decide whether all is finite, unscale, clip, decay,
 update, average. In a step of Keras' trainer the tape has summed gradients already; in a custom loop
@@ -35,7 +35,7 @@ from tfdp.keras_adapter.gradients import (
     update_sums,
 )
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.keras_adapter.strategy_options import shard_of, synchronization_of
 from tfdp.keras_adapter.training import batch_and_rate, step_recording

@@ -19,31 +19,23 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.checkpoint.variables import parts
 from tfdp.collectives import map_values
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients import compressing
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost, optimizers_of
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.strategy_options import synchronization_of, update_compression_of
 from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Value
 from tfdp.synchronization import Synchronization
 
-# The attributes of an optimizer: what a round needs, where `tfdp.checkpoint` finds it; the function
-# that ends a round; and the note that it is an outer optimizer. Keras would track those that are
-# set in the usual way.
+# The attributes of an optimizer: what a round needs, where `tfdp.checkpoint` finds it, and the
+# function that ends a round. Keras would track those that are set in the usual way.
 ROUND = "tfdp_round"
-IS_OUTER = "tfdp_is_outer"
 _END = "tfdp_end_of_round"
-
-
-def is_outer(optimizer: Any) -> bool:
-    """Returns whether `optimizer` ends rounds, and so has the same state on all replicas."""
-    return IS_OUTER in vars(optimizer)
 
 
 def own(step: Step, gradient: Value | None) -> Value | None:
@@ -142,14 +134,6 @@ def end_averages(owner: Any) -> None:
             held = _tensorflows(variable)
             held.assign(held.read_value())
         found["apart"].assign(0)
-
-
-def optimizers_of(owner: Any) -> list[Any]:
-    """Returns the innermost optimizers of a model and of the models in it, or of an optimizer."""
-    owners = [owner] if isinstance(owner, keras.optimizers.Optimizer) else parts(owner)
-    kept = [each for each in owners if isinstance(each, keras.optimizers.Optimizer)]
-    found = [one for each in kept if not is_outer(each) for one in innermost(each)]
-    return list({id(one): one for one in found}.values())
 
 
 def _function(strategy: Any, optimizer: BaseOptimizer) -> Any:

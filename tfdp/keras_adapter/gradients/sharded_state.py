@@ -34,7 +34,7 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients import elementwise, scratch_copies
-from tfdp.keras_adapter.gradients.tape import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step
 from tfdp.keras_adapter.strategy_options import shard_of
 from tfdp.replicas import Replicas, replicas_of

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdp.collectives import slices
 from tfdp.keras_adapter.gradients.row_kinds import Lookups, Rows
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.variables.telling import zero_if
+from tfdp.keras_adapter.variables.effects import zero_if
 from tfdp.recording import Watch
 from tfdp.replicas import Prepare, Value
 

@@ -27,29 +27,14 @@ from tfdp.errors import GradientError
 from tfdp.keras_adapter._keras import Variable
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step, knows_replica_count
-from tfdp.keras_adapter.tracing.layouts import Layouts
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.terms import Kind, Term, Terms, UnknownTerm
-from tfdp.keras_adapter.tracing.walk import Place, Walk
+from tfdp.keras_adapter.tracing.terms import Kind, Term, UnknownTerm, terms_of
 
 _OPTION = "`DataParallelStrategy(custom_loss=...)`"
 _CHOICE = (
     '"mean" if the step differentiates means, as on one device, "divided" if it divides them by '
     "the number of replicas"
 )
-
-
-def layouts_of(step: Step, walk: Walk, checks: bool = True) -> Layouts:
-    """Returns the layouts of the step's tensors: where the share's examples lie in them.
-
-    Args:
-      step: The replica's step, with a share.
-      walk: The walk that reads the program.
-      checks: Whether the step may check, when it runs, the length of what a function is given. If
-        not, nothing is known of a function's arguments.
-    """
-    assert step.share is not None
-    return Layouts(walk, step.share.rows, step.share.check_rows if checks else None)
 
 
 def weighed(
@@ -99,21 +84,6 @@ def weight_of(step: Step, value: Any) -> tf.Tensor:
     if len(parts) > 1:
         raise _error(step, "a sum of terms that weigh differently")
     return parts[0][1]
-
-
-def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
-    """Returns the terms whose sum is `value`, in a step with a share; `checks` as in `layouts_of`.
-
-    Raises:
-      UnknownTerm: A term is neither a mean or sum over the batch, nor free of it.
-    """
-    assert step.share is not None
-    walk = Walk()
-    finder = Terms(layouts_of(step, walk, checks), walk, step.share.rows, step.num_replicas)
-    try:
-        return finder.of(Place(value))
-    except RecursionError:
-        raise UnknownTerm("too long a program") from None
 
 
 def times_fraction(step: Step, term: Term) -> float | None:

@@ -18,7 +18,7 @@ from tfdp.keras_adapter._tensorflow import is_computed_again
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.layouts import MARK_OF, Layouts
-from tfdp.keras_adapter.tracing.provenance import Claim, Mark, mark, mark_claimed, mark_of
+from tfdp.keras_adapter.tracing.marks import Claim, Mark, mark, mark_claimed, mark_of
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 
 # Keras' layers return a row for each row of their input, except these, which run users' code.

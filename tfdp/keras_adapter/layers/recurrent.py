@@ -12,8 +12,8 @@ from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import flatten_layers
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, current
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
-from tfdp.keras_adapter.variables.telling import zero_if
+from tfdp.keras_adapter.tracing.marks import Mark, mark
+from tfdp.keras_adapter.variables.effects import zero_if
 from tfdp.keras_adapter.whole_batch import whole_batch
 
 

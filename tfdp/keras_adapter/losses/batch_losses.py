@@ -37,12 +37,12 @@ from tfdp.keras_adapter._keras import (
     losses,
     own_losses,
 )
-from tfdp.keras_adapter.gradients.weighing import layouts_of
 from tfdp.keras_adapter.losses import coupling, scalars
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step, at_least_float32, current
 from tfdp.keras_adapter.tracing.layout_rules import Layout
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.layouts import layouts_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")

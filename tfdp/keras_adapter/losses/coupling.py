@@ -10,13 +10,12 @@ import keras
 import tensorflow as tf
 
 from tfdp.errors import GradientError
-from tfdp.keras_adapter.gradients.weighing import layouts_of, terms_of
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.layout_rules import ELEMENTWISE, Layout
-from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.layouts import Layouts, layouts_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark, mark_of
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.provenance import Mark, mark, mark_of
-from tfdp.keras_adapter.tracing.terms import Kind, UnknownTerm
+from tfdp.keras_adapter.tracing.terms import Kind, UnknownTerm, terms_of
 from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
 from tfdp.keras_adapter.whole_batch import whole_batch
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.gradients.weighing import terms_of, times_fraction
+from tfdp.keras_adapter.gradients.weighing import times_fraction
 from tfdp.keras_adapter.losses.coupling import name_of, refuse_or_warn
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
-from tfdp.keras_adapter.tracing.terms import Kind, OverLengthTerm, Term, UnknownTerm
+from tfdp.keras_adapter.tracing.marks import Mark, mark
+from tfdp.keras_adapter.tracing.terms import Kind, OverLengthTerm, Term, UnknownTerm, terms_of
 
 
 def as_mean(step: Step, value: Any, find_holders: Callable[[], list[Any]] = list) -> tf.Tensor:

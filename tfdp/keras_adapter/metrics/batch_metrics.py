@@ -1,4 +1,7 @@
-"""The metrics and logs of the global batch, the same on every replica."""
+"""The metrics and logs of the global batch, the same on every replica.
+
+Values of the whole batch, which every replica has, are counted once.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ import tensorflow as tf
 
 from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import StatelessScope, Trainer
+from tfdp.keras_adapter.losses.coupling import is_of_whole_batch, weights_of_whole_batch
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
-from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
+from tfdp.keras_adapter.tracing.marks import is_global, mark_global
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 
 
@@ -152,3 +156,30 @@ def _sums(step: Step, variables: list[Any]) -> list[tf.Tensor]:
             values[index] = values[index] / tf.cast(step.num_replicas, values[index].dtype)
         values[index] = tf.cast(values[index], variable.value.dtype)
     return values
+
+
+def _weighing_whole(metric: type[keras.Metric]) -> None:
+    @hook(metric, "update_state")
+    def update_state(
+        original: Callable[..., Any], self: Any, values: Any, sample_weight: Any = None
+    ) -> Any:
+        """Adds values of the whole batch once: each replica adds its fraction of their weight."""
+        step = current()
+        if step is None or not is_of_whole_batch(step, values):
+            return original(self, values, sample_weight)
+        fraction = _fraction(step, self.dtype)
+        weight: Any = 1.0 if sample_weight is None else tf.convert_to_tensor(sample_weight)
+        if sample_weight is None or weight.shape.rank == 0:
+            weight = tf.fill(tf.shape(values), tf.cast(weight, self.dtype) * fraction)
+        else:
+            weight = tf.cast(weights_of_whole_batch(step, weight), self.dtype) * fraction
+        return original(self, values, weight)
+
+
+_weighing_whole(keras.metrics.Mean)
+_weighing_whole(keras.metrics.Sum)
+
+
+def _fraction(step: Step, dtype: Any) -> tf.Tensor:
+    assert step.share is not None
+    return tf.cast(step.share.fraction, dtype)

@@ -30,7 +30,7 @@ from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, Unseeded, current
 from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 from tfdp.replicas import replicas_of
 

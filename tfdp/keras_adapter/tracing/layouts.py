@@ -8,10 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout, Rules
+from tfdp.keras_adapter.tracing.marks import Mark, claim_of, mark_of
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.provenance import Mark, claim_of, mark_of
 from tfdp.keras_adapter.tracing.walk import Place, Walk
 
 _MARKED = {Mark.ROWS: Layout.ROWS, Mark.FITS: Layout.FITS, Mark.SPREAD: Layout.SPREAD}
@@ -144,3 +145,16 @@ class Layouts(Rules):
         if node.type == "StridedSlice":
             return self.is_count(shape)
         return node.type == "Shape" and self.of(node.inputs[0]) is Layout.ROWS
+
+
+def layouts_of(step: Step, walk: Walk, checks: bool = True) -> Layouts:
+    """Returns the layouts of the step's tensors: where the share's examples lie in them.
+
+    Args:
+      step: The replica's step, with a share.
+      walk: The walk that reads the program.
+      checks: Whether the step may check, when it runs, the length of what a function is given. If
+        not, nothing is known of a function's arguments.
+    """
+    assert step.share is not None
+    return Layouts(walk, step.share.rows, step.share.check_rows if checks else None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.tracing.provenance import Mark, mark_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark_of
 from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
 
 # Operations whose outputs are the same wherever they run. So is `Shape`, if the shape is fixed.

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout
-from tfdp.keras_adapter.tracing.layouts import Layouts
+from tfdp.keras_adapter.tracing.layouts import Layouts, layouts_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark_of
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.provenance import Mark, mark_of
 from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
 
 _SAME = ("Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Neg", "EnsureShape")
@@ -263,6 +264,21 @@ class Terms:
                 counts, divides = self._counts(one)
                 return counts, divides or _number(other) == self._num_replicas
         return self._layouts.is_count(place), False
+
+
+def terms_of(step: Step, value: Any, checks: bool = True) -> list[Term]:
+    """Returns the terms whose sum is `value`, in a step with a share; `checks` as in `layouts_of`.
+
+    Raises:
+      UnknownTerm: A term is neither a mean or sum over the batch, nor free of it.
+    """
+    assert step.share is not None
+    walk = Walk()
+    finder = Terms(layouts_of(step, walk, checks), walk, step.share.rows, step.num_replicas)
+    try:
+        return finder.of(Place(value))
+    except RecursionError:
+        raise UnknownTerm("too long a program") from None
 
 
 def _term(place: Place, kind: Kind) -> Term:

@@ -21,7 +21,7 @@ from tfdp.keras_adapter._tensorflow import (
     function_named,
     remove_op_callback,
 )
-from tfdp.keras_adapter.tracing.provenance import mark_of
+from tfdp.keras_adapter.tracing.marks import mark_of
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # By the type of an operation that calls functions: the attributes that name the functions, and the

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.gradients import rounds
+from tfdp.keras_adapter.gradients.nested_optimizers import optimizers_of
 from tfdp.keras_adapter.strategy_options import synchronization_of
 
 
@@ -67,7 +68,7 @@ class _Rounds(keras.callbacks.Callback):
         mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
         if not steps or strategy.rank != 0 or mixes:
             return
-        for one in rounds.optimizers_of(self.model):
+        for one in optimizers_of(self.model):
             updates = steps // (one.gradient_accumulation_steps or 1)
             if updates < synchronization.every:
                 logging.getLogger("tfdp").warning(

@@ -23,6 +23,7 @@ from tfdp.keras_adapter._keras import (
     TensorFlowTrainer,
     TFEpochIterator,
     make_class_weight_map_fn,
+    strategy_of_iterator,
 )
 from tfdp.keras_adapter.training import checkpointing
 from tfdp.replicas import cutter_of, replicas_of
@@ -160,7 +161,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
 def get_iterator(original: Callable[..., Any], self: Any) -> Any:
     """Makes `predict`, which takes batches before its function does, take them as `Cut`s."""
     dataset = original(self)
-    strategy = self._distribute_strategy
+    strategy = strategy_of_iterator(self)
     if not self._tfdp_gives_cuts or replicas_of(strategy) is None:
         return dataset
     return _Cuts(dataset, strategy)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.step import Step, current
+from tfdp.keras_adapter.step import current
 from tfdp.keras_adapter.training.sharing import sharing
 from tfdp.keras_adapter.variables.statistics import average_written
 from tfdp.replicas import Cut, FullCut, rows_of
@@ -63,8 +63,7 @@ class Predicting:
             return outputs  # the elements of the data are no batches
         declared = _declared(self._model, leaves)
         joined = [
-            _with_rows(step, leaf, inputs[0], declared[index], index)
-            for index, leaf in enumerate(leaves)
+            _with_rows(leaf, inputs[0], declared[index], index) for index, leaf in enumerate(leaves)
         ]
         return tf.nest.pack_sequence_as(outputs, joined)
 
@@ -78,7 +77,7 @@ def _rows_if(has_examples: tf.Tensor, leaf: Any) -> Any:
     return leaf[: tf.where(has_examples, tf.shape(leaf, tf.int64)[0], 0)]
 
 
-def _with_rows(step: Step, output: Any, batch: Any, varies: bool, index: int) -> Any:
+def _with_rows(output: Any, batch: Any, varies: bool, index: int) -> Any:
     """Returns `output` if it has a row for each example of the share; checks it if need be.
 
     Raises:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdp.keras_adapter.random import draws
 from tfdp.keras_adapter.share import Share, Windows
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.tracing.provenance import Mark, mark
+from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.walk import remembering
 from tfdp.keras_adapter.training import cut
 from tfdp.replicas import Cut, FullCut

@@ -16,7 +16,7 @@ from tfdp.collectives import map_values
 from tfdp.hooks import hook
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, current
-from tfdp.keras_adapter.tracing.provenance import mark_global
+from tfdp.keras_adapter.tracing.marks import mark_global
 
 _CONTEXTS = tf.distribute.ReplicaContext.__mro__
 _CONTEXT, _CONTEXT_THAT_GATHERS = (

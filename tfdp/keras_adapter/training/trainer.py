@@ -23,7 +23,7 @@ from tfdp.keras_adapter._keras import (
     trainer,
 )
 from tfdp.keras_adapter._tensorflow import PerReplicaSpec, value_specs
-from tfdp.keras_adapter.gradients.tape import Windows, check_waiting
+from tfdp.keras_adapter.gradients.windows import Windows, check_waiting
 from tfdp.keras_adapter.layers import recurrent
 from tfdp.keras_adapter.metrics import batch_metrics
 from tfdp.keras_adapter.step import current

@@ -1,4 +1,4 @@
-"""The order of side effects, in which no replica waits for another for ever.
+"""The order of side effects, in which no replica waits for ever; and a check without effects.
 
 In one graph TensorFlow runs operations with side effects in the order in which they were traced, if
 they have no resource, such as printing or an assertion, or the same one: a table, an iterator, a
@@ -34,6 +34,7 @@ _TOGETHER = (
     "also sums over replicas. Make the variable in `strategy.scope()`, take the lookup out of "
     "there, or take `@tf.function` off."
 )
+
 _FROM_OUTSIDE = (
     "Each replica writes a variable that was made outside of `strategy.scope()`, one after the "
     "other (operation %r of the step): what counts steps there counts all replicas'. Make it in "
@@ -122,6 +123,15 @@ class Effects:
             if len(replicas) > 1 and any(_writes(operation, {id(handle)}) for operation in users):
                 found.add(id(handle))
         return found
+
+
+def zero_if(condition: tf.Tensor, message: str) -> tf.Tensor:
+    """Returns 0, int64, if `condition` is true; else the step fails and says `message`.
+
+    An `Assert` has a side effect, which is ordered among those of the program (`effects`). The
+    conversion of a string to a number has none, and its error repeats a string that is no number.
+    """
+    return tf.strings.to_number(tf.where(condition, "0", message), tf.int64)
 
 
 def _writes(operation: Any, resources: set[int]) -> bool:

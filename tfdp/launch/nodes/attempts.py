@@ -15,15 +15,15 @@ from tfdp.cluster.spec import host_of, is_loopback
 from tfdp.errors import ClusterError
 from tfdp.launch.attempt import Starter, attempt
 from tfdp.launch.attempt_log import keep
-from tfdp.launch.ended import EndedError
-from tfdp.launch.group import LOOPBACK, Group, ReservedPorts, TooManyRanksError
 from tfdp.launch.nodes import messages
 from tfdp.launch.nodes.node import LOST, Heard, Node
 from tfdp.launch.nodes.rendezvous import serve
 from tfdp.launch.places import Places, look_up, wait_for_places
+from tfdp.launch.rank_start import LOOPBACK, Group, ReservedPorts, TooManyRanksError
 from tfdp.launch.restarting import RESTART_COUNT, Attempt, same_step
 from tfdp.launch.run_options import JOIN_SECONDS
 from tfdp.launch.supervision import Order
+from tfdp.launch.verdict import EndedError
 
 Say = Callable[[str], None]
 

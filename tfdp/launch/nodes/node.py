@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream
-from tfdp.cluster.handshake import SecretError, introduce
+from tfdp.cluster.connections import Connections, Stream
+from tfdp.cluster.handshake import SecretError, connect
 from tfdp.cluster.spec import host_of, port_of
 from tfdp.errors import ClusterError
 from tfdp.launch.nodes import messages
@@ -184,13 +184,7 @@ async def _say_alive(stream: Stream) -> None:
 async def _joined(host: str, port: int, own: dict[str, Any], secret: str) -> Stream:
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            stream = await asyncio.open_connection(host, port, limit=BUFFER_BYTES)
-            try:
-                await introduce(stream, own, secret)
-            except BaseException:
-                stream[1].close()
-                raise
-            return stream
+            return await connect(host, port, own, secret)
     except SecretError:
         raise ClusterError(
             "`TFDP_SECRET` must be the same on all nodes; received another here than at the "

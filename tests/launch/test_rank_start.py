@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from tfdp import machine
-from tfdp.launch import group
-from tfdp.launch.group import Group, ReservedPorts, rank_environment, tf_config
+from tfdp.launch import rank_start
+from tfdp.launch.rank_start import Group, ReservedPorts, rank_environment, tf_config
 
 
 def group_of(ranks):
@@ -42,7 +42,7 @@ def test_only_the_cluster_replaces_what_the_user_has_set():
 
 
 def test_two_runs_get_different_ports_also_after_their_release(monkeypatch):
-    monkeypatch.setattr(group, "_PORTS", range(31000, 31040))
+    monkeypatch.setattr(rank_start, "_PORTS", range(31000, 31040))
     with ReservedPorts(8) as one:
         one.release()
         with ReservedPorts(8) as other:
@@ -52,12 +52,12 @@ def test_two_runs_get_different_ports_also_after_their_release(monkeypatch):
 def test_a_released_port_can_be_listened_on():
     with ReservedPorts(1) as reserved:
         with pytest.raises(OSError):
-            socket.create_server((group.LOOPBACK, reserved.ports[0]))
+            socket.create_server((rank_start.LOOPBACK, reserved.ports[0]))
         reserved.release()
-        socket.create_server((group.LOOPBACK, reserved.ports[0])).close()
+        socket.create_server((rank_start.LOOPBACK, reserved.ports[0])).close()
 
 
 def test_more_ranks_than_ports_are_refused(monkeypatch):
-    monkeypatch.setattr(group, "_PORTS", range(31050, 31053))
+    monkeypatch.setattr(rank_start, "_PORTS", range(31050, 31053))
     with pytest.raises(OSError, match=r"received 4, and after 3 ports no other .* or start fewer"):
         ReservedPorts(4)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfdp.verification import compare
+from tfdp.verification import run_differences
 from tfdp.verification.readings import GRADIENTS, LOSS, METRICS, OPTIMIZER, WEIGHTS
 
 
@@ -12,15 +12,19 @@ def array(*numbers, dtype="float32"):
 
 def test_what_is_not_finite_must_not_be_so_on_both_sides():
     nan, inf = array(np.nan), array(np.inf)
-    assert compare.difference(nan, nan, 1.0) == compare.difference(inf, inf, 1.0) == 0.0
+    assert (
+        run_differences.difference(nan, nan, 1.0)
+        == run_differences.difference(inf, inf, 1.0)
+        == 0.0
+    )
     for actual, expected in ((nan, array(1)), (array(1), inf), (-inf, inf), (array(1, 2), nan)):
-        assert compare.difference(actual, expected, 1.0) == np.inf
+        assert run_differences.difference(actual, expected, 1.0) == np.inf
 
 
 def test_whole_numbers_agree_or_do_not():
     a, b = array(10**6, dtype="int64"), array(10**6 + 1, dtype="int64")
-    assert compare.difference(a, a, 1e6) == 0.0
-    assert compare.difference(a, b, 1e6) == 1.0
+    assert run_differences.difference(a, a, 1e6) == 0.0
+    assert run_differences.difference(a, b, 1e6) == 1.0
 
 
 def test_weights_are_measured_by_the_largest_and_slots_by_those_of_their_kind():
@@ -32,7 +36,7 @@ def test_weights_are_measured_by_the_largest_and_slots_by_those_of_their_kind():
         (LOSS, "loss"): [array(2)],
     }
     moved = {key: [copies[0] + array(1)] for key, copies in reference.items()}
-    table = compare.differences([reference], [moved])
+    table = run_differences.differences([reference], [moved])
     assert table == {
         (0, WEIGHTS, "a/kernel"): 0.01,
         (0, WEIGHTS, "a/bias"): 0.01,
@@ -44,7 +48,7 @@ def test_weights_are_measured_by_the_largest_and_slots_by_those_of_their_kind():
 
 def test_each_replicas_copy_is_compared():
     reference = [{(WEIGHTS, "a"): [array(4)]}]
-    table = compare.differences(reference, [{(WEIGHTS, "a"): [array(4), array(5)]}])
+    table = run_differences.differences(reference, [{(WEIGHTS, "a"): [array(4), array(5)]}])
     assert table == {(0, WEIGHTS, "a"): 0.25}
 
 
@@ -52,12 +56,12 @@ def test_what_one_side_lacks_is_far_but_not_a_variable_nor_a_part():
     reference = {(LOSS, "loss"): [array(1)], (WEIGHTS, "a"): [array(1)]}
     other = {(LOSS, "other_loss"): [array(1)], (OPTIMIZER, "slot"): [array(1)]}
     gradients = {(GRADIENTS, "a"): [array(1)]}
-    table = compare.differences([reference], [other | gradients])
+    table = run_differences.differences([reference], [other | gradients])
     assert table == {(0, LOSS, "loss"): np.inf, (0, LOSS, "other_loss"): np.inf}
 
 
 def test_a_difference_counts_above_the_tolerance_and_ten_times_the_control():
     table = {(1, METRICS, "a"): 1e-3, (1, METRICS, "b"): 1e-6, (2, METRICS, "c"): 1e-3}
     controls = [{(5, METRICS, "a"): 2e-4}, {(1, METRICS, "c"): 9e-5}]
-    assert compare.apart(table, controls, 1e-5) == {(2, METRICS, "c"): 1e-3}
-    assert compare.merged([table, {(1, METRICS, "a"): 1.0}])[1, METRICS, "a"] == 1.0
+    assert run_differences.apart(table, controls, 1e-5) == {(2, METRICS, "c"): 1e-3}
+    assert run_differences.merged([table, {(1, METRICS, "a"): 1.0}])[1, METRICS, "a"] == 1.0

@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from tfdp import machine
-from tfdp.manifest.attempts import attempted
 from tfdp.manifest.configuration import configuration
+from tfdp.manifest.plain import attempted
 
 
 def strategy_of(model: Any = None) -> Any:

@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdp.cluster.variables import chosen_coordinator, derived_port, integer, rank_and_size
+from tfdp.cluster.environment_variables import (
+    chosen_coordinator,
+    derived_port,
+    integer,
+    rank_and_size,
+)
 from tfdp.errors import ClusterError
 
 

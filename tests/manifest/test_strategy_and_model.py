@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tfdp import topology
-from tfdp.manifest.parts import described_model, described_strategy
 from tfdp.manifest.plain import text_of
+from tfdp.manifest.strategy_and_model import described_model, described_strategy
 
 pytestmark = harness.in_one_process
 

@@ -1,9 +1,10 @@
-"""The words for numbers, as people read them."""
+"""The words for numbers, times, sizes, counts and ranks, as people read them."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 
 
 def number(value: float | None) -> str:
@@ -93,3 +94,13 @@ def count(amount: int, thing: str) -> str:
     ('1 step', '1,200 steps')
     """
     return f"{amount:,} {thing}" + "s" * (amount != 1)
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """Names ranks.
+
+    >>> ranks_in_words([1, 3])
+    'ranks 1, 3'
+    """
+    listed = list(ranks)
+    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdp.engines.host import buffers
+from tfdp.engines.host.pieces import Pieces
 
 SIZE = 12
 changes = st.lists(
@@ -16,7 +16,7 @@ changes = st.lists(
 def test_parts_hold_what_an_array_would(steps, in_place):
     own = np.arange(SIZE, dtype="float64")
     result, plain = np.full(SIZE, np.nan), own.copy()
-    parts = buffers.Parts(own, result)
+    parts = Pieces(own, result)
     for number, (change, one, other) in enumerate(steps):
         where = slice(min(one, other), max(one, other))
         if where.start == where.stop:

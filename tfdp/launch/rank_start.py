@@ -8,7 +8,6 @@ import os
 import random
 import socket
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from tfdp import machine
 from tfdp.cluster.run_status import STATUS_VARIABLE
@@ -153,12 +152,7 @@ class ReservedPorts:
     def __enter__(self) -> ReservedPorts:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

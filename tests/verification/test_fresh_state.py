@@ -5,14 +5,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.verification import _keras, session
+from tfdp.verification import _keras, fresh_state
 from tfdp.verification._tensorflow import context
 
 
 def test_names_are_counted_anew_and_go_on_where_they_were():
     keras.utils.clear_session(free_memory=False)
     keras.layers.Dense(1)
-    with session.fresh(1):
+    with fresh_state.fresh(1):
         assert keras.layers.Dense(1).name == "dense"
         assert _keras.get_global_attribute(_keras.NAME_COUNTS)["dense"] == 1
     assert keras.layers.Dense(1).name == "dense_1"
@@ -27,10 +27,10 @@ def test_every_generator_goes_on_where_it_was():
     first, second = draws(), draws()
     harness.start_over(5)
     assert draws() == first
-    with session.fresh(1):
+    with fresh_state.fresh(1):
         inside = draws()
     assert draws() == second
-    with session.fresh(1):
+    with fresh_state.fresh(1):
         assert draws() == inside
 
 
@@ -39,7 +39,7 @@ def test_a_process_without_seeds_stays_without():
     before = eager._seed
     eager._seed = None
     try:
-        with session.fresh(1):
+        with fresh_state.fresh(1):
             assert eager._seed == 1
         assert eager._seed is None
     finally:

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdp.keras_adapter.tracing.provenance import is_global, mark_global
+from tfdp.keras_adapter.tracing.marks import is_global, mark_global
 
 
 @pytest.mark.parametrize("eagerly", [True, False], ids=["eager", "symbolic"])

@@ -1,0 +1,55 @@
+"""What tfdp is measured against: PyTorch's gloo and TensorFlow's `MultiWorkerMirroredStrategy`.
+
+Each is imported where it is used, so that a rank of one does not load the other. Only benchmarks
+use them. The private names of Keras were tried with Keras 3.15.1.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from typing import Any
+
+from tfdp.cluster import run_status
+
+
+def join_gloo(interface: str = "lo") -> tuple[int, int]:
+    """Joins the ranks of `TF_CONFIG` in PyTorch's default process group.
+
+    Args:
+      interface: The network interface that gloo uses.
+
+    Returns:
+      The rank and the number of ranks.
+    """
+    from torch import distributed
+
+    run_status.mark_strategy_made()
+    config = json.loads(os.environ["TF_CONFIG"])
+    addresses, rank = config["cluster"]["worker"], config["task"]["index"]
+    host, port = addresses[0].rsplit(":", 1)
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    distributed.init_process_group(
+        "gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=len(addresses)
+    )
+
+    # Without these a rank that ends while another still talks to it aborts.
+    atexit.register(distributed.destroy_process_group)
+    atexit.register(distributed.barrier)
+    return rank, len(addresses)
+
+
+def multi_worker_strategy() -> Any:
+    """Returns TensorFlow's own strategy over the cluster in `TF_CONFIG`, with which `fit` starts.
+
+    Two patches are needed. The symbolic build is left out, as it reduces a nested first batch
+    (ValueError). And Keras is not told that the strategy has many workers, or it reduces scalars
+    over an axis.
+    """
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import trainer
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = lambda self, *args, **kwargs: None
+    trainer._collective_all_reduce_multi_worker = lambda strategy: False
+    return tf.distribute.MultiWorkerMirroredStrategy()

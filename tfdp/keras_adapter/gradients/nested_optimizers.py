@@ -1,0 +1,32 @@
+"""Optimizers in models and in each other: which a model has, and which of them update at last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfdp.checkpoint.variables import parts
+
+# What marks an optimizer that ends rounds; Keras would track an attribute set in the usual way.
+IS_OUTER = "tfdp_is_outer"
+
+
+def innermost(optimizer: Any) -> list[Any]:
+    """Returns the optimizers that `optimizer` wraps at last; itself, if it wraps none."""
+    wrapped = getattr(optimizer, "inner_optimizer", None)
+    inner = [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
+    return [leaf for one in inner for leaf in innermost(one)] if inner else [optimizer]
+
+
+def is_outer(optimizer: Any) -> bool:
+    """Returns whether `optimizer` ends rounds, and so has the same state on all replicas."""
+    return IS_OUTER in vars(optimizer)
+
+
+def optimizers_of(owner: Any) -> list[Any]:
+    """Returns the innermost optimizers of a model and of the models in it, or of an optimizer."""
+    owners = [owner] if isinstance(owner, keras.optimizers.Optimizer) else parts(owner)
+    kept = [each for each in owners if isinstance(each, keras.optimizers.Optimizer)]
+    found = [one for each in kept if not is_outer(each) for one in innermost(each)]
+    return list({id(one): one for one in found}.values())
