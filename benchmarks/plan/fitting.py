@@ -22,13 +22,12 @@ _NAMES = {
     'compression=Cast("bfloat16")': "bfloat16",
     "compression=ErrorFeedback(Int8())": "int8",
 }
-# Where the search begins: an operation, an engine's step, a transfer's latency, the share of a
-# link's rate, and the rest of a step.
-_FIRST = (2e-4, 3e-4, 5e-4, 0.9, 4e-3)
+# Where the search begins: an operation, an engine's step, the share of a link's rate, crowding.
+_FIRST = (2e-4, 3e-4, 0.9, 1.2)
 # Known from loopback: 100 MB between two processes take 180 ms, in which each core sends and
 # receives as many (`tfdp bench --processes 2 --sizes 100MB`).
 _CORE_SECONDS_PER_BYTE = 0.9e-9
-_STEP, _ROUNDS, _SMALL = 0.05, 25, 0.1
+_STEP, _ROUNDS, _SMALL = 0.05, 15, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +61,14 @@ class Fit:
 
     Attributes:
       engine: The costs of the engine.
-      other_seconds: The rest of a step: Keras, callbacks, launches.
+      crowding: How many times as long a forward and backward pass takes beside other ranks as
+        alone, where each has a core: they share the machine's caches, in which one model's weights
+        and gradients have room and those of several, with what travels, have not. The update goes
+        through more than the caches hold, alone as well.
     """
 
     engine: EngineCosts
-    other_seconds: float
+    crowding: float
 
 
 def cells(records: Sequence[Mapping]) -> list[Cell]:
@@ -97,15 +99,20 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
     engine = fit.engine
     rate = engine.rate_share * PAYLOAD_SHARE * group.rate * 1e6 / 8
     links = Links(
-        latency_seconds_inside=_LATENCY + slowdown * engine.latency_seconds,
+        latency_seconds_inside=_LATENCY,
         bytes_per_second_inside=rate,
-        latency_seconds_between=_LATENCY + slowdown * engine.latency_seconds,
+        latency_seconds_between=_LATENCY,
         bytes_per_second_between=rate,
         operation_seconds=slowdown * engine.operation_seconds,
         engine_step_seconds=_LATENCY + slowdown * engine.step_seconds,
         core_seconds_per_byte=slowdown * engine.core_seconds_per_byte,
     )
-    work = dataclasses.replace(alone[cell.model], other_seconds=fit.other_seconds)
+    work = alone[cell.model]
+    work = dataclasses.replace(
+        work,
+        forward_seconds=fit.crowding * work.forward_seconds,
+        backward_seconds=fit.crowding * work.backward_seconds,
+    )
     plan = Plan(cell.topology, compression=_NAMES[group.sending])
     found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
     assert found is not None  # few ranks: every topology is listed
@@ -165,5 +172,5 @@ def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[
 
 
 def _fit(values: Sequence[float]) -> Fit:
-    operation, step, latency, share, other = values
-    return Fit(EngineCosts(operation, step, latency, _CORE_SECONDS_PER_BYTE, share), other)
+    operation, step, share, crowding = values
+    return Fit(EngineCosts(operation, step, _CORE_SECONDS_PER_BYTE, share), crowding)

@@ -16,7 +16,7 @@ from tfdp.prediction.cluster import EngineCosts
 
 WORK = Workload((Tensor((1000, 1000)),), 0.002, 0.004, 0.001, batch=2, slots=1)
 ALONE = dict.fromkeys(("dense", "convolutional"), WORK)
-TRUE = Fit(EngineCosts(3e-4, 2e-4, 4e-4, 0.9e-9, 0.95), 6e-3)
+TRUE = Fit(EngineCosts(3e-4, 2e-4, 0.9e-9, 0.95), 1.5)
 
 
 def made_cells():

@@ -16,8 +16,9 @@ from tfdp.prediction import SLOTS, Tensor, Workload
 
 _LEAST_RUNS = 5
 _SECONDS = 3.0  # for each of the passes, once it has run often enough
-# What Keras' `fit`, its callbacks and the launch of a step take, as fitted by `benchmarks plan`.
-_OTHER_SECONDS = 8e-3
+# What Keras' `fit`, its callbacks and the launch of a step take beside these passes: a small network
+# on one device, whose whole step takes 0.6 ms (README, "Speed"), shows that it is no more.
+_OTHER_SECONDS = 5e-4
 
 
 def tensors_of(model: Any, batch: int = 1) -> tuple[Tensor, ...]:
