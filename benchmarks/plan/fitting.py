@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
+import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -80,10 +81,13 @@ def cells(records: Sequence[Mapping]) -> list[Cell]:
     ]
 
 
-def workload(values: Mapping) -> Workload:
-    """Returns a rank's work from JSON."""
-    tensors = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"])
-    return Workload(**{**values, "tensors": tensors})
+def alone(path: pathlib.Path) -> dict[str, Workload]:
+    """Reads the work of one rank alone, by model."""
+    found = {}
+    for name, values in json.loads(path.read_text()).items():
+        tensors = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"])
+        found[name] = Workload(**{**values, "tensors": tensors})
+    return found
 
 
 def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
@@ -120,23 +124,18 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
 
 
 def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
-    """Returns the costs by which the cells are predicted best, by the logarithm of the ratio.
+    """Returns the costs by which the cells are predicted best, by `loss_of`.
 
     Least squares by Levenberg and Marquardt's steps, on the logarithms of the costs, which are
-    above 0. A cell that is off by more than some 10 % weighs less than by its square.
+    above 0.
 
     Cost: some hundred predictions of each cell.
     """
+    values = np.log(_FIRST)
 
     def deviations(logarithms: np.ndarray) -> np.ndarray:
-        fit = _fit([math.exp(value) for value in logarithms])
-        ratios = [predicted(cell, alone, fit) / cell.median for cell in chosen]
-        return np.log(ratios)
+        return _deviations(fit_of(np.exp(logarithms)), chosen, alone)
 
-    def loss(found: np.ndarray) -> float:
-        return float(np.hypot(_SMALL, found).sum())
-
-    values = np.log(_FIRST)
     now, damping = deviations(values), 1e-3
     for _ in range(_ROUNDS):
         steps = _STEP * np.eye(len(values))
@@ -148,11 +147,27 @@ def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
         )
         tried = values + np.clip(change, -2, 2)
         found = deviations(tried)
-        if loss(found) < loss(now):
+        if _loss(found) < _loss(now):
             values, now, damping = tried, found, damping / 3
         else:
             damping *= 5
-    return _fit([math.exp(value) for value in values])
+    return fit_of(np.exp(values))
+
+
+def loss_of(fit: Fit, chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> float:
+    """Returns how far the cells' predictions are off, by the logarithms of their ratios.
+
+    A cell that is off by more than some 10 % weighs less than by its square.
+    """
+    return _loss(_deviations(fit, chosen, alone))
+
+
+def _deviations(fit: Fit, chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> np.ndarray:
+    return np.log([predicted(cell, alone, fit) / cell.median for cell in chosen])
+
+
+def _loss(deviations: np.ndarray) -> float:
+    return float(np.hypot(_SMALL, deviations).sum())
 
 
 def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[tuple[Cell, float]]:
@@ -171,6 +186,11 @@ def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[
                     yield cell, predicted(cell, alone, fit)
 
 
-def _fit(values: Sequence[float]) -> Fit:
-    operation, step, share, crowding = values
+def fit_of(values: Sequence[float] | np.ndarray) -> Fit:
+    """Returns what is fitted from its numbers: an operation, a step, the rate's share, crowding.
+
+    >>> fit_of([4e-4, 5e-4, 0.9, 1.5]).engine.rate_share
+    0.9
+    """
+    operation, step, share, crowding = map(float, values)
     return Fit(EngineCosts(operation, step, _CORE_SECONDS_PER_BYTE, share), crowding)

@@ -35,12 +35,12 @@ class EngineCosts:
     rate_share: float = 1.0
 
 
-#: "tensorflow": gRPC between processes on cores of an AMD EPYC, fitted to all cells of docs/plan, as
-#: `python -m benchmarks plan --minutes 0` prints; the cost of a byte is from `tfdp bench` on
+#: "tensorflow": gRPC between processes on cores of an AMD EPYC, fitted to all cells of docs/plan,
+#: as `python -m benchmarks plan --minutes 0` prints; the cost of a byte is from `tfdp bench` on
 #: loopback. "nccl": GPUs move the bytes; the times are those of a launch, which nothing here has
 #: measured.
 ENGINES = {
-    "tensorflow": EngineCosts(4.2e-4, 4.9e-4, 0.9e-9, 0.91),
+    "tensorflow": EngineCosts(4.1e-4, 4.9e-4, 0.9e-9, 0.91),
     "nccl": EngineCosts(5e-6, 5e-6, 0.0),
 }
 
