@@ -63,8 +63,8 @@ class Fit:
     Attributes:
       engine: The costs of the engine.
       crowding: How many times as long a forward and backward pass takes beside other ranks as
-        alone, where each has a core: they share the machine's caches, in which one model's weights
-        and gradients have room and those of several, with what travels, have not. The update goes
+        alone, where each has a core: likely since they share the machine's caches, in which one
+        model's weights and gradients have room and those of several have not. The update goes
         through more than the caches hold, alone as well.
     """
 
@@ -81,7 +81,7 @@ def cells(records: Sequence[Mapping]) -> list[Cell]:
     ]
 
 
-def alone(path: pathlib.Path) -> dict[str, Workload]:
+def read_alone(path: pathlib.Path) -> dict[str, Workload]:
     """Reads the work of one rank alone, by model."""
     found = {}
     for name, values in json.loads(path.read_text()).items():

@@ -49,7 +49,7 @@ def test_the_costs_of_the_code_are_those_that_the_committed_cells_give():
     """None of them can be changed by a tenth to predict the cells better."""
     folder = pathlib.Path(__file__).parents[2] / "docs" / "plan"
     every = fitting.cells(cells.read(folder / "cells.jsonl"))
-    alone = fitting.alone(folder / "alone.json")
+    alone = fitting.read_alone(folder / "alone.json")
     engine = ENGINES["tensorflow"]
     at = [engine.operation_seconds, engine.step_seconds, engine.rate_share, 1.79]
     least = fitting.loss_of(fitting.fit_of(at), every, alone)

@@ -127,7 +127,7 @@ def memory_lines(answers: Answers, options: PlanOptions) -> Iterator[str]:
         + (
             f"{size(held.activations)} at most."
             if held.activations
-            else "not counted, which `--model` tells."
+            else "not counted (`--model` tells them)."
         )
     )
     if answers.fits is None or options.memory is None:
