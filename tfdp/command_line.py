@@ -270,6 +270,8 @@ def _refusal(field: dataclasses.Field[Any], must_be: str, received: Any) -> str:
         received = f"{received:g}"
     several = told.choices and isinstance(default, tuple)
     example = told.example or ("all" if several else default)
+    if isinstance(example, tuple):
+        example = ",".join(map(str, example))
     shown = f"{example:g}" if isinstance(example, float) else example
     left_out = ", or leave it out" if default is None else ""
     return (

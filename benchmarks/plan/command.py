@@ -118,10 +118,7 @@ def run(options: PlanCellsOptions, console: Console | None = None) -> int:
     if not records or not options.alone.exists():
         console.print("Nothing is measured so far.")
         return 1 if failed else 0
-    alone = {
-        name: fitting.workload(values)
-        for name, values in json.loads(options.alone.read_text()).items()
-    }
+    alone = fitting.read_alone(options.alone)
     every = fitting.cells(records)
     rows = list(fitting.held_back(every, alone))
     console.print(cells_table(rows))

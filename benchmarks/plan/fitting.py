@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
+import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,13 +23,12 @@ _NAMES = {
     'compression=Cast("bfloat16")': "bfloat16",
     "compression=ErrorFeedback(Int8())": "int8",
 }
-# Where the search begins: an operation, an engine's step, a transfer's latency, the share of a
-# link's rate, and the rest of a step.
-_FIRST = (2e-4, 3e-4, 5e-4, 0.9, 4e-3)
+# Where the search begins: an operation, an engine's step, the share of a link's rate, crowding.
+_FIRST = (2e-4, 3e-4, 0.9, 1.2)
 # Known from loopback: 100 MB between two processes take 180 ms, in which each core sends and
 # receives as many (`tfdp bench --processes 2 --sizes 100MB`).
 _CORE_SECONDS_PER_BYTE = 0.9e-9
-_STEP, _ROUNDS, _SMALL = 0.05, 25, 0.1
+_STEP, _ROUNDS, _SMALL = 0.05, 15, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,14 @@ class Fit:
 
     Attributes:
       engine: The costs of the engine.
-      other_seconds: The rest of a step: Keras, callbacks, launches.
+      crowding: How many times as long a forward and backward pass takes beside other ranks as
+        alone, where each has a core: likely since they share the machine's caches, in which one
+        model's weights and gradients have room and those of several have not. The update goes
+        through more than the caches hold, alone as well.
     """
 
     engine: EngineCosts
-    other_seconds: float
+    crowding: float
 
 
 def cells(records: Sequence[Mapping]) -> list[Cell]:
@@ -78,10 +81,13 @@ def cells(records: Sequence[Mapping]) -> list[Cell]:
     ]
 
 
-def workload(values: Mapping) -> Workload:
-    """Returns a rank's work from JSON."""
-    tensors = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"])
-    return Workload(**{**values, "tensors": tensors})
+def read_alone(path: pathlib.Path) -> dict[str, Workload]:
+    """Reads the work of one rank alone, by model."""
+    found = {}
+    for name, values in json.loads(path.read_text()).items():
+        tensors = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"])
+        found[name] = Workload(**{**values, "tensors": tensors})
+    return found
 
 
 def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
@@ -97,15 +103,20 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
     engine = fit.engine
     rate = engine.rate_share * PAYLOAD_SHARE * group.rate * 1e6 / 8
     links = Links(
-        latency_seconds_inside=_LATENCY + slowdown * engine.latency_seconds,
+        latency_seconds_inside=_LATENCY,
         bytes_per_second_inside=rate,
-        latency_seconds_between=_LATENCY + slowdown * engine.latency_seconds,
+        latency_seconds_between=_LATENCY,
         bytes_per_second_between=rate,
         operation_seconds=slowdown * engine.operation_seconds,
         engine_step_seconds=_LATENCY + slowdown * engine.step_seconds,
         core_seconds_per_byte=slowdown * engine.core_seconds_per_byte,
     )
-    work = dataclasses.replace(alone[cell.model], other_seconds=fit.other_seconds)
+    work = alone[cell.model]
+    work = dataclasses.replace(
+        work,
+        forward_seconds=fit.crowding * work.forward_seconds,
+        backward_seconds=fit.crowding * work.backward_seconds,
+    )
     plan = Plan(cell.topology, compression=_NAMES[group.sending])
     found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
     assert found is not None  # few ranks: every topology is listed
@@ -113,23 +124,18 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
 
 
 def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
-    """Returns the costs by which the cells are predicted best, by the logarithm of the ratio.
+    """Returns the costs by which the cells are predicted best, by `loss_of`.
 
     Least squares by Levenberg and Marquardt's steps, on the logarithms of the costs, which are
-    above 0. A cell that is off by more than some 10 % weighs less than by its square.
+    above 0.
 
     Cost: some hundred predictions of each cell.
     """
+    values = np.log(_FIRST)
 
     def deviations(logarithms: np.ndarray) -> np.ndarray:
-        fit = _fit([math.exp(value) for value in logarithms])
-        ratios = [predicted(cell, alone, fit) / cell.median for cell in chosen]
-        return np.log(ratios)
+        return _deviations(fit_of(np.exp(logarithms)), chosen, alone)
 
-    def loss(found: np.ndarray) -> float:
-        return float(np.hypot(_SMALL, found).sum())
-
-    values = np.log(_FIRST)
     now, damping = deviations(values), 1e-3
     for _ in range(_ROUNDS):
         steps = _STEP * np.eye(len(values))
@@ -141,11 +147,27 @@ def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:
         )
         tried = values + np.clip(change, -2, 2)
         found = deviations(tried)
-        if loss(found) < loss(now):
+        if _loss(found) < _loss(now):
             values, now, damping = tried, found, damping / 3
         else:
             damping *= 5
-    return _fit([math.exp(value) for value in values])
+    return fit_of(np.exp(values))
+
+
+def loss_of(fit: Fit, chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> float:
+    """Returns how far the cells' predictions are off, by the logarithms of their ratios.
+
+    A cell that is off by more than some 10 % weighs less than by its square.
+    """
+    return _loss(_deviations(fit, chosen, alone))
+
+
+def _deviations(fit: Fit, chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> np.ndarray:
+    return np.log([predicted(cell, alone, fit) / cell.median for cell in chosen])
+
+
+def _loss(deviations: np.ndarray) -> float:
+    return float(np.hypot(_SMALL, deviations).sum())
 
 
 def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[tuple[Cell, float]]:
@@ -164,6 +186,11 @@ def held_back(every: Sequence[Cell], alone: Mapping[str, Workload]) -> Iterator[
                     yield cell, predicted(cell, alone, fit)
 
 
-def _fit(values: Sequence[float]) -> Fit:
-    operation, step, latency, share, other = values
-    return Fit(EngineCosts(operation, step, latency, _CORE_SECONDS_PER_BYTE, share), other)
+def fit_of(values: Sequence[float] | np.ndarray) -> Fit:
+    """Returns what is fitted from its numbers: an operation, a step, the rate's share, crowding.
+
+    >>> fit_of([4e-4, 5e-4, 0.9, 1.5]).engine.rate_share
+    0.9
+    """
+    operation, step, share, crowding = map(float, values)
+    return Fit(EngineCosts(operation, step, _CORE_SECONDS_PER_BYTE, share), crowding)

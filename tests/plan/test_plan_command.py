@@ -48,7 +48,8 @@ def test_and_from_how_many_ranks_on_adam_s_state_fits(capsys):
     # 4.8 + 4.8 + 9.6 / n, and two buckets of 96 MB.
     said = planned(capsys, *MEMORY, "12GB", "--shard", "optimizer")
     assert 'All of it fits into 12 GB from 5 ranks on with shard="optimizer"' in said
-    assert "`--shard optimizer` divides" in planned(capsys, *MEMORY, "8GB")
+    said = planned(capsys, *MEMORY, "8GB")
+    assert "`--shard optimizer` divides" in said and "activations not counted" in said
 
 
 def test_a_question_of_memory_has_a_page_without_times(tmp_path, capsys):
@@ -170,6 +171,7 @@ def test_links_that_contradict_each_other_or_are_none_are_refused(tmp_path, caps
         ([], "One of `--model`, `--parameters` and `--logs` must say"),
         (["--parameters", "9"], "`parameters` must come with what a rank computes"),
         ([*BUYING, "-n", "0"], "from 1 to 65,536, but received 0"),
+        ([*BUYING, "-n", "two"], "do `-n 1,2,4,8,16`"),
         ([*BUYING, "-n", "1000000"], "from 1 to 65,536, but received 1,000,000"),
         ([*BUYING, "-n", "12", "--ranks-per-host", "8"], "Use 8 or 16"),
         ([*BUYING, "--inside", "1gbit,1us"], "at least as near as those of two hosts"),
@@ -189,6 +191,7 @@ def test_links_that_contradict_each_other_or_are_none_are_refused(tmp_path, caps
         ([*BUYING, "--memory", "8Gb"], "write it as 8GB"),
         ([*BUYING, "--topology", "halving_doubling", "-n", "48"], "for hosts, and ranks of a host"),
         (["--model", "no.such:model", *BUYING[2:4]], "which fails (ModuleNotFoundError"),
+        (["--model", "train.py", *BUYING[2:4]], "returns the model: train.py:build_model"),
         (["--model", "NoSuchNet", *BUYING[2:4]], "keras.applications has no NoSuchNet"),
     ],
 )
@@ -216,6 +219,9 @@ def nothing():
 
 def unshaped():
     return keras.Sequential([keras.Input([None, 8]), keras.layers.LSTM(4)])
+
+def unbuilt():
+    return keras.Sequential([keras.layers.Dense(1)])
 
 def without_weights():
     return keras.Sequential([keras.Input([8]), keras.layers.ReLU()])
@@ -246,6 +252,7 @@ def test_a_model_is_built_and_timed(tmp_path):
         ("missing", "has no attribute 'missing'"),
         ("unshaped", "inputs of known shapes"),
         ("without_weights", "have weights that are trained"),
+        ("unbuilt", "does not know its inputs' shapes"),
     ],
 )
 def test_a_model_that_cannot_be_planned_for_is_refused(tmp_path, capsys, name, says):

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from tfdp.plan.inputs import Inputs, base_plan, cluster
+from tfdp.plan.inputs import Inputs, cluster
 from tfdp.plan.plan_options import PlanOptions
 from tfdp.prediction import (
     Limit,
@@ -77,7 +77,7 @@ def answer(options: PlanOptions, inputs: Inputs) -> Answers:
         topology can be planned for so many ranks.
     """
     began = time.perf_counter()
-    base = base_plan(options, inputs)
+    base = Plan(shard=options.shard, accumulation=inputs.accumulation)
     same = [name for name in options.compression if name == "none"] or options.compression
     plans = candidates(base, options.topology, compressions=tuple(same), rounds=())
     curve, default = [], []

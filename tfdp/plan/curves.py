@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -60,10 +60,9 @@ def _chart(
     unit: str,
     lines: Lines,
     values: Sequence[Sequence[float]],
-    words: object,
+    words: Callable[[float], str],
     logarithmic: bool,
 ) -> Chart:
-    assert callable(words)
     ranks = sorted({one.ranks for _, _, predictions in lines for one in predictions})
     by_rank = [
         dict(zip([one.ranks for one in predictions], row, strict=True))

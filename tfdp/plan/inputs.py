@@ -13,7 +13,7 @@ from tfdp import machine
 from tfdp.command_line import set_environment
 from tfdp.plan.plan_options import PlanOptions
 from tfdp.plan.quantities import Link
-from tfdp.prediction import SLOTS, Cluster, Plan, Workload, described_links, even_tensors
+from tfdp.prediction import SLOTS, Cluster, Workload, described_links, even_tensors
 from tfdp.prediction.workload import Tensor
 from tfdp.report.log_directory import read_run
 from tfdp.report.prediction_inputs import Recorded, recorded
@@ -81,7 +81,7 @@ def read(options: PlanOptions) -> Inputs:
     found = read_links(options.links) if options.links else None
     if found is not None:
         origin = f"measured, in {options.links}"
-    run, name, where = None, options.model or "", ""
+    run, name, where, timed = None, options.model or "", "", False
     per_host = options.ranks_per_host or (found.ranks_per_host if found else None)
     if options.logs:
         run, work = _of_logs(options)
@@ -91,7 +91,7 @@ def read(options: PlanOptions) -> Inputs:
             found, origin = run.cluster, run.links_origin
     elif options.model and not options.examples_per_second:
         work = _of_model(options, _built(options, per_host or 1), options.batch or _BATCH, True)
-        where = "timed on this machine"
+        where, timed = "timed on this machine", True
     else:
         name, where, work = _of_rate(options)
     if options.deviation is not None:
@@ -104,7 +104,7 @@ def read(options: PlanOptions) -> Inputs:
         origin,
         per_host or 1,
         options.accumulation or (run.plan.accumulation if run else 1),
-        where == "timed on this machine",
+        timed,
     )
 
 
@@ -276,8 +276,3 @@ def _described(options: PlanOptions, slowdown: float) -> Links:
         options.engine or "tensorflow",
         slowdown,
     )
-
-
-def base_plan(options: PlanOptions, inputs: Inputs) -> Plan:
-    """Returns what all plans that are compared share."""
-    return Plan(shard=options.shard, accumulation=inputs.accumulation)

@@ -16,8 +16,9 @@ from tfdp.prediction import SLOTS, Tensor, Workload
 
 _LEAST_RUNS = 5
 _SECONDS = 3.0  # for each of the passes, once it has run often enough
-# What Keras' `fit`, its callbacks and the launch of a step take, as fitted by `benchmarks plan`.
-_OTHER_SECONDS = 8e-3
+# What Keras' `fit`, its callbacks and the launch of a step take beside these passes. It is no more:
+# the whole step of a small network on one device takes 0.6 ms (README, "Speed").
+_OTHER_SECONDS = 5e-4
 
 
 def tensors_of(model: Any, batch: int = 1) -> tuple[Tensor, ...]:
@@ -85,6 +86,12 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
       ModelError: The model has no inputs of known shapes, or its step fails.
     """
     tensors, own = tensors_of(model, batch), getattr(model, "optimizer", None)
+    if not model.built:
+        raise ModelError(
+            f"`model` must be built; received {model.name!r}, which does not know its inputs' "
+            "shapes; call it in the function that returns it, on a `keras.Input(...)`, or give "
+            "`--parameters N --examples-per-second R`."
+        )
     if not tensors:
         raise ModelError(
             f"`model` must have weights that are trained; received {model.name!r}, which has none; "

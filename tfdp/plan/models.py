@@ -37,6 +37,10 @@ def build(what: str) -> Any:
     try:
         if what.endswith((".keras", ".h5")):
             made = keras.models.load_model(what)
+        elif what.endswith(".py"):
+            raise ValueError(
+                f"a file needs the function that returns the model: {what}:build_model"
+            )
         elif ":" in what:
             made = _function(what)()
         else:

@@ -113,8 +113,13 @@ def memory_lines(answers: Answers, options: PlanOptions) -> Iterator[str]:
     yield (
         f"Memory of a rank among {one.ranks:,}: {size(held.total)}: weights "
         f"{size(held.weights)}, gradients {size(held.gradients + held.accumulated)}, optimizer "
-        f"{size(held.optimizer)}, activations {size(held.activations)} at most, buckets "
-        f"{size(held.traveling)}, residuals {size(held.residual)}."
+        f"{size(held.optimizer)}, buckets {size(held.traveling)}, residuals "
+        f"{size(held.residual)}, activations "
+        + (
+            f"{size(held.activations)} at most."
+            if held.activations
+            else "not counted (`--model` tells them)."
+        )
     )
     if answers.fits is None or options.memory is None:
         return

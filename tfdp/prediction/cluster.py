@@ -22,7 +22,6 @@ class EngineCosts:
     Attributes:
       operation_seconds: Starting one send, receive or all-reduce.
       step_seconds: A step of the engine's own all-reduce beyond the link's latency.
-      latency_seconds: What the engine adds to a link's latency in a transfer.
       core_seconds_per_byte: Sending or receiving a byte, with the copies and sums of it.
       rate_share: What its transfers use of a link's rate, since each of them begins and ends.
 
@@ -32,17 +31,17 @@ class EngineCosts:
 
     operation_seconds: float
     step_seconds: float
-    latency_seconds: float
     core_seconds_per_byte: float
     rate_share: float = 1.0
 
 
-#: "tensorflow": gRPC between processes on cores of an AMD EPYC, fitted to all cells by
-#: `python -m benchmarks plan`; the cost of a byte is from `tfdp bench` on loopback. "nccl": GPUs
-#: move the bytes; the times are those of a launch, which nothing here has measured.
+#: "tensorflow": gRPC between processes on cores of an AMD EPYC, fitted to all cells of docs/plan,
+#: as `python -m benchmarks plan --minutes 0` prints; the cost of a byte is from `tfdp bench` on
+#: loopback. "nccl": GPUs move the bytes; the times are those of a launch, which nothing here has
+#: measured.
 ENGINES = {
-    "tensorflow": EngineCosts(6e-5, 1.8e-4, 0.0, 0.9e-9, 0.89),
-    "nccl": EngineCosts(5e-6, 5e-6, 5e-6, 0.0),
+    "tensorflow": EngineCosts(4.1e-4, 4.9e-4, 0.9e-9, 0.91),
+    "nccl": EngineCosts(5e-6, 5e-6, 0.0),
 }
 
 
@@ -144,9 +143,9 @@ def described_links(
         )
     costs = ENGINES[engine]
     return Links(
-        latency_seconds_inside=latency_inside + slowdown * costs.latency_seconds,
+        latency_seconds_inside=latency_inside,
         bytes_per_second_inside=rate_inside / 8,
-        latency_seconds_between=latency_between + slowdown * costs.latency_seconds,
+        latency_seconds_between=latency_between,
         bytes_per_second_between=costs.rate_share * PAYLOAD_SHARE * rate_between / 8,
         operation_seconds=slowdown * costs.operation_seconds,
         engine_step_seconds=latency_between + slowdown * costs.step_seconds,

@@ -120,7 +120,6 @@ class Prediction:
       communication_seconds: The *exposed* communication, which the backward pass does not hide.
       update_seconds: The optimizer's update.
       other_seconds: Input, Keras, callbacks, launches.
-      first_seconds: The first step; None: not known.
       memory: The bytes of a replica.
       alone_seconds: The step of one rank that has nobody to wait for.
       examples: The examples of all ranks in a step.
@@ -141,7 +140,6 @@ class Prediction:
     communication_seconds: float
     update_seconds: float
     other_seconds: float
-    first_seconds: float | None
     memory: Memory
     alone_seconds: float
     examples: int
@@ -232,7 +230,6 @@ def predict(
         communication_seconds=sending + gathering / updates + _ending(plan, cluster),
         update_seconds=cluster.slowdown * updating / (cluster.ranks if shards else 1),
         other_seconds=cluster.slowdown * work.other_seconds,
-        first_seconds=work.first_seconds,
         memory=memory_of(
             work,
             cluster.ranks,

@@ -209,6 +209,7 @@ def _sent(
     return found
 
 
+@functools.lru_cache(4096)  # buckets of equal sizes are many
 def _pattern(topology: str | Topology, cluster: Cluster, size: float) -> Pattern | None:
     chosen = resolve(topology, cluster, size)
     return regular_pattern(chosen, cluster.hosts, cluster.ranks_of_host, size)

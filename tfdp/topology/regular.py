@@ -6,6 +6,7 @@ are most steps: a formula says what one of them sends.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -127,7 +128,11 @@ def _hierarchical(topology: Hierarchical, hosts: int, each: int) -> Pattern | No
     inner, outer = _unit(topology.inner, 1, each), _unit(topology.outer, hosts, 1)
     if inner is None or outer is None or isinstance(topology.inner, Tree):
         return None
-    steps = [step for stride in inner.strides for step in [_once(stride)] * stride.times]
+    steps = [
+        step
+        for stride in inner.strides
+        for step in [dataclasses.replace(stride, times=1)] * stride.times
+    ]
     half = len(steps) // 2
     # Each of a host's ranks has an `each`-th of what the host sends.
     between = [
@@ -168,18 +173,6 @@ def _torus(hosts: int, each: int) -> Pattern:
         hosts > 1,
     )
     return _of([across, down, across], 2 * (2 * (columns - 1) + 2 * (rows - 1)))
-
-
-def _once(stride: Stride) -> Stride:
-    return Stride(
-        1,
-        stride.inside_bytes,
-        stride.between_bytes,
-        stride.rank_bytes,
-        stride.engine,
-        stride.is_inside,
-        stride.is_between,
-    )
 
 
 def _of(strides: list[Stride], operations: int) -> Pattern:
