@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfdp
 from tfdp.checkpoint import variables
+from tfdp.replicas import OneProcess
 
 
 class Noise(keras.Layer):
@@ -28,10 +29,15 @@ def build():
     return model, optimizer
 
 
+def kept(model):
+    alone = OneProcess(local_size=2)
+    return dict(variables.wholes(alone, "a test", variables.copies(model, alone)))
+
+
 def test_all_variables_have_one_name():
     model, optimizer = build()
     names = {id(variable): name for name, variable in variables.named(model).items()}
-    kept = [
+    owned = [
         (model.layers[0].seed_generator.state, "weight-0"),
         (optimizer.dynamic_scale, "optimizer-3"),
         (model.metrics[0].total, "metric-0"),
@@ -39,14 +45,14 @@ def test_all_variables_have_one_name():
         (model.layers[2].generator.state, "other"),
         (optimizer.inner_optimizer._u_product, "other"),
     ]
-    for variable, name in kept:
+    for variable, name in owned:
         assert names[id(variable)].startswith(name)
     assert len(names) == len(variables.named(model)) == 3 + 10 + 2 + 3
 
 
 def test_values_return():
     model, optimizer = build()
-    saved = variables.arrays(model)
+    saved = kept(model)
     assert saved["metric-0"].shape == (2,)  # a value of each replica
     others = [model.layers[2].counts["calls"][0], optimizer.inner_optimizer._u_product]
     before = [variable.numpy() for variable in others]
@@ -61,7 +67,7 @@ def test_values_return():
 
 def test_the_first_difference_is_named():
     model, _ = build()
-    saved = variables.arrays(model)
+    saved = kept(model)
     assert variables.difference(model, saved) is None
     saved["weight-1"] = saved["weight-1"].T
     assert variables.difference(model, saved).endswith("is float32[5, 2], and there float32[2, 5]")

@@ -14,7 +14,8 @@ tell each other outside of graphs:
                     their processes                        processes
     ProcessGroup    who and where                          rank, world_size, local_size, hosts
                     meet outside of graphs                 barrier, from_first, all_gather,
-                                                           compare, sum_eagerly, gather_eagerly
+                                                           bring_to_first, compare,
+                                                           sum_eagerly, gather_eagerly
                     fail together                          explained, failure, fail, error
                     start alike                            adopt_random_states, settings
                     trace alike                            agreement, counters, count_step
