@@ -19,7 +19,7 @@ from keras import layers
 
 import tfdp
 from benchmarks.devices import split
-from benchmarks.memory_worker import resident_mb
+from benchmarks.memory_worker import peak_mb, resident_mb
 from benchmarks.step_times import StepTimes
 
 
@@ -144,17 +144,10 @@ def measure(
     history = built.fit(data, steps_per_epoch=steps * micro_batches, callbacks=[times], verbose=0)
     updates = np.array([end - begin for begin, end in times.steps]).reshape(steps, -1).sum(1)
     return {
-        "memory_mb": _peak_mb() - before,
+        "memory_mb": peak_mb() - before,
         "step_ms": 1e3 * statistics.median(updates.tolist()),
         "loss": history.history["loss"][-1],
     }
-
-
-def _peak_mb() -> float:
-    """Returns the most memory that the process has held, in MB: see proc(5)."""
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / 1e6
 
 
 def main() -> None:

@@ -222,10 +222,12 @@ def test_the_largest_variable_of_a_second_optimizer_goes_to_who_holds_least(shar
 @harness.in_one_process
 @pytest.mark.skipif(not hasattr(optimizers, "MultiOptimizer"), reason="Keras has it since 3.14")
 def test_whole_variables_of_optimizers_in_one_are_even_together(shard, caplog):
-    large, small = LAMB(0.1), LAMB(0.1)
-    wrapper = optimizers.MultiOptimizer(lambda v: large if v.shape[0] == 6 else small)
+    def make():
+        large, small = LAMB(0.1), LAMB(0.1)
+        return optimizers.MultiOptimizer(lambda v: large if v.shape[0] == 6 else small)
+
     with caplog.at_level(logging.WARNING, "tfdp"):
-        built(lambda: wrapper, shard)
+        large, small = built(make, shard).optimizer.optimizers
     assert held_of(large.variables) == [2 * 48, 0]
     assert held_of(small.variables) == [0, 2 * (16 + 8)]
     assert caplog.text.count("the one with most has 1.33 times an even share") == 1

@@ -182,7 +182,7 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
             return f"it has {kept} variables of the kind {kind!r}, and the model has {number}"
     for name, variable in own.items():
         value = _value(variable)
-        by_each = _differs(value) or _is_cut(value)
+        by_each = _differs(value) or _is_sum(variable)
         shape = saved[name].shape[by_each and saved[name].ndim > len(value.shape) :]
         here = f"{value.dtype.name}{list(value.shape)}"
         there = f"{saved[name].dtype.name}{list(shape)}"
@@ -211,8 +211,7 @@ def assign(
         value = _value(variable)
         has_rows = saved[name].ndim > len(value.shape)
         if not _differs(value) or not has_rows:
-            # Accumulated gradients may have been kept as shares, or as one sum.
-            value.assign(saved[name].sum(0) if _is_cut(value) and has_rows else saved[name])
+            value.assign(saved[name].sum(0) if has_rows else saved[name])
         elif len(saved[name]) == replicas:
             own = saved[name][first_replica:]
             for part, row in zip(value.values, own, strict=False):
@@ -234,6 +233,15 @@ def _differs(value: Any) -> bool:
 def _is_cut(value: Any) -> bool:
     """Returns whether each replica holds a part of a value, which reads as the whole."""
     return hasattr(value, "cut")
+
+
+def _is_sum(variable: Any) -> bool:
+    """Returns whether replicas hold together what others may have kept shares of.
+
+    Such are gradients that `shard` accumulates: cut, or whole where they cannot be.
+    """
+    value, path = _value(variable), getattr(variable, "path", "")
+    return _is_cut(value) or path.endswith("_gradient_accumulator")
 
 
 def _is_apart(value: Any) -> bool:
