@@ -38,7 +38,6 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import elementwise, scratch_copies
 from tfdp.keras_adapter.gradients.tape import innermost
 from tfdp.keras_adapter.step import Phase, Step
-from tfdp.keras_adapter.strategy_options import shard_of
 from tfdp.replicas import Replicas, replicas_of
 from tfdp.sharding import Cut, even_cuts, largest_share, whole_cuts
 
@@ -118,9 +117,9 @@ def cutting(optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None
     Raises:
       ValueError: Its state cannot be sharded.
     """
-    known, strategy = vars(optimizer), strategy_of_optimizer(optimizer)
-    replicas = replicas_of(strategy)
-    if _SHARDS in known or shard_of(strategy) is None or replicas is None:
+    known = vars(optimizer)
+    replicas = replicas_of(strategy_of_optimizer(optimizer))
+    if _SHARDS in known or replicas is None or replicas.exchange.shard is None:
         yield
         return
     with _dealing(optimizer, replicas) as dealt:
