@@ -1,12 +1,16 @@
 """All variables of a model are kept, those that Keras does not list too."""
 
 import keras
+import meeting
 import numpy as np
 import tensorflow as tf
 
 import tfdp
 from tfdp.checkpoint import variables
+from tfdp.checkpoint.variables import Kept
+from tfdp.collectives.streaming import bring_to_first
 from tfdp.replicas import OneProcess
+from tfdp.sharding import Cut
 
 
 class Noise(keras.Layer):
@@ -75,3 +79,48 @@ def test_the_first_difference_is_named():
     assert "9 variables of the kind 'optimizer', and the model has 10" in variables.difference(
         model, saved
     )
+
+
+class Rank(OneProcess):
+    """One of several processes, which send rank 0 what it asks for."""
+
+    def __init__(self, board):
+        super().__init__()
+        self.rank, self.world_size, self._board = board.rank, board.world_size, board
+
+    def bring_to_first(self, key, payload):
+        return bring_to_first(self._board, key, payload)
+
+
+def test_rank_0_has_one_whole_after_the_other_and_no_rank_holds_what_was_sent():
+    rng = np.random.default_rng(0)
+    wholes = {
+        "weight-0": (rng.normal(size=(2, 3)), None),
+        "optimizer-0": (rng.normal(size=(4, 5)), Cut((4, 5), 1, (0, 2, 2, 5))),
+        "optimizer-1": (rng.normal(size=(6,)).astype("float32"), Cut((6,), 0, (0, 0, 6, 6))),
+        "metric-0": (np.arange(3), Cut((3,), 0, (0, 1, 2, 3))),
+    }
+    left = []
+
+    def act(board):
+        rank = board.rank
+        kept = {
+            name: Kept(whole if cut is None else whole[cut.index(rank)], cut)
+            for name, (whole, cut) in wholes.items()
+            if rank == 0 or cut is not None
+        }
+        found = {}
+        for name, array in variables.wholes(Rank(board), "a test", kept):
+            found[name] = array
+            left.append(len(kept))
+        assert not kept
+        return found
+
+    with meeting.boards(3) as boards:
+        first, *others = meeting.on_all(*(lambda b=b: act(b) for b in boards))
+    assert others == [{}, {}]
+    assert left == [3, 2, 1, 0]
+    assert list(first) == list(wholes)
+    for name, (whole, _) in wholes.items():
+        assert first[name].dtype == whole.dtype
+        np.testing.assert_array_equal(first[name], whole)

@@ -64,3 +64,24 @@ def test_lost_checkpoints_are_said_once_until_one_is_written(tmp_path, monkeypat
     assert levels == ["ERROR", "WARNING", "ERROR"]
     assert str(tmp_path) in caplog.records[0].message
     assert "is written, after 3 were lost" in caplog.records[1].message
+
+
+def test_what_others_send_is_taken_though_it_cannot_be_written(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    arrays = ((str(number), np.ones(2)) for number in range(3))
+    writer = Writer(tmp_path / "file" / "folder", keep=1)
+    writer.write(1, {}, arrays)
+    writer.wait()
+    assert "could not be written" in caplog.text
+    assert next(arrays, None) is None
+
+
+def test_what_cannot_be_sent_is_said(tmp_path, caplog):
+    def broken():
+        yield "weight-0", np.ones(2)
+        raise OSError("the line is cut")
+
+    writer = Writer(tmp_path, keep=1)
+    writer.send(broken())
+    writer.wait()
+    assert "A checkpoint's part was not sent: the line is cut" in caplog.text

@@ -307,6 +307,7 @@ class Checkpoint(keras.callbacks.Callback):
         assert replicas is not None  # `check_model` refuses the others
         self._kept_at = self.place.steps
         assert self._points is not None  # training has begun
+        self._writer.wait()  # lest there be two copies
         key = f"the checkpoint after {self.place.steps} steps of training {self._points.training}"
         arrays = variables.wholes(processes, key, variables.copies(self.model, processes))
         if processes.rank != 0:
