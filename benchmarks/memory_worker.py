@@ -83,8 +83,7 @@ def checkpoint_mb(model: keras.Model) -> float:
     """Keeps a checkpoint as the callback does; returns the MB that this process grew by at most."""
     processes = processes_of(model.distribute_strategy)
     before = resident_mb()
-    with open("/proc/self/clear_refs", "w") as peak:
-        peak.write("5")  # the peak begins anew: see proc(5)
+    forget_peak()
     with temporary_folder() as folder:
         writer = Writer(pathlib.Path(folder), keep=1)
         arrays = variables.wholes(processes, "all", variables.copies(model, processes))
@@ -96,8 +95,14 @@ def checkpoint_mb(model: keras.Model) -> float:
     return peak_mb() - before
 
 
+def forget_peak() -> None:
+    """Lets `peak_mb` begin anew: see proc(5)."""
+    with open("/proc/self/clear_refs", "w") as what:
+        what.write("5")
+
+
 def peak_mb() -> float:
-    """Returns the most memory that the process has held, in MB: see proc(5)."""
+    """Returns the most memory that the process has held since `forget_peak`, in MB: see proc(5)."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e6
