@@ -19,7 +19,7 @@ from keras import layers
 
 import tfdp
 from benchmarks.devices import split
-from benchmarks.memory_worker import resident_mb
+from benchmarks.memory_worker import forget_peak, peak_mb, resident_mb
 from benchmarks.step_times import StepTimes
 
 
@@ -134,27 +134,26 @@ def measure(
         built, inputs = _MODELS[model](again)
         built.compile(keras.optimizers.SGD(1e-6, gradient_accumulation_steps=windows), "mse")
     labels = np.zeros([len(inputs), 1], "float32")
-    # Two examples are traced as any number is: what is measured later is the examples' memory.
-    built.fit(inputs[:2], labels[:2], batch_size=2, epochs=micro_batches, verbose=0)
+
+    def data_of(examples: int) -> tf.data.Dataset:
+        slices = (inputs[: examples * micro_batches], labels[: examples * micro_batches])
+        return tf.data.Dataset.from_tensor_slices(slices).batch(examples).repeat()
+
+    # Two examples of the same kind of data are traced as any number is. What tracing takes, up to
+    # what the activations do, is not the step's.
+    built.fit(data_of(2), steps_per_epoch=micro_batches, epochs=2, verbose=0)
     before = resident_mb()
-    data = tf.data.Dataset.from_tensor_slices((inputs, labels))
-    data = data.batch(len(inputs) // micro_batches).repeat()
+    forget_peak()
+    data = data_of(len(inputs) // micro_batches)
     built.fit(data, steps_per_epoch=micro_batches, verbose=0)
     times = StepTimes()
     history = built.fit(data, steps_per_epoch=steps * micro_batches, callbacks=[times], verbose=0)
     updates = np.array([end - begin for begin, end in times.steps]).reshape(steps, -1).sum(1)
     return {
-        "memory_mb": _peak_mb() - before,
+        "memory_mb": peak_mb() - before,
         "step_ms": 1e3 * statistics.median(updates.tolist()),
         "loss": history.history["loss"][-1],
     }
-
-
-def _peak_mb() -> float:
-    """Returns the most memory that the process has held, in MB: see proc(5)."""
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / 1e6
 
 
 def main() -> None:

@@ -101,10 +101,11 @@ def _table(
     table = Table(
         title=f"{options.state}, {options.model} of {kept['none'][0]['parameters_mb']:.0f} MB, "
         f"{options.processes} processes",
-        caption="beside it: what else rank 0's process grew by when the optimizer was built",
+        caption="beside it: what else rank 0's process grew by when the optimizer was built; a "
+        "checkpoint: by how much rank 0's process grew at most while one was written",
     )
-    columns = ("shard", "kept by the fullest rank, MB", "of none", "beside it, MB", "step, ms")
-    for column in (*columns, "of none"):
+    memory = ("kept by the fullest rank, MB", "of none", "beside it, MB", "a checkpoint, MB")
+    for column in ("shard", *memory, "step, ms", "of none"):
         table.add_column(column, justify="left" if column == "shard" else "right")
     most = {shard: max(rank["state_mb"] for rank in ranks) for shard, ranks in kept.items()}
     step = {
@@ -119,6 +120,7 @@ def _table(
             f"{most[shard]:.0f}",
             f"{most[shard] / most['none']:.2f}",
             f"{first['built_mb'] - first['state_mb']:.0f}",
+            f"{first['checkpoint_mb']:.0f}",
             f"{step[shard]:.1f}",
             f"{step[shard] / step['none']:.2f}",
         )

@@ -9,6 +9,7 @@ import argparse
 import ctypes
 import json
 import os
+import pathlib
 import statistics
 from typing import Any
 
@@ -18,7 +19,11 @@ import tensorflow as tf
 import tfdp
 from benchmarks import models
 from benchmarks.step_times import StepTimes
+from tfdp.checkpoint import variables
+from tfdp.checkpoint.writer import Writer
+from tfdp.files import temporary_folder
 from tfdp.keras_adapter.gradients.sharded_state import fill
+from tfdp.replicas import processes_of
 
 # The first step traces.
 _WARM_UP = 3
@@ -42,8 +47,9 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
 
     Returns:
       The configuration; `parameters_mb`; `built_mb`, by which the process grew when the optimizer
-      was built; `state_mb`, by which it shrank when what the optimizer keeps was emptied at the
-      end; `step_ms`, the median.
+      was built; `checkpoint_mb`, by which it grew at most while a checkpoint was written or sent;
+      `state_mb`, by which it shrank when what the optimizer keeps was emptied at the end;
+      `step_ms`, the median.
     """
     strategy = tfdp.DataParallelStrategy(shard=None if shard == "none" else shard)
     keras.utils.set_random_seed(0)
@@ -67,15 +73,45 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
         "replicas": strategy.num_replicas_in_sync,
         "parameters_mb": 4e-6 * built.count_params(),
         "built_mb": grown,
+        "checkpoint_mb": checkpoint_mb(built),
         "state_mb": emptied_mb(built.optimizer.variables),
         "step_ms": 1e3 * statistics.median(end - begin for begin, end in times.steps[_WARM_UP:]),
     }
 
 
-def emptied_mb(variables: list[keras.Variable]) -> float:
+def checkpoint_mb(model: keras.Model) -> float:
+    """Keeps a checkpoint as the callback does; returns the MB that this process grew by at most."""
+    processes = processes_of(model.distribute_strategy)
+    before = resident_mb()
+    forget_peak()
+    with temporary_folder() as folder:
+        writer = Writer(pathlib.Path(folder), keep=1)
+        arrays = variables.wholes(processes, "all", variables.copies(model, processes))
+        if processes.rank == 0:
+            writer.write(1, {}, arrays)
+        else:
+            writer.send(arrays)
+        writer.wait()
+    return peak_mb() - before
+
+
+def forget_peak() -> None:
+    """Lets `peak_mb` begin anew: see proc(5)."""
+    with open("/proc/self/clear_refs", "w") as what:
+        what.write("5")
+
+
+def peak_mb() -> float:
+    """Returns the most memory that the process has held since `forget_peak`, in MB: see proc(5)."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def emptied_mb(kept: list[keras.Variable]) -> float:
     """Leaves nothing in this process' copies, or parts, of variables; returns the MB set free."""
     before = resident_mb()
-    for variable in variables:
+    for variable in kept:
         for copy in variable.value.values:
             fill(copy, tf.zeros([0], copy.dtype))
     return before - resident_mb()

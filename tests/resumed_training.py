@@ -60,11 +60,10 @@ def build(
     make_optimizer=adam,
     devices=("CPU:0", "CPU:1"),
     normalizes=True,
-    compression=None,
-    topology="native",
+    **options,
 ):
     keras.utils.set_random_seed(3)
-    strategy = tfdp.DataParallelStrategy(devices, compression=compression, topology=topology)
+    strategy = tfdp.DataParallelStrategy(devices, **options)
     with strategy.scope():
         model = keras.Sequential(
             [
@@ -97,10 +96,12 @@ def train(
     others=(),
     compression=None,
     topology="native",
+    shard=None,
     **every,
 ):
     """Trains from the newest checkpoint, as a script that is started again does."""
-    model = build(make_optimizer, devices, normalizes, compression, topology)
+    options = {"compression": compression, "topology": topology, "shard": shard}
+    model = build(make_optimizer, devices, normalizes, **options)
     model.steps_per_execution = steps_per_execution
     counts = Counts()
     callbacks = [

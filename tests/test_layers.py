@@ -34,20 +34,20 @@ LAYERS = {
     "collectives": 6,  # made of an engine's primitives
     "compression": 7,  # what gradients become on their way; `strategy` gives it to `collectives`
     "synchronization": 7,  # when replicas that train by themselves agree
-    "replicas": 7,  # what replicas do together: asked by what is above, answered by `strategy`
-    "checkpoint": 8,  # what a checkpoint is; the callback keeps it
-    "callbacks": 9,
-    "data": 8,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
-    "keras_adapter": 10,
-    "strategy": 11,  # composes the Keras adapter, which knows nothing of it
-    "verification": 12,  # trains users' programs under a strategy
-    "bench": 13,
-    "doctor": 13,
-    "launch": 13,
-    "report": 13,
-    "demo": 14,  # starts its processes with the launcher
-    "plan": 14,  # draws with the report's charts, and reads its logs
-    "cli": 15,  # calls the others of its kind
+    "replicas": 8,  # what replicas do together: asked by what is above, answered by `strategy`
+    "checkpoint": 9,  # what a checkpoint is; the callback keeps it
+    "callbacks": 10,
+    "data": 9,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
+    "keras_adapter": 11,
+    "strategy": 12,  # composes the Keras adapter, which knows nothing of it
+    "verification": 13,  # trains users' programs under a strategy
+    "bench": 14,
+    "doctor": 14,
+    "launch": 14,
+    "report": 14,
+    "demo": 15,  # starts its processes with the launcher
+    "plan": 15,  # draws with the report's charts, and reads its logs
+    "cli": 16,  # calls the others of its kind
 }
 
 # These import the package's lazy surface (`import tfdp`) as a user would.

@@ -95,39 +95,43 @@ def even_cuts(shapes: Sequence[tuple[int, ...]], world_size: int) -> list[Cut]:
     return [cuts[position] for position in range(len(shapes))]
 
 
-def whole_cuts(shapes: Sequence[tuple[int, ...]], world_size: int) -> list[Cut]:
+def whole_cuts(
+    shapes: Sequence[tuple[int, ...]], held: list[int], before: Sequence[int]
+) -> list[Cut]:
     """Gives each variable whole to one rank: the largest first, to the rank that holds least.
 
     Args:
       shapes: The variables' shapes, each with an axis and an element or more.
-      world_size: The number of ranks.
+      held: How many elements each rank holds so far of what is to be even; becomes those with the
+        variables.
+      before: How many each rank holds beside that: the least decides where others are equal.
 
     Returns:
       A cut for each variable, in their order, with an `owner`.
 
-    >>> [cut.owner for cut in whole_cuts([(3,), (4, 7), (3,)], 2)]
-    [1, 0, 1]
+    >>> held = [0, 0]
+    >>> [cut.owner for cut in whole_cuts([(3,), (4, 7), (3,)], held, before=[0, 0])], held
+    ([1, 0, 1], [28, 6])
+    >>> [cut.owner for cut in whole_cuts([(5, 2), (9,)], held, before=[0, 0])], held
+    ([1, 1], [28, 25])
+    >>> [cut.owner for cut in whole_cuts([(4,), (3,)], [0, 0], before=held)]
+    [1, 0]
     """
-    held = [0] * world_size
     cuts: dict[int, Cut] = {}
+    ranks = range(len(held))
     for position in sorted(range(len(shapes)), key=lambda k: -math.prod(shapes[k])):
         shape = shapes[position]
-        owner = min(range(world_size), key=lambda rank: held[rank])
-        bounds = tuple(shape[0] if rank > owner else 0 for rank in range(world_size + 1))
+        owner = min(ranks, key=lambda rank: (held[rank], before[rank]))
+        bounds = tuple(shape[0] if rank > owner else 0 for rank in range(len(held) + 1))
         cuts[position] = Cut(shape, 0, bounds)
         held[owner] += math.prod(shape)
     return [cuts[position] for position in range(len(shapes))]
 
 
-def largest_share(cuts: Sequence[Cut]) -> float:
+def largest_share(held: Sequence[int]) -> float:
     """Returns the elements of the rank that holds most, over those of an even share.
 
-    >>> largest_share(whole_cuts([(3,), (9,)], 2))
+    >>> largest_share([9, 3])
     1.5
     """
-    total = sum(math.prod(cut.shape) for cut in cuts)
-    if not total:
-        return 1.0
-    world_size = len(cuts[0].bounds) - 1
-    most = max(sum(cut.size(rank) for cut in cuts) for rank in range(world_size))
-    return most * world_size / total
+    return max(held) * len(held) / sum(held) if any(held) else 1.0

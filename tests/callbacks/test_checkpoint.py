@@ -406,6 +406,7 @@ cluster = json.loads(os.environ["TF_CONFIG"])
 rank, world_size = cluster["task"]["index"], len(cluster["cluster"]["worker"])
 attempt = int(os.environ["TFDP_RESTART_COUNT"])
 fewer, more = {fewer}, {more}  # 0: the number of ranks stays
+shard = {shard!r} if world_size > 1 else None
 slots = pathlib.Path("{folder}", "slots")
 print("attempt", attempt, "of", world_size, flush=True)
 
@@ -429,6 +430,7 @@ values, history, epochs, _ = resumed_training.train(
     normalizes=not fewer,  # batch normalization is that of a replica's share
     others=[Disturbances()],
     every_steps=2,
+    shard=shard,
 )
 digest = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
 print("digest", digest, len(epochs), flush=True)
@@ -436,25 +438,26 @@ if rank == 0:
     np.savez("{folder}/values.npz", *values)
 """
 
-# The options of `tfdp run`, and the ranks of each attempt.
+# The options of `tfdp run`, the ranks of each attempt, and what more than one rank shards.
 RESTARTS = {
-    "2, 2": (["-n", "2"], [2, 2]),
-    "2, 1, 2": (["-n", "1:2"], [2, 1, 2]),
-    "4, 2, 3": (["-n", "2:4"], [4, 2, 3]),
+    "2, 2": (["-n", "2"], [2, 2], "optimizer"),
+    "2, 1, 2, sharded": (["-n", "1:2"], [2, 1, 2], "gradients"),
+    "4, 2, 3": (["-n", "2:4"], [4, 2, 3], None),
 }
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("case", tiers.cases(RESTARTS, ["2, 1, 2"]))
+@pytest.mark.parametrize("case", tiers.cases(RESTARTS, ["2, 1, 2, sharded"]))
 def test_ranks_that_start_again_after_a_kill_end_like_a_training_that_was_not_disturbed(
     case, tmp_path
 ):
-    words, ranks = RESTARTS[case]
+    words, ranks, shard = RESTARTS[case]
     fewer, more = ranks[1:] if len(ranks) == 3 else (0, 0)
     script = tmp_path / "train.py"
     here = pathlib.Path(__file__).parent
     paths = [str(here), str(here.parent)]
-    script.write_text(RANK.format(paths=paths, folder=tmp_path, fewer=fewer, more=more))
+    given = {"fewer": fewer, "more": more, "shard": shard}
+    script.write_text(RANK.format(paths=paths, folder=tmp_path, **given))
     if more:
         (tmp_path / "slots").write_text(str(ranks[0]))
         words = [*words, "--discover", f"cat {tmp_path}/slots", "--discover-every", "0.2"]

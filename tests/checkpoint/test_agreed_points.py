@@ -55,7 +55,7 @@ def run(count, points, asked, seed):
     ranks, meeting = Ranks(count), threading.Barrier(count)
     agreed = [AgreedPoints(Rank(ranks, rank)) for rank in range(count)]
     for each in agreed:
-        each._training = 0  # one process has a number for each
+        each.training = 0  # one process has a number for each
     told = [{} for _ in range(count)]
 
     def train(rank):

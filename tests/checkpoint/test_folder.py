@@ -17,7 +17,7 @@ ARRAYS = {
 
 def test_what_is_written_is_read(tmp_path):
     path = folder.path_of(tmp_path, 12)
-    archive.write(path, {"step": 12, "loss": float("nan")}, ARRAYS)
+    archive.write(path, {"step": 12, "loss": float("nan")}, ARRAYS.items())
     manifest, arrays = archive.read(path.read_bytes())
     assert manifest["step"] == 12
     assert np.isnan(manifest["loss"])
@@ -29,7 +29,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path):
     path = folder.path_of(tmp_path, 1)
-    archive.write(path, {"step": 1}, ARRAYS)
+    archive.write(path, {"step": 1}, ARRAYS.items())
     whole = path.read_bytes()
     right = archive.read(whole)
     rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path):
 @pytest.mark.parametrize("damage", [b"", b"weights", b"PK\x05\x06" + bytes(18)])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(damage, tmp_path):
     for step in (9, 10, 100):
-        archive.write(folder.path_of(tmp_path, step), {"step": step}, ARRAYS)
+        archive.write(folder.path_of(tmp_path, step), {"step": step}, ARRAYS.items())
     (tmp_path / "step-5.checkpoint.txt").write_text("of somebody else")
     folder.path_of(tmp_path, 100).write_bytes(damage)
     found = folder.newest_good(tmp_path)
@@ -63,7 +63,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(damage, tmp_path
 
 def test_another_format_is_no_good_one(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "FORMAT", 9)
-    archive.write(folder.path_of(tmp_path, 1), {}, {})
+    archive.write(folder.path_of(tmp_path, 1), {}, [])
     monkeypatch.undo()
     found = folder.newest_good(tmp_path)
     path, (reason,) = found.path, found.passed_over
@@ -77,7 +77,7 @@ def test_no_folder_holds_no_checkpoint(tmp_path):
 
 def test_the_newest_stay(tmp_path):
     for step in (1, 2, 30, 4):
-        archive.write(folder.path_of(tmp_path, step), {}, {})
+        archive.write(folder.path_of(tmp_path, step), {}, [])
     folder.remove_old(tmp_path, keep=2, newest=folder.path_of(tmp_path, 4))
     assert [path.name for path in folder.newest_first(tmp_path)] == [
         "step-00000004.checkpoint",

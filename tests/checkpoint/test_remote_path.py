@@ -20,7 +20,7 @@ def test_remote_checkpoints_are_written_read_and_removed(directory, monkeypatch)
     assert folder.newest_good(directory) == folder.Found()
     writer = Writer(directory, keep=2)
     for step in range(1, 5):
-        writer.write(step, {"step": step}, ARRAYS)
+        writer.write(step, {"step": step}, ARRAYS.items())
     writer.wait()
     names = [path.name for path in folder.newest_first(directory)]
     assert names == ["step-00000004.checkpoint", "step-00000003.checkpoint"]
@@ -33,7 +33,7 @@ def test_remote_checkpoints_are_written_read_and_removed(directory, monkeypatch)
 def test_a_remote_checkpoint_without_its_end_is_passed_over(directory):
     directory.mkdir()
     for step in (1, 2):
-        archive.write(folder.path_of(directory, step), {"step": step}, ARRAYS)
+        archive.write(folder.path_of(directory, step), {"step": step}, ARRAYS.items())
     newest = folder.path_of(directory, 2)
     whole = newest.read_bytes()
     for length in range(1, len(whole), 97):
@@ -46,14 +46,15 @@ def test_a_remote_checkpoint_without_its_end_is_passed_over(directory):
 def test_an_error_within_a_write_leaves_nothing_that_counts(directory):
     directory.mkdir()
     with pytest.raises(TypeError):
-        archive.write(folder.path_of(directory, 1), {}, {**ARRAYS, "bad": np.array([object()])})
+        bad = {**ARRAYS, "bad": np.array([object()])}
+        archive.write(folder.path_of(directory, 1), {}, bad.items())
     assert folder.newest_good(directory).path is None
 
 
 def test_checkpoints_that_no_training_went_on_from_are_set_aside(directory):
     directory.mkdir()
     for step in (3, 9):
-        archive.write(folder.path_of(directory, step), {}, {})
+        archive.write(folder.path_of(directory, step), {}, [])
     folder.remove_old(directory, keep=1, newest=folder.path_of(directory, 3))
     assert [path.name for path in directory.iterdir()] == [
         "step-00000003.checkpoint",

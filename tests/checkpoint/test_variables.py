@@ -1,11 +1,16 @@
 """All variables of a model are kept, those that Keras does not list too."""
 
 import keras
+import meeting
 import numpy as np
 import tensorflow as tf
 
 import tfdp
 from tfdp.checkpoint import variables
+from tfdp.checkpoint.variables import Kept
+from tfdp.collectives.streaming import bring_to_first
+from tfdp.replicas import OneProcess
+from tfdp.sharding import Cut
 
 
 class Noise(keras.Layer):
@@ -28,10 +33,15 @@ def build():
     return model, optimizer
 
 
+def kept(model):
+    alone = OneProcess(local_size=2)
+    return dict(variables.wholes(alone, "a test", variables.copies(model, alone)))
+
+
 def test_all_variables_have_one_name():
     model, optimizer = build()
     names = {id(variable): name for name, variable in variables.named(model).items()}
-    kept = [
+    owned = [
         (model.layers[0].seed_generator.state, "weight-0"),
         (optimizer.dynamic_scale, "optimizer-3"),
         (model.metrics[0].total, "metric-0"),
@@ -39,14 +49,14 @@ def test_all_variables_have_one_name():
         (model.layers[2].generator.state, "other"),
         (optimizer.inner_optimizer._u_product, "other"),
     ]
-    for variable, name in kept:
+    for variable, name in owned:
         assert names[id(variable)].startswith(name)
     assert len(names) == len(variables.named(model)) == 3 + 10 + 2 + 3
 
 
 def test_values_return():
     model, optimizer = build()
-    saved = variables.arrays(model)
+    saved = kept(model)
     assert saved["metric-0"].shape == (2,)  # a value of each replica
     others = [model.layers[2].counts["calls"][0], optimizer.inner_optimizer._u_product]
     before = [variable.numpy() for variable in others]
@@ -61,7 +71,7 @@ def test_values_return():
 
 def test_the_first_difference_is_named():
     model, _ = build()
-    saved = variables.arrays(model)
+    saved = kept(model)
     assert variables.difference(model, saved) is None
     saved["weight-1"] = saved["weight-1"].T
     assert variables.difference(model, saved).endswith("is float32[5, 2], and there float32[2, 5]")
@@ -69,3 +79,48 @@ def test_the_first_difference_is_named():
     assert "9 variables of the kind 'optimizer', and the model has 10" in variables.difference(
         model, saved
     )
+
+
+class Rank(OneProcess):
+    """One of several processes, which send rank 0 what it asks for."""
+
+    def __init__(self, board):
+        super().__init__()
+        self.rank, self.world_size, self._board = board.rank, board.world_size, board
+
+    def bring_to_first(self, key, payload):
+        return bring_to_first(self._board, key, payload)
+
+
+def test_rank_0_has_one_whole_after_the_other_and_no_rank_holds_what_was_sent():
+    rng = np.random.default_rng(0)
+    wholes = {
+        "weight-0": (rng.normal(size=(2, 3)), None),
+        "optimizer-0": (rng.normal(size=(4, 5)), Cut((4, 5), 1, (0, 2, 2, 5))),
+        "optimizer-1": (rng.normal(size=(6,)).astype("float32"), Cut((6,), 0, (0, 0, 6, 6))),
+        "metric-0": (np.arange(3), Cut((3,), 0, (0, 1, 2, 3))),
+    }
+    left = []
+
+    def act(board):
+        rank = board.rank
+        kept = {
+            name: Kept(whole if cut is None else whole[cut.index(rank)], cut)
+            for name, (whole, cut) in wholes.items()
+            if rank == 0 or cut is not None
+        }
+        found = {}
+        for name, array in variables.wholes(Rank(board), "a test", kept):
+            found[name] = array
+            left.append(len(kept))
+        assert not kept
+        return found
+
+    with meeting.boards(3) as boards:
+        first, *others = meeting.on_all(*(lambda b=b: act(b) for b in boards))
+    assert others == [{}, {}]
+    assert left == [3, 2, 1, 0]
+    assert list(first) == list(wholes)
+    for name, (whole, _) in wholes.items():
+        assert first[name].dtype == whole.dtype
+        np.testing.assert_array_equal(first[name], whole)

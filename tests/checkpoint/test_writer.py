@@ -15,7 +15,7 @@ ARRAYS = {"weight-0": np.ones(4)}
 def test_checkpoints_are_written_in_order_and_the_newest_stay(tmp_path):
     writer = Writer(tmp_path / "new" / "folder", keep=2)
     for step in range(4):
-        writer.write(step, {"step": step}, ARRAYS)
+        writer.write(step, {"step": step}, ARRAYS.items())
     writer.wait()
     left = folder.newest_first(tmp_path / "new" / "folder")
     assert [archive.read(path.read_bytes())[0]["step"] for path in left] == [3, 2]
@@ -23,7 +23,7 @@ def test_checkpoints_are_written_in_order_and_the_newest_stay(tmp_path):
 
 def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path, monkeypatch, caplog):
     writer = Writer(tmp_path, keep=2)
-    writer.write(1, {"step": 1}, ARRAYS)
+    writer.write(1, {"step": 1}, ARRAYS.items())
     writer.wait()
 
     def fsync(descriptor):
@@ -31,7 +31,7 @@ def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path, monkey
 
     monkeypatch.setattr(os, "fsync", fsync)
     with caplog.at_level(logging.ERROR, "tfdp"):
-        writer.write(2, {"step": 2}, ARRAYS)
+        writer.write(2, {"step": 2}, ARRAYS.items())
         writer.wait()
     assert "step-00000002.checkpoint could not be written: [Errno 28]" in caplog.text
     assert "The training goes on" in caplog.text
@@ -42,7 +42,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     writer = Writer(tmp_path / "file" / "folder", keep=1)
     with caplog.at_level(logging.ERROR, "tfdp"):
-        writer.write(1, {}, {})
+        writer.write(1, {}, [])
         writer.wait()
     assert "could not be written" in caplog.text
 
@@ -58,9 +58,30 @@ def test_lost_checkpoints_are_said_once_until_one_is_written(tmp_path, monkeypat
             if broken:
                 patched.setattr(archive, "write", fails)
             with caplog.at_level(logging.WARNING, "tfdp"):
-                writer.write(len(list(tmp_path.iterdir())), {}, {})
+                writer.write(len(list(tmp_path.iterdir())), {}, [])
                 writer.wait()
     levels = [record.levelname for record in caplog.records]
     assert levels == ["ERROR", "WARNING", "ERROR"]
     assert str(tmp_path) in caplog.records[0].message
     assert "is written, after 3 were lost" in caplog.records[1].message
+
+
+def test_what_others_send_is_taken_though_it_cannot_be_written(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    arrays = ((str(number), np.ones(2)) for number in range(3))
+    writer = Writer(tmp_path / "file" / "folder", keep=1)
+    writer.write(1, {}, arrays)
+    writer.wait()
+    assert "could not be written" in caplog.text
+    assert next(arrays, None) is None
+
+
+def test_what_cannot_be_sent_is_said(tmp_path, caplog):
+    def broken():
+        yield "weight-0", np.ones(2)
+        raise OSError("the line is cut")
+
+    writer = Writer(tmp_path, keep=1)
+    writer.send(broken())
+    writer.wait()
+    assert "A checkpoint's part was not sent: the line is cut" in caplog.text

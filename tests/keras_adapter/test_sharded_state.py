@@ -199,6 +199,40 @@ def test_each_replica_holds_its_part_of_all_state(count, shard):
     )
 
 
+def held_of(variables):
+    """How many elements each replica holds of what optimizers keep."""
+    held = [0, 0]
+    for variable in variables:
+        if harness.is_parted(variable):
+            for rank, own in enumerate(harness.components(variable)):
+                held[rank] += own.size
+    return held
+
+
+@harness.in_one_process
+def test_the_largest_variable_of_a_second_optimizer_goes_to_who_holds_least(shard):
+    model = built(lambda: LAMB(0.1), shard)
+    with model.distribute_strategy.scope():
+        second = LAMB(0.1)
+        second.build(model.trainable_variables)
+    assert held_of(model.optimizer.variables) == [2 * 48, 2 * (16 + 8)]
+    assert held_of(second.variables) == [2 * (16 + 8), 2 * 48]
+
+
+@harness.in_one_process
+@pytest.mark.skipif(not hasattr(optimizers, "MultiOptimizer"), reason="Keras has it since 3.14")
+def test_whole_variables_of_optimizers_in_one_are_even_together(shard, caplog):
+    def make():
+        large, small = LAMB(0.1), LAMB(0.1)
+        return optimizers.MultiOptimizer(lambda v: large if v.shape[0] == 6 else small)
+
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        large, small = built(make, shard).optimizer.optimizers
+    assert held_of(large.variables) == [2 * 48, 0]
+    assert held_of(small.variables) == [0, 2 * (16 + 8)]
+    assert caplog.text.count("the one with most has 1.33 times an even share") == 1
+
+
 @harness.in_one_process
 def test_an_update_sees_the_variables_names(shard):
     model = built(lambda: Named(0.1), shard)

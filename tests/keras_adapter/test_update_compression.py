@@ -408,17 +408,15 @@ def test_checkpoints_keep_residuals_and_on_other_replicas_their_sum():
     batches = [data(seed) for seed in range(2)]
     applied, left = simulated([kernel_gradients(*batch) for batch in batches])
     model = fit(made(sgd), batches)
-    saved = variables.gathered(
-        model.distribute_strategy.extended.processes, model, variables.arrays(model)
-    )
+    processes = model.distribute_strategy.extended.processes
+    saved = dict(variables.wholes(processes, "a test", variables.copies(model, processes)))
     (name,) = [name for name in saved if name.startswith("other")]
     np.testing.assert_allclose(saved[name], left, rtol=1e-4, atol=1.0)
-    kept = {**variables.arrays(model), **saved}
     for replicas in (2, 3, 1):
         other = made(sgd, replicas=replicas)
         with other.distribute_strategy.scope():
             other.optimizer.build(other.trainable_variables)
-        variables.assign(other, kept, False, 0, replicas)
+        variables.assign(other, saved, False, 0, replicas)
         found = residuals(other)
         assert len(found) == replicas
         np.testing.assert_allclose(np.sum(found, 0), np.sum(saved[name], 0), rtol=1e-5, atol=1.0)

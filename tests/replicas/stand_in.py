@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfdp.replicas import OneProcess, ProcessGroup, Trace
+from tfdp.replicas import Exchange, OneProcess, ProcessGroup, Trace
 
 
 class StandIn:
@@ -19,6 +19,7 @@ class StandIn:
 
     def __init__(self, rank: int = 0, others=(), num_replicas: int = 2) -> None:
         self.rank, self.num_replicas = rank, num_replicas
+        self.exchange = Exchange()
         self.processes: ProcessGroup = OneProcess(num_replicas)
         self._others = list(others)
         self.sent: list[list[np.ndarray]] = []

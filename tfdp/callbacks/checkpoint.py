@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -52,9 +53,10 @@ class Checkpoint(keras.callbacks.Callback):
     be read, the one before is taken, and the log says why. In a cluster rank 0 writes and reads the
     files; the others need not see the folder.
 
-    Cost: at a checkpoint the step waits until all variables are copied, in a cluster while rank 0
-    gets what each replica has of its own (metrics, accumulated gradients). A thread writes the copy
-    beside the next steps. It takes the memory of one copy.
+    Cost: at a checkpoint the step waits until each rank has copied what it holds: rank 0 the
+    weights and what all have alike, every rank what it has of its own (metrics, accumulated
+    gradients; with `shard` its part of the optimizer). A thread writes beside the next steps. It
+    takes the memory of these copies, and rank 0 gets the others' one variable after the other.
 
     Args:
       directory: The folder of this training's checkpoints, also of a file system that
@@ -304,10 +306,12 @@ class Checkpoint(keras.callbacks.Callback):
         replicas, processes = replicas_of(strategy), processes_of(strategy)
         assert replicas is not None  # `check_model` refuses the others
         self._kept_at = self.place.steps
-        arrays = variables.arrays(self.model, cut=processes.rank == 0)
-        if processes.world_size > 1:
-            arrays |= variables.gathered(processes, self.model, arrays)
+        assert self._points is not None  # training has begun
+        self._writer.wait()  # lest there be two copies
+        key = f"the checkpoint after {self.place.steps} steps of training {self._points.training}"
+        arrays = variables.wholes(processes, key, variables.copies(self.model, processes))
         if processes.rank != 0:
+            self._writer.send(arrays)
             return
         states, own = callback_states.get(self._others)
         history = {name: list(values) for name, values in self.model.history.history.items()}
@@ -328,7 +332,7 @@ class Checkpoint(keras.callbacks.Callback):
             "history": {name: list(map(_plain, values)) for name, values in history.items()},
             "epochs": [*self.model.history.epoch, *results],
         }
-        self._writer.write(self.place.steps, manifest, {**arrays, **own})
+        self._writer.write(self.place.steps, manifest, itertools.chain(arrays, own.items()))
 
     def _restore_history(self) -> None:
         assert self._restored is not None

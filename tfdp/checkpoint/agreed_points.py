@@ -48,6 +48,9 @@ class AgreedPoints:
     Signals are heard from `open` to `close`, in the main thread's process-wide handlers, unless a
     handler of the program's own stands there, or the signal is ignored.
 
+    Attributes:
+      training: The number of the training, the same on all ranks.
+
     Args:
       processes: The processes that agree.
       every_seconds: An interval after which rank 0 asks by itself; None: never.
@@ -68,7 +71,7 @@ class AgreedPoints:
     def __init__(self, processes: ProcessGroup, every_seconds: float | None = None) -> None:
         self._processes = processes
         self._every_seconds = every_seconds
-        self._training, self._round = next(_numbers), 0
+        self.training, self._round = next(_numbers), 0
         self._lock = threading.Lock()
         self._next = 0  # the point that this rank comes to next
         self._asked: str | None = None  # of this rank, and not told yet
@@ -164,7 +167,7 @@ class AgreedPoints:
 
     @property
     def _key(self) -> str:
-        return f"the point {self._round} of training {self._training}"
+        return f"the point {self._round} of training {self.training}"
 
     def _handle_signals(self) -> None:
         for number in SIGNALS:

@@ -12,7 +12,7 @@ import contextlib
 import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,27 +29,27 @@ class DamagedCheckpointError(Exception):
     """A file is no whole checkpoint of a format that is known."""
 
 
-def write(path: AnyPath, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def write(
+    path: AnyPath, manifest: Mapping[str, Any], arrays: Iterable[tuple[str, np.ndarray]]
+) -> None:
     """Writes a checkpoint, which takes the place of a file at `path` when it is whole.
 
     Args:
       path: The file; its folder must exist. A remote one is written in its place, where it counts
         for nothing before its end is there.
       manifest: What is known beside the arrays; JSON.
-      arrays: The arrays by their names.
+      arrays: Names and arrays; one array is held at a time.
 
     Raises:
       OSError: The file cannot be written; what stood there, if it is not remote, has not changed.
     """
-    described = {
-        name: {"dtype": array.dtype.name, "shape": list(array.shape)}
-        for name, array in arrays.items()
-    }
-    text = json.dumps({**manifest, "format": FORMAT, "arrays": described})
+    described = {}
     with _opened(path) as opened, zipfile.ZipFile(opened, "w") as file:
-        for name, array in arrays.items():
+        for name, array in arrays:
+            described[name] = {"dtype": array.dtype.name, "shape": list(array.shape)}
             with file.open(name, "w", force_zip64=True) as part:
                 part.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        text = json.dumps({**manifest, "format": FORMAT, "arrays": described})
         file.writestr(_MANIFEST, text)
 
 
@@ -74,7 +74,7 @@ def read(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "one")
-    >>> write(path, {"step": 3}, {"w": np.ones(2, "float32")})
+    >>> write(path, {"step": 3}, [("w", np.ones(2, "float32"))])
     >>> manifest, arrays = read(path.read_bytes())
     >>> manifest["step"], arrays["w"]
     (3, array([1., 1.], dtype=float32))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import ProcessGroup
+from tfdp.sharding import Cut
 
 _KINDS = ("weight", "optimizer", "metric", "other")
 _OWNERS = (
@@ -85,60 +87,76 @@ def _value(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def of_replicas(model: Any) -> list[str]:
-    """Returns the names of the variables of which each replica has a value of its own.
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A copy of what this process holds of a variable.
 
-    Such are metrics and accumulated gradients, of which each replica has its share, and under a
-    `synchronization` weights and slots.
+    Attributes:
+      own: The whole variable, or this process' part of what is kept of it.
+      cut: The cut into the processes' parts; None: each process holds the whole.
     """
-    return [name for name, variable in named(model).items() if _differs(_value(variable))]
+
+    own: np.ndarray
+    cut: Cut | None
 
 
-def arrays(model: Any, cut: bool = True) -> dict[str, np.ndarray]:
-    """Returns copies of a model's variables.
+def copies(model: Any, processes: ProcessGroup) -> dict[str, Kept]:
+    """Returns by name a copy of what this process holds of a model's variables.
 
-    Those `of_replicas` have one row for each replica of this process. All processes must call it:
-    they gather, one after the other, those of which each replica holds a part.
+    Of a variable that replicas hold parts of, it is the parts of this process' replicas. Of one of
+    which each replica has a value of its own, it is a row for each of them: such are metrics and
+    accumulated gradients, and under a `synchronization` weights and slots. Of all others rank 0
+    copies the whole, and the other ranks nothing.
 
     Args:
       model: The model.
-      cut: Whether these are returned, too.
+      processes: Its processes; nothing is sent between them.
     """
     found = {}
+    each, number = processes.local_size, processes.world_size
     for name, variable in named(model).items():
         value = _value(variable)
         if _differs(value):
-            found[name] = np.stack([_copy(own) for own in value.values])
-            continue
-        copy = _copy(value)
-        if cut or not _is_cut(value):
-            found[name] = copy
+            own = np.stack([_copy(part) for part in value.values])
+            shape = (each * number, *own.shape[1:])
+            found[name] = Kept(own, Cut(shape, 0, tuple(range(0, each * number + 1, each))))
+        elif _is_cut(value):
+            cut = value.cut
+            own = np.concatenate([_copy(part) for part in value.values], cut.axis)
+            found[name] = Kept(own, Cut(cut.shape, cut.axis, cut.bounds[::each]))
+        elif processes.rank == 0:
+            found[name] = Kept(_copy(value), None)
     return found
 
 
-def gathered(
-    processes: ProcessGroup, model: Any, arrays: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Returns those of the arrays that are `of_replicas`, with the rows of all processes.
+def wholes(
+    processes: ProcessGroup, key: str, kept: dict[str, Kept]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields names and values of whole variables on rank 0; elsewhere sends parts, yields nothing.
+
+    Rank 0 gets the parts of one variable after the other, so that it needs the memory of two
+    copies of the largest one. All processes must iterate, in whatever thread.
 
     Args:
-      processes: The processes, which all must call this.
-      model: The model.
-      arrays: What `arrays` returned for the model.
+      processes: The processes.
+      key: What is sent, the same on all ranks, and no other's.
+      kept: What `copies` returned; each is let go when it is sent, or has been yielded.
     """
-    own = {name: arrays[name] for name in of_replicas(model)}
-    if not own:
-        return {}
-    payload = b"".join(array.tobytes() for array in own.values())
-    posts = processes.all_gather("the values of each replica", payload=payload)
-    rows: dict[str, list[np.ndarray]] = {name: [] for name in own}
-    for post in posts:
-        at = 0
-        for name, array in own.items():
-            part = post.payload[at : at + array.nbytes]
-            rows[name].append(np.frombuffer(part, array.dtype).reshape(array.shape))
-            at += array.nbytes
-    return {name: np.concatenate(parts) for name, parts in rows.items()}
+    for name in list(kept):
+        own, cut = kept[name].own, kept.pop(name).cut
+        if cut is not None and processes.world_size > 1:
+            parts = processes.bring_to_first(f"{name} of {key}", own.tobytes())
+            if processes.rank != 0:
+                continue
+            own = _joined(parts, cut, own.dtype)
+        yield name, own
+
+
+def _joined(parts: Sequence[bytes], cut: Cut, dtype: np.dtype) -> np.ndarray:
+    whole = np.empty(cut.shape, dtype)
+    for rank, part in enumerate(parts):
+        whole[cut.index(rank)] = np.frombuffer(part, dtype).reshape(cut.part_shape(rank))
+    return whole
 
 
 def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
@@ -164,7 +182,7 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
             return f"it has {kept} variables of the kind {kind!r}, and the model has {number}"
     for name, variable in own.items():
         value = _value(variable)
-        by_each = _differs(value) or _is_cut(value)
+        by_each = _differs(value) or _is_sum(variable)
         shape = saved[name].shape[by_each and saved[name].ndim > len(value.shape) :]
         here = f"{value.dtype.name}{list(value.shape)}"
         there = f"{saved[name].dtype.name}{list(shape)}"
@@ -180,7 +198,8 @@ def assign(
 
     Args:
       model: The model.
-      saved: The values by name. Those `of_replicas` have a row for each replica of that time.
+      saved: The values by name. Those of which each replica had one have a row for each replica
+        of that time.
       metrics: Whether metrics are meant.
       first_replica: The number of this process' first replica.
       replicas: The number of replicas. If there were others, each gets its part of what the values
@@ -192,8 +211,7 @@ def assign(
         value = _value(variable)
         has_rows = saved[name].ndim > len(value.shape)
         if not _differs(value) or not has_rows:
-            # Accumulated gradients may have been kept as shares, or as one sum.
-            value.assign(saved[name].sum(0) if _is_cut(value) and has_rows else saved[name])
+            value.assign(saved[name].sum(0) if has_rows else saved[name])
         elif len(saved[name]) == replicas:
             own = saved[name][first_replica:]
             for part, row in zip(value.values, own, strict=False):
@@ -215,6 +233,15 @@ def _differs(value: Any) -> bool:
 def _is_cut(value: Any) -> bool:
     """Returns whether each replica holds a part of a value, which reads as the whole."""
     return hasattr(value, "cut")
+
+
+def _is_sum(variable: Any) -> bool:
+    """Returns whether replicas hold together what others may have kept shares of.
+
+    Such are gradients that `shard` accumulates: cut, or whole where they cannot be.
+    """
+    value, path = _value(variable), getattr(variable, "path", "")
+    return _is_cut(value) or path.endswith("_gradient_accumulator")
 
 
 def _is_apart(value: Any) -> bool:

@@ -1,10 +1,14 @@
-"""The thread that writes checkpoints beside the training, one after the other."""
+"""The thread that writes checkpoints beside the training, one after the other.
+
+Rank 0 writes. On the other ranks it sends rank 0 what they hold.
+"""
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,28 +36,52 @@ class Writer:
         self._last: concurrent.futures.Future[None] | None = None
 
     def write(
-        self, step: int, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+        self, step: int, manifest: Mapping[str, Any], arrays: Iterable[tuple[str, np.ndarray]]
     ) -> None:
-        """Begins to write the checkpoint after so many steps, when the one before is written."""
-        self.wait()
-        if self._threads is None:
-            self._threads = concurrent.futures.ThreadPoolExecutor(1, "tfdp-checkpoint")
-        self._last = self._threads.submit(self._write, step, manifest, arrays)
+        """Begins to write the checkpoint after so many steps, when the one before is written.
+
+        Args:
+          step: The number of steps.
+          manifest: What is known beside the arrays; JSON.
+          arrays: Names and arrays; all are taken, also where they cannot be written, for other
+            ranks send some.
+        """
+        self._begin(lambda: self._write(step, manifest, arrays))
+
+    def send(self, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Begins to take arrays from what sends them to rank 0, when those before are sent."""
+        self._begin(lambda: self._send(arrays))
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is written."""
+        """Waits until the last checkpoint is written, or sent."""
         if self._last is not None:
             self._last.result()
             self._last = None
 
+    def _begin(self, act: Callable[[], None]) -> None:
+        self.wait()
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(1, "tfdp-checkpoint")
+        self._last = self._threads.submit(act)
+
+    def _send(self, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+        try:
+            _take(arrays)
+        except Exception as error:  # rank 0 says what becomes of the checkpoint
+            logging.getLogger("tfdp").warning("A checkpoint's part was not sent: %s.", error)
+
     def _write(
-        self, step: int, manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+        self, step: int, manifest: Mapping[str, Any], arrays: Iterable[tuple[str, np.ndarray]]
     ) -> None:
         path = folder.path_of(self._folder, step)
+        arrays = iter(arrays)
         log = logging.getLogger("tfdp")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            archive.write(path, manifest, arrays)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                archive.write(path, manifest, arrays)
+            finally:
+                _take(arrays)
         except Exception as error:  # whatever it is, the training goes on
             self._lost += 1
             log.log(
@@ -72,3 +100,8 @@ class Writer:
             folder.remove_old(self._folder, self._keep, path)
         except OSError as error:
             log.error("Checkpoints older than %s could not be removed: %s.", path, error)
+
+
+def _take(arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Takes what is left, and lets it go."""
+    collections.deque(arrays, maxlen=0)

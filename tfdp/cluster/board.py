@@ -36,12 +36,7 @@ _GOODBYE_SECONDS = 2.0
 
 _KINDS: dict[str, type[Exception]] = {
     cls.__name__: cls
-    for cls in (
-        CollectiveMismatchError,
-        CollectiveTimeoutError,
-        RankLostError,
-        RankMismatchError,
-    )
+    for cls in (CollectiveMismatchError, CollectiveTimeoutError, RankLostError, RankMismatchError)
 }
 
 
@@ -106,6 +101,14 @@ class Board:
         self._raise_failure()
         self._keep(self.rank, key, Post(value, payload))
         self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)
+
+    def post_on_first(self, key: str, payload: bytes) -> None:
+        """Posts `payload` under `key` on rank 0's board alone."""
+        self._raise_failure()
+        if self.rank == 0:
+            self._keep(0, key, Post(None, payload))
+        else:
+            self._send({"type": "for rank 0", "from": self.rank, "key": key}, payload)
 
     def posted(self, key: str) -> dict[int, Post]:
         """Returns what has been posted under `key` so far, by rank."""
@@ -357,7 +360,7 @@ class Board:
                 kind, sender = wire.field(header, "type", str), wire.field(header, "from", int)
                 if self.rank == 0 and sender != rank:
                     raise wire.NoMessageError
-                if self.rank == 0 and kind not in ("number?",):
+                if self.rank == 0 and kind not in ("number?", "for rank 0"):
                     self._send(header, payload, but=rank)
                 self._received(kind, sender, header, payload)
                 if kind == "bye" and sender == rank:
@@ -374,7 +377,7 @@ class Board:
 
     def _received(self, kind: str, sender: int, header: dict[str, Any], payload: bytes) -> None:
         value = header.get("value")
-        if kind == "post":
+        if kind in ("post", "for rank 0"):
             self._keep(sender, header["key"], Post(value, payload))
         elif kind == "number?":
             self._numbered(header["key"], int(header["value"]))

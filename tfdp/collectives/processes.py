@@ -27,7 +27,7 @@ from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.collectives import eager, random_states, runtime
+from tfdp.collectives import eager, random_states, runtime, streaming
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
@@ -192,6 +192,10 @@ class Processes:
     def wait_for_posts(self, key: str) -> dict[int, Post]:
         """Waits until all ranks have told a value under a key, and returns them by rank."""
         return self.board.wait(key, range(self.world_size), key, keep=True)
+
+    def bring_to_first(self, key: str, payload: bytes) -> list[bytes]:
+        """Returns on rank 0 all ranks' payloads: see `streaming`."""
+        return streaming.bring_to_first(self.board, key, payload)
 
     def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over processes, outside of graphs: see `eager`."""

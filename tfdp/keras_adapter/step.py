@@ -151,7 +151,7 @@ class Step:
     @property
     def is_alone(self) -> bool:
         """Whether each replica updates by itself: see `gradients.rounds`."""
-        return getattr(self.strategy, "synchronization", None) is not None
+        return self.replicas.exchange.synchronization is not None
 
     @property
     def replica_id(self) -> tf.Tensor:

@@ -11,10 +11,11 @@ tell each other outside of graphs:
                                                            sum_parts, gather_parts
                     write the same, hold shares            identical_writes, summed_on_read, parted,
                                                            sums_read_once, made_alone
-                    their processes                        processes
+                    their processes, what they exchange    processes, exchange
     ProcessGroup    who and where                          rank, world_size, local_size, hosts
                     meet outside of graphs                 barrier, from_first, all_gather,
-                                                           compare, sum_eagerly, gather_eagerly
+                                                           bring_to_first, compare,
+                                                           sum_eagerly, gather_eagerly
                     fail together                          explained, failure, fail, error
                     start alike                            adopt_random_states, settings
                     trace alike                            agreement, counters, count_step
@@ -35,14 +36,16 @@ optimizer implements or wraps the same protocol.
 
 from tfdp.collectives import Value
 from tfdp.replicas.cut import Cut, FullCut, rows_of
+from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
 from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
-from tfdp.replicas.strategies import Replicated, cutter_of, processes_of, replicas_of
+from tfdp.replicas.strategies import Replicated, cutter_of, exchange_of, processes_of, replicas_of
 
 __all__ = [
     "Agreement",
     "Cut",
+    "Exchange",
     "FullCut",
     "OneProcess",
     "Prepare",
@@ -53,6 +56,7 @@ __all__ = [
     "Trace",
     "Value",
     "cutter_of",
+    "exchange_of",
     "processes_of",
     "replicas_of",
     "rows_of",

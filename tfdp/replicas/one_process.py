@@ -60,6 +60,10 @@ class OneProcess:
         """Returns what was posted here."""
         return self.posted(key)
 
+    def bring_to_first(self, key: str, payload: bytes) -> list[bytes]:
+        """Returns the given payload as the only one."""
+        return [payload]
+
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Does nothing, for there are no other options to compare with."""
 

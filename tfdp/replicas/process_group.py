@@ -100,6 +100,13 @@ class ProcessGroup(Protocol):
     def wait_for_posts(self, key: str) -> dict[int, Post]:
         """Waits until all processes have told a value under a key, and returns them by rank."""
 
+    def bring_to_first(self, key: str, payload: bytes) -> list[bytes]:
+        """Returns on rank 0 the `payload` that each process passes, in rank order; else nothing.
+
+        All processes must call it with the same `key`, from any thread. Rank 0 holds the payloads
+        of one call at a time: the others wait until it asks for theirs.
+        """
+
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Waits for the `options` (JSON) of all processes, and compares them.
 

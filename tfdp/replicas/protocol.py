@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdp.collectives import CompressBucket, Value
 from tfdp.recording import Watch
+from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.process_group import ProcessGroup
 from tfdp.sharding import Cut
 
@@ -53,6 +54,10 @@ class Replicas(Protocol):
     @property
     def processes(self) -> ProcessGroup:
         """The processes that hold the replicas."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """What they exchange: the strategy's `compression`, `synchronization` and `shard`."""
 
     @property
     def replica_id(self) -> tf.Tensor:

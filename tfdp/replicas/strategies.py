@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 
 from tfdp.replicas.cut import Cut
+from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import ProcessGroup
 from tfdp.replicas.protocol import Replicas
@@ -90,3 +91,16 @@ def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:
     """
     replicas = replicas_of(strategy)
     return OneProcess() if replicas is None else replicas.processes
+
+
+def exchange_of(strategy: tf.distribute.Strategy | None) -> Exchange:
+    """Returns what a strategy's replicas exchange; nothing special if it is not one of tfdp's.
+
+    >>> import tfdp
+    >>> exchange_of(tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="gradients")).shard
+    'gradients'
+    >>> exchange_of(tf.distribute.get_strategy())
+    Exchange(compression=None, synchronization=None, shard=None)
+    """
+    replicas = replicas_of(strategy)
+    return Exchange() if replicas is None else replicas.exchange

@@ -15,7 +15,7 @@ from tfdp.cluster import run_status, tf_config
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.engines import communication_hint
 from tfdp.errors import ScopeError
-from tfdp.replicas import OneProcess, ProcessGroup
+from tfdp.replicas import Exchange, OneProcess, ProcessGroup
 from tfdp.strategy import auto_topology, input_batches, options
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
@@ -196,7 +196,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
             choice=choice,
             topology=topologies.Native() if undecided else topology,
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
-            compression=compression,
+            exchange=Exchange(compression, synchronization, shard),
             around_replicas=keras_adapter.around_replicas,
         )
         self.adapter_state = keras_adapter.StrategyState()

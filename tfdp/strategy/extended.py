@@ -17,10 +17,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer
-from tfdp.compression import Compression, UpdateCompression
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.keras_adapter.tracing.marks import Mark, mark
-from tfdp.replicas import ProcessGroup, Replicas, Replicated, Value
+from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value
 from tfdp.strategy import initial_values, order_of_sums, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
@@ -64,7 +63,7 @@ class DataParallelExtended(Inputs, Replicated):
       choice: The engine that moves tensors between the replicas.
       topology: The topology that sums buffers.
       bucket_bytes: The most bytes that travel together.
-      compression: Sums gradients that an optimizer gets untouched; None: they travel whole.
+      exchange: What the replicas exchange in a training.
       around_replicas: Makes the context around a replica function from the function, the strategy
         and its replicas.
     """
@@ -80,7 +79,7 @@ class DataParallelExtended(Inputs, Replicated):
         choice: Choice,
         topology: Topology,
         bucket_bytes: int,
-        compression: Compression | UpdateCompression | None,
+        exchange: Exchange,
         around_replicas: Callable[
             [ReplicaFunction, tf.distribute.Strategy, Replicas],
             contextlib.AbstractContextManager[ReplicaFunction],
@@ -99,7 +98,7 @@ class DataParallelExtended(Inputs, Replicated):
         self._between = Between(self.worker_devices, processes, self._engine, self._agreement)
         self.topology, self.bucket_bytes = topology, bucket_bytes
         self.replicas = StrategyReplicas(
-            self.worker_devices, processes, self._between, self._reducer(), compression
+            self.worker_devices, processes, self._between, self._reducer(), exchange
         )
 
     @property

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdp.collectives import CompressBucket, Reducer, Transport, map_values, parts
-from tfdp.compression import Compression, UpdateCompression
+from tfdp.compression import Compression
 from tfdp.recording import Watch
-from tfdp.replicas import Prepare, ProcessGroup, Rows, Trace, Value
+from tfdp.replicas import Exchange, Prepare, ProcessGroup, Rows, Trace, Value
 from tfdp.sharding import Cut
 from tfdp.strategy import parted, variables
 from tfdp.strategy._tensorflow import GraphOrParentsInXlaContext, ReductionToOneDevice
@@ -31,8 +31,8 @@ class StrategyReplicas:
       processes: All processes.
       between: Sums values over processes, outside of replica functions.
       reducer: Sums the replicas' buffers in graphs.
-      compression: Sums what is to be compressed; None: nothing is. A compression of updates comes
-        in by `sum_by`.
+      exchange: What they exchange in a training. Its compression sums what is to be compressed;
+        one of updates comes in by `sum_by`.
     """
 
     def __init__(
@@ -41,12 +41,14 @@ class StrategyReplicas:
         processes: ProcessGroup,
         between: Between,
         reducer: Reducer,
-        compression: Compression | UpdateCompression | None,
+        exchange: Exchange,
     ) -> None:
         self._devices = devices
         self.processes = processes
         self._between = between
         self.reducer = reducer
+        self.exchange = exchange
+        compression = exchange.compression
         self._compression = compression if isinstance(compression, Compression) else None
 
     identical_writes = staticmethod(variables.identical_writes)

@@ -20,11 +20,10 @@ from tfdp.keras_adapter.gradients import compressing, sharded_state
 from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, innermost, is_outer
 from tfdp.keras_adapter.gradients.rounds import ROUND
 from tfdp.keras_adapter.step import at_least_float32
-from tfdp.keras_adapter.strategy_options import synchronization_of
 from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.origins import handles
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
-from tfdp.replicas import replicas_of
+from tfdp.replicas import exchange_of, replicas_of
 from tfdp.synchronization import Synchronization
 
 
@@ -57,7 +56,7 @@ def _round_of(optimizer: BaseOptimizer) -> Iterator[None]:
     """
     strategy = strategy_of_optimizer(optimizer)
     replicas = replicas_of(strategy)
-    synchronization = synchronization_of(strategy)
+    synchronization = exchange_of(strategy).synchronization
     # One that chooses its optimizers by the variables has none before it is built.
     is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
     known = vars(optimizer)

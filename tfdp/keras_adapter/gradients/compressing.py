@@ -27,10 +27,9 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import sparse_rows
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.strategy_options import update_compression_of
 from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
-from tfdp.replicas import Replicas, Value, replicas_of
+from tfdp.replicas import Replicas, Value, exchange_of, replicas_of
 
 # The attribute of an optimizer: by the key of each variable that is compressed its slots by name.
 # The attributes of an optimizer are where `tfdp.checkpoint` finds variables that Keras does not
@@ -44,13 +43,14 @@ def prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
     Raises:
       ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept.
     """
-    _check_momentum(optimizer, update_compression_of(strategy_of_optimizer(optimizer)), variables)
+    compression = exchange_of(strategy_of_optimizer(optimizer)).update_compression
+    _check_momentum(optimizer, compression, variables)
 
 
 def make_slots(optimizer: BaseOptimizer) -> None:
     """Makes what the strategy's compression keeps for each variable, once for a built optimizer."""
     strategy = strategy_of_optimizer(optimizer)
-    compression = update_compression_of(strategy)
+    compression = exchange_of(strategy).update_compression
     replicas = replicas_of(strategy)
     is_wrapper = innermost(optimizer) != [optimizer]
     if compression is None or replicas is None or is_wrapper or _SLOTS in vars(optimizer):
@@ -77,7 +77,7 @@ def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> 
     Raises:
       GradientError: An optimizer's own `apply` would take away the compression's momentum.
     """
-    compression = update_compression_of(step.strategy)
+    compression = step.replicas.exchange.update_compression
     if compression is None:
         return tuple(False for _ in variables)
     chain = (optimizer, *innermost(optimizer))
@@ -112,7 +112,7 @@ def check_accumulating(step: Step, optimizer: BaseOptimizer) -> None:
     Raises:
       GradientError: An `apply` of its own may use what is compressed only when a window closes.
     """
-    compression = update_compression_of(step.strategy)
+    compression = step.replicas.exchange.update_compression
     chain = (optimizer, *innermost(optimizer))
     own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
     if compression is not None and own and step.num_replicas > 1:
@@ -139,7 +139,7 @@ def check_momentum(
     Raises:
       GradientError: One does.
     """
-    compression = update_compression_of(step.strategy)
+    compression = step.replicas.exchange.update_compression
     if compression is None or not compression.has_momentum:
         return
     for index, (variable, gradient) in enumerate(zip(variables, gradients, strict=True)):
@@ -187,7 +187,7 @@ def summed(
       variables: The variables that they belong to.
       watch: A listener that is told of each bucket.
     """
-    compression = update_compression_of(step.strategy)
+    compression = step.replicas.exchange.update_compression
     assert compression is not None
     slots = _slots(optimizer)
     numbers = {key: number for number, key in enumerate(slots)}

@@ -37,9 +37,8 @@ from tfdp.keras_adapter.gradients import (
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
-from tfdp.keras_adapter.strategy_options import shard_of, synchronization_of
 from tfdp.keras_adapter.training import batch_and_rate, step_recording
-from tfdp.replicas import Value, replicas_of
+from tfdp.replicas import Value, exchange_of, replicas_of
 
 
 @hook(TFOptimizer, "__init__")
@@ -150,7 +149,7 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
     step = current()
     finite = original(self, grads)
-    shared = step is not None and shard_of(step.strategy) is not None
+    shared = step is not None and step.replicas.exchange.shard is not None
     if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone or shared):
         return finite
     (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
@@ -171,9 +170,10 @@ def add_variable_from_reference(
     """
     strategy = strategy_of_optimizer(self)
     replicas = replicas_of(strategy)
-    alone = synchronization_of(strategy) is not None
+    exchange = exchange_of(strategy)
+    alone = exchange.synchronization is not None
     # The windows of `shard="optimizer"` are summed when they close.
-    is_window = name == "gradient_accumulator" and shard_of(strategy) != "gradients"
+    is_window = name == "gradient_accumulator" and exchange.shard != "gradients"
     if not is_window or replicas is None or alone:
         with sharded_state.making(self, initializer):
             made = original(self, reference_variable, name=name, initializer=initializer)
@@ -240,7 +240,7 @@ def _outermost(
     step.to_compress = None
     if step.is_alone:
         return _updated_alone(step, optimizer, found, variables, run)
-    mode = shard_of(step.strategy)
+    mode = step.replicas.exchange.shard
     if mode == "gradients" or (mode is not None and not accumulates):
         values = update_sums.parts(step, optimizer, values, variables, [one.local for one in found])
     elif not accumulates:
@@ -297,7 +297,7 @@ def _check_range(step: Step, optimizer: BaseOptimizer) -> None:
     Raises:
       ValueError: Gradients that are scaled against underflow would be compressed without the scale.
     """
-    compression = step.strategy.compression
+    compression = step.replicas.exchange.compression
     if not isinstance(compression, Compression):
         return
     scaled = isinstance(optimizer, LossScaleOptimizer) or optimizer.loss_scale_factor is not None

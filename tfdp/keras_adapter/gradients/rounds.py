@@ -27,7 +27,6 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import compressing
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, optimizers_of
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
-from tfdp.keras_adapter.strategy_options import synchronization_of, update_compression_of
 from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Value
 from tfdp.synchronization import Synchronization
@@ -70,7 +69,7 @@ class Update:
 
     def end(self) -> None:
         """Counts the updates that were made, and synchronizes or mixes what is due after them."""
-        synchronization = synchronization_of(self._step.strategy)
+        synchronization = self._step.replicas.exchange.synchronization
         assert synchronization is not None
         mixings = synchronization.mixings(self._step.num_replicas)
         for one, before in self._before:
@@ -168,7 +167,7 @@ def _begin(step: Step, optimizer: BaseOptimizer) -> None:
 
 def _synchronize_all(step: Step, optimizer: BaseOptimizer) -> None:
     """Ends the round of each fragment that was updated since its last synchronization."""
-    synchronization = synchronization_of(step.strategy)
+    synchronization = step.replicas.exchange.synchronization
     assert synchronization is not None
     apart = vars(optimizer)[ROUND]["apart"]
     count = apart.read_value()
@@ -219,13 +218,13 @@ def _moved(
     """Returns where an outer optimizer goes on from: see `Synchronization`."""
     starts = [tf.convert_to_tensor(copy.value) for copy in began]
     pairs = list(zip(starts, values, strict=True))
-    if getattr(step.strategy, "compression", None) is None:
+    if step.replicas.exchange.compression is None:
         gradients = [start - mean for start, mean in zip(starts, _mean(step, values), strict=True)]
     else:
         # A compression sums, so that each replica gives its part of the mean.
         own = [(start - value) / tf.cast(step.num_replicas, value.dtype) for start, value in pairs]
         with step_recording.watching_buckets(of_update=False) as watch:
-            if update_compression_of(step.strategy) is None:
+            if step.replicas.exchange.update_compression is None:
                 gradients = step.sum_prepared(own, None, watch, compress=True)
             else:
                 gradients = compressing.summed(step, optimizer, own, variables, watch)

@@ -18,8 +18,10 @@ a whole.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import logging
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +38,6 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import elementwise, scratch_copies
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step
-from tfdp.keras_adapter.strategy_options import shard_of
 from tfdp.replicas import Replicas, replicas_of
 from tfdp.sharding import Cut, even_cuts, largest_share, whole_cuts
 
@@ -59,6 +60,11 @@ _SEES_PARTS = (
 
 # An imbalance that is worth a warning, in even shares.
 _UNEVEN = 1.1
+
+# How many elements of whole variables each replica holds of the optimizers that are being built
+# together, as those in a `MultiOptimizer` are; and of all that were built before with the replicas.
+_DEALT: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("dealt", default=None)
+_BEFORE: weakref.WeakKeyDictionary[Replicas, list[int]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass
@@ -112,24 +118,52 @@ def cutting(optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None
       ValueError: Its state cannot be sharded.
     """
     known = vars(optimizer)
-    if _SHARDS in known or shard_of(strategy_of_optimizer(optimizer)) is None:
+    replicas = replicas_of(strategy_of_optimizer(optimizer))
+    if _SHARDS in known or replicas is None or replicas.exchange.shard is None:
         yield
         return
-    _prepare(optimizer, variables)
+    with _dealing(optimizer, replicas) as dealt:
+        _prepare(optimizer, variables, replicas, dealt)
+        try:
+            yield
+            _finish(optimizer)
+        except BaseException:
+            known.pop(_SHARDS, None)
+            raise
+
+
+@contextlib.contextmanager
+def _dealing(optimizer: BaseOptimizer, replicas: Replicas) -> Iterator[list[int]]:
+    """Yields how much of whole variables each replica holds of what is built within the outermost.
+
+    The log says at its end how even that is.
+    """
+    outer = _DEALT.get()
+    if outer is not None:
+        yield outer
+        return
+    dealt = [0] * replicas.num_replicas
+    token = _DEALT.set(dealt)
     try:
-        yield
-        _finish(optimizer)
-    except BaseException:
-        known.pop(_SHARDS, None)
-        raise
+        yield dealt
+    finally:
+        _DEALT.reset(token)
+    if any(dealt):
+        before = _before(replicas)
+        _BEFORE[replicas] = [own + other for own, other in zip(dealt, before, strict=True)]
+        _report_balance(optimizer, dealt, replicas)
 
 
-def _prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
-    strategy = strategy_of_optimizer(optimizer)
-    replicas = replicas_of(strategy)
+def _before(replicas: Replicas) -> list[int]:
+    return _BEFORE.get(replicas, [0] * replicas.num_replicas)
+
+
+def _prepare(
+    optimizer: BaseOptimizer, variables: Sequence[Any], replicas: Replicas, dealt: list[int]
+) -> None:
     is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
     _check_class(optimizer)
-    if is_wrapper or replicas is None:
+    if is_wrapper:
         return
     count = replicas.num_replicas
     chosen = [variable for variable in variables if _can_be_cut(variable, count)]
@@ -139,8 +173,7 @@ def _prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
         axes = dict(zip(map(id, chosen), [cut.axis for cut in cuts], strict=True))
         likes = [_like(each, axes.get(id(each))) for each in variables if _is_updated(each)]
         if not elementwise.is_elementwise(optimizer, likes):
-            cuts = whole_cuts(shapes, count)
-            _report_balance(optimizer, cuts, replicas)
+            cuts = whole_cuts(shapes, dealt, _before(replicas))
     except scratch_copies.NotProven as reason:
         raise ValueError(
             f"An optimizer must update its variables apart from each other to be sharded, but of "
@@ -280,13 +313,13 @@ def _is_owned(cut: Cut) -> bool:
     return cut.owner is not None and cut.axis == 0
 
 
-def _report_balance(optimizer: BaseOptimizer, cuts: Sequence[Cut], replicas: Replicas) -> None:
-    share = largest_share(cuts)
+def _report_balance(optimizer: BaseOptimizer, dealt: Sequence[int], replicas: Replicas) -> None:
+    share = largest_share(dealt)
     if replicas.processes.rank == 0:
         log = logging.getLogger("tfdp")
         (log.warning if share > _UNEVEN else log.info)(
-            "%s is not elementwise, so that each replica keeps the state of whole variables: the "
-            "one with most has %.2f times an even share.",
+            "Where %s is not elementwise, each replica keeps the state of whole variables: the one "
+            "with most has %.2f times an even share.",
             type(optimizer).__name__,
             share,
         )

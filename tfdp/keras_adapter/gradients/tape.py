@@ -178,9 +178,9 @@ def _waits(step: Step, share: Share, variables: Sequence[Any]) -> bool:
         return False
     if share.windows.wait(variables):
         return True
-    if getattr(step.strategy, "shard", None) is not None:
+    if step.replicas.exchange.shard is not None:
         return _may_scatter(step, share, variables) and not could_possibly_record()
-    of_updates = isinstance(step.strategy.compression, UpdateCompression)
+    of_updates = step.replicas.exchange.update_compression is not None
     return of_updates and _may_compress(step, share, variables) and not could_possibly_record()
 
 
@@ -201,7 +201,7 @@ def _may_scatter(step: Step, share: Share, variables: Sequence[Any]) -> bool:
 
 def _may_compress(step: Step, share: Share, variables: Sequence[Any]) -> bool:
     """Returns whether gradients with respect to variables reach the optimizer untouched."""
-    compression = step.strategy.compression
+    compression = step.replicas.exchange.compression
     if share.windows is None or compression is None:
         return False
     if share.windows.keras_own_step:
@@ -271,7 +271,7 @@ def _waiting_or_summed(
     step: Step, share: Share, gradients: list[Any], variables: Sequence[Any]
 ) -> list[Any]:
     """Returns substitutes for gradients that wait. Slices that `shard` cuts are summed at once."""
-    shard = getattr(step.strategy, "shard", None)
+    shard = step.replicas.exchange.shard
     assert share.windows is not None
     if not (shard == "gradients" or (shard is not None and not share.windows.wait(variables))):
         return [_waiting(step, share, value) for value in gradients]

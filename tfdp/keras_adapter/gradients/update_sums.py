@@ -16,7 +16,6 @@ from tfdp.keras_adapter.gradients import (
     sparse_rows,
 )
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.strategy_options import update_compression_of
 from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Value
 
@@ -29,7 +28,7 @@ def waiting(
     values: Sequence[Value | None],
 ) -> set[int]:
     """Returns the positions of gradients that are summed in the update, for they are compressed."""
-    if len(variables) != len(values) or update_compression_of(step.strategy) is None:
+    if len(variables) != len(values) or step.replicas.exchange.update_compression is None:
         return set()
     compressed = compressing.deferred(step, optimizer, variables)
     compressing.check_momentum(step, variables, values, local)
@@ -57,7 +56,7 @@ def summed_in_update(
     step: Step, optimizer: BaseOptimizer, grads: list[Value | None]
 ) -> list[Value | None]:
     """Returns the sums of gradients that waited for the update; the others are sums already."""
-    if update_compression_of(step.strategy) is None:
+    if step.replicas.exchange.update_compression is None:
         return summed(step, grads)
     variables = list(step.updated)
     keys = [key_of_variable(optimizer, variable) for variable in variables]

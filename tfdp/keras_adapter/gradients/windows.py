@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 
-from tfdp.compression import UpdateCompression
 from tfdp.errors import GradientError
 from tfdp.keras_adapter._keras import TensorFlowTrainer, variables_of_optimizer
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
@@ -94,7 +93,7 @@ def used_before_sum(step: Step, how: str) -> GradientError:
       step: The step.
       how: What the step does with it.
     """
-    of_updates = isinstance(step.strategy.compression, UpdateCompression)
+    of_updates = step.replicas.exchange.update_compression is not None
     which = (
         "an optimizer accumulates or the strategy's `compression` takes"
         if of_updates

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.gradients import rounds
 from tfdp.keras_adapter.gradients.nested_optimizers import optimizers_of
-from tfdp.keras_adapter.strategy_options import synchronization_of
+from tfdp.replicas import exchange_of
 
 
 def prepare(model: Any, arguments: dict[str, Any]) -> None:
@@ -20,7 +20,7 @@ def prepare(model: Any, arguments: dict[str, Any]) -> None:
       model: The model to be trained, under a strategy of tfdp.
       arguments: The arguments of `fit`, by name; `callbacks` may be replaced.
     """
-    if synchronization_of(model.distribute_strategy) is None:
+    if exchange_of(model.distribute_strategy).synchronization is None:
         return
     given = arguments.get("callbacks")
     _check(given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given)
@@ -46,7 +46,7 @@ def _check(callbacks: Any) -> None:
 def end_epoch(model: Any) -> None:
     """Ends the rounds that are open; all processes must call it."""
     strategy = model.distribute_strategy
-    if synchronization_of(strategy) is not None:
+    if exchange_of(strategy).synchronization is not None:
         rounds.end_rounds(strategy, model)
 
 
@@ -62,7 +62,7 @@ class _Rounds(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Warns of rounds that are longer than an epoch."""
         strategy = self.model.distribute_strategy
-        synchronization = synchronization_of(strategy)
+        synchronization = exchange_of(strategy).synchronization
         steps = (self.params or {}).get("steps")
         assert synchronization is not None
         mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
