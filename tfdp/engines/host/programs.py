@@ -24,9 +24,14 @@ Strand: TypeAlias = Generator[Sequence[Request], None, None]
 # one step of latency instead of two, and its bytes do not count.
 _SMALL_BYTES = 2**16
 
-# Of two ranks each sends as many bytes in one step as in two. From this size on the halves of the
-# sum that each then adds for both take less time than the second step.
-_SMALL_BYTES_OF_TWO = 2**18
+# Of two ranks each sends as many bytes in one step as in two. Above this size the half of the sum
+# that each is then spared takes longer than the second step.
+_SMALL_BYTES_OF_TWO = 2**22
+
+# From this size on what arrives from one other rank is added where the result will be, for a third
+# array would push more out of the cache. A single element must not be: of two NaNs, NumPy would
+# give another one on each of the ranks.
+_IN_PLACE_BYTES = 2**16
 
 
 @dataclasses.dataclass
@@ -61,10 +66,9 @@ def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collectiv
     sums its part for all (see `tfdp.topology.Direct`).
     """
     small = _SMALL_BYTES_OF_TWO if len(group) == 2 else _SMALL_BYTES
-    if own.nbytes * (len(group) - 1) <= small:
-        result = buffers.empty(own.shape, own.dtype)
-        return Collective([_gather_and_sum(own, result, lane, group)], result)
-    return _plan_of_group(group, lane.rank)(own, lane)
+    if own.nbytes * (len(group) - 1) > small:
+        return _plan_of_group(group, lane.rank)(own, lane)
+    return _in_slices(functools.partial(_gather_and_sum, lane=lane, group=group), own)
 
 
 def exchange_plan(
@@ -96,15 +100,9 @@ class _Plan:
         self._ranks = ranks
 
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
-        result = buffers.empty(own.shape, own.dtype)
-        source, target = own.reshape(-1), result.reshape(-1)
-        strands = [
-            self._strand(source[start:stop], target[start:stop], lane, number)
-            for number, (start, stop) in enumerate(slices(own.size, own.nbytes))
-        ]
-        return Collective(strands, result)
+        return _in_slices(functools.partial(self._strand, lane=lane), own)
 
-    def _strand(self, own: np.ndarray, result: np.ndarray, lane: Lane, number: int) -> Strand:
+    def _strand(self, own: np.ndarray, result: np.ndarray, number: int, lane: Lane) -> Strand:
         parts = buffers.Parts(own, result)
         for sent, received in self._phases:
             busy: list[slice] = []
@@ -144,6 +142,19 @@ def _plan_of_group(group: tuple[int, ...], rank: int) -> _Plan:
     return _Plan(schedule, schedule.exchanges(), group.index(rank), group)
 
 
+def _in_slices(
+    strand: Callable[[np.ndarray, np.ndarray, int], Strand], own: np.ndarray
+) -> Collective:
+    """Runs a strand for each slice of an array, given the slice, its result and its number."""
+    result = buffers.empty(own.shape, own.dtype)
+    source, target = own.reshape(-1), result.reshape(-1)
+    strands = [
+        strand(source[start:stop], target[start:stop], number)
+        for number, (start, stop) in enumerate(slices(own.size, own.nbytes))
+    ]
+    return Collective(strands, result)
+
+
 def _gather(own: np.ndarray, rows: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Strand:
     others = [(row, member) for row, member in zip(rows, group, strict=True) if member != lane.rank]
     requests = [lane.receive(row, member) for row, member in others]
@@ -164,18 +175,24 @@ def _swap_rows(own: np.ndarray, result: np.ndarray, lane: Lane, group: tuple[int
 
 
 def _gather_and_sum(
-    own: np.ndarray, result: np.ndarray, lane: Lane, group: tuple[int, ...]
+    own: np.ndarray, result: np.ndarray, number: int, lane: Lane, group: tuple[int, ...]
 ) -> Strand:
-    others = [member for member in group if member != lane.rank]
-    arrays = list(np.empty((len(others), own.size), own.dtype))
-    requests = [lane.receive(array, member) for array, member in zip(arrays, others, strict=True)]
-    requests += [lane.send(own, member) for member in others]
+    in_place = len(group) == 2 and own.nbytes >= _IN_PLACE_BYTES
+    requests: list[Request] = []
+    arrays = []
+    for member in group:
+        array = own
+        if member != lane.rank:
+            array = result if in_place else np.empty(own.size, own.dtype)
+            requests.append(lane.receive(array, member, number))
+        arrays.append(array)
+    for member in group:
+        if member != lane.rank:
+            requests.append(lane.send(own, member, number))
     yield requests
-    arrays.insert(group.index(lane.rank), own.reshape(-1))
-    total = result.reshape(-1)
-    np.add(arrays[0], arrays[1], out=total)
+    np.add(arrays[0], arrays[1], out=result)
     for array in arrays[2:]:
-        np.add(total, array, out=total)
+        np.add(result, array, out=result)
 
 
 def _overlap(one: slice, other: slice) -> bool:
