@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tfdp.engines.host.programs import Collective
-from tfdp.engines.host.transport import all_done
+from tfdp.engines.host.programs import Collective, Strand
+from tfdp.engines.host.transport import Request, all_done
 
 # A poll that finds nothing done is repeated at once this often; then the thread sleeps between
 # polls, so that a rank that waits leaves its core to one that computes.
@@ -23,7 +23,10 @@ class _Run:
     """A collective that was begun, with what its strands wait for."""
 
     def __init__(self, collective: Collective) -> None:
-        self._waiting = [(strand, list(next(strand, ()))) for strand in collective.strands]
+        self._later = collections.deque(collective.strands)
+        self._waiting: list[tuple[Strand, list[Request]]] = []
+        for _ in range(1 if collective.in_turn else len(collective.strands)):
+            self._begin_another()
 
     @property
     def ended(self) -> bool:
@@ -42,7 +45,14 @@ class _Run:
                 requests += following
         if ended:
             self._waiting = [each for each in self._waiting if each[1]]
+        if resumed:
+            self._begin_another()
         return resumed
+
+    def _begin_another(self) -> None:
+        if self._later:
+            strand = self._later.popleft()
+            self._waiting.append((strand, list(next(strand, ()))))
 
 
 @dataclasses.dataclass

@@ -41,10 +41,14 @@ class Collective:
     Attributes:
       strands: The programs to run.
       result: The array that holds the result once all strands are done.
+      in_turn: Whether a strand begins only once those before it have got through a step. Where
+        steps use different links, all strands would otherwise take the first one at the same time,
+        while the links of the next have nothing to send.
     """
 
     strands: list[Strand]
     result: np.ndarray
+    in_turn: bool = False
 
 
 def all_gather(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collective:
@@ -75,7 +79,7 @@ def exchange_plan(
     schedule: Schedule, exchanges: Sequence[Exchange], rank: int
 ) -> Callable[[np.ndarray, Lane], Collective]:
     """Returns the function that runs a rank's transfers of `exchanges`, phases of `schedule`."""
-    return _Plan(schedule, exchanges, rank)
+    return _Plan(schedule, exchanges, rank, in_turn=True)
 
 
 class _Plan:
@@ -86,6 +90,7 @@ class _Plan:
       exchanges: The phases, in their order.
       rank: The rank, as the transfers number it.
       ranks: The rank that each number of the transfers means; None: itself.
+      in_turn: Whether slices begin in turn, see `Collective`.
     """
 
     def __init__(
@@ -94,13 +99,15 @@ class _Plan:
         exchanges: Sequence[Exchange],
         rank: int,
         ranks: Sequence[int] | None = None,
+        in_turn: bool = False,
     ) -> None:
         self._schedule = schedule
         self._phases = [(each.sent_by(rank), each.received_by(rank)) for each in exchanges]
         self._ranks = ranks
+        self._in_turn = in_turn
 
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
-        return _in_slices(functools.partial(self._strand, lane=lane), own)
+        return _in_slices(functools.partial(self._strand, lane=lane), own, self._in_turn)
 
     def _strand(self, own: np.ndarray, result: np.ndarray, number: int, lane: Lane) -> Strand:
         parts = buffers.Parts(own, result)
@@ -143,7 +150,7 @@ def _plan_of_group(group: tuple[int, ...], rank: int) -> _Plan:
 
 
 def _in_slices(
-    strand: Callable[[np.ndarray, np.ndarray, int], Strand], own: np.ndarray
+    strand: Callable[[np.ndarray, np.ndarray, int], Strand], own: np.ndarray, in_turn: bool = False
 ) -> Collective:
     """Runs a strand for each slice of an array, given the slice, its result and its number."""
     result = buffers.empty(own.shape, own.dtype)
@@ -152,7 +159,7 @@ def _in_slices(
         strand(source[start:stop], target[start:stop], number)
         for number, (start, stop) in enumerate(slices(own.size, own.nbytes))
     ]
-    return Collective(strands, result)
+    return Collective(strands, result, in_turn)
 
 
 def _gather(own: np.ndarray, rows: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Strand:
