@@ -44,6 +44,8 @@ COMMANDS: Mapping[str, str] = {
     "logs-of-two": "tfdp run -n 2 -- python docs/telemetry/train.py {folder}/logs/two",
     "report": "tfdp report {folder}/logs/two --compare {folder}/logs/one",
     "loopback": "tfdp bench --processes 2 --sizes 4KB,1MB,100MB --output {folder}/loopback.png",
+    "small-sums": "tfdp bench --engine mpi --topology native,graph,mpi4py --sizes 4KB,1MB "
+    "--repeats 50 --output {folder}/small-sums.png",
     "four-hosts": "tfdp bench --hosts 4 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 "
     "--topology native,direct,torus,halving_doubling,ring,tree,stock,gloo,mpi4py "
     "--output {folder}/four-hosts.png",

@@ -51,16 +51,21 @@ def measured(options, tmp_path):
 
 
 def test_both_engines_and_all_others_take_turns_in_each_round(started, tmp_path):
-    sides = ("ring", "stock", "gloo", "mpi4py")
+    sides = ("ring", "stock", "gloo", "mpi4py", "graph")
     found, printed = measured({"sides": sides}, tmp_path)
-    assert found == ["ring", "ring, mpi", "stock", "gloo", "mpi4py"] * 2
+    assert found == ["ring", "ring, mpi", *sides[1:]] * 2
     assert [engine for engine, _ in started] == ["tensorflow", "mpi", *sides[1:]] * 2
     of = dict(started)
     plain = ["run", "-n", "2", "--"]
     assert of["tensorflow"][:4] == of["gloo"][:4] == plain
     assert of["stock"] == [*plain, "env"], "as its users start it"
-    assert of["mpi"][:6] == of["mpi4py"][:6] == ["run", "-n", "2", "--engine", "mpi", "--"]
-    assert all(side in printed for side in ("ring, mpi", "mpi4py"))
+    assert (
+        of["mpi"][:6]
+        == of["mpi4py"][:6]
+        == of["graph"][:6]
+        == ["run", "-n", "2", "--engine", "mpi", "--"]
+    )
+    assert all(side in printed for side in ("ring, mpi", "mpi4py", "graph"))
     assert max(map(len, printed.splitlines()[:-1])) <= 80
 
 

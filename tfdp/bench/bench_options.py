@@ -18,7 +18,7 @@ TOPOLOGIES = (
     "tree",
     "auto",
 )
-OTHERS = ("stock", "gloo", "mpi4py")
+OTHERS = ("stock", "gloo", "mpi4py", "graph")
 ENGINES = ("tensorflow", "mpi")
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -79,7 +79,8 @@ class BenchOptions:
     processes: int = option(2, "ranks, one CPU device each (%(default)s)", at_least=2, metavar="N")
     sides: tuple[str, ...] = option(
         (*TOPOLOGIES, *OTHERS),
-        f"with commas between: {', '.join((*TOPOLOGIES, *OTHERS))}; or all (all)",
+        f"with commas between: {', '.join((*TOPOLOGIES, *OTHERS))} (mpi4py called by a "
+        "TensorFlow graph); or all (all)",
         flags=("--topology",),
         choices=(*TOPOLOGIES, *OTHERS),
         metavar="NAMES",

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tfdp.bench import hosts, on_host, other_engines
 from tfdp.cluster import run_status
 
@@ -26,8 +28,8 @@ class Plan:
     """The measurements of the ranks of one engine.
 
     Args:
-      engine: An engine of tfdp, `"tensorflow"` or `"mpi"`; or `"stock"`, `"gloo"` (PyTorch's), or
-        `"mpi4py"`.
+      engine: An engine of tfdp, `"tensorflow"` or `"mpi"`; or `"stock"`, `"gloo"` (PyTorch's),
+        `"mpi4py"`, or `"graph"`, which is mpi4py called by a graph.
       sides: The sides to measure: topologies, or the engine itself.
       sizes: The sizes of the float32 buffers, in bytes.
       repeats: The number of timed all-reduces for each side and size.
@@ -48,16 +50,19 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
 
     Returns:
       For each side and size `seconds`, a list of the times from the call until the sum is known
-      here, where the ranks begin within a tiny all-reduce's time of each other; `link_bytes`, what
-      the rank's host sent over its link meanwhile, none on loopback; and `right`, whether all sums
-      were.
+      in this process' memory, where the ranks begin within a tiny all-reduce's time of each other;
+      `link_bytes`, what the rank's host sent over its link meanwhile, none on loopback; and
+      `right`, whether all sums were.
     """
-    others = {"stock": _stock, "gloo": _gloo, "mpi4py": _mpi4py}
+    others = {"stock": _stock, "gloo": _gloo, "mpi4py": _mpi4py, "graph": _graph}
     engine = others.get(plan.engine, _tfdp)(plan, rank)
     results = []
+    world_size = _world_size()
     for size in plan.sizes:
         runs = {side: engine(side, size // 4) for side in plan.sides}
-        right = {side: all(run() for _ in range(2)) for side, run in runs.items()}
+        right = {
+            side: all(_is_right(run(), world_size) for _ in range(2)) for side, run in runs.items()
+        }
         seconds: dict[str, list[float]] = {side: [] for side in plan.sides}
         sent: dict[str, list[int]] = {side: [] for side in plan.sides}
         barrier = engine(plan.sides[0], 1)
@@ -66,11 +71,12 @@ def measure(plan: Plan, rank: int) -> list[dict[str, Any]]:
                 barrier()
                 before = _link_bytes(plan)
                 began = time.perf_counter()
-                right[side] &= run()
+                total = run()
                 seconds[side].append(time.perf_counter() - began)
                 sent[side] += [
                     now - then for now, then in zip(_link_bytes(plan), before, strict=True)
                 ]
+                right[side] &= _is_right(total, world_size)
         results += [
             {
                 "side": side,
@@ -89,8 +95,18 @@ def _link_bytes(plan: Plan) -> list[int]:
     return [on_host.bytes_sent()] if plan.between_hosts else []
 
 
-# Makes a function that sums a count of numbers over the ranks and says whether the sum is right.
-Engine = Callable[[str, int], Callable[[], bool]]
+def _is_right(total: np.ndarray, world_size: int) -> bool:
+    """Returns whether a sum over ranks, each with its number from 1 on, is right at some places."""
+    found = total[[0, len(total) // 2, -1]]
+    return bool((found == world_size * (world_size + 1) / 2).all())
+
+
+def _world_size() -> int:
+    return len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+
+
+# Makes a function that returns the sum over the ranks of arrays of so many elements.
+Engine = Callable[[str, int], Callable[[], np.ndarray]]
 
 
 def _tfdp(plan: Plan, rank: int) -> Engine:
@@ -109,10 +125,9 @@ def _stock(plan: Plan, rank: int) -> Engine:
     return lambda side, elements: _of_strategy(strategy, elements, rank)
 
 
-def _of_strategy(strategy: Any, elements: int, rank: int) -> Callable[[], bool]:
+def _of_strategy(strategy: Any, elements: int, rank: int) -> Callable[[], np.ndarray]:
     import tensorflow as tf
 
-    replicas = strategy.num_replicas_in_sync
     own = strategy.experimental_distribute_values_from_function(
         lambda context: tf.fill([elements], float(context.replica_id_in_sync_group + 1))
     )
@@ -125,27 +140,22 @@ def _of_strategy(strategy: Any, elements: int, rank: int) -> Callable[[], bool]:
 
         return strategy.run(sum_, args=(own,))
 
-    def run() -> bool:
-        total = strategy.experimental_local_results(step())[0]
-        ends = tf.gather(total, [0, elements // 2, elements - 1]).numpy()
-        return bool((ends == replicas * (replicas + 1) / 2).all())
-
-    return run
+    return lambda: np.asarray(strategy.experimental_local_results(step())[0])
 
 
 def _gloo(plan: Plan, rank: int) -> Engine:
     import torch
     from torch import distributed
 
-    _, world_size = other_engines.join_gloo(hosts.INTERFACE if plan.between_hosts else "lo")
+    other_engines.join_gloo(hosts.INTERFACE if plan.between_hosts else "lo")
 
-    def make(side: str, elements: int) -> Callable[[], bool]:
+    def make(side: str, elements: int) -> Callable[[], np.ndarray]:
         own = torch.full((elements,), float(rank + 1))
 
-        def run() -> bool:
+        def run() -> np.ndarray:
             total = own.clone()
             distributed.all_reduce(total)
-            return bool(total[0] == world_size * (world_size + 1) / 2 == total[-1])
+            return total.numpy()
 
         return run
 
@@ -153,21 +163,39 @@ def _gloo(plan: Plan, rank: int) -> Engine:
 
 
 def _mpi4py(plan: Plan, rank: int) -> Engine:
-    import numpy as np
     from mpi4py import MPI
 
     run_status.mark_strategy_made()
-    world = MPI.COMM_WORLD
 
-    def make(side: str, elements: int) -> Callable[[], bool]:
+    def make(side: str, elements: int) -> Callable[[], np.ndarray]:
         own = np.full(elements, rank + 1, np.float32)
         total = np.empty_like(own)
 
-        def run() -> bool:
-            world.Allreduce(own, total)
-            return bool(total[0] == world.size * (world.size + 1) / 2 == total[-1])
+        def run() -> np.ndarray:
+            MPI.COMM_WORLD.Allreduce(own, total)
+            return total
 
         return run
+
+    return make
+
+
+def _graph(plan: Plan, rank: int) -> Engine:
+    """Calls mpi4py from a graph: the least that a sum costs there, without order or deadlines."""
+    import tensorflow as tf
+    from mpi4py import MPI
+
+    run_status.mark_strategy_made()
+
+    def sum_(own: np.ndarray) -> np.ndarray:
+        total = np.empty_like(own)
+        MPI.COMM_WORLD.Allreduce(own, total)
+        return total
+
+    def make(side: str, elements: int) -> Callable[[], np.ndarray]:
+        own = tf.fill([elements], float(rank + 1))
+        step = tf.function(lambda: tf.numpy_function(sum_, [own], tf.float32))
+        return lambda: np.asarray(step())
 
     return make
 

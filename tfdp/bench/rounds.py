@@ -21,8 +21,8 @@ from tfdp.bench.tables import Bound, Measured, draw, summary_table, write_result
 from tfdp.files import temporary_folder
 
 # The modules that runs need beside TensorFlow, and the runs whose ranks MPI starts.
-_NEEDS = {"gloo": "torch", "mpi": "mpi4py", "mpi4py": "mpi4py"}
-_UNDER_MPI = ("mpi", "mpi4py")
+_NEEDS = {"gloo": "torch", "mpi": "mpi4py", "mpi4py": "mpi4py", "graph": "mpi4py"}
+_UNDER_MPI = ("mpi", "mpi4py", "graph")
 
 
 def run(options: BenchOptions, console: Console | None = None) -> int:

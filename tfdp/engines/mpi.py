@@ -30,61 +30,59 @@ class MpiTransport:
         self._mpi, self._communicator = mpi, communicator
         self.tags: int = communicator.Get_attr(mpi.TAG_UB) + 1
 
-    def send(self, array: np.ndarray, target: int, tag: int) -> MpiRequest:
+    def send(self, array: np.ndarray, target: int, tag: int) -> Sending:
         """Begins to send the bytes of `array`."""
-        return MpiRequest(self._communicator.Isend(_bytes(array), target, tag), None)
+        return Sending(self._communicator.Isend(_bytes(array), target, tag))
 
-    def receive(self, array: np.ndarray, source: int, tag: int) -> MpiRequest:
+    def receive(self, array: np.ndarray, source: int, tag: int) -> Receiving:
         """Begins to receive the bytes of `array`."""
         data = _bytes(array)
         request = self._communicator.Irecv(data, source, tag)
-        return MpiRequest(request, _Expected(self._mpi, data.nbytes, source))
+        return Receiving(self._mpi, request, data.nbytes, source)
 
 
-class MpiRequest:
-    """A request of MPI, with the number of bytes that must come."""
+class Sending:
+    """A send of MPI."""
 
-    def __init__(self, request: Any, expected: _Expected | None) -> None:
-        self._request, self._expected = request, expected
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def done(self) -> bool:
+        """Polls the request, see `tfdp.engines.host.Request`."""
+        done: bool = self._request.Test()
+        return done
+
+
+class Receiving:
+    """A receive of MPI, and the number of bytes that must come."""
+
+    def __init__(self, mpi: Any, request: Any, size_bytes: int, source: int) -> None:
+        self._mpi, self._request = mpi, request
+        self._size_bytes, self._source = size_bytes, source
+        self._status = mpi.Status()
         self._done = False
 
     def done(self) -> bool:
         """Polls the request, see `tfdp.engines.host.Request`."""
         if self._done:
             return True
-        if self._expected is None:
-            self._done = self._request.Test()
-            return self._done
         try:
-            self._done = self._request.Test(self._expected.status)
-        except Exception as error:
-            if self._expected.is_truncated(error):
-                raise self._expected.differs("more") from error
+            self._done = self._request.Test(self._status)
+        except self._mpi.Exception as error:
+            if error.Get_error_class() == self._mpi.ERR_TRUNCATE:
+                raise self._differs("more") from error
             raise
-        if self._done and self._expected.received() != self._expected.size_bytes:
-            raise self._expected.differs(str(self._expected.received()))
+        if self._done:
+            received = self._status.Get_count(self._mpi.BYTE)
+            if received != self._size_bytes:
+                raise self._differs(str(received))
         return self._done
 
-
-class _Expected:
-    """The bytes that a receive waits for."""
-
-    def __init__(self, mpi: Any, size_bytes: int, source: int) -> None:
-        self._mpi, self.size_bytes, self._source = mpi, size_bytes, source
-        self.status = mpi.Status()
-
-    def received(self) -> int:
-        return self.status.Get_count(self._mpi.BYTE)
-
-    def is_truncated(self, error: Exception) -> bool:
-        mpi = self._mpi
-        return isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE
-
-    def differs(self, received: str) -> CollectiveMismatchError:
+    def _differs(self, received: str) -> CollectiveMismatchError:
         return CollectiveMismatchError(
             "Every rank must call a collective with a tensor of the same shape and dtype, but rank "
-            f"{self._source} sent {received} bytes where {self.size_bytes} were to come. Reduce or "
-            "pad the tensors first, or join their rows with `all_gather`."
+            f"{self._source} sent {received} bytes where {self._size_bytes} were to come. Reduce "
+            "or pad the tensors first, or join their rows with `all_gather`."
         )
 
 
@@ -131,4 +129,4 @@ def transport(launcher: mpi_launcher.Launcher, rank: int) -> MpiTransport:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
+    return (array if array.ndim else array.reshape(1)).view(np.uint8)

@@ -98,3 +98,29 @@ def test_an_error_of_the_transport_is_told_and_raised():
         driver.run(breaking(), "a sum")
     assert isinstance(handed_over(driver, breaking())(), OSError)
     assert len(told) == 2
+
+
+class Later:
+    def __init__(self):
+        self.is_done = False
+
+    def done(self):
+        return self.is_done
+
+
+@pytest.mark.parametrize(("in_turn", "at_first"), [(True, 1), (False, 3)])
+def test_strands_begin_together_or_each_after_a_step_of_the_one_before(in_turn, at_first):
+    begun, requests = [], [Later() for _ in range(3)]
+
+    def strand(number):
+        begun.append(number)
+        yield [requests[number]]
+
+    each = programs.Collective([strand(number) for number in range(3)], np.zeros(0), in_turn)
+    driver = Driver()
+    wait = handed_over(driver, each)
+    assert begun == list(range(at_first))
+    for request in requests:
+        request.is_done = True
+    assert wait() is None
+    assert begun == [0, 1, 2]

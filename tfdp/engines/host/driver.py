@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tfdp.engines.host.programs import Collective
-from tfdp.engines.host.transport import all_done
+from tfdp.engines.host.programs import Collective, Strand
+from tfdp.engines.host.transport import Request, all_done
 
 # A poll that finds nothing done is repeated at once this often; then the thread sleeps between
 # polls, so that a rank that waits leaves its core to one that computes.
@@ -23,7 +23,10 @@ class _Run:
     """A collective that was begun, with what its strands wait for."""
 
     def __init__(self, collective: Collective) -> None:
-        self._waiting = [(strand, next(strand, ())) for strand in collective.strands]
+        self._later = collections.deque(collective.strands)
+        self._waiting: list[tuple[Strand, list[Request]]] = []
+        for _ in range(1 if collective.in_turn else len(collective.strands)):
+            self._begin_another()
 
     @property
     def ended(self) -> bool:
@@ -31,18 +34,25 @@ class _Run:
 
     def advance(self) -> bool:
         """Resumes the strands whose requests are done; returns whether there were any."""
-        waiting, resumed = [], False
+        ended, resumed = False, False
         for strand, requests in self._waiting:
             while all_done(requests):
                 resumed = True
                 following = next(strand, None)
                 if following is None:
+                    ended = True
                     break
-                requests = following
-            else:
-                waiting.append((strand, requests))
-        self._waiting = waiting
+                requests += following
+        if ended:
+            self._waiting = [each for each in self._waiting if each[1]]
+        if resumed:
+            self._begin_another()
         return resumed
+
+    def _begin_another(self) -> None:
+        if self._later:
+            strand = self._later.popleft()
+            self._waiting.append((strand, list(next(strand, ()))))
 
 
 @dataclasses.dataclass
@@ -70,7 +80,8 @@ class Driver:
     def __init__(self, on_error: Callable[[Exception], None] = lambda error: None) -> None:
         self._on_error = on_error
         self._failure: str | None = None
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._handed: collections.deque[_Handed] = collections.deque()
         self._thread: threading.Thread | None = None
         self.begun = self.done = 0
@@ -117,13 +128,13 @@ class Driver:
                     target=self._poll_handed, name="tfdp-collectives", daemon=True
                 )
                 self._thread.start()
-            self._lock.notify()
+            self._changed.notify()
 
     def abort(self, message: str) -> None:
         """Ends all collectives, now and later, with `message`."""
         with self._lock:
             self._failure = self._failure or message
-            self._lock.notify()
+            self._changed.notify()
 
     def _begin(self, text: str) -> None:
         self._check()
@@ -145,7 +156,7 @@ class Driver:
         while True:
             with self._lock:
                 while not running and not self._handed:
-                    self._lock.wait()
+                    self._changed.wait()
                 if self._handed:
                     polls = _Polls()
                     running += self._handed

@@ -25,9 +25,14 @@ Strand: TypeAlias = Generator[Sequence[Request], None, None]
 # one step of latency instead of two, and its bytes do not count.
 _SMALL_BYTES = 2**16
 
-# Of two ranks each sends as many bytes in one step as in two. From this size on the halves of the
-# sum that each then adds for both take less time than the second step.
-_SMALL_BYTES_OF_TWO = 2**18
+# Of two ranks each sends as many bytes in one step as in two. Above this size the half of the sum
+# that each is then spared takes longer than the second step.
+_SMALL_BYTES_OF_TWO = 2**22
+
+# From this size on what arrives from one other rank is added where the result will be, for a third
+# array would push more out of the cache. A single element must not be: of two NaNs, NumPy would
+# give another one on each of the ranks.
+_IN_PLACE_BYTES = 2**16
 
 
 @dataclasses.dataclass
@@ -37,10 +42,14 @@ class Collective:
     Attributes:
       strands: The programs to run.
       result: The array that holds the result once all strands are done.
+      in_turn: Whether a strand begins only once those before it have got through a step. Where
+        steps use different links, all strands would otherwise take the first one at the same time,
+        while the links of the next have nothing to send.
     """
 
     strands: list[Strand]
     result: np.ndarray
+    in_turn: bool = False
 
 
 def all_gather(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collective:
@@ -62,17 +71,16 @@ def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collectiv
     sums its part for all (see `tfdp.topology.Direct`).
     """
     small = _SMALL_BYTES_OF_TWO if len(group) == 2 else _SMALL_BYTES
-    if own.nbytes * (len(group) - 1) <= small:
-        result = buffers.empty(own.shape, own.dtype)
-        return Collective([_gather_and_sum(own, result, lane, group)], result)
-    return _plan_of_group(group, lane.rank)(own, lane)
+    if own.nbytes * (len(group) - 1) > small:
+        return _plan_of_group(group, lane.rank)(own, lane)
+    return _in_slices(functools.partial(_gather_and_sum, lane=lane, group=group), own)
 
 
 def exchange_plan(
     schedule: Schedule, exchanges: Sequence[Exchange], rank: int
 ) -> Callable[[np.ndarray, Lane], Collective]:
     """Returns the function that runs a rank's transfers of `exchanges`, phases of `schedule`."""
-    return _Plan(schedule, exchanges, rank)
+    return _Plan(schedule, exchanges, rank, in_turn=True)
 
 
 class _Plan:
@@ -83,6 +91,7 @@ class _Plan:
       exchanges: The phases, in their order.
       rank: The rank, as the transfers number it.
       ranks: The rank that each number of the transfers means; None: itself.
+      in_turn: Whether slices begin in turn, see `Collective`.
     """
 
     def __init__(
@@ -91,21 +100,17 @@ class _Plan:
         exchanges: Sequence[Exchange],
         rank: int,
         ranks: Sequence[int] | None = None,
+        in_turn: bool = False,
     ) -> None:
         self._schedule = schedule
         self._phases = [(each.sent_by(rank), each.received_by(rank)) for each in exchanges]
         self._ranks = ranks
+        self._in_turn = in_turn
 
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
-        result = buffers.empty(own.shape, own.dtype)
-        source, target = own.reshape(-1), result.reshape(-1)
-        strands = [
-            self._strand(source[start:stop], target[start:stop], lane, number)
-            for number, (start, stop) in enumerate(slices(own.size, own.nbytes))
-        ]
-        return Collective(strands, result)
+        return _in_slices(functools.partial(self._strand, lane=lane), own, self._in_turn)
 
-    def _strand(self, own: np.ndarray, result: np.ndarray, lane: Lane, number: int) -> Strand:
+    def _strand(self, own: np.ndarray, result: np.ndarray, number: int, lane: Lane) -> Strand:
         parts = Pieces(own, result)
         for sent, received in self._phases:
             busy: list[slice] = []
@@ -145,6 +150,19 @@ def _plan_of_group(group: tuple[int, ...], rank: int) -> _Plan:
     return _Plan(schedule, schedule.exchanges(), group.index(rank), group)
 
 
+def _in_slices(
+    strand: Callable[[np.ndarray, np.ndarray, int], Strand], own: np.ndarray, in_turn: bool = False
+) -> Collective:
+    """Runs a strand for each slice of an array, given the slice, its result and its number."""
+    result = buffers.empty(own.shape, own.dtype)
+    source, target = own.reshape(-1), result.reshape(-1)
+    strands = [
+        strand(source[start:stop], target[start:stop], number)
+        for number, (start, stop) in enumerate(slices(own.size, own.nbytes))
+    ]
+    return Collective(strands, result, in_turn)
+
+
 def _gather(own: np.ndarray, rows: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Strand:
     others = [(row, member) for row, member in zip(rows, group, strict=True) if member != lane.rank]
     requests = [lane.receive(row, member) for row, member in others]
@@ -165,18 +183,24 @@ def _swap_rows(own: np.ndarray, result: np.ndarray, lane: Lane, group: tuple[int
 
 
 def _gather_and_sum(
-    own: np.ndarray, result: np.ndarray, lane: Lane, group: tuple[int, ...]
+    own: np.ndarray, result: np.ndarray, number: int, lane: Lane, group: tuple[int, ...]
 ) -> Strand:
-    others = [member for member in group if member != lane.rank]
-    arrays = list(np.empty((len(others), own.size), own.dtype))
-    requests = [lane.receive(array, member) for array, member in zip(arrays, others, strict=True)]
-    requests += [lane.send(own, member) for member in others]
+    in_place = len(group) == 2 and own.nbytes >= _IN_PLACE_BYTES
+    requests: list[Request] = []
+    arrays = []
+    for member in group:
+        array = own
+        if member != lane.rank:
+            array = result if in_place else np.empty(own.size, own.dtype)
+            requests.append(lane.receive(array, member, number))
+        arrays.append(array)
+    for member in group:
+        if member != lane.rank:
+            requests.append(lane.send(own, member, number))
     yield requests
-    arrays.insert(group.index(lane.rank), own.reshape(-1))
-    total = result.reshape(-1)
-    np.add(arrays[0], arrays[1], out=total)
+    np.add(arrays[0], arrays[1], out=result)
     for array in arrays[2:]:
-        np.add(total, array, out=total)
+        np.add(result, array, out=result)
 
 
 def _overlap(one: slice, other: slice) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ class Request(Protocol):
     """A send or receive that was begun, and reads its array or writes to it until it is done."""
 
     def done(self) -> bool:
-        """Moves bytes if it can, and returns whether nothing is left to do.
+        """Moves bytes of any requests if it can, and returns whether nothing is left to do here.
 
         Raises:
           CollectiveMismatchError: Another number of bytes came than was to be received.
@@ -78,7 +77,10 @@ class Lane:
         return self._first_tag + (strand * size + source % size) * size + target % size
 
 
-def all_done(requests: Sequence[Request]) -> bool:
-    """Polls all requests, so that each goes on, and returns whether all are done."""
-    polled = [request.done() for request in requests]
-    return all(polled)
+def all_done(requests: list[Request]) -> bool:
+    """Takes away requests that are done, from the front on, and returns whether none is left."""
+    while requests:
+        if not requests[0].done():
+            return False
+        del requests[0]
+    return True
