@@ -43,13 +43,8 @@ demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the
 test: $(DEV_SETUP) ## Run every mechanism in one variant, and the docstrings' examples
 	@TFDP_TESTS_FAST=1 $(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp benchmarks tests
 
-# TensorFlow frees no graph that was traced: of the exhaustive tests in one run a process held 10 GB.
 test-all: $(DEV_SETUP) ## Run every test: all variants, the notebooks, the long cluster runs
-	@status=0; \
-	    $(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp benchmarks tests || status=1; \
-	    $(BIN)/python $(PYTEST) -m exhaustive tests/keras_adapter || status=1; \
-	    $(BIN)/python $(PYTEST) -m exhaustive --ignore tests/keras_adapter tests || status=1; \
-	    exit $$status
+	@$(BIN)/python $(PYTEST) --doctest-modules tfdp benchmarks tests
 
 test-oldest: ## Run what `test` runs, with the oldest versions, on Python 3.11 or 3.12
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS='$(OLDEST)'
