@@ -34,7 +34,7 @@ STRATEGIES = (
     ),
 )
 
-# All but two of the transformer's tensors have fewer than the 4096 numbers below which a compression
+# All but two tensors of the transformer have fewer than the 4096 numbers below which a compression
 # leaves a gradient whole. From 1024 on 97 % of its weights are compressed.
 _SMALLEST = {"transformer-one-hot": 1024}
 
