@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tfdp
+from tfdp.strategy import options
 from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
 
 DEVICES = ["CPU:0"]
@@ -52,6 +53,19 @@ def test_of_synchronizations_diloco_alone_takes_a_compression():
     own = tfdp.compression.MomentumCorrection(tfdp.compression.TopK(0.1))
     with pytest.raises(ValueError, match="must be the outer optimizer's"):
         tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(2), compression=own)
+
+
+def test_no_optimizer_is_made_before_the_processes_have_joined():
+    def made():
+        raise AssertionError("its variables would start TensorFlow")
+
+    options.check_synchronization(DiLoCo(2, made), tfdp.compression.Cast("bfloat16"))
+
+
+def test_an_outer_optimizer_is_there_where_it_is_said():
+    for synchronization in (LocalSGD(2), DiLoCo(2), Gossip()):
+        made = synchronization.make_outer_optimizer()
+        assert synchronization.has_outer_optimizer == (made is not None)
 
 
 def test_a_graph_has_a_known_name():
