@@ -88,6 +88,9 @@ def test_fragments_have_variables():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         with pytest.raises(ValueError, match=r"Each fragment must have a variable.*has 2, and"):
             keras.optimizers.SGD(0.1).build(model.trainable_variables)
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"Each fragment must have a variable.*has 2, and"):
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
 
 
 @pytest.mark.parametrize("count", range(1, 10))
