@@ -18,10 +18,12 @@ from tfdp.files import replace_text
 _HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 --order"
 _HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock,gloo,mpi4py"
 _SWEEP = "python -m benchmarks {command} --jobs 2 --task {task} --results {{folder}}/{name}.jsonl "
-_FEW = " --epochs 4 --replicas 4"
 _SWEEP += "--output {{folder}}/{name}.png --table {{folder}}/{name}.md"
 _SWEEPS = [("convergence", task, "") for task in ("mlp", "cnn", "transformer")]
-_SWEEPS += [("accuracy-by-bytes", "cnn", _FEW), ("accuracy-by-bytes", "transformer", "")]
+_SWEEPS += [
+    ("accuracy-by-bytes", "cnn", " --epochs 4 --replicas 4"),
+    ("accuracy-by-bytes", "transformer-one-hot", " --batch 32 --epochs 2 --replicas 4"),
+]
 
 # The commands by the name of what they print, the quick ones first; {folder} receives all of it.
 COMMANDS: Mapping[str, str] = {

@@ -39,7 +39,8 @@ def show_bytes(options: BytesOptions, finished: Mapping[Run, Outcome], console: 
 
 def by_strategy(options: BytesOptions, finished: Mapping[Run, Outcome]) -> dict[str, Cell]:
     """Returns for each strategy what is finished of it."""
-    return {strategy: cell for (strategy,), cell in summarize(options, finished).items()}
+    cells = summarize(options, finished, options.reported)
+    return {strategy: cell for (strategy,), cell in cells.items()}
 
 
 def megabytes(cell: Cell) -> float | None:
@@ -90,10 +91,10 @@ def _title(options: BytesOptions) -> str:
 def _legend(options: BytesOptions) -> str:
     return (
         f"MB: sent by a replica in the training, of gradients and weights. fewer: whole gradients' "
-        f"over it. accuracy: % of the test split, the mean of {options.seeds} seeds ± half their "
-        f"range, at the rate that was best on the validation split. difference: to whole "
-        f"gradients. {options.optimizer}, batches of {options.batch}, rate warmed up over a tenth, "
-        "then decayed."
+        f"over it. accuracy: % of the {options.reported} split, the mean of {options.seeds} seeds "
+        "± half their range, at the rate that was best on the validation split. difference: to "
+        f"whole gradients. {options.optimizer}, batches of {options.batch}, rate warmed up over a "
+        "tenth, then decayed."
     )
 
 
@@ -148,7 +149,7 @@ def _draw(options: BytesOptions, cells: Mapping[str, Cell]) -> None:
     axes.set(
         xscale="log",
         xlabel="MB sent by a replica in the training",
-        ylabel="test accuracy (%)",
+        ylabel=f"{options.reported} accuracy (%)",
         title=_title(options),
     )
     axes.grid(alpha=0.3)

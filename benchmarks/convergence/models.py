@@ -1,7 +1,8 @@
-"""The three networks, not compiled; their outputs are logits."""
+"""The networks, not compiled; their outputs are logits."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import keras
@@ -53,10 +54,21 @@ def _cnn(input_shape: tuple[int, ...], classes: int) -> keras.Model:
     return network
 
 
-def _transformer(input_shape: tuple[int, ...], classes: int) -> keras.Model:
-    """Builds a decoder of one block with normalization before each part: 19 thousand weights."""
+def _transformer(input_shape: tuple[int, ...], classes: int, one_hot: bool = False) -> keras.Model:
+    """Builds a decoder of one block with normalization before each part: 19 thousand weights.
+
+    Args:
+      input_shape: The shape of one example.
+      classes: The number of characters.
+      one_hot: Whether the embedding is a product with one-hot rows, whose gradient is dense.
+    """
     inputs = keras.Input(input_shape, dtype="int32")
-    x = Positions()(layers.Embedding(classes, _WIDTH)(inputs))
+    if one_hot:
+        table = layers.Dense(_WIDTH, use_bias=False, kernel_initializer="uniform")
+        x = table(keras.ops.one_hot(inputs, classes))
+    else:
+        x = layers.Embedding(classes, _WIDTH)(inputs)
+    x = Positions()(x)
     y = layers.LayerNormalization()(x)
     x += layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)(y, y, use_causal_mask=True)
     y = layers.LayerNormalization()(x)
@@ -84,4 +96,5 @@ _BUILDERS: dict[str, Callable[[tuple[int, ...], int], keras.Model]] = {
     "mlp": _mlp,
     "cnn": _cnn,
     "transformer": _transformer,
+    "transformer-one-hot": functools.partial(_transformer, one_hot=True),
 }

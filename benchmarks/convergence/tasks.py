@@ -1,4 +1,4 @@
-"""The three small tasks that are trained, described without TensorFlow."""
+"""The small tasks that are trained, described without TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Task:
       micro_batch: The most examples of one step over all replicas. A larger batch is accumulated
         from micro-batches of this size.
       learning_rates: For each optimizer the rate at which its sweep begins at the base batch.
+      is_text: Whether the examples are windows of Shakespeare's text.
     """
 
     name: str
@@ -30,7 +31,25 @@ class Task:
     epochs: int
     micro_batch: int
     learning_rates: Mapping[str, float]
+    is_text: bool = False
 
+
+_TRANSFORMER = Task(
+    name="transformer",
+    title="Shakespeare by character, a transformer of one block",
+    base_batch=128,
+    batches=(128, 1024, 4096, 8192),
+    epochs=10,
+    micro_batch=512,
+    learning_rates={
+        "sgd": 0.2,
+        "nesterov": 0.2,
+        "adam": 0.002,
+        "lars": 0.03,
+        "lamb": 0.005,
+    },
+    is_text=True,
+)
 
 TASKS = {
     task.name: task
@@ -65,20 +84,13 @@ TASKS = {
                 "lamb": 0.005,
             },
         ),
-        Task(
-            name="transformer",
-            title="Shakespeare by character, a transformer of one block",
-            base_batch=128,
-            batches=(128, 1024, 4096, 8192),
-            epochs=10,
-            micro_batch=512,
-            learning_rates={
-                "sgd": 0.2,
-                "nesterov": 0.2,
-                "adam": 0.002,
-                "lars": 0.03,
-                "lamb": 0.005,
-            },
+        _TRANSFORMER,
+        # The gradient of an embedding has a row for each character of a batch, here more than the
+        # table has, which no compression takes. With one-hot rows it is dense.
+        dataclasses.replace(
+            _TRANSFORMER,
+            name="transformer-one-hot",
+            title="Shakespeare by character in one-hot rows, a transformer of one block",
         ),
     )
 }

@@ -68,6 +68,7 @@ def test_small_ones_biases_normalization_and_other_dtypes_travel_whole():
         (lambda: TopK(0.1, exact="no"), r"`exact`.*received 'no'.*TopK\(0\.01, exact=False"),
         (lambda: RandomK(float("nan")), "`ratio` of `RandomK`.*nan"),
         (lambda: RandomK(0.1, seed=-1), "`seed`.*-1"),
+        (lambda: Int8(seed=2**31), r"`seed` of `Int8` must be an integer below 2\*\*31.*seed=1\)"),
         (lambda: PowerSGD(0), "`rank` of `PowerSGD` must be an integer of at least 1.*received 0"),
         (lambda: PowerSGD(2.0), r"received 2\.0"),
         (lambda: Int8(block=6), "multiple of 4, but received 6"),

@@ -308,7 +308,7 @@ def test_validation_callbacks_and_files_see_one_set_of_weights_at_an_epochs_end(
     x, y = harness.regression_data(28)
     ends, path = Ends(), str(tmp_path / "{epoch}.keras")
     files = keras.callbacks.ModelCheckpoint(path)
-    for synchronization in (DiLoCo(3), LocalSGD(9)):
+    for synchronization in (DiLoCo(3), LocalSGD(9), Gossip(every=9)):
         model = made(2, synchronization, model_with(adamw))
         with caplog.at_level(logging.WARNING, "tfdp"):
             history = model.fit(
@@ -318,11 +318,13 @@ def test_validation_callbacks_and_files_see_one_set_of_weights_at_an_epochs_end(
         assert history["val_loss"][-1] == pytest.approx(
             model.evaluate(x, y, verbose=0, return_dict=True)["loss"]
         )
-    assert ends.copies == [1] * 8
-    assert ends.within == 2 * [2, 2, 1, 2] + 8 * [2]
-    assert [r.message for r in caplog.records if "more updates than an epoch" in r.message] == [
+    assert ends.copies == [1] * 12
+    assert ends.within == 2 * [2, 2, 1, 2] + 16 * [2]
+    assert [r.message for r in caplog.records if "an epoch, which has 4" in r.message] == [
         "A round of LocalSGD(every=9, warmup_steps=0) has more updates than an epoch, which has 4 "
-        "and ends each round: replicas synchronize once an epoch."
+        "and ends each round: replicas synchronize once an epoch.",
+        "Gossip(graph='exponential', every=9) mixes less than once an epoch, which has 4 updates "
+        "and ends with the mean of all.",
     ]
     kept = keras.models.load_model(str(tmp_path / "2.keras"))
     for one, other in zip(kept.get_weights(), model.get_weights(), strict=True):

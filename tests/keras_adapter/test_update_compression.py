@@ -23,6 +23,7 @@ from tfdp.compression import (
     Int8,
     MomentumCorrection,
     PowerSGD,
+    RandomK,
     TopK,
 )
 from tfdp.errors import GradientError
@@ -450,6 +451,27 @@ def test_factors_of_low_rank_are_kept_for_the_next_update():
     left, values, right = np.linalg.svd(x.T @ y / y.size)
     best = values[0] * np.outer(left[:, 0], right[0])
     np.testing.assert_allclose(before - weights(model), best, atol=1e-3 * values[0])
+
+
+@with_two_replicas
+@pytest.mark.parametrize(
+    ("compression", "told"),
+    [
+        (ErrorFeedback(TopK(0.5, smallest=11)), True),
+        (ErrorFeedback(TopK(0.5, smallest=10)), False),
+        (MomentumCorrection(TopK(0.5)), True),
+        (PowerSGD(2, smallest=1), True),
+        (RandomK(0.5, smallest=1), False),
+    ],
+)
+def test_a_compression_that_takes_no_gradient_says_so(compression, told, caplog):
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        model = made(sgd, compression)
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+    (said,) = [each.getMessage() for each in caplog.records] or [None]
+    assert (said is not None) == told
+    assert not told or ("`smallest` of at most 10" in said and "dense/kernel" in said)
 
 
 def test_a_strategy_takes_them_and_says_what_it_has():

@@ -162,6 +162,9 @@ def test_a_compression_error_that_grows_is_told_with_both_ends():
     assert hints.compression_error(steps(1, 1, 2, 2, 2.1, 2.1)).advice
     assert not hints.compression_error(steps(1, 1, 9, 9, 2, 2)).advice
     assert hints.compression_error(steps(1, 1, 2, 9, 9)) is None
+    # Of gradients that are not finite another rule tells.
+    assert hints.compression_error(steps(math.nan, 1, 1, 2, 2, 9, math.inf, 9)).advice
+    assert hints.compression_error(steps(*[math.nan] * 6)) is None
     assert hints.compression_error([Step(0, 1, 0, 1, 8, 1.0)] * 9) is None
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import tfdp
+from tfdp.strategy import options
 from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
 
 DEVICES = ["CPU:0"]
@@ -54,6 +55,19 @@ def test_of_synchronizations_diloco_alone_takes_a_compression():
         tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(2), compression=own)
 
 
+def test_no_optimizer_is_made_before_the_processes_have_joined():
+    def made():
+        raise AssertionError("its variables would start TensorFlow")
+
+    options.check_synchronization(DiLoCo(2, made), tfdp.compression.Cast("bfloat16"))
+
+
+def test_an_outer_optimizer_is_there_where_it_is_said():
+    for synchronization in (LocalSGD(2), DiLoCo(2), Gossip()):
+        made = synchronization.make_outer_optimizer()
+        assert synchronization.has_outer_optimizer == (made is not None)
+
+
 def test_a_graph_has_a_known_name():
     for graph in ("star", None, ["ring"]):
         with pytest.raises(ValueError, match='must be "exponential" or "ring", but received'):
@@ -74,6 +88,9 @@ def test_fragments_have_variables():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         with pytest.raises(ValueError, match=r"Each fragment must have a variable.*has 2, and"):
             keras.optimizers.SGD(0.1).build(model.trainable_variables)
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"Each fragment must have a variable.*has 2, and"):
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
 
 
 @pytest.mark.parametrize("count", range(1, 10))

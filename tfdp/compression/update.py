@@ -252,13 +252,19 @@ def check_ratio(compression: Any, name: str) -> None:
 
 
 def check_integer(compression: Any, name: str, least: int, multiple_of: int = 1) -> None:
-    """Raises ValueError unless the attribute is such an integer."""
+    """Raises ValueError unless the attribute is such an integer, and an int32."""
     value = getattr(compression, name)
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not (is_integer and value >= least and value % multiple_of == 0):
-        kind = type(compression).__name__
-        steps = "" if multiple_of == 1 else f" and a multiple of {multiple_of}"
+    kind, example = type(compression).__name__, max(least, multiple_of)
+    bounds, fix = f"of at least {least}", f"Use {kind}({name}={example}) or more."
+    if multiple_of > 1:
+        bounds += f" and a multiple of {multiple_of}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        is_right = False
+    elif value >= 2**31:
+        is_right, bounds, fix = False, "below 2**31", f"Use {kind}({name}={example}), for example."
+    else:
+        is_right = value >= least and value % multiple_of == 0
+    if not is_right:
         raise ValueError(
-            f"`{name}` of `{kind}` must be an integer of at least {least}{steps}, but received "
-            f"{value!r}. Use {kind}({name}={max(least, multiple_of)}) or more."
+            f"`{name}` of `{kind}` must be an integer {bounds}, but received {value!r}. {fix}"
         )

@@ -296,7 +296,8 @@ def compression_error(steps: Sequence[Step]) -> Finding | None:
     >>> compression_error(steps).measured
     "What compression has lost was 1 of the gradients' norm in the first samples, 5 in the last."
     """
-    errors = [step.compression_error for step in steps if step.compression_error is not None]
+    told = [step.compression_error for step in steps if step.compression_error is not None]
+    errors = [error for error in told if math.isfinite(error)]
     if len(errors) < ERROR_SAMPLES:
         return None
     third = len(errors) // 3

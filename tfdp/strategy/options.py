@@ -27,7 +27,8 @@ def check_synchronization(
         )
     if synchronization is None or compression is None:
         return
-    if synchronization.make_outer_optimizer() is None:
+    # To make the optimizer would run an operation, before the processes have joined.
+    if not synchronization.has_outer_optimizer:
         raise ValueError(
             "`compression` must have gradients to compress, and of all synchronizations DiLoCo "
             f"alone sends some, but received {synchronization!r} and {compression!r}. Leave "

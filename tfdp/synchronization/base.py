@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Synchronization(abc.ABC):
@@ -29,6 +29,9 @@ class Synchronization(abc.ABC):
     >>> isinstance(local, Synchronization), local.every, local.warmup_steps
     (True, 4, 0)
     """
+
+    #: Whether rounds end with an outer optimizer, whose gradients can be compressed.
+    has_outer_optimizer: ClassVar[bool] = False
 
     every: int
     warmup_steps: int = 0

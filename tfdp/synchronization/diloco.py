@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from tfdp.synchronization.base import Synchronization, check_count
 
@@ -53,6 +53,8 @@ class DiLoCo(Synchronization):
     >>> DiLoCo(every=50, outer_optimizer=lambda: keras.optimizers.SGD(0.5)).every
     50
     """
+
+    has_outer_optimizer: ClassVar[bool] = True
 
     every: int
     outer_optimizer: Callable[[], Any] | None = None

@@ -3,15 +3,18 @@
 import dataclasses
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
 from sweep_records import finish
 
 from benchmarks.__main__ import main
-from benchmarks.convergence.bytes_options import STRATEGIES, BytesOptions
+from benchmarks.convergence.bytes_options import STRATEGIES, BytesOptions, strategies_of
 from benchmarks.convergence.bytes_report import by_strategy, rows, show_bytes
+from benchmarks.convergence.models import build_model
 from benchmarks.convergence.recipes import make_optimizer
 from benchmarks.convergence.runs import from_json, to_json
+from benchmarks.convergence.splits import CONTEXT
 from benchmarks.convergence.sweep import needed
 from benchmarks.sending import arguments_of
 
@@ -40,8 +43,25 @@ SENT = {"": 40_000_000, STRATEGIES[INT8]: 10_000_000, STRATEGIES[DILOCO]: 1_000_
 
 
 def test_every_strategy_is_one_that_can_be_written():
-    for words in STRATEGIES:
+    for words in (*STRATEGIES, *strategies_of("transformer-one-hot")):
         assert arguments_of(words).keys() <= {"compression", "synchronization"}
+
+
+def test_compressions_reach_the_tensors_of_a_small_transformer():
+    model = build_model("transformer-one-hot", (CONTEXT,), 84)
+    for words in strategies_of("transformer-one-hot"):
+        compression = arguments_of(words).get("compression")
+        if compression is None or words.startswith("compression=Cast"):
+            continue
+        taken = compression.takes(model.trainable_variables)
+        sizes = [int(np.prod(variable.shape)) for variable in model.trainable_variables]
+        assert sum(np.multiply(sizes, taken)) > 0.97 * sum(sizes), words
+
+
+def test_the_optimizer_may_be_another_one():
+    options = BytesOptions("transformer-one-hot", optimizer="nesterov", only=(0, 22))
+    assert options.cells == (("",), (STRATEGIES[22],))
+    assert {run.optimizer for run in needed(options, {})} == {"nesterov"}
 
 
 def test_the_first_runs_are_of_whole_gradients_and_each_strategy_has_rates_of_its_own(options):

@@ -3,14 +3,17 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 from benchmarks.convergence.models import build_model
 from benchmarks.convergence.splits import CONTEXT
 from benchmarks.convergence.tasks import TASKS
 
-SHAPES = {"mlp": (784,), "cnn": (28, 28, 1), "transformer": (CONTEXT,)}
-CLASSES = {"mlp": 10, "cnn": 10, "transformer": 84}
+TEXT = [name for name, task in TASKS.items() if task.is_text]
+SHAPES = {"mlp": (784,), "cnn": (28, 28, 1)} | dict.fromkeys(TEXT, (CONTEXT,))
+CLASSES = {"mlp": 10, "cnn": 10} | dict.fromkeys(TEXT, 84)
+SIZES = {"mlp": 532_000, "cnn": 34_000} | dict.fromkeys(TEXT, 19_250)
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -21,7 +24,7 @@ def network(request):
 def test_each_label_has_logits(network):
     task, model = network
     outputs = model(np.zeros((3, *SHAPES[task])))
-    places = (CONTEXT,) if task == "transformer" else ()
+    places = (CONTEXT,) if TASKS[task].is_text else ()
     assert outputs.shape == (3, *places, CLASSES[task])
 
 
@@ -29,14 +32,12 @@ def test_only_the_convolutions_are_normalized_by_batch_and_only_the_transformer_
     task, model = network
     kinds = {type(layer) for layer in model.layers}
     assert (layers.BatchNormalization in kinds) == (task == "cnn")
-    assert (layers.LayerNormalization in kinds) == (task == "transformer")
+    assert (layers.LayerNormalization in kinds) == TASKS[task].is_text
 
 
 def test_the_sizes_are_those_that_are_stated(network):
     task, model = network
-    assert model.count_params() == pytest.approx(
-        {"mlp": 532_000, "cnn": 34_000, "transformer": 19_250}[task], rel=0.01
-    )
+    assert model.count_params() == pytest.approx(SIZES[task], rel=0.01)
 
 
 def test_the_deep_mlp_has_six_layers_of_256():
@@ -46,11 +47,26 @@ def test_the_deep_mlp_has_six_layers_of_256():
     ] * 6
 
 
-def test_the_transformer_does_not_see_what_follows():
-    model = build_model("transformer", (CONTEXT,), 5)
+@pytest.mark.parametrize("task", TEXT)
+def test_the_transformer_does_not_see_what_follows(task):
+    model = build_model(task, (CONTEXT,), 5)
     windows = np.random.default_rng(0).integers(5, size=(1, CONTEXT)).astype("int32")
     other = windows.copy()
     other[0, 20:] = (other[0, 20:] + 1) % 5
     before, after = (np.asarray(model(each))[0] for each in (windows, other))
     np.testing.assert_allclose(before[:20], after[:20], atol=1e-5)
     assert np.abs(before[20:] - after[20:]).max() > 1e-3
+
+
+def test_one_hot_rows_make_the_same_network_with_a_dense_gradient_of_its_table():
+    looking_up, one_hot = (build_model(task, (CONTEXT,), 5) for task in TEXT)
+    one_hot.set_weights(looking_up.get_weights())
+    windows = np.random.default_rng(0).integers(5, size=(3, CONTEXT)).astype("int32")
+    gradients = []
+    for model in (looking_up, one_hot):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(windows)))
+        gradients.append(tape.gradient(loss, model.trainable_variables[0].value))
+    assert isinstance(gradients[0], tf.IndexedSlices)
+    assert not isinstance(gradients[1], tf.IndexedSlices)
+    np.testing.assert_allclose(*map(tf.convert_to_tensor, gradients), atol=1e-6)

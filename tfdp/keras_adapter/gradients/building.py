@@ -41,14 +41,14 @@ def build(
         return original(self, variables, *args, **kwargs)
     variables = list(variables)
     compressing.prepare(self, variables)
-    with sharded_state.cutting(self, variables), _round_of(self):
+    with sharded_state.cutting(self, variables), _round_of(self, variables):
         result = original(self, variables, *args, **kwargs)
     compressing.make_slots(self)
     return result
 
 
 @contextlib.contextmanager
-def _round_of(optimizer: BaseOptimizer) -> Iterator[None]:
+def _round_of(optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
     """Gives each replica slots of its own while `optimizer` is built, and then makes its round.
 
     Outside of replica functions a slot reads as the mean of the replicas'. It may be built by
@@ -63,6 +63,8 @@ def _round_of(optimizer: BaseOptimizer) -> Iterator[None]:
     if replicas is None or synchronization is None or is_wrapper or ROUND in known:
         yield
         return
+    # Raises while the optimizer is not built, and so again where a first error is not seen.
+    _fragments(variables, synchronization)
     known[ROUND] = {}
     try:
         with replicas.averaged_on_read():

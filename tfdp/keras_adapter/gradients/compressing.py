@@ -9,7 +9,9 @@ unscaled, and before it clips.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import logging
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -56,12 +58,15 @@ def make_slots(optimizer: BaseOptimizer) -> None:
     if compression is None or replicas is None or is_wrapper or _SLOTS in vars(optimizer):
         return
     known = list(variables_of_optimizer(optimizer))
+    kept = compression.slots_of(known)
+    if replicas.num_replicas > 1 and strategy.rank == 0:
+        _warn_if_idle(compression, known, kept)
     # Keras would track an attribute that is set.
     vars(optimizer)[_SLOTS] = {
         key_of_variable(optimizer, variable): {
             name: _made(strategy, replicas, variable, name, slot) for name, slot in slots.items()
         }
-        for variable, slots in zip(known, compression.slots_of(known), strict=True)
+        for variable, slots in zip(known, kept, strict=True)
         if slots is not None
     }
 
@@ -258,6 +263,28 @@ def _check_momentum(
                 f"{variable.name!r} is of {variable.dtype}. Use a dtype policy with variables of "
                 "float32, or tfdp.compression.ErrorFeedback and an optimizer with momentum."
             )
+
+
+def _warn_if_idle(
+    compression: UpdateCompression,
+    variables: Sequence[Any],
+    kept: Sequence[Mapping[str, Slot] | None],
+) -> None:
+    """Warns where a compression leaves all gradients whole, which nothing else shows."""
+    # One with a momentum keeps something for what it sums whole, too.
+    taken = (
+        slots is not None and (RESIDUAL in slots or not compression.feeds_back) for slots in kept
+    )
+    if variables and not any(taken):
+        largest = max(math.prod(variable.shape) for variable in variables)
+        logging.getLogger("tfdp").warning(
+            "`compression` must take a gradient to save bytes, but %r takes none of %s: all travel "
+            "whole. Use variables of float32 and a `smallest` of at most %s, the elements of the "
+            "largest; mend `exclude` or `rank`; or leave `compression` out.",
+            compression,
+            ", ".join(getattr(variable, "path", variable.name) for variable in variables),
+            largest,
+        )
 
 
 # The methods that see the gradients before they are summed in the update.

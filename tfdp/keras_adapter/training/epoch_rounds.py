@@ -66,17 +66,18 @@ class _Rounds(keras.callbacks.Callback):
         steps = (self.params or {}).get("steps")
         assert synchronization is not None
         mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
-        if not steps or strategy.rank != 0 or mixes:
+        if not steps or strategy.rank != 0:
             return
+        told = (
+            "%r mixes less than once an epoch, which has %d updates and ends with the mean of all."
+            if mixes
+            else "A round of %r has more updates than an epoch, which has %d and ends each round: "
+            "replicas synchronize once an epoch."
+        )
         for one in optimizers_of(self.model):
             updates = steps // (one.gradient_accumulation_steps or 1)
             if updates < synchronization.every:
-                logging.getLogger("tfdp").warning(
-                    "A round of %r has more updates than an epoch, which has %d and ends each "
-                    "round: replicas synchronize once an epoch.",
-                    synchronization,
-                    updates,
-                )
+                logging.getLogger("tfdp").warning(told, synchronization, updates)
                 return
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
