@@ -199,7 +199,8 @@ def test_gossip_in_other_ways(replicas, options):
 @harness.in_one_process
 def test_compressed_fragments_in_other_ways(replicas, options):
     def make():
-        return dense(optimizers.Adam(0.01), **options)
+        # Adam would magnify, where a gradient is near zero, what a compiled program rounds otherwise.
+        return dense(sgd(), **options)
 
     x, y = harness.regression_data(32)
     compression = ErrorFeedback(TopK(0.4, smallest=4))
