@@ -199,7 +199,7 @@ def test_gossip_in_other_ways(replicas, options):
 @harness.in_one_process
 def test_compressed_fragments_in_other_ways(replicas, options):
     def make():
-        # Adam would magnify, where a gradient is near zero, what a compiled program rounds otherwise.
+        # Adam would magnify, near a gradient of zero, what a compiled program rounds otherwise.
         return dense(sgd(), **options)
 
     x, y = harness.regression_data(32)
