@@ -62,7 +62,7 @@ def test_the_trainings_differ_in_the_compression_alone():
 )
 def test_what_a_compression_computes_is_timed(name):
     cost = compression_cost.measured(name, 1, rounds=1)
-    assert 0 < cost.seconds < 10
+    assert cost.seconds > 0
     model = {"Cast": 0.75, "Int8": 0.381, "Sign": 0.048, "TopK": 0.06, "RandomK": 0.15}
     rank_4 = 1.5 * 4 * (1024 + 244) / (1024 * 244)
     share = next((share for inner, share in model.items() if inner in name), rank_4)

@@ -100,16 +100,17 @@ def test_all_ranks_agree_on_one_point_for_each_thing_asked_for(count, asked, see
 
 
 def test_rank_0_asks_when_the_interval_is_over():
+    since, taken = time.monotonic(), []  # the interval begins no earlier
     points = AgreedPoints(Rank(Ranks(1), 0), every_seconds=0.3)
     points.open()
-    began, times = time.monotonic(), []
-    while len(times) < 2 and time.monotonic() < began + 20:
+    while len(taken) < 2:
+        before = time.monotonic()
         if points.here() == {0: INTERVAL}:
-            times.append(time.monotonic() - began)
+            taken.append(time.monotonic() - since)
+            since = before
         time.sleep(0.01)
     points.close()
-    assert times[0] >= 0.3
-    assert times[1] - times[0] >= 0.3
+    assert min(taken) >= 0.3
 
 
 def test_a_lost_rank_ends_the_wait():

@@ -88,12 +88,10 @@ def attempts(run):
 def test_the_ranks_of_all_nodes_are_one_cluster_and_start_again_together(
     runs, nodes, wait_until_ended
 ):
-    script = TELLS + "if attempt == 0:\n if rank == 2: os._exit(7)\n time.sleep(30)\n"
+    script = TELLS + "if attempt == 0:\n if rank == 2: os._exit(7)\n time.sleep(600)\n"
     script = runs.script(script)
     launchers = [nodes(script, "--max-restarts", 1, n=2) for _ in range(2)]
-    began = time.monotonic()
     ended = [wait_until_ended(launcher) for launcher in launchers]
-    assert time.monotonic() - began < 25
     assert [run.returncode for run in ended] == [0, 0], [run.err for run in ended]
     for attempt in "01":
         ranks = sorted(
@@ -284,37 +282,37 @@ def test_a_signal_to_the_node_of_the_rendezvous_between_attempts_ends_all(
     while b"start again in 2 s" not in launchers[0].stderr.readline():
         assert launchers[0].poll() is None
     launchers[0].send_signal(signal.SIGTERM)
-    began = time.monotonic()
     ended = [wait_until_ended(launcher) for launcher in launchers]
-    assert time.monotonic() - began < 8
     assert [run.returncode for run in ended] == [143, 143], [run.err for run in ended]
     assert "the node of the rendezvous has ended: SIGTERM came" in ended[1].err
     assert "attempt 2" not in ended[1].out
 
 
 def test_ranks_that_end_without_a_strategy_end_those_of_other_nodes(runs, nodes, wait_until_ended):
-    script = runs.script("if rank == 1: sys.exit(0)\nmarked()\ntime.sleep(50)\n")
+    script = runs.script("if rank == 1: sys.exit(0)\nmarked()\ntime.sleep(600)\n")
     launchers = [nodes(script, "--max-restarts", 1) for _ in range(2)]
-    began = time.monotonic()
     ended = [wait_until_ended(launcher) for launcher in launchers]
-    assert time.monotonic() - began < 25
     assert [run.returncode for run in ended] == [1, 1], [run.err for run in ended]
 
 
-@pytest.mark.parametrize(("serves", "least"), [((False, False), 0.5), ((False, True), 0.0)])
-def test_the_ranks_start_at_once_only_with_the_node_where_the_checkpoints_are(serves, least):
+@pytest.mark.parametrize(
+    ("serves", "seconds", "waits"), [((False, False), 0.5, True), ((False, True), 600.0, False)]
+)
+def test_the_ranks_start_at_once_only_with_the_node_where_the_checkpoints_are(
+    serves, seconds, waits
+):
     async def gathered():
         one = Rendezvous.__new__(Rendezvous)
-        one._options, one._seconds = options(Span(1, 2)), 0.5
+        one._options, one._seconds = options(Span(1, 2)), seconds
         one._changed = asyncio.Event()
         one._nodes = [_Node("n", each, 0, None, "h", [1]) for each in serves]
-        return await one._gathered()
+        return await asyncio.wait_for(one._gathered(), 60)
 
     began = time.monotonic()
     found = asyncio.run(gathered())
     assert len(found) == 2
     assert found[0].serves == any(serves)
-    assert least <= time.monotonic() - began < least + 0.4
+    assert not waits or time.monotonic() - began >= seconds
 
 
 def test_a_node_that_has_left_ends_the_ranks_of_others_after_a_while(monkeypatch):

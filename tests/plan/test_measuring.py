@@ -1,4 +1,6 @@
-"""What is known of a model before it is timed."""
+"""What is known of a model before it is timed, and how often its passes run."""
+
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -43,3 +45,20 @@ def test_the_optimizer_of_a_compiled_model_is_known(make, slots):
     model.compile(make(), "mse")
     assert measuring.workload(model, 2, None, timed=False).slots == slots
     assert measuring.workload(model, 2, "adam", timed=False).slots == 2
+
+
+@pytest.mark.parametrize(
+    ("of_each", "runs", "seconds"),
+    [([60, 40, 20], 3, 20), ([9, 1, 1, 1, 1], 4, 1), ([0] * 200, 100, 0)],
+)
+def test_a_pass_runs_three_times_or_three_seconds(monkeypatch, of_each, runs, seconds):
+    now, taken = [0.0], []
+
+    def run():
+        taken.append(of_each[len(taken)])
+        now[0] += taken[-1]
+        return keras.ops.zeros([1])
+
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert measuring._seconds(run) == (of_each[0], seconds)
+    assert len(taken) == runs

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,13 @@ def read(options: PlanOptions) -> Inputs:
         if run.cluster and found is None and not described:
             found, origin = run.cluster, run.links_origin
     elif options.model and not options.examples_per_second:
-        work = _of_model(options, _built(options, per_host or 1), options.batch or _BATCH, True)
+        batch = options.batch or _BATCH
+        print(
+            f"Timing a step of {options.model} with {batch} examples on this machine ...",
+            file=sys.stderr,
+            flush=True,
+        )
+        work = _of_model(options, _built(options, per_host or 1), batch, True)
         where, timed = "timed on this machine", True
     else:
         name, where, work = _of_rate(options)

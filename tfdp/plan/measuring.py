@@ -14,8 +14,7 @@ import tensorflow as tf
 from tfdp.plan.models import ModelError
 from tfdp.prediction import SLOTS, Tensor, Workload
 
-_LEAST_RUNS = 5
-_SECONDS = 3.0  # for each of the passes, once it has run often enough
+_SECONDS = 3.0  # for each of the passes, and three runs of it at least
 # What Keras' `fit`, its callbacks and the launch of a step take beside these passes. It is no more:
 # the whole step of a small network on one device takes 0.6 ms (README, "Speed").
 _OTHER_SECONDS = 5e-4
@@ -74,7 +73,8 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
 
     The loss is the mean square of the outputs, whose cost no model notices.
 
-    Cost: the tracing of two graphs, and some seconds for each of three passes.
+    Cost: the tracing of three graphs, and three seconds for each of three passes; where a pass
+    takes more than one, three runs of it.
 
     Args:
       model: A Keras model whose inputs have known shapes.
@@ -156,12 +156,9 @@ def _timed(model: Any, inputs: Any, work: Workload, own: Any) -> Workload:
 
 
 def _seconds(run: Callable[[], Any]) -> tuple[float, float]:
-    """Returns the seconds of the first run, and the median of later ones."""
+    """Returns the seconds of the first run, which traces, and the median from the third on."""
     taken: list[float] = []
-    began = time.perf_counter()
-    while len(taken) <= _LEAST_RUNS or (
-        time.perf_counter() - began < _SECONDS and len(taken) < 100
-    ):
+    while len(taken) < 3 or (sum(taken[1:]) < _SECONDS and len(taken) < 100):
         at = time.perf_counter()
         for value in tf.nest.flatten(run()):
             tf.reshape(value, [-1])[:1].numpy()  # a GPU's work has ended when it is read
