@@ -143,24 +143,25 @@ def fetching(dataset):
     return worker._iterator
 
 
-def test_one_device_has_one_plain_iterator_that_reads_ahead():
-    _, _, dataset = distributed(1)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_cpus_have_one_plain_iterator_that_reads_ahead(replicas):
+    _, _, dataset = distributed(replicas)
     iterator = fetching(dataset)
     assert isinstance(iterator, tf.data.Iterator)
     graph = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(iterator._dataset)
     ).numpy()
     assert b"PrefetchDataset" in graph
-    assert not isinstance(fetching(distributed(2)[2]), tf.data.Iterator)
 
 
 def test_a_share_lies_on_its_device_and_what_the_user_asks_for_is_done():
-    pipeline = tfdp.data.pipeline(IDS, 8, seed=1)
-    second = tfdp.DataParallelStrategy(devices=["CPU:1"])
-    dataset = second.experimental_distribute_dataset(pipeline)
-    share = next(iter(dataset))
-    assert share.device.endswith("CPU:1")
-    assert whole(second, share) == plain(pipeline)[0]
+    for devices in (["CPU:1"], ["CPU:0", "CPU:1"]):
+        pipeline = tfdp.data.pipeline(IDS, 8, seed=1)
+        under = tfdp.DataParallelStrategy(devices=devices)
+        share = next(iter(under.experimental_distribute_dataset(pipeline)))
+        places = [each.device for each in under.experimental_local_results(share)]
+        assert all(map(str.endswith, places, devices)), places
+        assert whole(under, share) == plain(pipeline)[0]
     asked = tf.distribute.InputOptions(experimental_per_replica_buffer_size=3)
     dataset = strategy(1).experimental_distribute_dataset(pipeline, asked)
     assert not isinstance(fetching(dataset), tf.data.Iterator)

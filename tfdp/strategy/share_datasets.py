@@ -40,13 +40,14 @@ def distribute(
     return distributed
 
 
-def read_on_one_device(
+def read_by_one_iterator(
     shares: tf.data.Dataset, input_workers: Any, options: Any
 ) -> tuple[tf.data.Dataset, Any]:
-    """Lets one plain iterator give the shares of a process that has one CPU replica.
+    """Lets one plain iterator give the shares of a process whose replicas are all CPUs.
 
-    TensorFlow's iterators over the devices of a process fetch each share through threads and remote
-    calls of its own, which take longer than a step of a small model. One device needs none of it.
+    TensorFlow's iterators over the devices of a process trace four functions for each device when
+    an epoch begins, and fetch each share through threads and remote calls of its own, which takes
+    longer than a step of a small model. Where the shares lie in one memory, none of it is needed.
 
     Args:
       shares: The shares of the process' own replicas.
@@ -56,14 +57,15 @@ def read_on_one_device(
     Returns:
       The shares, and the options to distribute them with.
     """
-    (worker,) = input_workers.worker_devices
-    if options is not None or tuple(input_workers.compute_devices_for_worker(0)) != (worker,):
+    devices = input_workers.compute_devices_for_worker(0)
+    kinds = {tf.DeviceSpec.from_string(device).device_type for device in devices}
+    if options is not None or kinds != {"CPU"}:
         return shares, options
     plain = tf.distribute.InputOptions(
         experimental_fetch_to_device=False,
         experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
     )
-    return shares.prefetch(_READ_AHEAD), plain
+    return shares.prefetch(_READ_AHEAD * len(devices)), plain
 
 
 class ShareDataset(DistributedDataset):
@@ -86,7 +88,7 @@ class ShareDataset(DistributedDataset):
         options: Any,
     ) -> ShareDataset:
         """Makes a dataset of the shares of the process' own replicas."""
-        shares, options = read_on_one_device(shares, input_workers, options)
+        shares, options = read_by_one_iterator(shares, input_workers, options)
         return cls(input_workers, strategy, shares, options=options)
 
     def __iter__(self) -> ShareIterator:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
@@ -166,10 +166,17 @@ class ShareIterator(DistributedIterator):
         extended = self._strategy.extended
         return extended.in_cluster and self._enable_get_next_as_optional
 
+    def _of_devices(self, fetch: Callable[[], list[Any]]) -> list[Any]:
+        """Fetches for each device: at once, or one after the other from one plain iterator."""
+        fetched = fetch()
+        while len(fetched) < len(self._strategy.extended.worker_devices):
+            fetched += fetch()
+        return fetched
+
     def _next_elements(self) -> list[Any]:
         self._fetching.begin()
         try:
-            elements: list[Any] = self._worker.get_next_as_list()
+            elements = self._of_devices(self._worker.get_next_as_list)
         except tf.errors.OutOfRangeError:
             self._fetching.end(tf.constant(False))
             raise
@@ -186,8 +193,7 @@ class ShareIterator(DistributedIterator):
     def _next_optionals(self) -> list[Any]:
         """Fetches an optional for each device; the caller must `end` the fetching thereafter."""
         with tf.control_dependencies(self._fetching.begin()):
-            optionals: list[Any] = self._worker.get_next_as_optional_list()
-        return optionals
+            return self._of_devices(self._worker.get_next_as_optional_list)
 
     def _values(self, optionals: Sequence[Any]) -> list[Any]:
         values = []
@@ -198,10 +204,10 @@ class ShareIterator(DistributedIterator):
 
     def _regrouped(self, elements: Sequence[Any]) -> Any:
         extended = self._strategy.extended
-        return regroup(
-            [self._given(self._cut_of(element)) for element in elements],
-            always_wrap=extended.in_cluster or len(elements) > 1,
-        )
+        given = [self._given(self._cut_of(element)) for element in elements]
+        if tf.executing_eagerly():
+            given = list(map(_on, extended.worker_devices, given))
+        return regroup(given, always_wrap=extended.in_cluster or len(elements) > 1)
 
     def _has_next(self, optionals: Sequence[Any]) -> tf.Tensor:
         """Returns whether there is a batch, once all devices and ranks know it."""
@@ -307,6 +313,16 @@ def _asserted(condition: tf.Tensor, said: list[Any], value: tf.Tensor) -> tf.Ten
     assertion = tf.debugging.Assert(condition, said, summarize=-1)
     with tf.control_dependencies([] if assertion is None else [assertion]):
         return tf.identity(value)
+
+
+def _on(device: str, element: Any) -> Any:
+    """Returns what a replica is given on its device; it may be where one iterator reads for all."""
+    with tf.device(device):
+        return tf.nest.map_structure(
+            lambda leaf: leaf if leaf.device == device else tf.identity(leaf),
+            element,
+            expand_composites=True,
+        )
 
 
 def _tensors(values: Any) -> list[tf.Tensor]:
