@@ -238,13 +238,14 @@ def fit_arrays(model, x=None, y=None, batch_size=7, epochs=1, shuffle=False, **f
     ).history
 
 
-def fit_datasets(make_dataset, epochs=2, infer=False, **fit):
-    """Returns a `use` that fits, and with `infer` evaluates and predicts, on fresh datasets."""
+def fit_datasets(make_dataset, epochs=2, then=(), **fit):
+    """Returns a `use` that fits, and then may "evaluate" and "predict", on fresh datasets."""
 
     def use(model):
         seen = {"history": model.fit(make_dataset(), epochs=epochs, verbose=0, **fit).history}
-        if infer:
+        if "evaluate" in then:
             seen["evaluate"] = model.evaluate(make_dataset(), verbose=0, return_dict=True)
+        if "predict" in then:
             seen["predict"] = model.predict(make_dataset(), verbose=0)
         return seen
 

@@ -14,7 +14,9 @@ SIZES = [[3, 8, 1, 5], [1, 6, 2], [8, 8, 7]]
 @harness.in_sizes_and_replicas(*SIZES)
 def test_batches_of_any_sizes_train_as_on_one_device(sizes, trains_as_one_device):
     data = harness.regression_data(sum(sizes))
-    use = harness.fit_datasets(lambda: harness.batches_of(sizes, *data), infer=True)
+    use = harness.fit_datasets(
+        lambda: harness.batches_of(sizes, *data), then=["evaluate", "predict"]
+    )
     trains_as_one_device(harness.dense_model, use)
 
 
@@ -39,7 +41,9 @@ def test_a_dropped_remainder_trains_as_on_one_device(trains_as_one_device):
     def make():
         return tf.data.Dataset.from_tensor_slices(data).batch(8, drop_remainder=True)
 
-    trains_as_one_device(harness.dense_model, harness.fit_datasets(make, infer=True))
+    trains_as_one_device(
+        harness.dense_model, harness.fit_datasets(make, then=["evaluate", "predict"])
+    )
 
 
 @pytest.mark.parametrize("batch_size", [4, 8])

@@ -83,7 +83,7 @@ def test_they_are_so_with_several_steps_an_execution(steps, trains_as_one_device
 @pytest.mark.exhaustive("test_logs_of_batches_and_epochs_are_one_devices")
 def test_uneven_batches_give_one_devices_logs(trains_as_one_device):
     x, y = labels(17)
-    use = harness.fit_datasets(lambda: harness.batches_of([3, 8, 1, 5], x, y), infer=True)
+    use = harness.fit_datasets(lambda: harness.batches_of([3, 8, 1, 5], x, y), then=["evaluate"])
     trains_as_one_device(classifier(CHOSEN), use)
 
 

@@ -40,7 +40,9 @@ def normalized_model(make_layer, optimizer=None, **hidden):
 @harness.in_sizes_and_replicas(UNEVEN, EVEN)
 def test_synchronized_trains_as_plain_on_one_device(sizes, trains_as_one_device):
     arrays = data(sum(sizes))
-    use = harness.fit_datasets(lambda: harness.batches_of(sizes, *arrays), infer=True)
+    use = harness.fit_datasets(
+        lambda: harness.batches_of(sizes, *arrays), then=["evaluate", "predict"]
+    )
     trains_as_one_device(lambda: normalized_model(synchronized), use)
 
 

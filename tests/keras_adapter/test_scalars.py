@@ -67,7 +67,9 @@ def build(loss="mse", penalty=None, **options):
 
 
 def fit(*arrays):
-    return harness.fit_datasets(lambda: harness.batches_of(UNEVEN, *arrays), epochs=1, infer=True)
+    return harness.fit_datasets(
+        lambda: harness.batches_of(UNEVEN, *arrays), epochs=1, then=["evaluate", "predict"]
+    )
 
 
 KNOWN = {

@@ -198,7 +198,7 @@ FAST = {"batches of one", "a pipeline that maps"}
     tiers.cases(FEEDS, FAST),
 )
 def test_shares_of_every_source_have_stand_ins(feed, trains_as_one_device):
-    trains_as_one_device(refusing, harness.fit_datasets(FEEDS[feed], infer=True))
+    trains_as_one_device(refusing, harness.fit_datasets(FEEDS[feed], then=["evaluate", "predict"]))
 
 
 @harness.in_one_process
