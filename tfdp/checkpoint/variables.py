@@ -182,7 +182,7 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
             return f"it has {kept} variables of the kind {kind!r}, and the model has {number}"
     for name, variable in own.items():
         value = _value(variable)
-        by_each = _differs(value) or _is_sum(variable)
+        by_each = _differs(value) or _accumulates(value)
         shape = saved[name].shape[by_each and saved[name].ndim > len(value.shape) :]
         here = f"{value.dtype.name}{list(value.shape)}"
         there = f"{saved[name].dtype.name}{list(shape)}"
@@ -235,13 +235,12 @@ def _is_cut(value: Any) -> bool:
     return hasattr(value, "cut")
 
 
-def _is_sum(variable: Any) -> bool:
-    """Returns whether replicas hold together what others may have kept shares of.
+def _accumulates(value: Any) -> bool:
+    """Returns whether replicas hold the sum of what others may have kept shares of.
 
     Such are gradients that `shard` accumulates: cut, or whole where they cannot be.
     """
-    value, path = _value(variable), getattr(variable, "path", "")
-    return _is_cut(value) or path.endswith("_gradient_accumulator")
+    return bool(getattr(value, "accumulates", False))
 
 
 def _is_apart(value: Any) -> bool:
