@@ -188,7 +188,7 @@ def add_variable_from_reference(
 
 
 def _accumulates(optimizer: BaseOptimizer, name: str | None) -> bool:
-    """Returns whether Keras makes an accumulated gradient now; a user's slot may have the name, too."""
+    """Returns whether Keras makes an accumulated gradient now: a user's slot may have the name."""
     making = hasattr(optimizer, accumulators_of_optimizer.name) and not optimizer.built
     return making and name == "gradient_accumulator"
 
