@@ -20,7 +20,7 @@ def test_checkpoints_are_written_in_order_and_the_newest_stay(tmp_path):
         writer.write(step, {"step": step}, ARRAYS.items())
     writer.wait()
     left = folder.newest_first(tmp_path / "new" / "folder")
-    assert [archive.read(path.read_bytes())[0]["step"] for path in left] == [3, 2]
+    assert [archive.read(path)[0]["step"] for path in left] == [3, 2]
 
 
 def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path, monkeypatch, caplog):

@@ -198,8 +198,8 @@ def assign(
 
     Args:
       model: The model.
-      saved: The values by name. Those of which each replica had one have a row for each replica
-        of that time.
+      saved: The values by name, of which each is asked for once, in the order of `named`. Those of
+        which each replica had one have a row for each replica of that time.
       metrics: Whether metrics are meant.
       first_replica: The number of this process' first replica.
       replicas: The number of replicas. If there were others, each gets its part of what the values
@@ -208,16 +208,15 @@ def assign(
     for name, variable in named(model).items():
         if name.startswith("metric") != metrics:
             continue
-        value = _value(variable)
-        has_rows = saved[name].ndim > len(value.shape)
+        value, found = _value(variable), saved[name]
+        has_rows = found.ndim > len(value.shape)
         if not _differs(value) or not has_rows:
-            value.assign(saved[name].sum(0) if has_rows else saved[name])
-        elif len(saved[name]) == replicas:
-            own = saved[name][first_replica:]
-            for part, row in zip(value.values, own, strict=False):
+            value.assign(found.sum(0) if has_rows else found)
+        elif len(found) == replicas:
+            for part, row in zip(value.values, found[first_replica:], strict=False):
                 part.assign(row)
         else:
-            value.assign(_read(value, saved[name]))
+            value.assign(_read(value, found))
 
 
 def _copy(value: tf.Variable) -> np.ndarray:
