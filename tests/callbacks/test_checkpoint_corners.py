@@ -232,10 +232,10 @@ def test_damaged_files_of_later_steps_are_set_aside(tmp_path):
 def test_a_file_that_cannot_be_read_now_is_an_error(tmp_path, monkeypatch):
     train(tmp_path, epochs=1, every_epochs=1)
 
-    def broken(path):
+    def broken(path, mode):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(pathlib.Path, "read_bytes", broken)
+    monkeypatch.setattr(pathlib.Path, "open", broken)
     with pytest.raises(OSError, match="Input/output error"):
         train(tmp_path, every_epochs=1)
 

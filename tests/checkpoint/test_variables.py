@@ -81,6 +81,30 @@ def test_the_first_difference_is_named():
     )
 
 
+class Collecting(keras.optimizers.SGD):
+    """Keeps what it calls by the name of the gradients that Keras accumulates."""
+
+    def __init__(self, shape):
+        super().__init__(0.1)
+        self.shape = shape
+
+    def build(self, variables):
+        super().build(variables)
+        self.own = self.add_variable(self.shape, name="my_gradient_accumulator")
+
+
+def test_what_a_user_s_optimizer_keeps_is_no_sum_of_shares_by_its_name():
+    def model_with(shape):
+        with tfdp.DataParallelStrategy(["CPU:0", "CPU:1"]).scope():
+            model = keras.Sequential([keras.Input([5]), keras.layers.Dense(2)])
+            model.compile(Collecting(shape), "mse")
+            model.optimizer.build(model.trainable_variables)
+        return model
+
+    difference = variables.difference(model_with((4,)), kept(model_with((2, 4))))
+    assert difference.endswith("my_gradient_accumulator' is float32[4], and there float32[2, 4]")
+
+
 class Rank(OneProcess):
     """One of several processes, which send rank 0 what it asks for."""
 

@@ -4,10 +4,12 @@ import errno
 import logging
 import os
 
+import meeting
 import numpy as np
 
 from tfdp.checkpoint import archive, folder
 from tfdp.checkpoint.writer import Writer
+from tfdp.collectives.streaming import bring_to_first
 
 ARRAYS = {"weight-0": np.ones(4)}
 
@@ -18,7 +20,7 @@ def test_checkpoints_are_written_in_order_and_the_newest_stay(tmp_path):
         writer.write(step, {"step": step}, ARRAYS.items())
     writer.wait()
     left = folder.newest_first(tmp_path / "new" / "folder")
-    assert [archive.read(path.read_bytes())[0]["step"] for path in left] == [3, 2]
+    assert [archive.read(path)[0]["step"] for path in left] == [3, 2]
 
 
 def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path, monkeypatch, caplog):
@@ -34,7 +36,7 @@ def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path, monkey
         writer.write(2, {"step": 2}, ARRAYS.items())
         writer.wait()
     assert "step-00000002.checkpoint could not be written: [Errno 28]" in caplog.text
-    assert "The training goes on" in caplog.text
+    assert "The training goes on; the last good checkpoint stays. Free space there" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.checkpoint"]
 
 
@@ -74,6 +76,18 @@ def test_what_others_send_is_taken_though_it_cannot_be_written(tmp_path, caplog)
     writer.wait()
     assert "could not be written" in caplog.text
     assert next(arrays, None) is None
+
+
+def test_a_rank_that_is_lost_while_it_sends_is_named_and_no_space_is_asked_for(tmp_path, caplog):
+    with meeting.boards(3) as (first, *others):
+        writer = Writer(tmp_path, keep=1)
+        parts = (("weight-0", bring_to_first(first, "a part", b"")) for _ in "1")
+        writer.write(1, {}, parts)
+        others[1].close("out of memory")
+        writer.wait()
+    assert "step-00000001.checkpoint could not be written: Rank 0: lost rank 2" in caplog.text
+    assert "good checkpoint stays, and the training goes on from it when all" in caplog.text
+    assert "Free space" not in caplog.text and "The training goes on" not in caplog.text
 
 
 def test_what_cannot_be_sent_is_said(tmp_path, caplog):

@@ -154,3 +154,30 @@ def test_an_open_windows_gradients_stay_local_and_add_up():
     shares, *_ = harness.train(lambda: harness.dense_model(sgd()), fit, replicas=2).seen
     assert np.any(shares[0] != shares[1])
     np.testing.assert_allclose(shares[0] + shares[1], whole, rtol=1e-5, atol=1e-6)
+
+
+class Collecting(optimizers.SGD):
+    """Keeps a sum of gradients by the name of those that Keras accumulates."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.kept = [
+            self.add_variable_from_reference(one, name="gradient_accumulator") for one in variables
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        kept = self.kept[self._get_variable_index(variable)]
+        self.assign_add(kept, gradient)
+        super().update_step(kept, variable, learning_rate)
+
+
+@pytest.mark.parametrize("window", tiers.first_of(WINDOW, None))
+def test_a_slot_of_that_name_of_ones_own_is_no_accumulated_gradient(window, trains_as_one_device):
+    def use(model):
+        harness.fit_arrays(model)
+        return [np.asarray(slot.numpy()) for slot in model.optimizer.kept]
+
+    def build():
+        return harness.dense_model(Collecting(0.01, gradient_accumulation_steps=window))
+
+    trains_as_one_device(build, use)

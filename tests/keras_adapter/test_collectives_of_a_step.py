@@ -24,7 +24,11 @@ class Collective:
 
 @pytest.fixture
 def traced(monkeypatch):
-    """By rank the collectives of the step that was traced last."""
+    """By rank the collectives of the step that was traced last, by a strategy that does not shard.
+
+    With `shard` a bucket is one of parts, and weights travel, too.
+    """
+    monkeypatch.setattr(harness, "SHARD", None)
     found = {}
 
     def noting(original):

@@ -1,9 +1,11 @@
 """What is known of a model before it is timed, and how often its passes run."""
 
+import time
 from types import SimpleNamespace
 
 import keras
 import pytest
+import tensorflow as tf
 
 from tfdp.plan import measuring
 
@@ -49,9 +51,14 @@ def test_the_optimizer_of_a_compiled_model_is_known(make, slots):
 
 @pytest.mark.parametrize(
     ("of_each", "runs", "seconds"),
-    [([60, 40, 20], 3, 20), ([9, 1, 1, 1, 1], 4, 1), ([0] * 200, 100, 0)],
+    [
+        ([60, 40, 20], 2, 40),
+        ([9, 2, 1, 1], 3, 1),
+        ([9, 5e-1, 2, 1, 1], 4, 1.5),
+        ([0] * 200, 100, 0),
+    ],
 )
-def test_a_pass_runs_three_times_or_three_seconds(monkeypatch, of_each, runs, seconds):
+def test_after_a_first_run_a_pass_runs_three_seconds_or_once(monkeypatch, of_each, runs, seconds):
     now, taken = [0.0], []
 
     def run():
@@ -60,5 +67,35 @@ def test_a_pass_runs_three_times_or_three_seconds(monkeypatch, of_each, runs, se
         return keras.ops.zeros([1])
 
     monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert measuring._seconds(run) == (of_each[0], seconds)
-    assert len(taken) == runs
+    assert measuring._seconds(run) == of_each[:runs] == taken
+    assert measuring._usual(taken) == seconds
+
+
+def test_the_passes_are_told_apart(monkeypatch):
+    """The forward pass waits half a second, and its gradient a second."""
+
+    @tf.custom_gradient
+    def slow(x):
+        def gradient(upstream):
+            return tf.numpy_function(waited(1.0), [upstream], tf.float32)
+
+        return tf.ensure_shape(tf.numpy_function(waited(0.5), [x], tf.float32), x.shape), gradient
+
+    def waited(seconds):
+        def wait(x):
+            time.sleep(seconds)
+            return x
+
+        return wait
+
+    class Slow(keras.layers.Layer):
+        def call(self, x):
+            return slow(x)
+
+    monkeypatch.setattr(measuring, "_SECONDS", 0.0)
+    dense = keras.layers.Dense(2)
+    model = keras.Sequential([keras.Input([4]), dense, Slow()])
+    work = measuring.workload(model, 2, None)
+    assert work.forward_seconds > 0.4
+    assert work.backward_seconds > 0.9
+    assert work.update_seconds > 0

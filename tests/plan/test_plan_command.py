@@ -1,5 +1,6 @@
 """`tfdp plan`: from the command line to the page, and what it refuses."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,6 +12,9 @@ import pytest
 from report.logs import write_run
 
 from tfdp.cli import main
+from tfdp.plan import inputs, quantities
+from tfdp.plan.plan_options import PlanOptions
+from tfdp.topology import Links
 
 BUYING = ["--parameters", "25.6M", "--examples-per-second", "220", "--link", "10gbit,50us"]
 
@@ -146,6 +150,35 @@ def test_measured_links_are_of_the_hosts_that_they_were_measured_on(tmp_path, ca
     assert "links inside a host must be measured" in said
 
 
+def test_a_described_link_joins_hosts_like_the_one_whose_links_were_measured(tmp_path, capsys):
+    """Of 700 Mbit/s headers and the ends of transfers leave 0.936 times 0.91."""
+    alone = links_file(tmp_path / "links.json", [0, 0], operation_seconds=1e-3)
+    options = PlanOptions(
+        parameters=25_600_000,
+        examples_per_second=220.0,
+        links=pathlib.Path(alone),
+        link=quantities.link("700mbit,2ms"),
+    )
+    read = inputs.read(options)
+    assert inputs.cluster(options, read, 2).links == Links(**LINKS, operation_seconds=1e-3)
+    found = inputs.cluster(options, read, 4).links
+    assert found.latency_seconds_between == pytest.approx(1e-4 + 2e-3)
+    assert found.bytes_per_second_between == pytest.approx(0.936 * 0.91 * 87.5e6, rel=0.001)
+    assert (found.bytes_per_second_inside, found.operation_seconds) == (1e9, 1e-3)
+    fast = dataclasses.replace(options, link=quantities.link("100gbit,1us"))
+    assert inputs.cluster(fast, read, 4).links.bytes_per_second_between == 1e9
+    said = planned(capsys, *RATE, "--links", alone, "--link", "700mbit,2ms", "-n", "2,4")
+    assert f"Links: measured, in {alone}; between hosts as described." in said
+    assert "From 1 to 2 hosts" in said
+
+
+def test_a_described_link_beside_one_that_was_measured_is_refused(tmp_path, capsys):
+    apart = links_file(tmp_path / "apart.json", [0, 1])
+    said = refused(capsys, *RATE, "--links", apart, "--link", "10gbit,50us", "-n", "2")
+    assert "`link` must describe links that were not measured" in said
+    assert "between 2 hosts; leave `--link` out" in said
+
+
 def test_measured_links_are_taken(tmp_path, capsys):
     path = links_file(tmp_path / "links.json", [0, 1])
     assert f"Links: measured, in {path}." in planned(capsys, *RATE, "-n", "2", "--links", path)
@@ -175,7 +208,7 @@ def test_links_that_contradict_each_other_or_are_none_are_refused(tmp_path, caps
         ([*BUYING, "-n", "1000000"], "from 1 to 65,536, but received 1,000,000"),
         ([*BUYING, "-n", "12", "--ranks-per-host", "8"], "Use 8 or 16"),
         ([*BUYING, "--inside", "1gbit,1us"], "at least as near as those of two hosts"),
-        ([*BUYING, "--links", "x.json"], "must not both describe the links"),
+        ([*RATE, "--inside", "1gbit,1us", "--links", "x.json"], "leave `--inside` out"),
         ([*BUYING[:4], "--links", "no.json"], "`tfdp run -n 2 -- tfdp doctor --json links.json`"),
         ([*BUYING[:4], "--link", "fast"], "write it as 25gbit,50us"),
         ([*BUYING[:4], "--link", "10gbit"], "write it as 25gbit,50us"),

@@ -57,6 +57,7 @@ class Checkpoint(keras.callbacks.Callback):
     weights and what all have alike, every rank what it has of its own (metrics, accumulated
     gradients; with `shard` its part of the optimizer). A thread writes beside the next steps. It
     takes the memory of these copies, and rank 0 gets the others' one variable after the other.
+    Where a training goes on, rank 0 reads one variable after the other, and sends it to all.
 
     Args:
       directory: The folder of this training's checkpoints, also of a file system that
@@ -126,7 +127,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._points: AgreedPoints | None = None
         self._mark: run_status.StepMark | None = None
         self._ends = False
-        self._restored: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._restored: tuple[dict[str, Any], folder.ArraysOfFirst] | None = None
 
     @property
     def place(self) -> AbstractPlace:
@@ -170,12 +171,15 @@ class Checkpoint(keras.callbacks.Callback):
         self._points = AgreedPoints(processes, self.every_seconds)
         self._points.open()
         run_status.mark_can_stop(True)
-        path, manifest, arrays = folder.newest_good_of_first(self.directory, processes)
         self._epoch = self._kept_at = 0
         self._restored = None
-        if path is None:
+        found = folder.newest_good_of_first(self.directory, processes)
+        if found is None:
             return
-        checks.check_same_training(self.model, self._others, path, manifest, arrays)
+        path, manifest, arrays = found
+        # What begins anew after this, such as `History`, is restored after that.
+        self._restored = manifest, arrays
+        checks.check_same_training(self.model, self._others, path, manifest, arrays.stand_ins)
         logger = logging.getLogger("tfdp")
         log = logger.warning if processes.rank == 0 else logger.debug
         summing = cutter_of(self.model.distribute_strategy)
@@ -191,8 +195,6 @@ class Checkpoint(keras.callbacks.Callback):
         self._epoch = self.params["epochs"] if manifest["stopped"] else manifest["epoch"]
         self.model._initial_epoch = self._epoch
         self._assign(manifest, arrays, metrics=False)
-        # What begins anew after this, such as `History`, is restored after that.
-        self._restored = manifest, arrays
         left = (
             ""
             if self._epoch < self.params["epochs"]
@@ -271,6 +273,9 @@ class Checkpoint(keras.callbacks.Callback):
             self._points.close(self._ends, well)
             self._points = None
             self._writer.wait()
+            if self._restored is not None:  # an error ended it before
+                self._restored[1].close()
+                self._restored = None
             if self._mark is not None:
                 self._mark.close()
                 self._mark = None
@@ -336,14 +341,17 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _restore_history(self) -> None:
         assert self._restored is not None
-        manifest, _ = self._restored
+        manifest, arrays = self._restored
+        arrays.close()
         self._restored = None
         history = self.model.history
         kept = manifest["history"].items()
         history.history = {name: list(map(_value, values)) for name, values in kept}
         history.epoch = list(manifest["epochs"])
 
-    def _assign(self, manifest: dict[str, Any], arrays: dict[str, Any], metrics: bool) -> None:
+    def _assign(
+        self, manifest: dict[str, Any], arrays: Mapping[str, np.ndarray], metrics: bool
+    ) -> None:
         """Assigns what the checkpoint holds of the metrics, or of all else."""
         replicas = replicas_of(self.model.distribute_strategy)
         processes = processes_of(self.model.distribute_strategy)

@@ -9,11 +9,12 @@ is not there; Keras' `.weights.h5` has no checksums and leaves out the seeds of 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +24,7 @@ from tfdp.files import replacing
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
+_READ_BYTES = 2**20
 
 
 class DamagedCheckpointError(Exception):
@@ -63,37 +65,100 @@ def _opened(path: AnyPath) -> Iterator[Any]:
             yield new
 
 
-def read(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Returns the manifest and the arrays of a checkpoint; the arrays cannot be written to.
+class Arrays(Mapping[str, np.ndarray]):
+    """The arrays of a checkpoint's file, of which each is read when it is asked for.
 
     Args:
-      content: What the file holds.
+      file: The file, which is read from until `close`.
+      described: Their dtypes and shapes by name, as the manifest tells them.
+    """
+
+    def __init__(self, file: IO[bytes], described: Mapping[str, Any]) -> None:
+        self._file, self._parts = file, zipfile.ZipFile(file)
+        self.described = described
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return array_of(self._parts.read(name), self.described[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.described)
+
+    def __len__(self) -> int:
+        return len(self.described)
+
+    def check(self) -> None:
+        """Reads all of them once, piece by piece; a piece that has changed raises."""
+        for name in self.described:
+            with self._parts.open(name) as part:
+                while part.read(_READ_BYTES):
+                    pass
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._parts.close()
+        self._file.close()
+
+
+def array_of(content: bytes, about: Mapping[str, Any]) -> np.ndarray:
+    """Returns an array of what a file holds of it; it cannot be written to.
+
+    >>> array_of(bytes(8), {"dtype": "float32", "shape": [1, 2]})
+    array([[0., 0.]], dtype=float32)
+    """
+    return np.frombuffer(content, tf.as_dtype(about["dtype"]).as_numpy_dtype).reshape(
+        about["shape"]
+    )
+
+
+def stand_ins(described: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns arrays of the described dtypes and shapes, without memory for what is in them.
+
+    >>> stand_ins({"weight-0": {"dtype": "float32", "shape": [1000, 1000]}})["weight-0"].shape
+    (1000, 1000)
+    """
+    return {
+        name: np.broadcast_to(np.zeros((), tf.as_dtype(one["dtype"]).as_numpy_dtype), one["shape"])
+        for name, one in described.items()
+    }
+
+
+def read(path: AnyPath) -> tuple[dict[str, Any], Arrays]:
+    """Returns the manifest and the arrays of a checkpoint.
+
+    Args:
+      path: The file. It stays open until the arrays are closed; a remote one is in memory until
+        then, for not all file systems read a file in parts.
 
     Raises:
       DamagedCheckpointError: The file is not whole, or of another format.
+      OSError: The file cannot be read.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "one")
     >>> write(path, {"step": 3}, [("w", np.ones(2, "float32"))])
-    >>> manifest, arrays = read(path.read_bytes())
+    >>> manifest, arrays = read(path)
     >>> manifest["step"], arrays["w"]
     (3, array([1., 1.], dtype=float32))
+    >>> arrays.close()
     """
+    file: IO[bytes] = (
+        io.BytesIO(path.read_bytes()) if isinstance(path, RemotePath) else path.open("rb")
+    )
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as parts:
+        with zipfile.ZipFile(file) as parts:
             manifest = json.loads(parts.read(_MANIFEST))
-            if manifest.get("format") != FORMAT:
-                raise DamagedCheckpointError(
-                    f"it is of format {manifest.get('format')!r}, and this tfdp reads {FORMAT}"
-                )
-            arrays = {
-                name: np.frombuffer(
-                    parts.read(name), tf.as_dtype(about["dtype"]).as_numpy_dtype
-                ).reshape(about["shape"])
-                for name, about in manifest.pop("arrays").items()
-            }
-    except DamagedCheckpointError:
-        raise
+        if manifest.get("format") != FORMAT:
+            raise DamagedCheckpointError(
+                f"it is of format {manifest.get('format')!r}, and this tfdp reads {FORMAT}"
+            )
+        arrays = Arrays(file, manifest.pop("arrays"))
+        arrays.check()
+        stand_ins(arrays.described)
     except Exception as error:  # bytes of any kind can fail in any way
+        file.close()
+        # A place before the file's beginning, which damaged bytes may name, is no failing disk.
+        fails = isinstance(error, OSError) and error.errno != errno.EINVAL
+        if fails or isinstance(error, DamagedCheckpointError):
+            raise
         raise DamagedCheckpointError(f"{type(error).__name__}: {error}") from error
     return manifest, arrays

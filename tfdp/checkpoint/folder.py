@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,16 +64,14 @@ class Found:
 
     Attributes:
       path: The file; None if there is none.
-      content: What the file holds.
       manifest: The manifest in it.
-      arrays: The arrays in it.
+      arrays: The arrays in it, which are read from the open file.
       passed_over: For each newer file that is not whole its name and what is wrong with it.
     """
 
     path: AnyPath | None = None
-    content: bytes = b""
     manifest: dict[str, Any] = dataclasses.field(default_factory=dict)
-    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    arrays: archive.Arrays | None = None
     passed_over: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -86,8 +85,7 @@ def newest_good(folder: AnyPath) -> Found:
     unread: OSError | None = None
     for path in newest_first(folder):
         try:
-            content = path.read_bytes()
-            return Found(path, content, *archive.read(content), passed_over)
+            return Found(path, *archive.read(path), passed_over)
         except archive.DamagedCheckpointError as error:
             passed_over.append(f"{path.name}: {error}")
         except OSError as error:
@@ -98,24 +96,69 @@ def newest_good(folder: AnyPath) -> Found:
     return Found(passed_over=passed_over)
 
 
+class ArraysOfFirst(Mapping[str, np.ndarray]):
+    """The arrays of a checkpoint that rank 0 reads, for all ranks.
+
+    All ranks must ask for the same ones in the same order. Rank 0 reads and sends one when all have
+    asked for it, so that there is one at a time in a rank's memory, and on its way.
+
+    Args:
+      processes: The processes.
+      described: The dtypes and shapes by name.
+      own: On rank 0 the arrays in the file; elsewhere None.
+
+    Attributes:
+      stand_ins: Arrays of these dtypes and shapes without content, which nobody has to send.
+    """
+
+    def __init__(
+        self, processes: ProcessGroup, described: Mapping[str, Any], own: archive.Arrays | None
+    ) -> None:
+        self._processes, self._described, self._own = processes, described, own
+        self.stand_ins = archive.stand_ins(described)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if self._own is not None and self._processes.world_size == 1:
+            return self._own[name]
+        subject = f"{name} of the checkpoint"
+        self._processes.all_gather(f"who asks for {subject}")
+        if self._own is None:
+            content = self._processes.from_first(subject).payload
+            return archive.array_of(content, self._described[name])
+        array = self._own[name]
+        self._processes.from_first(subject, payload=array.tobytes())
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._described)
+
+    def __len__(self) -> int:
+        return len(self._described)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._own is not None:
+            self._own.close()
+
+
 def newest_good_of_first(
     folder: AnyPath, processes: ProcessGroup
-) -> tuple[AnyPath | None, dict[str, Any], dict[str, np.ndarray]]:
+) -> tuple[AnyPath, dict[str, Any], ArraysOfFirst] | None:
     """Returns what rank 0 finds in its folder, on all ranks; the log of rank 0 says what is wrong.
 
     All ranks must call it.
 
     Returns:
-      The file, None if there is none; the manifest; the arrays.
+      The file, the manifest and the arrays; None if there is none.
     """
-    subject = "the checkpoint to go on from"
-    if processes.rank != 0:
-        post = processes.from_first(subject)
-        if not post.value:
-            return None, {}, {}
-        return as_path(post.value), *archive.read(post.payload)
-    found = newest_good(folder)
+    found = newest_good(folder) if processes.rank == 0 else Found()
     for text in found.passed_over:
         logging.getLogger("tfdp").warning("A checkpoint was passed over: %s.", text)
-    processes.from_first(subject, str(found.path or ""), found.content)
-    return found.path, found.manifest, found.arrays
+    described = None if found.arrays is None else found.arrays.described
+    told = processes.from_first(
+        "the checkpoint to go on from", [str(found.path or ""), found.manifest, described]
+    )
+    path, manifest, described = told.value
+    if not path:
+        return None
+    return as_path(path), manifest, ArraysOfFirst(processes, described, found.arrays)

@@ -182,7 +182,7 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
             return f"it has {kept} variables of the kind {kind!r}, and the model has {number}"
     for name, variable in own.items():
         value = _value(variable)
-        by_each = _differs(value) or _is_sum(variable)
+        by_each = _differs(value) or _accumulates(value)
         shape = saved[name].shape[by_each and saved[name].ndim > len(value.shape) :]
         here = f"{value.dtype.name}{list(value.shape)}"
         there = f"{saved[name].dtype.name}{list(shape)}"
@@ -198,8 +198,8 @@ def assign(
 
     Args:
       model: The model.
-      saved: The values by name. Those of which each replica had one have a row for each replica
-        of that time.
+      saved: The values by name, of which each is asked for once, in the order of `named`. Those of
+        which each replica had one have a row for each replica of that time.
       metrics: Whether metrics are meant.
       first_replica: The number of this process' first replica.
       replicas: The number of replicas. If there were others, each gets its part of what the values
@@ -208,16 +208,15 @@ def assign(
     for name, variable in named(model).items():
         if name.startswith("metric") != metrics:
             continue
-        value = _value(variable)
-        has_rows = saved[name].ndim > len(value.shape)
+        value, found = _value(variable), saved[name]
+        has_rows = found.ndim > len(value.shape)
         if not _differs(value) or not has_rows:
-            value.assign(saved[name].sum(0) if has_rows else saved[name])
-        elif len(saved[name]) == replicas:
-            own = saved[name][first_replica:]
-            for part, row in zip(value.values, own, strict=False):
+            value.assign(found.sum(0) if has_rows else found)
+        elif len(found) == replicas:
+            for part, row in zip(value.values, found[first_replica:], strict=False):
                 part.assign(row)
         else:
-            value.assign(_read(value, saved[name]))
+            value.assign(_read(value, found))
 
 
 def _copy(value: tf.Variable) -> np.ndarray:
@@ -235,13 +234,12 @@ def _is_cut(value: Any) -> bool:
     return hasattr(value, "cut")
 
 
-def _is_sum(variable: Any) -> bool:
-    """Returns whether replicas hold together what others may have kept shares of.
+def _accumulates(value: Any) -> bool:
+    """Returns whether replicas hold the sum of what others may have kept shares of.
 
     Such are gradients that `shard` accumulates: cut, or whole where they cannot be.
     """
-    value, path = _value(variable), getattr(variable, "path", "")
-    return _is_cut(value) or path.endswith("_gradient_accumulator")
+    return bool(getattr(value, "accumulates", False))
 
 
 def _is_apart(value: Any) -> bool:

@@ -15,13 +15,24 @@ import numpy as np
 
 from tfdp.checkpoint import archive, folder
 from tfdp.checkpoint.remote_path import AnyPath
+from tfdp.errors import CollectiveTimeoutError, RankLostError
+
+_LOST = (RankLostError, CollectiveTimeoutError)
+_WITHOUT_A_RANK = (
+    "The last good checkpoint stays, and the training goes on from it when all ranks have started "
+    "again."
+)
+_WITHOUT_SPACE = (
+    "The training goes on; the last good checkpoint stays. Free space there, or allow to write. "
+    "This is said once, until a checkpoint is written again."
+)
 
 
 class Writer:
     """Writes checkpoints into a folder, in a thread of its own.
 
-    Where a checkpoint cannot be written, the training goes on, and the last good one stays. The log
-    says so once, and again when one is written.
+    Where a checkpoint cannot be written, the training goes on, unless a rank was lost that sends a
+    part of it, and the last good one stays. The log says so once, and again when one is written.
 
     Args:
       into: The folder, which the first checkpoint makes.
@@ -86,11 +97,10 @@ class Writer:
             self._lost += 1
             log.log(
                 logging.ERROR if self._lost == 1 else logging.DEBUG,
-                "The checkpoint %s could not be written: %s. The training goes on; the last good "
-                "checkpoint stays. Free space there, or allow to write. This is said once, until "
-                "a checkpoint is written again.",
+                "The checkpoint %s could not be written: %s. %s",
                 path,
-                error,
+                str(error).rstrip("."),
+                _WITHOUT_A_RANK if isinstance(error, _LOST) else _WITHOUT_SPACE,
             )
             return
         if self._lost:

@@ -95,6 +95,9 @@ variables_of_optimizer = Attribute(BaseOptimizer, "_trainable_variables")
 # The moving averages of `use_ema`, in the order of the variables.
 averages_of_optimizer = Attribute(BaseOptimizer, "_model_variables_moving_average")
 
+# The accumulated gradients. Keras' own `build` has the list while it makes them, and is built then.
+accumulators_of_optimizer = Attribute(BaseOptimizer, "_accumulated_gradients")
+
 # The key by which an optimizer knows a variable, Keras' or TensorFlow's, or a replica's copy of it.
 key_of_variable = method(TFOptimizer, "_var_key")
 
@@ -137,6 +140,7 @@ __all__ = [
     "TensorFlowTrainer",
     "Trainer",
     "Variable",
+    "accumulators_of_optimizer",
     "averages_of_optimizer",
     "backend_update_step",
     "batch_of_backup",

@@ -51,8 +51,8 @@ class Inputs:
       name: What is trained, in words.
       origin: Where its times come from, in words.
       work: What a rank computes.
-      measured: Measured links, and the hosts and ranks between which they were measured; None: the
-        links are those that the options describe.
+      measured: Measured links, and the hosts and ranks between which they were measured; those
+        that were not, the options describe. None: they describe all.
       links_origin: Where the links come from, in words.
       ranks_per_host: The ranks of each host.
       accumulation: The steps that the optimizer accumulates.
@@ -82,6 +82,9 @@ def read(options: PlanOptions) -> Inputs:
     found = read_links(options.links) if options.links else None
     if found is not None:
         origin = f"measured, in {options.links}"
+        if options.link:
+            _check_not_measured(options, found)
+            origin += "; between hosts as described"
     run, name, where, timed = None, options.model or "", "", False
     per_host = options.ranks_per_host or (found.ranks_per_host if found else None)
     if options.logs:
@@ -225,6 +228,15 @@ def read_links(path: pathlib.Path) -> Cluster:
         ) from error
 
 
+def _check_not_measured(options: PlanOptions, measured: Cluster) -> None:
+    if measured.hosts > 1:
+        raise InputError(
+            "`link` must describe links that were not measured, but received it beside "
+            f"{str(options.links)!r}, which has those between {measured.hosts} hosts; leave "
+            "`--link` out, or the measured file."
+        )
+
+
 def cluster(options: PlanOptions, inputs: Inputs, ranks: int) -> Cluster:
     """Returns the cluster of so many ranks.
 
@@ -240,25 +252,43 @@ def cluster(options: PlanOptions, inputs: Inputs, ranks: int) -> Cluster:
         slowdown = max(1.0, min(ranks, inputs.ranks_per_host) / len(machine.cores()))
     if inputs.measured is None:
         return Cluster(ranks, inputs.ranks_per_host, _described(options, slowdown), slowdown)
-    found = Cluster(ranks, inputs.ranks_per_host, inputs.measured.links, slowdown)
-    for what, has, had, fix in (
-        ("between hosts", found.hosts, inputs.measured.hosts, "`--link 10gbit,50us`"),
-        (
-            "inside a host",
-            found.ranks_of_host,
-            inputs.measured.ranks_of_host,
-            "`--link 10gbit,50us --inside 100gbit,5us`",
-        ),
+    measured = inputs.measured
+    found = Cluster(ranks, inputs.ranks_per_host, measured.links, slowdown)
+    lacks_between = found.hosts > 1 and measured.hosts == 1
+    lacks_inside = found.ranks_of_host > 1 and measured.ranks_of_host == 1
+    without = ", without `--links`" if options.links else ""
+    for what, lacks, fix in (
+        ("between hosts", lacks_between and not options.link, "`--link 10gbit,50us`"),
+        ("inside a host", lacks_inside, f"`--link 10gbit,50us --inside 100gbit,5us`{without}"),
     ):
-        if has > 1 and had == 1:
+        if lacks:
             source = options.links or options.logs
             raise ValueError(
                 f"The links {what} must be measured or described, for {found.hosts} hosts of "
-                f"{found.ranks_of_host} ranks, but {str(source)!r} has {inputs.measured.hosts} of "
-                f"{inputs.measured.ranks_of_host}. Describe the links by {fix}"
-                + (", without `--links`." if options.links else ".")
+                f"{found.ranks_of_host} ranks, but {str(source)!r} has {measured.hosts} of "
+                f"{measured.ranks_of_host}. Describe the links by {fix}."
             )
+    if lacks_between and options.link:
+        found = dataclasses.replace(found, links=_reaching(measured.links, options.link))
     return found
+
+
+def _reaching(measured: Links, link: Link) -> Links:
+    """Returns links that were measured inside a host, and a described one between hosts.
+
+    What the engine takes for a message, and for a byte, is in what was measured: a message to
+    another host takes as long, and the link's latency; and no more bytes a second reach it.
+    """
+    latency, rate = measured.latency_seconds_inside, measured.bytes_per_second_inside
+    step = measured.engine_step_seconds
+    ends = link.bits_per_second, link.latency_seconds
+    described = described_links(*ends, *ends).bytes_per_second_between
+    return dataclasses.replace(
+        measured,
+        latency_seconds_between=latency + link.latency_seconds,
+        bytes_per_second_between=min(rate, described),
+        engine_step_seconds=None if step is None else step + link.latency_seconds,
+    )
 
 
 def _described(options: PlanOptions, slowdown: float) -> Links:

@@ -11,10 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.determinism import seconds_in_graph
 from tfdp.plan.models import ModelError
 from tfdp.prediction import SLOTS, Tensor, Workload
 
-_SECONDS = 3.0  # for each of the passes, and three runs of it at least
+_SECONDS = 3.0  # that the step, and the update, run for after a first run
 # What Keras' `fit`, its callbacks and the launch of a step take beside these passes. It is no more:
 # the whole step of a small network on one device takes 0.6 ms (README, "Speed").
 _OTHER_SECONDS = 5e-4
@@ -73,8 +74,8 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
 
     The loss is the mean square of the outputs, whose cost no model notices.
 
-    Cost: the tracing of three graphs, and three seconds for each of three passes; where a pass
-    takes more than one, three runs of it.
+    Cost: the tracing of two graphs, of the passes and of the update; a first run of each, and runs
+    for three seconds, or one that takes longer.
 
     Args:
       model: A Keras model whose inputs have known shapes.
@@ -129,42 +130,59 @@ def _timed(model: Any, inputs: Any, work: Workload, own: Any) -> Workload:
         outputs = tf.nest.flatten(model(inputs, training=True))
         return tf.add_n([tf.reduce_mean(tf.square(tf.cast(o, tf.float32))) for o in outputs])
 
-    def step() -> list[tf.Tensor]:
+    @tf.function
+    def step() -> tuple[list[tf.Tensor], tf.Tensor]:
         with tf.GradientTape() as tape:
             value = loss()
-        return [tf.convert_to_tensor(g) for g in tape.gradient(value, variables) if g is not None]
+        with tf.device("CPU:0"), tf.control_dependencies([tf.identity(value)]):
+            turned = seconds_in_graph()
+        gradients = tape.gradient(value, variables)
+        return [tf.convert_to_tensor(g) for g in gradients if g is not None], turned
+
+    forward: list[float] = []
+
+    def passes() -> list[tf.Tensor]:
+        began = time.time()
+        made, turned = step()
+        forward.append(float(turned) - began)
+        return made
 
     optimizer = own or keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     gradients = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
 
+    @tf.function
     def update() -> tf.Tensor:
         optimizer.apply(gradients, model.trainable_variables)
         return tf.constant(0.0)
 
-    _, forward = _seconds(tf.function(loss))
-    first, both = _seconds(tf.function(step))
-    _, updating = _seconds(tf.function(update))
+    both = _seconds(passes)
+    forward_seconds, both_seconds = _usual(forward), _usual(both)
     return dataclasses.replace(
         work,
-        forward_seconds=forward,
-        backward_seconds=max(0.0, both - forward),
-        update_seconds=updating,
+        forward_seconds=forward_seconds,
+        backward_seconds=max(0.0, both_seconds - forward_seconds),
+        update_seconds=_usual(_seconds(update)),
         other_seconds=_OTHER_SECONDS,
-        first_seconds=max(0.0, first - both),
+        first_seconds=max(0.0, both[0] - both_seconds),
     )
 
 
-def _seconds(run: Callable[[], Any]) -> tuple[float, float]:
-    """Returns the seconds of the first run, which traces, and the median from the third on."""
+def _usual(taken: list[float]) -> float:
+    """Returns the median of runs after the first, which traces; and of many after the second."""
+    return statistics.median(taken[2:] or taken[1:])
+
+
+def _seconds(run: Callable[[], Any]) -> list[float]:
+    """Returns the seconds of each run: a first one, and those of `_SECONDS`, at most 100 in all."""
     taken: list[float] = []
-    while len(taken) < 3 or (sum(taken[1:]) < _SECONDS and len(taken) < 100):
+    while len(taken) < 2 or (sum(taken[1:]) < _SECONDS and len(taken) < 100):
         at = time.perf_counter()
         for value in tf.nest.flatten(run()):
             tf.reshape(value, [-1])[:1].numpy()  # a GPU's work has ended when it is read
             break
         taken.append(time.perf_counter() - at)
-    return taken[0], statistics.median(taken[2:])
+    return taken
 
 
 def _random_inputs(model: Any, batch: int) -> Any:

@@ -78,7 +78,8 @@ class PlanOptions:
     )
     links: pathlib.Path | None = option(
         None,
-        "links as measured: what `tfdp doctor --json FILE`, or TFDP_TOPOLOGY_FILE, wrote",
+        "links as measured: what `tfdp doctor --json FILE`, or TFDP_TOPOLOGY_FILE, wrote; with "
+        "`--link` those inside a host",
         metavar="FILE",
     )
     engine: str | None = option(
@@ -147,10 +148,10 @@ class PlanOptions:
                 "`logs` and `examples-per-second` must not both say what a rank computes; "
                 "received both; leave one out."
             )
-        if self.links and (self.link or self.inside):
+        if self.links and self.inside:
             raise ValueError(
-                "`links` and `link` must not both describe the links; received both; leave "
-                "`--link` and `--inside` out, or the measured file."
+                "`links` and `inside` must not both say what the links inside a host are; received "
+                "both; leave `--inside` out, or the measured file."
             )
         if self.engine and (self.links or (self.logs and not (self.link or self.inside))):
             raise ValueError(

@@ -114,9 +114,12 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     Attributes:
       apart: For each optimizer that updates it the number of updates in the open round, a variable;
         none where replicas always have one value.
+      accumulates: Whether it is an accumulated gradient that is summed already: what others keep
+        in shares adds up to it.
     """
 
     apart: tuple[tf.Variable, ...] = ()
+    accumulates: bool = False
 
     def value(self) -> tf.Tensor:
         """The calling replica's value; outside of replicas the value of all, or their mean."""

@@ -22,6 +22,7 @@ from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     LossScaleOptimizer,
     TFOptimizer,
+    accumulators_of_optimizer,
     averages_of_optimizer,
     key_of_variable,
     strategy_of_optimizer,
@@ -172,14 +173,24 @@ def add_variable_from_reference(
     replicas = replicas_of(strategy)
     exchange = exchange_of(strategy)
     alone = exchange.synchronization is not None
+    accumulates = _accumulates(self, name)
     # The windows of `shard="optimizer"` are summed when they close.
-    is_window = name == "gradient_accumulator" and exchange.shard != "gradients"
+    is_window = accumulates and exchange.shard != "gradients"
     if not is_window or replicas is None or alone:
         with sharded_state.making(self, initializer):
             made = original(self, reference_variable, name=name, initializer=initializer)
-        return sharded_state.cut_slot(self, reference_variable, name, made)
+        made = sharded_state.cut_slot(self, reference_variable, name, made)
+        if accumulates and replicas is not None:
+            made.value.accumulates = True
+        return made
     with replicas.summed_on_read():
         return original(self, reference_variable, name=name, initializer=initializer)
+
+
+def _accumulates(optimizer: BaseOptimizer, name: str | None) -> bool:
+    """Returns whether Keras makes an accumulated gradient now: a user's slot may have the name."""
+    making = hasattr(optimizer, accumulators_of_optimizer.name) and not optimizer.built
+    return making and name == "gradient_accumulator"
 
 
 @hook(BaseOptimizer, "_update_model_variables_moving_average")
