@@ -1,8 +1,14 @@
 """What a rank posts appears on all boards; waits end, one way or another."""
 
+import asyncio
+import concurrent.futures
+import socket
+
 import meeting
 import pytest
 
+from tfdp.cluster.board import Board
+from tfdp.cluster.connections import Connections
 from tfdp.errors import (
     LOST_RANK_MARK,
     CollectiveMismatchError,
@@ -108,6 +114,27 @@ def test_a_failure_of_one_rank_is_that_of_all_with_its_kind_and_text(kind):
             with pytest.raises(kind, match="Rank 1: what went wrong"):
                 board.barrier("anything")
         assert [str(error) for error in heard] == ["Rank 1: what went wrong"]
+
+
+def test_nothing_is_written_after_the_goodbye():
+    """As where rank 0 has ended, and passes on what a rank sent that had not heard of it."""
+    connections, errors = Connections(), []
+    connections.loop.set_exception_handler(lambda loop, context: errors.append(context["message"]))
+    ours, theirs = socket.socketpair()
+    with theirs, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        connections.streams[1] = connections.run(asyncio.open_connection(sock=ours))
+        board = Board(0, 2, connections, 5.0)
+        closed = pool.submit(board.close)
+        received = b""
+        while part := theirs.recv(2**16):  # until the stream's end
+            received += part
+        assert b"bye" in received
+        board.sign("late")
+        connections.run(asyncio.sleep(0))
+        assert errors == []
+        theirs.close()
+        closed.result(30)
+    connections.close()
 
 
 def test_a_check_can_end_a_wait():

@@ -14,7 +14,7 @@ EVERYONE = (0, 1, 2, 3)
 def in_memory(devices):
     """An engine in host memory whose ranks are all in this process."""
     transport = MemoryTransport(Memory(), 0)
-    return HostEngine("memory", transport, Driver(), devices, 0, len(devices))
+    return HostEngine("memory", transport, Driver(), devices, 0, [0] * len(devices))
 
 
 @pytest.fixture(params=[TensorFlowEngine, in_memory], ids=["tensorflow", "host"])

@@ -24,6 +24,7 @@ def test_for_a_size_it_takes_what_is_predicted_to_be_fastest(hosts, links, size)
     schedule = auto.schedule(len(hosts), hosts, size)
     predicted = topology.predict_seconds(schedule, hosts, size, links)
     assert predicted == pytest.approx(best.seconds, rel=1e-3, abs=1e-9)
+    assert predicted <= 1.021 * best.table[0][1] + 1e-9
 
 
 @worlds.few
@@ -45,6 +46,14 @@ def test_many_steps_are_left_out_for_small_buffers_and_slow_links_for_large_ones
     assert auto.topology_for(1000) == topology.Native()
     large = auto.schedule(4, [0, 1, 0, 1], 25_000_000)
     assert topology.cost(large, [0, 1, 0, 1], 25_000_000).max_bytes_between_hosts == 25_000_000
+
+
+@pytest.mark.parametrize("operation", [0.0, 1e-5, 3e-4])
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]], ids=str)
+def test_what_an_operation_took_to_start_does_not_decide_between_equals(hosts, operation):
+    links = topology.Links(1e-4, 5e8, 3e-4, 24e6, operation, 2e-4)
+    auto = topology.decide(4, hosts, links)
+    assert auto.topology_for(25_000_000) == topology.Hierarchical()
 
 
 @pytest.mark.parametrize("limits", [[4], [None, None], [8, 4, None], [4, 4, None]])

@@ -92,10 +92,11 @@ def test_where_starting_operations_rules_the_engine_s_own_is_chosen():
 
 @worlds.few
 @given(worlds.any_hosts(12), st.integers(0, 10**8))
-def test_the_choice_is_the_fastest_row_and_the_same_again(hosts, size):
+def test_the_choice_is_nearly_the_fastest_row_and_the_same_again(hosts, size):
     choice = topology.choose(len(hosts), hosts, size, SLOW_BETWEEN)
     assert choice == topology.choose(len(hosts), tuple(hosts), size, SLOW_BETWEEN)
-    assert (choice.topology, choice.seconds) == choice.table[0]
+    assert choice.seconds <= 1.02 * choice.table[0][1]
+    assert (choice.topology, choice.seconds) in choice.table
     times = [took for _, took in choice.table]
     assert times == sorted(times)
     assert all(math.isfinite(took) for took in times)

@@ -303,8 +303,7 @@ class Board:
             raise self._failure
 
     def _raise_if_ended(self, ranks: Iterable[int], what: str) -> None:
-        ended = {*ranks, 0} & self._ended.keys()  # without rank 0 no messages are passed on
-        for rank in sorted(ended):
+        for rank in sorted({*ranks, 0} & self._ended.keys()):  # rank 0 passes messages on
             raise self._lost(rank, self.end_of(rank, what))
 
     def _lost(self, rank: int, reason: str) -> RankLostError:
@@ -343,14 +342,15 @@ class Board:
 
     async def _drain(self) -> None:
         """Ends the connections once the others have read the goodbye, lest their writes break."""
-        for writer in self._writers.values():
+        writers, self._writers = list(self._writers.values()), {}  # nothing follows a goodbye
+        for writer in writers:
             with contextlib.suppress(OSError):
                 await writer.drain()
                 writer.write_eof()
         if self._listening:
             ends = [asyncio.wrap_future(future) for future in self._listening]
             await asyncio.wait(ends, timeout=_GOODBYE_SECONDS)
-        for writer in self._writers.values():
+        for writer in writers:
             writer.close()
 
     async def _listen(self, rank: int, reader: asyncio.StreamReader) -> None:
@@ -364,7 +364,7 @@ class Board:
                     self._send(header, payload, but=rank)
                 self._received(kind, sender, header, payload)
                 if kind == "bye" and sender == rank:
-                    self._writers[rank].close()
+                    self._connections.streams[rank][1].close()
                     return
         except Exception as error:  # whatever the error: without this all would wait in vain
             if rank not in self._ended and not self._closed:

@@ -233,13 +233,14 @@ class Processes:
           devices: The devices of this process' ranks.
           key_of_group: Returns the number of a group of ranks, alike in all processes.
         """
-        first, size = self.rank * self.local_size, self.world_size * self.local_size
+        first = self.rank * self.local_size
+        hosts = [host for host in self.hosts for _ in range(self.local_size)]
         if choice.launcher is None:
-            return TensorFlowEngine(devices, first, size, key_of_group, self.counters)
+            return TensorFlowEngine(devices, first, len(hosts), key_of_group, self.counters)
         if self._transport is None:
             self._transport = mpi.transport(choice.launcher, self.rank)
             mpi4py_world.leave_to_caller()  # which is what says goodbye at the exit
-        return HostEngine(choice.name, self._transport, self._driver, devices, first, size)
+        return HostEngine(choice.name, self._transport, self._driver, devices, first, hosts)
 
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a replica function begins."""

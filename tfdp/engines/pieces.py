@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdp.topology.steps import slice_count
+from tfdp.topology.steps import MOST_SLICES, slice_count
 
 
 class Pieces:
@@ -75,11 +75,11 @@ class Pieces:
         ]
 
 
-def slices(size: int, size_bytes: int) -> list[tuple[int, int]]:
-    """Returns the bounds of the slices of a buffer.
+def slices(size: int, size_bytes: int, most: int = MOST_SLICES) -> list[tuple[int, int]]:
+    """Returns the bounds of the slices of a buffer, `most` at most.
 
     >>> slices(1000, 4000), slices(2**20, 2**22)
     ([(0, 1000)], [(0, 262144), (262144, 524288), (524288, 786432), (786432, 1048576)])
     """
-    count = slice_count(size_bytes)
+    count = slice_count(size_bytes, most)
     return [(size * i // count, size * (i + 1) // count) for i in range(count)]

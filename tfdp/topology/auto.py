@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tfdp.topology.base import Schedule, Topology
-from tfdp.topology.model import Links, candidates, seconds_of
+from tfdp.topology.model import Links, candidates, nearly_fastest, seconds_of
 from tfdp.topology.patterns import pattern_of
 
 # The sizes for which the model is asked. Each decision holds up to twice its size, halfway (by
@@ -37,7 +37,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Auto(Topology):
-    """The topology that is predicted to take the least time, buffer by buffer.
+    """The topology that is predicted to take the least time, or nearly, buffer by buffer.
 
     `tfdp.DataParallelStrategy(topology="auto")` measures the links when it starts and decides.
 
@@ -52,8 +52,8 @@ class Auto(Topology):
 
     >>> auto = decide(4, [0, 1, 0, 1], Links(1e-4, 1e9, 1e-3, 24e6, 3e-4, 2e-4))
     >>> auto.describe()
-    'Native() up to 32 KiB, Tree() above'
-    >>> auto.topology_for(size_bytes=2**20)
+    'Native() up to 32 KiB, Tree() up to 512 KiB, Hierarchical(inner=Direct(), outer=Ring()) above'
+    >>> auto.topology_for(size_bytes=2**18)
     Tree()
     >>> Auto((Rule(None, auto.topology_for(1024)),)).describe()
     'Native() for all sizes'
@@ -126,11 +126,12 @@ def decide(world_size: int, hosts: Sequence[int], links: Links) -> Auto:
     ]
 
     def best(size_bytes: int) -> tuple[float, Topology]:
-        predicted = [
-            (seconds_of(pattern.scaled(size_bytes / largest), size_bytes, links), order, topology)
-            for order, (topology, pattern) in enumerate(considered)
-        ]
-        seconds, _, topology = min(predicted, key=lambda row: row[:2])
+        topology, seconds = nearly_fastest(
+            [
+                (topology, seconds_of(pattern.scaled(size_bytes / largest), size_bytes, links))
+                for topology, pattern in considered
+            ]
+        )
         return seconds, topology
 
     rules: list[Rule] = []

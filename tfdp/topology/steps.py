@@ -65,10 +65,10 @@ def as_phases(steps: Steps) -> tuple[Exchange, ...]:
     return tuple(Exchange(tuple(step)) for step in steps if step)
 
 
-def slice_count(size_bytes: float) -> int:
+def slice_count(size_bytes: float, most: int = MOST_SLICES) -> int:
     """Returns the number of slices of a buffer: while one is added up, another is on its way.
 
     >>> slice_count(4000), slice_count(2 * 2**20), slice_count(2**30)
     (1, 2, 4)
     """
-    return max(1, min(MOST_SLICES, int(size_bytes // _LEAST_SLICE_BYTES)))
+    return max(1, min(most, int(size_bytes // _LEAST_SLICE_BYTES)))

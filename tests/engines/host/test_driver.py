@@ -124,3 +124,24 @@ def test_strands_begin_together_or_each_after_a_step_of_the_one_before(in_turn, 
         request.is_done = True
     assert wait() is None
     assert begun == [0, 1, 2]
+
+
+def test_of_strands_that_begin_in_turn_few_are_under_way():
+    class OncePolled(Later):
+        def done(self):
+            was, self.is_done = self.is_done, True
+            return was
+
+    under_way, at_once = set(), []
+
+    def strand(number):
+        under_way.add(number)
+        for _ in range(10):
+            at_once.append(len(under_way))
+            yield [OncePolled()]
+        under_way.remove(number)
+
+    each = programs.Collective([strand(number) for number in range(9)], np.zeros(0), True)
+    Driver().run(each, "a sum")
+    assert len(at_once) == 90
+    assert max(at_once) == 4

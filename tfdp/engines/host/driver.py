@@ -18,6 +18,11 @@ _EAGER_POLLS = 100
 _FIRST_SLEEP_SECONDS = 20e-6
 _LONGEST_SLEEP_SECONDS = 500e-6
 
+# Of strands that begin in turn, as many are under way at most. Ranks of a host that share a link
+# get unequal parts of it. Those that got more would end sooner, and the TCP streams that are left
+# may take long to find out that the link is theirs (under BBR); so they wait for each other.
+_MOST_UNDER_WAY = 4
+
 
 class _Run:
     """A collective that was begun, with what its strands wait for."""
@@ -45,14 +50,13 @@ class _Run:
                 requests += following
         if ended:
             self._waiting = [each for each in self._waiting if each[1]]
-        if resumed:
+        if resumed and self._later and len(self._waiting) < _MOST_UNDER_WAY:
             self._begin_another()
         return resumed
 
     def _begin_another(self) -> None:
-        if self._later:
-            strand = self._later.popleft()
-            self._waiting.append((strand, list(next(strand, ()))))
+        strand = self._later.popleft()
+        self._waiting.append((strand, list(next(strand, ()))))
 
 
 @dataclasses.dataclass

@@ -39,7 +39,7 @@ class HostEngine(Engine):
       driver: Runs the collectives.
       devices: The devices of this process' ranks, CPUs.
       first_rank: The rank of the first device.
-      world_size: The number of ranks in all processes.
+      hosts: For each rank, of all processes, the index of its host.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class HostEngine(Engine):
         driver: Driver,
         devices: Sequence[str],
         first_rank: int,
-        world_size: int,
+        hosts: Sequence[int],
     ) -> None:
-        self.name, self.world_size = name, world_size
+        self.name, self.world_size = name, len(hosts)
+        self._hosts = tuple(hosts)
         self._transport, self._driver = transport, driver
         self._ranks = {rank: _Rank(device) for rank, device in enumerate(devices, start=first_rank)}
 
@@ -90,7 +91,7 @@ class HostEngine(Engine):
             return tf.identity(tensor)
         _, rank = sequence.current()
         everyone = tuple(range(self.world_size))
-        run = programs.exchange_plan(schedule, exchanges, rank)
+        run = programs.exchange_plan(schedule, exchanges, rank, self._hosts)
         kind = f"all_reduce in {len(exchanges)} exchanges"
         return self._collective(kind, tensor, everyone, run, tensor.shape)
 

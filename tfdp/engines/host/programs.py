@@ -15,9 +15,10 @@ import numpy as np
 
 from tfdp.engines.host import buffers
 from tfdp.engines.host.pieces import Pieces
-from tfdp.engines.host.transport import Lane, Request
+from tfdp.engines.host.transport import MOST_SLICES_BETWEEN_HOSTS, Lane, Request
 from tfdp.engines.pieces import slices
 from tfdp.topology import Direct, Exchange, Schedule
+from tfdp.topology.steps import MOST_SLICES
 
 Strand: TypeAlias = Generator[Sequence[Request], None, None]
 
@@ -42,9 +43,9 @@ class Collective:
     Attributes:
       strands: The programs to run.
       result: The array that holds the result once all strands are done.
-      in_turn: Whether a strand begins only once those before it have got through a step. Where
-        steps use different links, all strands would otherwise take the first one at the same time,
-        while the links of the next have nothing to send.
+      in_turn: Whether a strand begins only once those before it have got through a step, and few
+        are under way. Where steps use different links, all strands would otherwise take the first
+        one at the same time, while the links of the next have nothing to send.
     """
 
     strands: list[Strand]
@@ -77,10 +78,20 @@ def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collectiv
 
 
 def exchange_plan(
-    schedule: Schedule, exchanges: Sequence[Exchange], rank: int
+    schedule: Schedule, exchanges: Sequence[Exchange], rank: int, hosts: Sequence[int]
 ) -> Callable[[np.ndarray, Lane], Collective]:
-    """Returns the function that runs a rank's transfers of `exchanges`, phases of `schedule`."""
-    return _Plan(schedule, exchanges, rank, in_turn=True)
+    """Returns the function that runs a rank's transfers of `exchanges`, phases of `schedule`.
+
+    Args:
+      schedule: Says where chunks lie.
+      exchanges: The phases, in their order.
+      rank: The rank.
+      hosts: For each rank the index of its host.
+    """
+    transfers = [transfer for exchange in exchanges for transfer in exchange.transfers]
+    cross = any(hosts[transfer.source] != hosts[transfer.target] for transfer in transfers)
+    most_slices = MOST_SLICES_BETWEEN_HOSTS if cross else MOST_SLICES
+    return _Plan(schedule, exchanges, rank, most_slices=most_slices, in_turn=True)
 
 
 class _Plan:
@@ -91,6 +102,7 @@ class _Plan:
       exchanges: The phases, in their order.
       rank: The rank, as the transfers number it.
       ranks: The rank that each number of the transfers means; None: itself.
+      most_slices: The most slices of an array.
       in_turn: Whether slices begin in turn, see `Collective`.
     """
 
@@ -100,15 +112,17 @@ class _Plan:
         exchanges: Sequence[Exchange],
         rank: int,
         ranks: Sequence[int] | None = None,
+        most_slices: int = MOST_SLICES,
         in_turn: bool = False,
     ) -> None:
         self._schedule = schedule
         self._phases = [(each.sent_by(rank), each.received_by(rank)) for each in exchanges]
         self._ranks = ranks
-        self._in_turn = in_turn
+        self._most_slices, self._in_turn = most_slices, in_turn
 
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
-        return _in_slices(functools.partial(self._strand, lane=lane), own, self._in_turn)
+        strand = functools.partial(self._strand, lane=lane)
+        return _in_slices(strand, own, self._most_slices, self._in_turn)
 
     def _strand(self, own: np.ndarray, result: np.ndarray, number: int, lane: Lane) -> Strand:
         parts = Pieces(own, result)
@@ -151,14 +165,17 @@ def _plan_of_group(group: tuple[int, ...], rank: int) -> _Plan:
 
 
 def _in_slices(
-    strand: Callable[[np.ndarray, np.ndarray, int], Strand], own: np.ndarray, in_turn: bool = False
+    strand: Callable[[np.ndarray, np.ndarray, int], Strand],
+    own: np.ndarray,
+    most: int = MOST_SLICES,
+    in_turn: bool = False,
 ) -> Collective:
     """Runs a strand for each slice of an array, given the slice, its result and its number."""
     result = buffers.empty(own.shape, own.dtype)
     source, target = own.reshape(-1), result.reshape(-1)
     strands = [
         strand(source[start:stop], target[start:stop], number)
-        for number, (start, stop) in enumerate(slices(own.size, own.nbytes))
+        for number, (start, stop) in enumerate(slices(own.size, own.nbytes, most))
     ]
     return Collective(strands, result, in_turn)
 

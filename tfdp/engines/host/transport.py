@@ -6,7 +6,10 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from tfdp.topology.steps import MOST_SLICES
+# The most slices of a buffer that crosses between hosts, each of which has a strand and tags of its
+# own. A link has nothing to send before the first slice was summed within its host, nor while the
+# last one is given to the host's ranks. Within a host more than `MOST_SLICES` cost more than that.
+MOST_SLICES_BETWEEN_HOSTS = 12
 
 
 class Request(Protocol):
@@ -59,7 +62,7 @@ class Lane:
         self.rank = rank
         self._transport = transport
         self._local_size = local_size
-        per_key = MOST_SLICES * local_size**2  # each slice has a strand of its own
+        per_key = MOST_SLICES_BETWEEN_HOSTS * local_size**2
         self._first_tag = key % (transport.tags // per_key) * per_key
 
     def send(self, array: np.ndarray, target: int, strand: int = 0) -> Request:
