@@ -144,7 +144,7 @@ def _timed(model: Any, inputs: Any, work: Workload, own: Any) -> Workload:
     def passes() -> list[tf.Tensor]:
         began = time.time()
         made, turned = step()
-        forward.append(float(turned) - began)
+        forward.append(max(0.0, float(turned) - began))
         return made
 
     optimizer = own or keras.optimizers.Adam()
