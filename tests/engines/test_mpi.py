@@ -72,6 +72,14 @@ def test_a_stopped_rank_is_named_with_the_operation_at_the_deadline():
     assert texts[0].startswith("CollectiveTimeoutError: Rank 0: all_reduce of "), output
 
 
+def test_ranks_that_ask_for_other_engines_are_told_before_one_waits_in_mpi():
+    texts, output = goes_wrong("engines")
+    for rank, own, other in ((0, "mpi", "tensorflow"), (1, "tensorflow", "mpi")):
+        differs = f"engine is '{own}' on rank {rank} and '{other}' on rank {1 - rank}"
+        assert f"RankMismatchError: Rank {rank}: the options of a strategy" in texts[rank], output
+        assert differs in texts[rank], output
+
+
 @pytest.mark.exhaustive("test_a_killed_rank_is_named_by_the_other")
 def test_the_error_of_a_rank_reaches_the_other():
     texts, output = goes_wrong("raises")

@@ -210,7 +210,7 @@ class Processes:
         """Sums an array over processes by the transport of the engine, outside of graphs."""
         assert self._transport is not None
         lane = Lane(self._transport, self.rank, 1, _KEY_OUTSIDE_OF_GRAPHS)
-        collective = programs.all_reduce(own, lane, tuple(range(self.world_size)))
+        collective = programs.all_reduce(own, lane, tuple(range(self.world_size)), self.hosts)
         self._driver.run(collective, "a reduction outside of graphs")
         return collective.result
 

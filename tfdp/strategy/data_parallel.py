@@ -170,6 +170,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
             processes = collectives.join(found, device_names.count(devices), *timeouts)
         worker_devices = device_names.resolve(devices)
         options.check_replicas(shard, processes.world_size * processes.local_size)
+        # Before MPI is initialised, in which each rank waits for all others, deaf to their errors.
+        processes.compare("the options of a strategy", {"engine": engine})
         choice = collectives.choose(
             engine, processes.rank, processes.world_size, worker_devices, os.environ
         )

@@ -16,10 +16,10 @@ class Native(Topology):
     TensorFlow's collective runtime runs a ring: each rank sends 2(n-1)/n of the bytes in 2(n-1)
     steps. On GPUs NCCL chooses the algorithm.
 
-    Only this topology cannot follow the hosts: TensorFlow orders a group by its devices, so the
-    cluster's order of ranks decides how often the ring crosses between hosts. Where ranks of
-    several hosts are listed in turn, every hop crosses. `Ring` is the same algorithm and goes host
-    by host.
+    On TensorFlow's engine only this topology cannot follow the hosts: TensorFlow orders a group by
+    its devices, so the cluster's order of ranks decides how often the ring crosses between hosts.
+    Where ranks of several hosts are listed in turn, every hop crosses. `Ring` is the same algorithm
+    and goes host by host. MPI's engine sums within hosts, then between them, in two steps each.
 
     Same bits: the engine promises them. TensorFlow's ring sums each chunk at one rank and copies
     it.

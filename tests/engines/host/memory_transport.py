@@ -5,11 +5,17 @@ import threading
 
 
 class Memory:
-    """What was sent and not yet received, and the sizes in bytes of all that was sent."""
+    """What was sent and not yet received, and the bytes of each message, with who sent it to whom.
+
+    Attributes:
+      sizes: The bytes of each message.
+      ends: The processes that sent and received it.
+    """
 
     def __init__(self):
         self.sent = collections.defaultdict(collections.deque)
         self.sizes = []
+        self.ends = []
         self.lock = threading.Lock()
 
 
@@ -30,6 +36,7 @@ class MemoryTransport:
         with self._memory.lock:
             self._memory.sent[self._process, target, tag].append(array.copy())
             self._memory.sizes.append(array.nbytes)
+            self._memory.ends.append((self._process, target))
         return Sent()
 
     def receive(self, array, source, tag):

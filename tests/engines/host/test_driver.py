@@ -12,7 +12,7 @@ from tfdp.engines.host.transport import Lane
 
 def collective(memory, rank, value=1.0):
     lane = Lane(MemoryTransport(memory, rank), rank, 1, 0)
-    return programs.all_reduce(np.full(3, value), lane, (0, 1))
+    return programs.all_reduce(np.full(3, value), lane, (0, 1), [0, 0])
 
 
 def in_thread(call):

@@ -105,13 +105,14 @@ def test_replicas_of_one_process_have_messages_of_their_own():
 
 @pytest.mark.parametrize("elements", [1, 100, 200_000], ids=["one", "small", "large"])
 @pytest.mark.parametrize("group", [(0, 1), (0, 1, 2), (1, 3), (0, 1, 2, 3, 4)], ids=str)
+@pytest.mark.parametrize("hosts", [[0] * 5, [0, 1, 0, 1, 1]], ids=["one host", "two hosts"])
 @pytest.mark.parametrize(
     "dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int64], ids=lambda d: d.__name__
 )
-def test_a_group_sums_with_the_same_bits_on_all_its_members(dtype, group, elements):
+def test_a_group_sums_with_the_same_bits_on_all_its_members(dtype, hosts, group, elements):
     values = np.random.default_rng(2).normal(size=(5, elements)).astype(dtype)
     every = lanes(5)
-    begun = [programs.all_reduce(values[rank], every[rank], group) for rank in group]
+    begun = [programs.all_reduce(values[rank], every[rank], group, hosts) for rank in group]
     results = run_all(begun)
     total = sum(values[rank].astype("float64") for rank in group)
     tolerance = {"float16": 2e-2, "bfloat16": 2e-1}.get(np.dtype(dtype).name, 1e-6)
@@ -135,7 +136,9 @@ def test_rows_are_joined_in_the_order_of_ranks(shape, dtype):
 def test_collectives_of_other_keys_do_not_meet():
     memory = Memory()
     begun = [
-        programs.all_reduce(np.ones(3), Lane(MemoryTransport(memory, rank), rank, 1, key), (0, 1))
+        programs.all_reduce(
+            np.ones(3), Lane(MemoryTransport(memory, rank), rank, 1, key), (0, 1), [0, 0]
+        )
         for rank, key in ((0, 5), (1, 6))
     ]
     waiting = [next(collective.strands[0]) for collective in begun]
@@ -146,8 +149,22 @@ def test_a_large_sum_sends_the_fewest_bytes():
     memory, size = Memory(), 40_000
     every = lanes(4, memory=memory)
     values = np.ones((4, size), "float32")
-    run_all([programs.all_reduce(values[rank], every[rank], (0, 1, 2, 3)) for rank in range(4)])
+    run_all(
+        [programs.all_reduce(values[rank], every[rank], (0, 1, 2, 3), [0] * 4) for rank in range(4)]
+    )
     assert sum(memory.sizes) == 2 * 3 * 4 * size
+
+
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]], ids=str)
+def test_a_large_sum_sends_the_fewest_bytes_between_hosts_in_any_order_of_ranks(hosts):
+    memory, size = Memory(), 40_000
+    every = lanes(4, memory=memory)
+    values = np.ones((4, size), "float32")
+    begun = [programs.all_reduce(values[r], every[r], (0, 1, 2, 3), hosts) for r in range(4)]
+    run_all(begun)
+    sent = zip(memory.sizes, memory.ends, strict=True)
+    between = [bytes_ for bytes_, (source, target) in sent if hosts[source] != hosts[target]]
+    assert sum(between) == 2 * 4 * size  # as large as the array, from each of two hosts
 
 
 @pytest.mark.parametrize(("elements", "messages"), [(2**18 - 1, 2), (2**20, 8), (2**20 + 1, 16)])
@@ -157,7 +174,9 @@ def test_two_ranks_sum_in_one_step_as_long_as_that_is_faster_and_send_as_many_by
     memory = Memory()
     every = lanes(2, memory=memory)
     values = np.random.default_rng(4).normal(size=(2, elements)).astype("float32")
-    results = run_all([programs.all_reduce(values[rank], every[rank], (0, 1)) for rank in (0, 1)])
+    results = run_all(
+        [programs.all_reduce(values[rank], every[rank], (0, 1), [0, 0]) for rank in (0, 1)]
+    )
     assert len(memory.sizes) == messages
     assert sum(memory.sizes) == 2 * values[0].nbytes
     for result in results:
@@ -169,5 +188,7 @@ def test_two_ranks_come_to_the_same_bits_of_two_nans(elements):
     bits = np.arange(2 * elements, dtype="uint32").reshape(2, elements)
     values = (bits | 0x7FC00000).view("float32")
     every = lanes(2)
-    results = run_all([programs.all_reduce(values[rank], every[rank], (0, 1)) for rank in (0, 1)])
+    results = run_all(
+        [programs.all_reduce(values[rank], every[rank], (0, 1), [0, 0]) for rank in (0, 1)]
+    )
     assert results[0].tobytes() == results[1].tobytes()

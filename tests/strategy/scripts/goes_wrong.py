@@ -66,6 +66,8 @@ def run():
         options["topology"] = "ring"
     if how == "too late" and guilty:
         tf.constant(1.0) + 1.0
+    if how == "engines":
+        options = {"engine": "tensorflow" if guilty else "mpi"}
     if how == "devices" and guilty:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(

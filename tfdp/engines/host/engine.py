@@ -60,7 +60,7 @@ class HostEngine(Engine):
         """Sums as `Engine` says, in one step or two."""
         if len(group) == 1 or tensor.shape.num_elements() == 0:
             return tf.identity(tensor)
-        run = functools.partial(programs.all_reduce, group=group)
+        run = functools.partial(programs.all_reduce, group=group, hosts=self._hosts)
         return self._collective("all_reduce", tensor, group, run, tensor.shape)
 
     def all_gather(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:

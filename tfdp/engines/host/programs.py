@@ -17,7 +17,7 @@ from tfdp.engines.host import buffers
 from tfdp.engines.host.pieces import Pieces
 from tfdp.engines.host.transport import MOST_SLICES_BETWEEN_HOSTS, Lane, Request
 from tfdp.engines.pieces import slices
-from tfdp.topology import Direct, Exchange, Schedule
+from tfdp.topology import Direct, Exchange, Hierarchical, Schedule
 from tfdp.topology.steps import MOST_SLICES
 
 Strand: TypeAlias = Generator[Sequence[Request], None, None]
@@ -65,15 +65,24 @@ def all_to_all(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collectiv
     return Collective([_swap_rows(own, result, lane, group)], result)
 
 
-def all_reduce(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> Collective:
+def all_reduce(
+    own: np.ndarray, lane: Lane, group: tuple[int, ...], hosts: Sequence[int]
+) -> Collective:
     """Sums the members' arrays, with the same bits on every member.
 
     Small arrays are sent to everybody and summed in the order of ranks. Of large ones each member
-    sums its part for all (see `tfdp.topology.Direct`).
+    sums its part for all (see `tfdp.topology.Direct`), first within its host, then between hosts.
+
+    Args:
+      own: The array of this rank.
+      lane: Its sends and receives.
+      group: The members, ascending.
+      hosts: For each rank, a member or not, the index of its host.
     """
     small = _SMALL_BYTES_OF_TWO if len(group) == 2 else _SMALL_BYTES
     if own.nbytes * (len(group) - 1) > small:
-        return _plan_of_group(group, lane.rank)(own, lane)
+        of_members = tuple(hosts[member] for member in group)
+        return _plan_of_group(group, of_members, lane.rank)(own, lane)
     return _in_slices(functools.partial(_gather_and_sum, lane=lane, group=group), own)
 
 
@@ -88,10 +97,7 @@ def exchange_plan(
       rank: The rank.
       hosts: For each rank the index of its host.
     """
-    transfers = [transfer for exchange in exchanges for transfer in exchange.transfers]
-    cross = any(hosts[transfer.source] != hosts[transfer.target] for transfer in transfers)
-    most_slices = MOST_SLICES_BETWEEN_HOSTS if cross else MOST_SLICES
-    return _Plan(schedule, exchanges, rank, most_slices=most_slices, in_turn=True)
+    return _Plan(schedule, exchanges, rank, hosts)
 
 
 class _Plan:
@@ -101,9 +107,9 @@ class _Plan:
       schedule: Says where chunks lie.
       exchanges: The phases, in their order.
       rank: The rank, as the transfers number it.
+      hosts: For each number of the transfers the index of its host. Where they cross between hosts,
+        there are more slices, which begin in turn, see `Collective`.
       ranks: The rank that each number of the transfers means; None: itself.
-      most_slices: The most slices of an array.
-      in_turn: Whether slices begin in turn, see `Collective`.
     """
 
     def __init__(
@@ -111,18 +117,19 @@ class _Plan:
         schedule: Schedule,
         exchanges: Sequence[Exchange],
         rank: int,
+        hosts: Sequence[int],
         ranks: Sequence[int] | None = None,
-        most_slices: int = MOST_SLICES,
-        in_turn: bool = False,
     ) -> None:
         self._schedule = schedule
         self._phases = [(each.sent_by(rank), each.received_by(rank)) for each in exchanges]
         self._ranks = ranks
-        self._most_slices, self._in_turn = most_slices, in_turn
+        transfers = (transfer for exchange in exchanges for transfer in exchange.transfers)
+        self._crosses = any(hosts[each.source] != hosts[each.target] for each in transfers)
 
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
         strand = functools.partial(self._strand, lane=lane)
-        return _in_slices(strand, own, self._most_slices, self._in_turn)
+        most = MOST_SLICES_BETWEEN_HOSTS if self._crosses else MOST_SLICES
+        return _in_slices(strand, own, most, in_turn=self._crosses)
 
     def _strand(self, own: np.ndarray, result: np.ndarray, number: int, lane: Lane) -> Strand:
         parts = Pieces(own, result)
@@ -158,10 +165,11 @@ class _Plan:
 
 
 @functools.cache
-def _plan_of_group(group: tuple[int, ...], rank: int) -> _Plan:
+def _plan_of_group(group: tuple[int, ...], hosts: tuple[int, ...], rank: int) -> _Plan:
     """Returns the plan of a rank for the all-reduce of its group's large arrays."""
-    schedule = Direct().schedule(len(group), [0] * len(group), _SMALL_BYTES)
-    return _Plan(schedule, schedule.exchanges(), group.index(rank), group)
+    topology = Hierarchical(inner=Direct(), outer=Direct())
+    schedule = topology.schedule(len(group), hosts, _SMALL_BYTES)
+    return _Plan(schedule, schedule.exchanges(), group.index(rank), hosts, group)
 
 
 def _in_slices(
