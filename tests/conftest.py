@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if os.environ.get("TFDP_TESTS_DEVICE", "CPU") == "CPU":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
+import hypothesis
 import pytest
 import tiers
 from replica_counts import (
@@ -27,6 +28,12 @@ from replica_counts import (
     REPLICAS_OF_VARIANTS,
     count_id,
 )
+
+# No test asserts a time: how long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "tfdp", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tfdp")
 
 # Run by tests in processes of their own; `--doctest-modules` would import them here.
 collect_ignore_glob = ["*/scripts/*"]

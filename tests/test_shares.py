@@ -47,13 +47,11 @@ def place_of_three(size, rank):
     return tf.stack(share_place(size, 3, rank))
 
 
-@hypothesis.settings(deadline=None)  # the first example traces
 @hypothesis.given(size=st.integers(0, 10**12), rank=st.integers(0, 2))
 def test_tensors_give_the_same_places_in_a_graph(size, rank):
     assert place_of_three(size, rank).numpy().tolist() == list(share_place(size, 3, rank))
 
 
-@hypothesis.settings(deadline=None)
 @hypothesis.given(size=st.integers(0, 10**12), replicas=st.integers(1, 40), data=st.data())
 def test_tensors_give_the_same_places_eagerly(size, replicas, data):
     rank = data.draw(st.integers(0, replicas - 1))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdp.stragglers import LEAST_SAMPLES, arrivals, last_share, stragglers
@@ -29,7 +29,6 @@ def named(table, step_seconds=STEP):
     return [one.rank for one in stragglers(table, step_seconds)]
 
 
-@settings(deadline=None)
 @given(rank=st.integers(0, 3), seed=st.integers(0, 1000))
 def test_a_rank_that_is_always_late_is_found_in_noise(rank, seed):
     [found] = stragglers(waits(always({rank: 0.03}), noise=2e-3, seed=seed), STEP)
@@ -38,7 +37,6 @@ def test_a_rank_that_is_always_late_is_found_in_noise(rank, seed):
     assert (found.times_last, found.samples) == (20, 20)
 
 
-@settings(deadline=None)
 @given(
     ranks=st.integers(3, 9),
     samples=st.integers(LEAST_SAMPLES, 12),
@@ -55,7 +53,6 @@ def test_lateness_and_the_last_are_those_of_numpy(ranks, samples, step_seconds, 
     assert [one.times_last for one in found] == last.tolist()
 
 
-@settings(deadline=None)
 @given(host=st.integers(0, 3), seed=st.integers(0, 1000), samples=st.sampled_from([5, 6, 20]))
 def test_two_slow_ranks_of_one_host_are_both_named(host, seed, samples):
     pair = {2 * host: 0.05, 2 * host + 1: 0.05}
@@ -72,7 +69,6 @@ def test_of_three_ranks_two_that_are_late_are_named():
     assert sorted(named(waits(always({0: 0.05, 2: 0.05}, ranks=3)))) == [0, 2]
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_ranks_that_are_late_in_turn_are_not_named(seed):
     rng = np.random.default_rng(seed)
@@ -87,7 +83,6 @@ def test_ranks_that_are_early_in_turn_are_not_named():
     assert named(waits(table)) == []
 
 
-@settings(deadline=None)
 @given(
     ranks=st.integers(2, 8),
     samples=st.integers(LEAST_SAMPLES, 50),

@@ -80,7 +80,7 @@ def run(count, points, asked, seed):
     return told
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     count=st.integers(1, 4),
     asked=st.sets(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 2, 3, 150])), max_size=3),

@@ -376,7 +376,7 @@ def test_a_cached_stream_is_read_once():
     assert reads == list(range(6))
 
 
-@hypothesis.settings(max_examples=15, deadline=None)
+@hypothesis.settings(max_examples=15)
 @hypothesis.given(
     length=st.integers(1, 40),
     size=st.integers(1, 12),

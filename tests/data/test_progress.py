@@ -20,7 +20,6 @@ def place_by_hand(length, size, drop_remainder, taken):
     return epoch, position
 
 
-@hypothesis.settings(deadline=None)  # the machine may be busy
 @hypothesis.given(
     length=st.integers(1, 60),
     size=st.integers(1, 20),

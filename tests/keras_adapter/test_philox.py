@@ -43,7 +43,7 @@ each_kind = pytest.mark.parametrize(("kind", "dtype"), KINDS, ids=name_of)
 
 
 @each_kind
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     skipped=st.integers(0, WHOLE),
     rows=st.integers(0, 12),

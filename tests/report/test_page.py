@@ -209,7 +209,7 @@ STEP_KEYS = [*json.loads(step_line(1, **PARTS)), "loss", "loss_scale", "gradient
 STEPS = st.dictionaries(st.sampled_from(STEP_KEYS[3:]), NUMBERS)
 
 
-@hypothesis.settings(max_examples=20, deadline=None)
+@hypothesis.settings(max_examples=20)
 @hypothesis.given(
     steps=st.lists(STEPS, min_size=1, max_size=5),
     logs=st.dictionaries(st.text(max_size=5), NUMBERS, max_size=3),

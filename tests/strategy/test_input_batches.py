@@ -20,7 +20,7 @@ from tfdp.strategy import input_batches
     columns=st.integers(0, 3),
     replicas=st.integers(1, 4),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_split_gives_the_replicas_the_rows_in_order(size, columns, replicas):
     rows = np.arange(size * columns, dtype=np.float32).reshape(size, columns)
     strategy = harness.strategy(replicas)

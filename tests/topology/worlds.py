@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 # Schedules of 64 ranks have thousands of transfers.
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=15)
 
 
 @st.composite

@@ -38,7 +38,7 @@ def at_byte(path, byte):
     return rf"at byte {byte}\b.*{re.escape(str(path))}|{re.escape(str(path))}.*at byte {byte}\b"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.sampled_from([0, 1, 7, 400, 16383, 16384, 16385, 70000]), max_size=9)),
     st.integers(0, 2**32 - 1),
