@@ -49,7 +49,7 @@ def run_all(collectives, seed=0):
 def exchanges(rule, hosts, values, local_size=1, seed=0):
     schedule = rule.schedule(len(hosts), hosts, values[0].nbytes)
     plans = [
-        programs.exchange_plan(schedule, schedule.exchanges(), rank, hosts)
+        programs.ExchangePlan(schedule, schedule.exchanges(), rank, hosts)
         for rank in range(len(hosts))
     ]
     begun = [
@@ -89,7 +89,7 @@ def test_slices_of_a_large_buffer_are_sent_at_the_same_time_and_put_together(rul
 def test_a_large_buffer_has_more_slices_where_it_crosses_between_hosts(hosts, slices):
     values = np.random.default_rng(1).integers(-9, 9, (4, 13 * 2**18)).astype("float32")
     schedule = topology.Ring().schedule(4, hosts, values[0].nbytes)
-    plans = [programs.exchange_plan(schedule, schedule.exchanges(), r, hosts) for r in range(4)]
+    plans = [programs.ExchangePlan(schedule, schedule.exchanges(), r, hosts) for r in range(4)]
     begun = [plan(value, lane) for plan, value, lane in zip(plans, values, lanes(4), strict=True)]
     assert [len(each.strands) for each in begun] == [slices] * 4
     for result in run_all(begun):

@@ -91,7 +91,7 @@ class HostEngine(Engine):
             return tf.identity(tensor)
         _, rank = sequence.current()
         everyone = tuple(range(self.world_size))
-        run = programs.exchange_plan(schedule, exchanges, rank, self._hosts)
+        run = programs.ExchangePlan(schedule, exchanges, rank, self._hosts)
         kind = f"all_reduce in {len(exchanges)} exchanges"
         return self._collective(kind, tensor, everyone, run, tensor.shape)
 

@@ -86,21 +86,7 @@ def all_reduce(
     return _in_slices(functools.partial(_gather_and_sum, lane=lane, group=group), own)
 
 
-def exchange_plan(
-    schedule: Schedule, exchanges: Sequence[Exchange], rank: int, hosts: Sequence[int]
-) -> Callable[[np.ndarray, Lane], Collective]:
-    """Returns the function that runs a rank's transfers of `exchanges`, phases of `schedule`.
-
-    Args:
-      schedule: Says where chunks lie.
-      exchanges: The phases, in their order.
-      rank: The rank.
-      hosts: For each rank the index of its host.
-    """
-    return _Plan(schedule, exchanges, rank, hosts)
-
-
-class _Plan:
+class ExchangePlan:
     """The transfers of one rank, phase by phase, found once for all runs.
 
     Args:
@@ -127,6 +113,7 @@ class _Plan:
         self._crosses = any(hosts[each.source] != hosts[each.target] for each in transfers)
 
     def __call__(self, own: np.ndarray, lane: Lane) -> Collective:
+        """Begins a run on an array of this rank's, whose sends and receives go by `lane`."""
         strand = functools.partial(self._strand, lane=lane)
         most = MOST_SLICES_BETWEEN_HOSTS if self._crosses else MOST_SLICES
         return _in_slices(strand, own, most, in_turn=self._crosses)
@@ -165,11 +152,11 @@ class _Plan:
 
 
 @functools.cache
-def _plan_of_group(group: tuple[int, ...], hosts: tuple[int, ...], rank: int) -> _Plan:
+def _plan_of_group(group: tuple[int, ...], hosts: tuple[int, ...], rank: int) -> ExchangePlan:
     """Returns the plan of a rank for the all-reduce of its group's large arrays."""
     topology = Hierarchical(inner=Direct(), outer=Direct())
     schedule = topology.schedule(len(group), hosts, _SMALL_BYTES)
-    return _Plan(schedule, schedule.exchanges(), group.index(rank), hosts, group)
+    return ExchangePlan(schedule, schedule.exchanges(), group.index(rank), hosts, group)
 
 
 def _in_slices(
