@@ -70,12 +70,14 @@ class Arrays(Mapping[str, np.ndarray]):
 
     Args:
       file: The file, which is read from until `close`.
+      parts: The parts of the file.
       described: Their dtypes and shapes by name, as the manifest tells them.
     """
 
-    def __init__(self, file: IO[bytes], described: Mapping[str, Any]) -> None:
-        self._file, self._parts = file, zipfile.ZipFile(file)
-        self.described = described
+    def __init__(
+        self, file: IO[bytes], parts: zipfile.ZipFile, described: Mapping[str, Any]
+    ) -> None:
+        self._file, self._parts, self.described = file, parts, described
 
     def __getitem__(self, name: str) -> np.ndarray:
         return array_of(self._parts.read(name), self.described[name])
@@ -105,9 +107,7 @@ def array_of(content: bytes, about: Mapping[str, Any]) -> np.ndarray:
     >>> array_of(bytes(8), {"dtype": "float32", "shape": [1, 2]})
     array([[0., 0.]], dtype=float32)
     """
-    return np.frombuffer(content, tf.as_dtype(about["dtype"]).as_numpy_dtype).reshape(
-        about["shape"]
-    )
+    return np.frombuffer(content, _dtype(about)).reshape(about["shape"])
 
 
 def stand_ins(described: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -117,9 +117,13 @@ def stand_ins(described: Mapping[str, Any]) -> dict[str, np.ndarray]:
     (1000, 1000)
     """
     return {
-        name: np.broadcast_to(np.zeros((), tf.as_dtype(one["dtype"]).as_numpy_dtype), one["shape"])
-        for name, one in described.items()
+        name: np.broadcast_to(np.zeros((), _dtype(about)), about["shape"])
+        for name, about in described.items()
     }
+
+
+def _dtype(about: Mapping[str, Any]) -> Any:
+    return tf.as_dtype(about["dtype"]).as_numpy_dtype
 
 
 def read(path: AnyPath) -> tuple[dict[str, Any], Arrays]:
@@ -145,15 +149,15 @@ def read(path: AnyPath) -> tuple[dict[str, Any], Arrays]:
         io.BytesIO(path.read_bytes()) if isinstance(path, RemotePath) else path.open("rb")
     )
     try:
-        with zipfile.ZipFile(file) as parts:
-            manifest = json.loads(parts.read(_MANIFEST))
+        parts = zipfile.ZipFile(file)
+        manifest = json.loads(parts.read(_MANIFEST))
         if manifest.get("format") != FORMAT:
             raise DamagedCheckpointError(
                 f"it is of format {manifest.get('format')!r}, and this tfdp reads {FORMAT}"
             )
-        arrays = Arrays(file, manifest.pop("arrays"))
+        arrays = Arrays(file, parts, manifest.pop("arrays"))
         arrays.check()
-        stand_ins(arrays.described)
+        stand_ins(arrays.described)  # raises where a dtype or a shape is none
     except Exception as error:  # bytes of any kind can fail in any way
         file.close()
         # A place before the file's beginning, which damaged bytes may name, is no failing disk.
