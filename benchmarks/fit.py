@@ -17,6 +17,7 @@ from rich.table import Table
 from benchmarks.json_worker import run_for_json
 from benchmarks.models import DENSE, MODELS
 from benchmarks.ratios import Ratio, ratio, spread
+from tfdp import machine
 from tfdp.bench.child_process import Failure, unset_launcher_settings
 from tfdp.bench.tables import write_results
 from tfdp.command_line import add_command, check, option, require
@@ -282,7 +283,8 @@ def _measure(side: str, model: str, replicas: int, options: FitOptions) -> dict 
     if options.jit_compile and side != "ddp":
         arguments.append("--jit-compile")
     if options.processes == 1 or side == "one_device":
-        return run_for_json(module, arguments, options.timeout_seconds)
+        kernels = machine.fast_kernels() if options.processes > 1 else {}
+        return run_for_json(module, arguments, options.timeout_seconds, environment=kernels)
     launch = ["run", "-n", str(options.processes)]
     launch += ["--engine", "mpi", "--"] if side == "tfdp_mpi" else ["--"]
     if side == "stock":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdp.bench.child_process import Failure, failure, run_module
 
 
 def run_for_json(
-    module: str, arguments: Sequence[str], timeout_seconds: float, prefix: str = ""
+    module: str,
+    arguments: Sequence[str],
+    timeout_seconds: float,
+    prefix: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> dict | Failure:
     """Runs a module like `run_module`, and parses the last line that it prints.
 
@@ -18,11 +22,12 @@ def run_for_json(
       arguments: Its command line.
       timeout_seconds: The time after which the child is killed.
       prefix: The beginning of the line before the JSON; lines without it are skipped.
+      environment: Variables that the worker has, unless this process has others of their name.
 
     Returns:
       The object, or a :class:`Failure` if the child fails, prints no JSON or takes too long.
     """
-    child = run_module(module, arguments, timeout_seconds)
+    child = run_module(module, arguments, timeout_seconds, environment or {})
     if isinstance(child, Failure):
         return child
     lines = [line for line in child.stdout.splitlines() if line.startswith(prefix)]

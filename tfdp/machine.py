@@ -74,6 +74,21 @@ def tensorflow_is_for_cpus() -> bool:
     return bool(installed) and all(name.endswith("-cpu") for name in installed)
 
 
+def fast_kernels() -> dict[str, str]:
+    """Returns the variable by which TensorFlow computes with oneDNN on the processors of PCs.
+
+    TensorFlow itself turns oneDNN on only where it finds AVX512-VNNI or later instructions. With
+    AVX2 alone a dense network of 12.6 million parameters took 0.45 of the time a step with it, a
+    convolutional one 0.67, and MobileNetV2 as much as without (`benchmarks fit`). Results differ
+    by rounding. TensorFlow reads the variable when it is imported.
+
+    >>> set(fast_kernels()) <= {"TF_ENABLE_ONEDNN_OPTS"}
+    True
+    """
+    measured = platform.machine().lower() in ("x86_64", "amd64")
+    return {"TF_ENABLE_ONEDNN_OPTS": "1"} if measured else {}
+
+
 def short_device_name(device: str) -> str:
     """Returns a device's name without its process.
 

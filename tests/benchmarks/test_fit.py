@@ -49,7 +49,7 @@ def started(monkeypatch):
 
     sides = Started()
 
-    def start(module, arguments, timeout_seconds, prefix=""):
+    def start(module, arguments, timeout_seconds, prefix="", environment=None):
         words = [module, *arguments]
         side = "ddp" if "--side" not in words else words[words.index("--side") + 1]
         sides.append(side)
@@ -122,7 +122,7 @@ def test_a_failed_process_is_shown_and_sets_the_exit_code(monkeypatch, console):
     monkeypatch.setattr(
         fit,
         "run_for_json",
-        lambda module, arguments, timeout, prefix="": (
+        lambda module, arguments, timeout, **others: (
             result("tfdp") if "tfdp" in arguments else failure
         ),
     )

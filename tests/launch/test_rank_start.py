@@ -21,6 +21,15 @@ def test_ranks_share_the_cores(monkeypatch, cores, ranks, share):
     assert added["TF_NUM_INTRAOP_THREADS"] == added["OMP_NUM_THREADS"] == share
 
 
+@pytest.mark.parametrize(("processor", "switch"), [("x86_64", "1"), ("aarch64", None)])
+def test_ranks_compute_with_onednn_where_it_was_measured(monkeypatch, processor, switch):
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    added = rank_environment(group_of(1), 0, environ={})
+    assert added.get("TF_ENABLE_ONEDNN_OPTS") == switch
+    user = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+    assert "TF_ENABLE_ONEDNN_OPTS" not in rank_environment(group_of(1), 0, environ=user)
+
+
 @pytest.mark.parametrize(("devices", "threads"), [(None, 8), (1, 8), (4, 16)])
 def test_there_are_threads_for_all_devices_of_a_rank(devices, threads):
     added = rank_environment(group_of(1), 0, devices, environ={})

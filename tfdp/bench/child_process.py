@@ -6,7 +6,8 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 
 _STDERR_TAIL_LINES = 15
 
@@ -22,6 +23,7 @@ ENVIRONMENT = {
 # strategy do not set.
 _LAUNCHER_SETTINGS = (
     "OMP_NUM_THREADS",
+    "TF_ENABLE_ONEDNN_OPTS",
     "TF_NUM_INTRAOP_THREADS",
 )
 
@@ -50,7 +52,10 @@ class Failure:
 
 
 def run_module(
-    module: str, arguments: Sequence[str], timeout_seconds: float
+    module: str,
+    arguments: Sequence[str],
+    timeout_seconds: float,
+    environment: Mapping[str, str] = types.MappingProxyType({}),
 ) -> subprocess.CompletedProcess[str] | Failure:
     """Runs `python -m module arguments`.
 
@@ -58,6 +63,7 @@ def run_module(
       module: The module to run.
       arguments: Its command line.
       timeout_seconds: The time after which the child is killed.
+      environment: Variables that the child has, unless this process has others of their name.
 
     Returns:
       The finished child with its output, or a :class:`Failure` if it fails or takes too long.
@@ -69,7 +75,7 @@ def run_module(
             capture_output=True,
             text=True,
             timeout=timeout_seconds,
-            env={**os.environ, **ENVIRONMENT},
+            env={**environment, **os.environ, **ENVIRONMENT},
             check=False,
         )
     except subprocess.TimeoutExpired as expired:

@@ -177,8 +177,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
-    `TF_CONFIG` replaces the launcher's own and has precedence over MPI and Slurm. Thread counts
-    yield to those that the user has set.
+    `TF_CONFIG` replaces the launcher's own and has precedence over MPI and Slurm. Thread counts and
+    oneDNN's switch (:func:`tfdp.machine.fast_kernels`) yield to what the user has set.
 
     Args:
       group: The ranks.
@@ -200,6 +200,7 @@ def rank_environment(
         "PYTHONUNBUFFERED": "1",
         "TF_NUM_INTEROP_THREADS": str(interop),
         "TF_NUM_INTRAOP_THREADS": share,
+        **machine.fast_kernels(),
     }
     added = {name: value for name, value in defaults.items() if name not in environ}
     added["TF_CONFIG"] = tf_config(group.addresses, rank)

@@ -136,10 +136,11 @@ def _of_rate(options: PlanOptions) -> tuple[str, str, Workload]:
 
 
 def _built(options: PlanOptions, ranks_per_host: int) -> keras.Model:
-    # As many threads as `tfdp run` gives each of a host's ranks.
-    threads = max(1, len(machine.cores()) // ranks_per_host)
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # As many threads as `tfdp run` gives each of a host's ranks, and its kernels.
+    threads = str(max(1, len(machine.cores()) // ranks_per_host))
+    settings = {"TF_NUM_INTRAOP_THREADS": threads, "OMP_NUM_THREADS": threads}
+    for name, value in (settings | machine.fast_kernels()).items():
+        os.environ.setdefault(name, value)
     set_environment()
 
     from tfdp.plan import models
