@@ -54,8 +54,13 @@ def main():
     parser.add_argument("--checkpoints", required=True, help="a folder that all hosts see")
     arguments = parser.parse_args()
 
-    # What the ranks know each other by, and threads for the input.
-    variables = {"TFDP_SECRET": secrets.token_hex(32), "TF_NUM_INTEROP_THREADS": "8"}
+    # What the ranks know each other by, threads for the input, and oneDNN's dense layers, which on
+    # x86 before AVX512-VNNI take half the time of those that TensorFlow computes without.
+    variables = {
+        "TFDP_SECRET": secrets.token_hex(32),
+        "TF_NUM_INTEROP_THREADS": "8",
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+    }
     ray.init(runtime_env={"env_vars": variables})
     folder = os.path.abspath(arguments.checkpoints)
     ranks = tuple(map(int, arguments.ranks.split(":")))
