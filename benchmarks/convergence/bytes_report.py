@@ -15,6 +15,15 @@ from benchmarks.convergence.runs import Outcome, Run
 from benchmarks.sending import named
 from tfdp.files import replace_text
 
+_COLORS = {
+    "whole gradients": "tab:blue",
+    "with error feedback": "tab:orange",
+    "compressed": "tab:green",
+    "LocalSGD": "tab:purple",
+    "DiLoCo": "tab:red",
+}
+_LINES = ("LocalSGD", "DiLoCo")  # whose points differ by H alone
+
 _HEADER = ("", "MB", "fewer", "accuracy", "difference", "rate")
 
 
@@ -115,7 +124,7 @@ def _draw(options: BytesOptions, cells: Mapping[str, Cell]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots()
     families: dict[str, list[tuple[float, Cell, str]]] = {}
@@ -123,25 +132,28 @@ def _draw(options: BytesOptions, cells: Mapping[str, Cell]) -> None:
         sent = megabytes(cell)
         if sent is not None and cell.mean is not None:
             families.setdefault(_family(strategy), []).append((sent, cell, named(strategy)))
+    number = 0
     for family, points in families.items():
         points.sort(key=lambda point: point[0])
-        line = axes.errorbar(
-            [sent for sent, _, _ in points],
-            [100 * (cell.mean or 0) for _, cell, _ in points],
-            [100 * cell.half_range for _, cell, _ in points],
-            marker="o",
-            capsize=3,
-            linestyle="-" if family in ("LocalSGD", "DiLoCo") else "none",
-            label=family,
-        )
-        for sent, cell, name in points:
+        if family in _LINES:
+            axes.plot(*zip(*map(_place, points), strict=True), color=_COLORS[family], linewidth=1)
+        for point in points:
+            number += 1  # beside the point, for the names of near ones would cover each other
+            axes.errorbar(
+                *_place(point),
+                100 * point[1].half_range,
+                marker="o",
+                capsize=3,
+                linestyle="none",
+                color=_COLORS[family],
+                label=f"{number}  {point[2]}",
+            )
             axes.annotate(
-                name,
-                (sent, 100 * (cell.mean or 0)),
+                str(number),
+                _place(point),
                 (4, 4),
                 textcoords="offset points",
-                fontsize="x-small",
-                color=line[0].get_color(),
+                color=_COLORS[family],
             )
     reference = cells[""].mean
     if reference is not None:
@@ -150,15 +162,20 @@ def _draw(options: BytesOptions, cells: Mapping[str, Cell]) -> None:
         xscale="log",
         xlabel="MB sent by a replica in the training",
         ylabel=f"{options.reported} accuracy (%)",
-        title=_title(options),
     )
+    figure.suptitle(_title(options))
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right center", fontsize="small")
     figure.savefig(options.output, dpi=120)
 
 
+def _place(point: tuple[float, Cell, str]) -> tuple[float, float]:
+    sent, cell, _ = point
+    return sent, 100 * (cell.mean or 0)
+
+
 def _family(strategy: str) -> str:
-    """Returns the legend's entry of a strategy.
+    """Returns the family of a strategy, by which its point has its colour.
 
     >>> _family("compression=ErrorFeedback(Int8())"), _family("synchronization=DiLoCo(50)")
     ('with error feedback', 'DiLoCo')
