@@ -124,7 +124,7 @@ def _draw(options: BytesOptions, cells: Mapping[str, Cell]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 5), layout="constrained")
+    figure = Figure(figsize=(9, 6.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots()
     families: dict[str, list[tuple[float, Cell, str]]] = {}
@@ -165,7 +165,7 @@ def _draw(options: BytesOptions, cells: Mapping[str, Cell]) -> None:
     )
     figure.suptitle(_title(options))
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside right center", fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(options.output, dpi=120)
 
 
