@@ -86,6 +86,14 @@ def replicas(request):
     return REPLICAS_OF_VARIANTS if tiers.is_exhaustive(request.node) else REPLICAS
 
 
+@pytest.fixture
+def unsharded(monkeypatch):
+    """Makes strategies without `shard`, whatever TFDP_TESTS_SHARD says, for a test of their steps."""
+    import harness
+
+    monkeypatch.setattr(harness, "SHARD", None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Checks the rule of `tiers`, marks what trains, and puts first what starts processes.

@@ -141,7 +141,7 @@ def test_an_overflow_within_a_window_leaves_one_devices_trace(bad, trains_as_one
 
 
 @harness.in_one_process
-def test_an_open_windows_gradients_stay_local_and_add_up():
+def test_an_open_windows_gradients_stay_local_and_add_up(unsharded):
     """Accumulators differ between replicas, and their sum is the window's gradient."""
     x, y = harness.regression_data(16)
 

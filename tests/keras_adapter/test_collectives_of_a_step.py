@@ -23,12 +23,11 @@ class Collective:
 
 
 @pytest.fixture
-def traced(monkeypatch):
+def traced(unsharded, monkeypatch):
     """By rank the collectives of the step that was traced last, by a strategy that does not shard.
 
     With `shard` a bucket is one of parts, and weights travel, too.
     """
-    monkeypatch.setattr(harness, "SHARD", None)
     found = {}
 
     def noting(original):

@@ -130,7 +130,7 @@ def check_walk(names, reductions, caplog):
     "reduction",
     tiers.first_of(*REDUCTIONS),
 )
-def test_a_loss_of_keras_is_exact_or_refused_by_name(reduction, caplog):
+def test_a_loss_of_keras_is_exact_or_refused_by_name(unsharded, reduction, caplog):
     check_walk(FEW, [reduction], caplog)
 
 

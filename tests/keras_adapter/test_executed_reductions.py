@@ -17,7 +17,7 @@ MICRO_BATCH_SCALARS = 8
 
 
 @pytest.fixture
-def executed(monkeypatch):
+def executed(unsharded, monkeypatch):
     """For each rank the numbers of elements of the all-reduces that it executed."""
     counts = collections.defaultdict(list)
     original = TensorFlowEngine.all_reduce

@@ -57,7 +57,7 @@ def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
 
 
 @pytest.mark.parametrize("compiles", [True, False])
-def test_the_update_of_the_variables_is_compiled_if_the_model_asks_for_it(compiles):
+def test_the_update_of_the_variables_is_compiled_if_the_model_asks_for_it(unsharded, compiles):
     traced_in = set()
 
     class Told(optimizers.SGD):
