@@ -88,7 +88,7 @@ def replicas(request):
 
 @pytest.fixture
 def unsharded(monkeypatch):
-    """Makes strategies without `shard`, whatever TFDP_TESTS_SHARD says, for a test of their steps."""
+    """Makes strategies without `shard` though TFDP_TESTS_SHARD names one, to test their steps."""
     import harness
 
     monkeypatch.setattr(harness, "SHARD", None)
