@@ -128,6 +128,31 @@ def test_values_of_different_ranks_cannot_be_gathered(strategy, board, graph):
         (tf.function(gather) if graph else gather)()
 
 
+def test_replicas_sum_beside_what_they_gather_in_a_function_that_another_calls(strategy):
+    """Both are of unknown sizes and need nothing of each other, and yet run one after the other."""
+    count = strategy.num_replicas_in_sync
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def step(rows):
+        def of_replica():
+            context = tf.distribute.get_replica_context()
+            own = rows + tf.cast(context.replica_id_in_sync_group, tf.float32)
+            sums = [context.all_reduce("SUM", own + number) for number in (0.0, 1.0)]
+            gathered = [context.all_gather(own - number, axis=0) for number in (0.0, 1.0)]
+            return sums, gathered, [context.all_reduce("SUM", own + 2.0)]
+
+        return strategy.run(of_replica)
+
+    sums, gathered, more = tf.function(lambda rows: step(rows))(tf.zeros([3, 2]))
+    ranks = np.arange(count)
+    for number, total in enumerate([*sums, *more]):
+        for own in strategy.experimental_local_results(total):
+            np.testing.assert_array_equal(own, np.full([3, 2], ranks.sum() + number * count))
+    for number, rows in enumerate(gathered):
+        for own in strategy.experimental_local_results(rows):
+            np.testing.assert_array_equal(own[:, 0], ranks.repeat(3) - number)
+
+
 @pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
 def test_replicas_sum_tensors_and_slices(strategy, graph):
     count = strategy.num_replicas_in_sync

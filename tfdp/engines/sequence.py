@@ -96,10 +96,16 @@ class Sequences:
 
     @contextlib.contextmanager
     def going_on(self, rank: int) -> Iterator[None]:
-        """Records calls after earlier ones of `rank`, outside of a replica function."""
+        """Records calls after earlier ones of `rank`, outside of a replica function.
+
+        All are in one graph. Replica functions that this graph runs began in it, so that what
+        orders collectives is captured from it alone here, too (:func:`own_graph`): captured from
+        the graphs around, it would be another tensor, and order nothing.
+        """
         outer = getattr(_current, "value", None)
         _current.value = (self, rank)
         self._calls.setdefault(rank, [])
+        self._graphs.setdefault(rank, tf.compat.v1.get_default_graph())
         try:
             yield
         finally:
@@ -173,7 +179,7 @@ class Sequences:
 
 
 def own_graph() -> tf.Graph | None:
-    """Returns the graph in which the calling thread's replica function began; None outside."""
+    """Returns the graph in which what the calling thread records began; None where it does not."""
     value = getattr(_current, "value", None)
     return None if value is None else value[0]._graphs.get(value[1])
 
