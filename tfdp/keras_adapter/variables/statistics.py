@@ -246,9 +246,23 @@ def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
     own_terms = variable.aggregation == "sum" and step.share is not None
     if own_terms and _is_symbolic(value) and writes.depends_on(variable.value.handle, value):
         raise _no_term_of_a_sum(variable)
-    together = _together(step, variable, value)
+    if own_terms and _is_of_no_example(step, value):
+        branches.note(step, f"write {variable.path!r}")
+        together = value
+    else:
+        together = _together(step, variable, value)
     with step.during(Phase.WRITE):
         return original(variable, together)
+
+
+def _is_of_no_example(step: Step, value: tf.Tensor) -> bool:
+    """Returns whether a term has surely nothing of the examples in it, such as 1 for each batch.
+
+    Where tracing knows how many examples a share has, a constant may be their number.
+    """
+    assert step.share is not None
+    unknown = _is_symbolic(value) and step.share.rows is None
+    return unknown and _is_alike([value], step.differing)
 
 
 def _is_term_of_metric(step: Step, variable: Variable) -> bool:
