@@ -60,6 +60,7 @@ DECLARED = {
         "sum",
         lambda v, x: tf.function(lambda more: v.assign_add(more))(ops.sum(x)),
     ),
+    "sum, a count of batches": ("sum", lambda v, x: v.assign_add(1.0)),
     "mean, assign": ("mean", lambda v, x: v.assign(ops.mean(x))),
     "mean, moving average": ("mean", lambda v, x: v.assign(0.9 * v + 0.1 * ops.mean(x))),
     "mean, assign_add": ("mean", lambda v, x: v.assign_add(ops.mean(x))),

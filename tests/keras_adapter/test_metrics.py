@@ -1,10 +1,15 @@
 """Metrics that are no means: their states add up, never their results."""
 
+import logging
+
 import harness
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import metrics
+
+import tfdp
 
 
 def labels(examples):
@@ -117,3 +122,66 @@ def test_a_metric_of_a_custom_loop_is_that_of_all_replicas(replicas):
     for batch in data:
         step(batch)
     np.testing.assert_allclose(float(metric.result()), values.mean(), rtol=1e-6)
+
+
+class Summing(keras.Model):
+    """Trains on a sum, and tells it in every way; `also` is told, too."""
+
+    def __init__(self, also=None):
+        super().__init__()
+        self.layer = keras.layers.Dense(1)
+        self.mean, self.sum = metrics.Mean(name="mean"), metrics.Sum(name="sum")
+        self.also = also
+
+    def call(self, x):
+        return self.layer(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            errors = (self(x) - y) ** 2
+            loss = 0.5 * tf.reduce_sum(errors)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        self.mean.update_state(loss)
+        self.mean.update_state(loss, sample_weight=0.5)
+        self.sum.update_state(loss)
+        told = {} if self.also is None else {"also": self.also(errors)}
+        return {"loss": loss, "mean": self.mean.result(), "sum": self.sum.result(), **told}
+
+
+def summing(also=None):
+    def build():
+        model = Summing(also)
+        model.compile(keras.optimizers.SGD(0.01))
+        return model
+
+    return build
+
+
+def fit_eleven(model):
+    return harness.fit_arrays(model, *harness.regression_data(11), batch_size=6)
+
+
+def test_a_sum_over_the_batch_is_told_as_one(trains_as_one_device):
+    trains_as_one_device(summing(), fit_eleven)
+
+
+@harness.in_one_process
+def test_a_number_that_is_neither_mean_nor_sum_is_named(caplog):
+    largest = [lambda y, p: keras.ops.max(keras.ops.abs(y - p))]
+    whole = [lambda *both: keras.ops.max(keras.ops.subtract(*tfdp.whole_batch(both)))]
+    said = []
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        for build in (summing(tf.reduce_max), summing(tf.reduce_mean)):
+            caplog.clear()
+            fit_eleven(harness.build_in_scope(build, 2))
+            said.append(caplog.text)
+        for functions in (largest, whole):
+            caplog.clear()
+            build = classifier([lambda functions=functions: functions[0]])
+            harness.fit_arrays(harness.build_in_scope(build, 2), *labels(8), batch_size=4)
+            said.append(caplog.text)
+    assert "gives to the logs" in said[0] and "`Max`" in said[0]
+    assert "gives to the metric" in said[2] and "tfdp.whole_batch" in said[2]
+    assert said[1] == said[3] == ""

@@ -171,6 +171,55 @@ def test_a_stand_in_leaves_no_state_and_is_in_no_sum(trains_as_one_device):
 X, Y = harness.regression_data(5)
 
 
+class Alternating(keras.Model):
+    """Counts its steps in a weight, and trains the second layer in every second step only."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = layers.Dense(3, activation="tanh"), layers.Dense(1)
+        self.steps, self.halves = (
+            self.add_weight(name=name, shape=(), dtype=dtype, trainable=False, initializer="zeros")
+            for name, dtype in (("steps", "int32"), ("halves", "float32"))
+        )
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+    def gradients(self, layer, x, y):
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        return tape.gradient(loss, layer.trainable_variables)
+
+    def train_step(self, data):
+        x, y = data
+        self.steps.assign_add(1)
+        self.halves.assign(self.halves + 0.5)
+        gradients = self.gradients(self.first, x, y)
+        scaled = [gradient / (1.0 + self.halves) for gradient in gradients]
+        self.optimizer.apply_gradients(zip(scaled, self.first.trainable_variables, strict=True))
+
+        def train_second():
+            own = self.second.trainable_variables
+            for variable, gradient in zip(own, self.gradients(self.second, x, y), strict=True):
+                variable.assign_sub(0.1 * gradient)
+            return self.steps % 2
+
+        return {"odd": tf.cond(self.steps % 2 == 0, train_second, lambda: self.steps % 2)}
+
+
+def alternating():
+    model = Alternating()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def test_a_counter_of_steps_goes_on_where_there_is_no_example(trains_as_one_device):
+    """Else replicas would take different branches, and those in the sum wait for ever."""
+    x = RNG.normal(size=(9, 4)).astype("float32")
+    y = x.sum(1, keepdims=True)
+    trains_as_one_device(alternating, lambda model: harness.fit_arrays(model, x, y, batch_size=4))
+
+
 def refusing():
     model = keras.Sequential([keras.Input((5,)), Refusing(), layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae"])

@@ -98,6 +98,7 @@ class Step:
       differing: The `written` variables to which other replicas may have written other values.
       waiting: The tensors that the program holds in place of gradients that wait to be summed.
       draws: Random numbers whose use the end of the step checks: see `random.draws`.
+      inner: What is done in branches and loops: see `variables.branches`.
       linear: Operations that may use waiting gradients, since they commute with the sum: see
         `gradients.arriving`.
       updated: The variables of the update under way, in the order of its gradients.
@@ -126,6 +127,7 @@ class Step:
     differing: list[Any] = dataclasses.field(default_factory=list)
     waiting: list[Any] = dataclasses.field(default_factory=list)
     draws: list[Any] = dataclasses.field(default_factory=list)
+    inner: list[Any] = dataclasses.field(default_factory=list)
     linear: list[Any] = dataclasses.field(default_factory=list)
     updated: Sequence[Any] = ()
     to_compress: frozenset[str] | None = None
@@ -236,7 +238,10 @@ class Step:
         strategy: Any = weakref.proxy(self.strategy)
         strategy_of_context.set(context, strategy)
         thread_mode(context).strategy = self.strategy = strategy
-        for kept in (self.written, self.differing, self.waiting, self.draws, self.linear):
+        for kept in (
+            *(self.written, self.differing, self.waiting),
+            *(self.draws, self.inner, self.linear),
+        ):
             kept.clear()
         for held in (self.added, self.metric_sums, self.ending):
             held.clear()

@@ -56,7 +56,7 @@ def arrived(step: Step, gradient: Value | None) -> Arrived:
     if gradient is None or mark_of(tensor) in (Mark.SUM, Mark.OWN):
         return Arrived(gradient, local=False)
     walk = Walk()
-    origin = origins([tensor], step.written, walk)
+    origin = origins([tensor], step.differing, walk)
     if Origin.UPDATE in origin:  # what a replica does with a gradient of its own is its own
         return Arrived(gradient, local=False)
     apart = origin & (Origin.LOCAL | Origin.DATA)

@@ -39,6 +39,7 @@ from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.keras_adapter.training import batch_and_rate, step_recording
+from tfdp.keras_adapter.variables import branches
 from tfdp.replicas import Value, exchange_of, replicas_of
 
 
@@ -246,6 +247,7 @@ def _outermost(
         if not step.is_alone:
             compressing.check_accumulating(step, optimizer)
     in_trainer = step.share is not None and step.num_replicas > 1
+    branches.note(step, f"update with {optimizer.name!r}")
     found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
     values = [one.value for one in found]
     step.to_compress = None

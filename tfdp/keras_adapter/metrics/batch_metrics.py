@@ -18,6 +18,7 @@ from tfdp.keras_adapter.losses.coupling import is_of_whole_batch, weights_of_who
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing.marks import is_global, mark_global
+from tfdp.keras_adapter.tracing.terms import Kind, UnknownTerm, terms_of
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 
 
@@ -41,15 +42,18 @@ def update_mean(
     """Weighs a scalar by the replica's fraction of the batch, so that the batch counts once.
 
     On one device a scalar value, or a scalar weight, stands for the whole batch. The fractions of
-    the replicas add up to 1. An integer weight is a number of examples, and adds up by itself.
+    the replicas add up to 1, and so do sums over their examples to that over the batch. An integer
+    weight is a number of examples, and adds up by itself.
     """
-    share = _share()
+    step, share = current(), _share()
     scalar_weight = sample_weight is not None and _rank(sample_weight) == 0
-    if share is None or not (_rank(values) == 0 or scalar_weight):
+    if step is None or share is None or not (_rank(values) == 0 or scalar_weight):
         return original(self, values, sample_weight)
     value = share.select(tf.reduce_mean(tf.cast(values, self.dtype)))
     weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
     if weight.dtype.is_floating and weight.shape.rank == 0:
+        if _rank(values) == 0 and _is_sum(step, values, f"the metric {self.name!r}"):
+            value = tf.math.divide_no_nan(value, tf.cast(share.fraction, value.dtype))
         weight = share.fraction * tf.cast(weight, share.fraction.dtype)
     return original(self, value, weight)
 
@@ -58,11 +62,12 @@ def update_mean(
 def update_sum(
     original: Callable[..., Any], self: keras.metrics.Sum, values: Any, sample_weight: Any = None
 ) -> Any:
-    """Scales a scalar, which stands for the batch, by the replica's fraction of the batch."""
-    share = _share()
-    if share is None or _rank(values) != 0:
+    """Scales a scalar, which stands for the batch, unless it is the sum over the share."""
+    step, share = current(), _share()
+    if step is None or share is None or _rank(values) != 0:
         return original(self, values, sample_weight)
-    return original(self, share.scaled(tf.cast(values, self.dtype), share.fraction), sample_weight)
+    weight = _weight(step, values, f"the metric {self.name!r}")
+    return original(self, share.scaled(tf.cast(values, self.dtype), weight), sample_weight)
 
 
 @hook(keras.metrics.Metric, "__init__")
@@ -85,19 +90,56 @@ def same_on_all(step: Step, logs: Any) -> Any:
     """Makes the logs that a step returns the same on every replica.
 
     Results of metrics are the same already. Another floating number is taken as a mean over the
-    replica's examples: the sum of the replicas' numbers, each times its fraction of the batch, is
-    the mean over the batch. Integers, strings and tensors without a fixed shape stay as they are;
-    Keras shows those of replica 0.
+    replica's examples, unless it is seen to be their sum: the sum of the replicas' numbers, each
+    times its fraction of the batch, is the mean over the batch. Integers, strings and tensors
+    without a fixed shape stay as they are; Keras shows those of replica 0.
     """
     leaves = tf.nest.flatten(logs)
     own = [index for index, leaf in enumerate(leaves) if _is_local_number(leaf)]
     share = step.share
     assert share is not None
     numbers = [tf.cast(leaves[index], at_least_float32(leaves[index].dtype)) for index in own]
-    scaled = [share.scaled(number, share.fraction) for number in numbers]
+    scaled = [share.scaled(number, _weight(step, number, "the logs")) for number in numbers]
     for index, value in zip(own, step.ending.send(scaled), strict=True):
         leaves[index] = tf.cast(value, leaves[index].dtype)
     return tf.nest.pack_sequence_as(logs, leaves)
+
+
+def _weight(step: Step, value: Any, receiver: str) -> tf.Tensor:
+    """Returns the replica's weight of a number: 1 for a sum over its examples, or its fraction."""
+    assert step.share is not None
+    fraction = step.share.fraction
+    return tf.ones_like(fraction) if _is_sum(step, value, receiver) else fraction
+
+
+def _is_sum(step: Step, value: Any, receiver: str) -> bool:
+    """Returns whether a scalar is a sum over the replica's examples; warns if that is not known.
+
+    Args:
+      step: The replica's step, with a share.
+      value: The scalar.
+      receiver: What the step gives it to, for the warning.
+    """
+    assert step.share is not None
+    if step.num_replicas == 1 or not isinstance(value, tf.Tensor) or value.shape.rank != 0:
+        return False
+    found = "a sum over the examples, and something else"
+    try:
+        kinds = {term.kind for term in terms_of(step, value, checks=False)}
+        if Kind.SUM not in kinds or kinds == {Kind.SUM}:
+            return Kind.SUM in kinds
+    except UnknownTerm as error:
+        found = str(error)
+    if step.share.custom_loss != "mean":
+        step.warn_once(
+            receiver,
+            "A number that a step gives to %s is not seen to be a mean or a sum over the examples "
+            "of the batch (found %s). It becomes the mean of what the replicas compute of their "
+            "own examples, and is not one device's. Compute it of all examples, "
+            "`tfdp.whole_batch((y_true, y_pred))`, or of metrics' results.",
+            receiver, found,
+        )  # fmt: skip
+    return False
 
 
 def _share() -> Share | None:

@@ -32,6 +32,7 @@ from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.layout_rules import Layout
 from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.walk import Place, Walk
+from tfdp.keras_adapter.variables import branches
 from tfdp.replicas import replicas_of
 
 # Knuth's multiplicative constant, by which the replicas' seeds are far apart. Replica 0 has an
@@ -55,6 +56,7 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
             "others than in the forward pass, on one device, too. Take random layers, such as "
             "Dropout, out of what is computed again."
         )
+    branches.note(step, branches.DRAW)
     with step.during(Phase.SEED):
         seed = original(self, *args, **kwargs)
     if step.phase is Phase.DRAW:

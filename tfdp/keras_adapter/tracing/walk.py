@@ -155,10 +155,11 @@ class Walk:
         graph = getattr(called, "graph", None)
         if graph is None or len(graph.outputs) != len(op.outputs):
             return None
-        frame = self._frame(place.frame, op, graph, 0)
+        frame = self.frame(place.frame, op, graph, 0)
         return Place(graph.outputs[place.tensor.value_index], frame)
 
-    def _frame(self, outer: Frame | None, op: Any, graph: Any, before: int) -> Frame:
+    def frame(self, outer: Frame | None, op: Any, graph: Any, before: int) -> Frame:
+        """Returns one call of `graph` by `op`, whose first `before` inputs are not the graph's."""
         key = (id(op), id(outer), id(graph))
         if key not in self._frames:
             given = [Place(value, outer) for value in op.inputs[before:]]
@@ -169,17 +170,18 @@ class Walk:
     def places(self, value: Any) -> list[Place]:
         """Returns the places of a tensor of the trace: one for each call of its function."""
         graph = value.graph if tf.is_symbolic_tensor(value) else None
-        return [Place(value, frame) for frame in self._calls_of(graph)]
+        return [Place(value, frame) for frame in self.calls_of(graph)]
 
-    def _calls_of(self, graph: Any) -> list[Frame | None]:
+    def calls_of(self, graph: Any) -> list[Frame | None]:
+        """Returns the calls of a graph; None for the trace's own, and where there is none."""
         if graph is None or graph is tf.compat.v1.get_default_graph():
             return [None]
         outer = getattr(graph, "outer_graph", None)
         calls = [] if outer is None else _calls(outer.get_operations(), graph)
         return [
-            self._frame(frame, op, graph, before)
+            self.frame(frame, op, graph, before)
             for op, before in calls
-            for frame in self._calls_of(outer)
+            for frame in self.calls_of(outer)
         ] or [None]
 
     def elsewhere(self, place: Place) -> list[Place]:
@@ -191,7 +193,7 @@ class Walk:
         value, frame = place.tensor, place.frame
         for op in value.consumers() if tf.is_symbolic_tensor(value) else ():
             for graph, before in _functions(op):
-                inner = self._frame(frame, op, graph, before)
+                inner = self.frame(frame, op, graph, before)
                 given = zip(graph.inputs, op.inputs[before:], strict=False)
                 found += [Place(inside, inner) for inside, outside in given if outside is value]
         if frame is not None:

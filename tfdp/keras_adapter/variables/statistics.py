@@ -30,6 +30,7 @@ from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
 from tfdp.keras_adapter.tracing import writes
 from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.origins import Origin, origins
+from tfdp.keras_adapter.variables import branches
 from tfdp.keras_adapter.variables.apart import apart_of
 
 _DECLARED = ("sum", "mean")
@@ -69,6 +70,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
             return original(self, value)
     if self.trainable and _is_alike([value], step.written):
         # The replicas stay alike, as where a step moves weights along a summed gradient and back.
+        branches.note(step, f"write {self.path!r}")
         with step.replicas.identical_writes():
             return original(self, value)
     if apart_of(self) and _is_alike([value], step.written, own_gradients=True):
@@ -78,8 +80,15 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if self.value.synchronization == tf.VariableSynchronization.ON_READ:
         return original(self, _state_of_metric(step, self, value))
     if self.aggregation == "none":
-        step.note_written(self, may_differ=_is_seen(step, value) and not _is_alike([value]))
-        value = _unless_stand_in(step, self, value)
+        alike = _is_seen(step, value) and _is_alike([value], step.differing)
+        if alike and _is_symbolic(value) and step.ending.is_in_own_graph:
+            # Surely done by all: a mean would change a counter of floats in its last bit.
+            with step.replicas.identical_writes():
+                return original(self, value)
+        step.note_written(self, may_differ=not alike)
+        branches.note(step, None, self)
+        if not alike:  # a counter of steps goes on where there are no examples, too
+            value = _unless_stand_in(step, self, value)
         with step.during(Phase.NOTED):
             return original(self, value)
     if self.aggregation not in _DECLARED or step.share is None:
@@ -127,7 +136,8 @@ def check_unmanaged(variable: tf.Variable, value: Any) -> None:
     if step.phase not in (Phase.PROGRAM, Phase.COMPILED):
         return
     tensors = [t for t in tf.nest.flatten(value, expand_composites=True) if _is_seen(step, t)]
-    if not _is_alike(tensors, step.written):
+    branches.note(step, f"write {variable.name!r}")
+    if not _is_alike(tensors, step.differing):
         raise ValueError(
             f"What a step writes into {variable.name!r}, a `tf.Variable` without an aggregation, "
             "must be the same on all replicas, but it depends on the replica's own examples or "
@@ -186,7 +196,12 @@ def _summed_as(dtype: tf.DType) -> tf.DType:
 
 
 def warn_of_undeclared(step: Step, model: keras.Model) -> None:
-    """Warns once of each variable of a user's layer that replicas may have written differently."""
+    """Warns once of each variable of a user's layer that replicas may have written differently.
+
+    Raises:
+      ValueError: See `branches.check`.
+    """
+    branches.check(step)
     if not step.trace.of_first or step.num_replicas == 1:
         return
     undeclared = [v for v in step.written if any(v is other for other in step.differing)]
@@ -231,9 +246,23 @@ def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
     own_terms = variable.aggregation == "sum" and step.share is not None
     if own_terms and _is_symbolic(value) and writes.depends_on(variable.value.handle, value):
         raise _no_term_of_a_sum(variable)
-    together = _together(step, variable, value)
+    if own_terms and _is_of_no_example(step, value):
+        branches.note(step, f"write {variable.path!r}")
+        together = value
+    else:
+        together = _together(step, variable, value)
     with step.during(Phase.WRITE):
         return original(variable, together)
+
+
+def _is_of_no_example(step: Step, value: tf.Tensor) -> bool:
+    """Returns whether a term has surely nothing of the examples in it, such as 1 for each batch.
+
+    Where tracing knows how many examples a share has, a constant may be their number.
+    """
+    assert step.share is not None
+    unknown = _is_symbolic(value) and step.share.rows is None
+    return unknown and _is_alike([value], step.differing)
 
 
 def _is_term_of_metric(step: Step, variable: Variable) -> bool:
