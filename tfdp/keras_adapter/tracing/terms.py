@@ -185,7 +185,12 @@ class Terms:
     def _addition(self, place: Place, node: Node) -> list[Term]:
         stacks = node.type in ("Pack", "ConcatV2")
         inputs = node.inputs[:-1] if node.type == "ConcatV2" else node.inputs
-        summands = [self.of(value) for value in inputs]
+        zeros = [not stacks and _number(value) == 0 for value in inputs]
+        # A zero, with which regularizers begin their sum, is no term unless it is alone.
+        summands = [
+            [] if zero and not all(zeros) else self.of(value)
+            for value, zero in zip(inputs, zeros, strict=True)
+        ]
         if node.type == "Sub":
             summands[1] = [term.times(Factor(-1.0)) for term in summands[1]]
         terms = [term for summand in summands for term in summand]
