@@ -27,7 +27,7 @@ def run_for_json(
     Returns:
       The object, or a :class:`Failure` if the child fails, prints no JSON or takes too long.
     """
-    child = run_module(module, arguments, timeout_seconds, environment or {})
+    child = run_module(module, arguments, timeout_seconds, environment)
     if isinstance(child, Failure):
         return child
     lines = [line for line in child.stdout.splitlines() if line.startswith(prefix)]

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-import types
 from collections.abc import Mapping, Sequence
 
 _STDERR_TAIL_LINES = 15
@@ -55,7 +54,7 @@ def run_module(
     module: str,
     arguments: Sequence[str],
     timeout_seconds: float,
-    environment: Mapping[str, str] = types.MappingProxyType({}),
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str] | Failure:
     """Runs `python -m module arguments`.
 
@@ -75,7 +74,7 @@ def run_module(
             capture_output=True,
             text=True,
             timeout=timeout_seconds,
-            env={**environment, **os.environ, **ENVIRONMENT},
+            env={**(environment or {}), **os.environ, **ENVIRONMENT},
             check=False,
         )
     except subprocess.TimeoutExpired as expired:

@@ -238,10 +238,9 @@ class Step:
         strategy: Any = weakref.proxy(self.strategy)
         strategy_of_context.set(context, strategy)
         thread_mode(context).strategy = self.strategy = strategy
-        for kept in (
-            *(self.written, self.differing, self.waiting),
-            *(self.draws, self.inner, self.linear),
-        ):
+        for noted in (self.written, self.differing, self.inner):
+            noted.clear()
+        for kept in (self.waiting, self.draws, self.linear):
             kept.clear()
         for held in (self.added, self.metric_sums, self.ending):
             held.clear()

@@ -24,13 +24,17 @@ from tfdp.keras_adapter._tensorflow import (
 from tfdp.keras_adapter.tracing.marks import mark_of
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_IFS, _CASES = ("If", "StatelessIf"), ("Case", "StatelessCase")
+# Their first input chooses the function.
+BRANCHES = (*_IFS, *_CASES)
+LOOPS = ("While", "StatelessWhile")
 # By the type of an operation that calls functions: the attributes that name the functions, and the
 # number of inputs that come before the functions' arguments.
 _FUNCTIONS = {
     **dict.fromkeys(_CALLS, (("f",), 0)),
-    **dict.fromkeys(("If", "StatelessIf"), (("then_branch", "else_branch"), 1)),
-    **dict.fromkeys(("Case", "StatelessCase"), (("branches",), 1)),
-    **dict.fromkeys(("While", "StatelessWhile"), (("body",), 0)),
+    **dict.fromkeys(_IFS, (("then_branch", "else_branch"), 1)),
+    **dict.fromkeys(_CASES, (("branches",), 1)),
+    **dict.fromkeys(LOOPS, (("body",), 0)),
 }
 
 _thread = threading.local()

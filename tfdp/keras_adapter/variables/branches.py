@@ -17,9 +17,8 @@ from tfdp.keras_adapter._tensorflow import function_named
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.tracing.constants import constant_value
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.walk import Frame, Node, Place, Walk
+from tfdp.keras_adapter.tracing.walk import BRANCHES, LOOPS, Frame, Node, Place, Walk
 
-_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 DRAW = "draw random numbers"
 _DRAW_BEFORE = (
     "Draw for all examples before it, `keras.random.normal((keras.ops.shape(x)[0], ...))`, and "
@@ -29,7 +28,6 @@ _DECIDE_TOGETHER = (
     "Let all decide alike: from what `tfdp.whole_batch(x)` returns, or from a sum, "
     '`tf.distribute.get_replica_context().all_reduce("SUM", value)`.'
 )
-_LOOPS = ("While", "StatelessWhile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +88,9 @@ def _is_own(step: Step, walk: Walk, frame: Frame | None) -> bool:
     while frame is not None:
         call, outer = frame.call, frame.outer
         asked = []
-        if call.type in _BRANCHES:
+        if call.type in BRANCHES:
             asked = [Place(call.inputs[0], outer)]
-        elif call.type in _LOOPS:
+        elif call.type in LOOPS:
             asked = _conditions(walk, call, outer)
         if origins(asked, walk=walk, alike=alike) & Origin.OWN:
             return True
