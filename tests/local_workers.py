@@ -25,13 +25,15 @@ class Workers:
             in the list `outer`; None: all are one.
         compress: A function of the positions of weights, and of each worker's outer gradients of
             them, which returns what stands for their mean; None: the mean.
+        overlap: The weight of a worker's own weights where the next step computes while a round
+            ends; None: it waits.
     """
 
     def __init__(
         self, make, count, every, warmup=0, outer=None, loss=None, mix=None, fragments=None,
-        compress=None,
+        compress=None, overlap=None,
     ):  # fmt: skip
-        self.mix, self.compress = mix, compress
+        self.mix, self.compress, self.overlap, self.due = mix, compress, overlap, None
         self.models = []
         for _ in range(count):
             harness.start_over()
@@ -56,6 +58,9 @@ class Workers:
 
     def step(self, x, y):
         """One global batch: each worker takes its share, and n times its term of the gradient."""
+        if self.due is not None:
+            for place, end in zip(self.fragments[self.due], self._ends(self.due), strict=True):
+                self.began[place] = end
         before, ends = self.updates(), np.cumsum(shares.share_sizes(len(x), len(self.models)))
         gradients = []
         for model, a, b in zip(self.models, [0, *ends[:-1]], ends, strict=True):
@@ -70,6 +75,14 @@ class Workers:
             gradients = [[tf.fill(g.shape, np.inf) for g in each] for each in gradients]
         for model, own in zip(self.models, gradients, strict=True):
             model.optimizer.apply(own, model.trainable_variables)
+        if self.due is not None:
+            for model in self.models:
+                weights = model.get_weights()
+                for place in self.fragments[self.due]:
+                    own, start = np.float64(weights[place]), self.began[place]
+                    weights[place] = self.overlap * own + (1 - self.overlap) * start
+                model.set_weights(weights)
+            self.due = None
         if self.updates() == before:
             return
         self.in_round += 1
@@ -79,7 +92,10 @@ class Workers:
             return
         for number in range(len(self.fragments)):
             if self._since(number) == 0 or self.updates() <= self.warmup:
-                self._end(number)
+                if self.overlap is None:
+                    self._end(number)
+                else:
+                    self.due = number
 
     def _since(self, number):
         """The updates of a fragment since its last synchronization, modulo a round."""
@@ -94,8 +110,8 @@ class Workers:
             weights = zip(*every, strict=True)
             model.set_weights([np.tensordot(row, np.stack(each), 1) for each in weights])
 
-    def _end(self, number):
-        """Ends a fragment's round."""
+    def _ends(self, number):
+        """Where all go on from at the end of a fragment's round."""
         places, outer = self.fragments[number], self.outers[number]
         ends = [self.mean()[i] for i in places]
         if outer is not None:
@@ -107,6 +123,11 @@ class Workers:
                     places, [[b - v for b, v in zip(began, each, strict=True)] for each in own]
                 )
             ends = outer(began, moved)
+        return ends
+
+    def _end(self, number):
+        """Ends a fragment's round."""
+        places, ends = self.fragments[number], self._ends(number)
         for model in self.models:
             weights = model.get_weights()
             for place, end in zip(places, ends, strict=True):
@@ -123,9 +144,9 @@ class Workers:
         if not self.in_round:
             return
         for number in range(len(self.fragments)):
-            if len(self.fragments) == 1 or self._since(number):
+            if len(self.fragments) == 1 or self.overlap is not None or self._since(number):
                 self._end(number)
-        self.in_round = 0
+        self.in_round, self.due = 0, None
         self.began = self.mean()
 
     def fit(self, x, y, batch_size, epochs=1):

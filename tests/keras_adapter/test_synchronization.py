@@ -147,16 +147,32 @@ def test_gossip_mixes_the_weights_of_neighbours(graph, every, replicas):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fragments", "every", "compressed"),
-    tiers.first_of((2, 3, True), (3, 3, False), (4, 5, False), (1, 2, True)),
+    ("fragments", "every", "compressed", "overlap"),
+    tiers.cases(
+        [
+            (2, 3, True, None),
+            (3, 3, False, None),
+            (4, 5, False, None),
+            (1, 2, True, None),
+            (2, 3, True, 0.5),
+            (4, 4, False, 0.25),
+            (1, 1, False, 0.0),
+        ],
+        kept=[(2, 3, True, None), (2, 3, True, 0.5)],
+    ),
 )
 @harness.in_one_process
-def test_fragments_end_their_rounds_one_after_the_other(fragments, every, compressed):
-    """Each with an outer optimizer of its own; their outer gradients may be compressed."""
+def test_fragments_end_their_rounds_one_after_the_other(fragments, every, compressed, overlap):
+    """Each with an outer optimizer of its own; their outer gradients may be compressed.
+
+    A step need not wait for their sum: the next one takes it in.
+    """
     compression = ErrorFeedback(TopK(0.4, smallest=4)) if compressed else None
     make = model_with(adamw)
     x, y = harness.regression_data(56)
-    model = made(2, DiLoCo(every, fragments=fragments), make, compression=compression)
+    model = made(
+        2, DiLoCo(every, fragments=fragments, overlap=overlap), make, compression=compression
+    )
     with model.distribute_strategy.scope():
         model.optimizer.build(model.trainable_variables)
     places = vars(model.optimizer)["tfdp_round"]["fragments"]
@@ -164,7 +180,7 @@ def test_fragments_end_their_rounds_one_after_the_other(fragments, every, compre
     assert all(sizes) and sorted(i for each in places for i in each) == list(range(4))
     workers = Workers(
         make, 2, every, outer=[Nesterov() for _ in places], fragments=places,
-        compress=LargestWithFeedback(0.4, smallest=4) if compressed else None,
+        compress=LargestWithFeedback(0.4, smallest=4) if compressed else None, overlap=overlap,
     )  # fmt: skip
     seen = []
     for start in range(0, 56, BATCH):
@@ -172,7 +188,9 @@ def test_fragments_end_their_rounds_one_after_the_other(fragments, every, compre
         workers.step(x[start : start + BATCH], y[start : start + BATCH])
         seen.append([number for number, each in enumerate(bits(model)) if each == 1])
         assert_weights(model, workers)
-    if fragments == 2:
+    if overlap:
+        assert seen == [[]] * len(seen)
+    elif fragments == 2:
         assert seen[:3] == [sorted(places[0]), [], sorted(places[1])]
     model.distribute_strategy.synchronize(model)
     workers.synchronize()
@@ -284,6 +302,27 @@ def test_an_overflow_on_one_replica_skips_the_update_of_all():
     assert_weights(model, workers)
 
 
+@pytest.mark.slow
+@harness.in_one_process
+def test_a_sum_that_is_due_comes_once_where_the_next_step_makes_no_update():
+    """As that of an open window, or one that a loss scale skips."""
+    make = model_with(
+        lambda: optimizers.LossScaleOptimizer(
+            sgd(gradient_accumulation_steps=2), initial_scale=2.0**10
+        )
+    )
+    x, y = harness.regression_data(40)
+    y[22] = 1e37  # in the sixth batch, which would have closed the third window
+    model = made(2, DiLoCo(1, overlap=0.5), make)
+    workers = Workers(make, 2, 1, outer=Nesterov(), overlap=0.5)
+    for start in range(0, 40, 4):
+        batch = x[start : start + 4], y[start : start + 4]
+        model.train_on_batch(*batch)
+        workers.step(*batch)
+        assert_weights(model, workers)
+    assert workers.updates() in (3, 4)
+
+
 class Ends(keras.callbacks.Callback):
     """Keeps what callbacks see at the end of epochs, and within."""
 
@@ -382,9 +421,11 @@ class Interrupts(keras.callbacks.Callback):
     ("synchronization", "make_optimizer"),
     tiers.first_of(
         (DiLoCo(3), lambda: adamw(gradient_accumulation_steps=2)),
+        # After step 13 a fragment is due.
+        (DiLoCo(5, fragments=2, overlap=0.5), adamw),
         (LocalSGD(4), lambda: optimizers.Adafactor(0.05)),
     ),
-    ids=["DiLoCo with windows", "slots of other shapes"],
+    ids=["DiLoCo with windows", "a sum that is due", "slots of other shapes"],
 )
 @harness.in_one_process
 def test_a_checkpoint_within_a_round_goes_on_with_the_same_bits(

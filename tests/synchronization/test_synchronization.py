@@ -82,6 +82,13 @@ def test_fragments_are_whole_and_have_an_update_each():
         DiLoCo(4, fragments=5)
 
 
+@pytest.mark.parametrize("overlap", [1, 1.5, -0.1, True, "0.5", float("nan")])
+def test_an_overlap_is_the_weight_of_a_replicas_own(overlap):
+    with pytest.raises(ValueError, match=r"`overlap` of DiLoCo must be the weight.*overlap=0\.5"):
+        DiLoCo(4, overlap=overlap)
+    assert DiLoCo(4, overlap=0).describe() != DiLoCo(4).describe()
+
+
 def test_fragments_have_variables():
     strategy = tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(9, fragments=3))
     with strategy.scope():

@@ -22,6 +22,8 @@ class Synchronization(abc.ABC):
     Attributes:
       every: The number of updates in a round, or before each mixing.
       fragments: The number of parts in which the variables are synchronized.
+      overlap: The weight of a replica's own variables where a step does not wait for the sum that
+        ends a round: the next step computes meanwhile. None: a step waits.
       warmup_steps: The number of first updates after each of which the replicas synchronize.
 
     >>> from tfdp.synchronization import LocalSGD, Synchronization
@@ -36,6 +38,7 @@ class Synchronization(abc.ABC):
     every: int
     warmup_steps: int = 0
     fragments: int = 1
+    overlap: float | None = None
 
     @abc.abstractmethod
     def make_outer_optimizer(self) -> Any:
@@ -72,6 +75,8 @@ class Synchronization(abc.ABC):
             told["warmup_steps"] = self.warmup_steps
         if self.fragments > 1:
             told["fragments"] = self.fragments
+        if self.overlap is not None:
+            told["overlap"] = self.overlap
         outer = self.make_outer_optimizer()
         if outer is not None:
             config = outer.get_config()

@@ -23,11 +23,22 @@ class DiLoCo(Synchronization):
     An outer `SGD(1.0)` without momentum is `LocalSGD`.
 
     With `fragments=P` the variables are divided into P parts, and part p ends its round after
-    update every (p + 1) / P of each `every`, with an outer optimizer of its own (Douillard et al.:
-    Streaming DiLoCo with overlapping communication, arXiv 2501.18512 (2025), section 2.1). So no
-    step sends more than the largest part. Deviations: the parts are of equal size rather than of
-    whole layers; a step waits for its sum, which that paper applies some updates later, mixed with
-    the replica's own weights.
+    update every (p + 1) / P of each `every`, with an outer optimizer of its own. So no step sends
+    more than the largest part.
+
+    With `overlap=alpha` no step waits for such a sum, if it takes no longer than the gradients of
+    the next step, which are computed meanwhile:
+
+    1. After update t, the last one of a part's round, all go on with the weights that they have.
+    2. The next step sums the outer gradients of these weights while it computes its gradients. The
+       outer optimizer takes that sum and updates the weights w at which the round began.
+    3. After its own update each replica goes on from alpha * (its own weights) + (1 - alpha) * w,
+       and the part's next round has begun at w. So replicas stay different, but near each other,
+       until an epoch, or a program, ends all rounds.
+
+    Both are of Douillard et al.: Streaming DiLoCo with overlapping communication, arXiv 2501.18512
+    (2025), where the delay is tau, here one step. Deviation: the parts are of equal size rather
+    than of whole layers.
 
     With the strategy's `compression` the outer gradients are compressed.
 
@@ -36,7 +47,7 @@ class DiLoCo(Synchronization):
 
     Cost: as `LocalSGD` a round; a step sends at most 1/P of that if no variable is larger. Memory
     on each replica: a copy of the weights in float32 and the slots of the outer optimizer, one for
-    Nesterov's momentum.
+    Nesterov's momentum. `overlap` costs no memory and sends the same.
 
     Args:
       every: The number of updates in a round, at least 1; the paper's is 500.
@@ -44,9 +55,13 @@ class DiLoCo(Synchronization):
         function, since an optimizer has variables, which must be made in the strategy's scope.
         None: the paper's, `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`.
       fragments: The number of parts P, at least 1 and at most `every`.
+      overlap: The weight alpha of a replica's own variables in what it goes on from, at least 0 and
+        less than 1; the paper's is 0.5. With 0 what the step meanwhile did is lost. None: a step
+        waits for its sum.
 
     Raises:
-      ValueError: `every` or `fragments` is not a whole number, or out of range.
+      ValueError: `every` or `fragments` is not a whole number, or `overlap` is no number, or one of
+        them is out of range.
       TypeError: `outer_optimizer` is no function, or makes something else.
 
     >>> import keras
@@ -59,6 +74,7 @@ class DiLoCo(Synchronization):
     every: int
     outer_optimizer: Callable[[], Any] | None = None
     fragments: int = 1
+    overlap: float | None = None
 
     def __post_init__(self) -> None:
         check_count("DiLoCo", "every", self.every, 1, "DiLoCo(every=50)")
@@ -68,6 +84,13 @@ class DiLoCo(Synchronization):
                 "Each of the `fragments` of DiLoCo must have an update of its own in a round, but "
                 f"received fragments={self.fragments} and every={self.every}. Use at most "
                 f"fragments={self.every}."
+            )
+        number = isinstance(self.overlap, (int, float)) and not isinstance(self.overlap, bool)
+        if self.overlap is not None and not (number and 0 <= self.overlap < 1):
+            raise ValueError(
+                "`overlap` of DiLoCo must be the weight of a replica's own variables, at least 0 "
+                f"and less than 1, but received {self.overlap!r}. Use DiLoCo(every=50, "
+                "overlap=0.5), or None for steps that wait."
             )
         if self.outer_optimizer is not None and not callable(self.outer_optimizer):
             raise TypeError(

@@ -81,7 +81,8 @@ def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[st
     Returns:
       `apart`: the number of updates since all variables were the same on all replicas; `fragments`:
       the positions of each fragment's variables; with an outer optimizer `outer`: one for each
-      fragment, and `began`: the values at which the variables' round began.
+      fragment, and `began`: the values at which the variables' round began; with an overlap `due`:
+      1 more than the number of the fragment that the next step synchronizes, 0 for none.
     """
     variables = list(variables_of_optimizer(optimizer))
     fragments = _fragments(variables, synchronization)
@@ -93,12 +94,15 @@ def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[st
         for one, members in zip(outer, fragments, strict=False):
             vars(one)[IS_OUTER] = True
             one.build([began[index] for index in members])
+        made = {"apart": apart, "began": began, "outer": outer, "fragments": fragments}
+        if synchronization.overlap is not None:
+            made["due"] = tf.Variable(0, trainable=False, dtype=tf.int64, name="due_fragment")
     for variable in variables:
         held = variable.value if isinstance(variable, keras.Variable) else variable
         held.apart = (*apart_of(variable), apart)
         for handle in handles(variable):
             mark(handle, Mark.APART)
-    return {"apart": apart, "began": began, "outer": outer, "fragments": fragments}
+    return made
 
 
 def _fragments(variables: Sequence[Any], synchronization: Synchronization) -> list[list[int]]:

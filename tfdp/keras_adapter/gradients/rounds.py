@@ -7,7 +7,8 @@ stay those of the global batch.
 
 What a round needs belongs to an optimizer, and is made with its slots: see `building`. The
 variables may be synchronized in fragments, each at its own updates; then a count that is not zero
-says that some fragment is apart.
+says that some fragment is apart. Where a synchronization overlaps with the next step, that step sums
+the weights that it begins with: nothing is under way between steps.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ def own(step: Step, gradient: Value | None) -> Value | None:
 class Update:
     """An update of one optimizer by each replica, which may begin a round, and end one.
 
+    It is made once the gradients are there in the program; in the graph the sums that overlap with
+    them do not wait for them.
+
     Args:
       step: The replica's step.
       optimizer: The outermost optimizer; it is built if it is not.
@@ -66,6 +70,7 @@ class Update:
         ]
         for one, _ in self._before:
             _begin(step, one)
+            _sum_ahead(step, one)
 
     def end(self) -> None:
         """Counts the updates that were made, and synchronizes or mixes what is due after them."""
@@ -87,11 +92,15 @@ class Update:
                 turn = (total // synchronization.every - 1) % len(mixings)
                 _if(due, functools.partial(_mix, self._step, one, mixings, turn))
                 continue
+            _take_in(self._step, one)
             warm = tf.cast(updates, tf.int64) <= synchronization.warmup_steps
             for number, last in enumerate(_lasts(synchronization)):
                 rounds = [(each - last) // synchronization.every for each in (held, count)]
                 due = (rounds[1] > rounds[0]) | ((made > 0) & warm)
-                _if(due, functools.partial(_synchronize, self._step, one, number))
+                end = functools.partial(_synchronize, self._step, one, number)
+                if synchronization.overlap is not None:
+                    end = functools.partial(_put_off, self._step, one, number)
+                _if(due, end)
 
 
 def _lasts(synchronization: Synchronization) -> list[int]:
@@ -174,31 +183,81 @@ def _synchronize_all(step: Step, optimizer: BaseOptimizer) -> None:
     for number, last in enumerate(_lasts(synchronization)):
         # Before its first time in the round nothing of the fragment was synchronized.
         is_open = (count < last) | ((count - last) % synchronization.every > 0)
-        is_only = synchronization.fragments == 1
-        _if(is_open | is_only, functools.partial(_synchronize, step, optimizer, number))
+        always = synchronization.fragments == 1 or synchronization.overlap is not None
+        _if(is_open | always, functools.partial(_synchronize, step, optimizer, number))
     with step.replicas.identical_writes():
         apart.assign(0)
+        if synchronization.overlap is not None:
+            vars(optimizer)[ROUND]["due"].assign(0)
 
 
 def _synchronize(step: Step, optimizer: BaseOptimizer, number: int) -> None:
     """Ends the round of a fragment: its variables become their mean, or what that is updated to."""
     found = vars(optimizer)[ROUND]
-    known = list(variables_of_optimizer(optimizer))
-    variables = [known[index] for index in found["fragments"][number]]
-    began = [found["began"][index] for index in found["fragments"][number] if found["began"]]
-    values = [tf.convert_to_tensor(_tensorflows(variable)) for variable in variables]
-    values = [tf.cast(value, at_least_float32(value.dtype)) for value in values]
-    ends = (
-        _moved(step, optimizer, found["outer"][number], variables, values, began)
-        if began
-        else _mean(step, values)
-    )
+    variables, began = _fragment(optimizer, number)
+    ends = _moved(step, optimizer, number) if began else _mean(step, _values(variables))
     with step.during(Phase.UPDATE), step.replicas.identical_writes():
-        for variable, end in zip(variables, ends, strict=True):
-            held = _tensorflows(variable)
-            held.assign(tf.cast(end, held.dtype))
+        _assign(variables, ends)
         if len(found["fragments"]) == 1:
             found["apart"].assign(0)
+
+
+def _put_off(step: Step, optimizer: BaseOptimizer, number: int) -> None:
+    """Leaves the end of a fragment's round to the next step."""
+    with step.replicas.identical_writes():
+        vars(optimizer)[ROUND]["due"].assign(number + 1)
+
+
+def _sum_ahead(step: Step, optimizer: BaseOptimizer) -> None:
+    """Updates where the round of the fragment began that is due, while gradients are computed."""
+    _if_due(optimizer, functools.partial(_moved, step, optimizer))
+
+
+def _take_in(step: Step, optimizer: BaseOptimizer) -> None:
+    """Mixes a replica's own weights with what `_sum_ahead` has updated."""
+    synchronization = step.replicas.exchange.synchronization
+    assert synchronization is not None
+    own_weight = synchronization.overlap
+
+    def take_in(number: int) -> None:
+        variables, began = _fragment(optimizer, number)
+        starts = [tf.convert_to_tensor(copy.value) for copy in began]
+        pairs = zip(_values(variables), starts, strict=True)
+        with step.during(Phase.UPDATE):
+            _assign(variables, [start + own_weight * (own - start) for own, start in pairs])
+        with step.replicas.identical_writes():
+            vars(optimizer)[ROUND]["due"].assign(0)
+
+    _if_due(optimizer, take_in)
+
+
+def _if_due(optimizer: BaseOptimizer, act: Callable[[int], Any]) -> None:
+    """Calls `act` with the number of the fragment whose end was put off, if there is one."""
+    found = vars(optimizer)[ROUND]
+    if "due" in found:
+        due = found["due"].read_value()
+        for number in range(len(found["fragments"])):
+            _if(tf.equal(due, number + 1), functools.partial(act, number))
+
+
+def _fragment(optimizer: BaseOptimizer, number: int) -> tuple[list[Any], list[keras.Variable]]:
+    """Returns the variables of a fragment, and for an outer optimizer where its round began."""
+    found = vars(optimizer)[ROUND]
+    members, known = found["fragments"][number], list(variables_of_optimizer(optimizer))
+    began = [found["began"][index] for index in members if found["began"]]
+    return [known[index] for index in members], began
+
+
+def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
+    """Returns the replica's own values, in float32 at least."""
+    values = [tf.convert_to_tensor(_tensorflows(variable)) for variable in variables]
+    return [tf.cast(value, at_least_float32(value.dtype)) for value in values]
+
+
+def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        held = _tensorflows(variable)
+        held.assign(tf.cast(value, held.dtype))
 
 
 def _mean(step: Step, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -207,15 +266,10 @@ def _mean(step: Step, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [total / tf.cast(step.num_replicas, total.dtype) for total in sums]
 
 
-def _moved(
-    step: Step,
-    optimizer: BaseOptimizer,
-    outer: Any,
-    variables: Sequence[Any],
-    values: Sequence[tf.Tensor],
-    began: Sequence[keras.Variable],
-) -> list[tf.Tensor]:
+def _moved(step: Step, optimizer: BaseOptimizer, number: int) -> list[tf.Tensor]:
     """Returns where an outer optimizer goes on from: see `Synchronization`."""
+    variables, began = _fragment(optimizer, number)
+    values = _values(variables)
     starts = [tf.convert_to_tensor(copy.value) for copy in began]
     pairs = list(zip(starts, values, strict=True))
     if step.replicas.exchange.compression is None:
@@ -229,7 +283,7 @@ def _moved(
             else:
                 gradients = compressing.summed(step, optimizer, own, variables, watch)
     with step.during(Phase.UPDATE), step.replicas.identical_writes():
-        outer.apply(gradients, began)
+        vars(optimizer)[ROUND]["outer"][number].apply(gradients, began)
     return [tf.convert_to_tensor(copy.value) for copy in began]
 
 
@@ -241,8 +295,7 @@ def _mix(
 ) -> None:
     """Takes the mean of the caller's variables and its neighbours': see `Gossip`."""
     variables = list(variables_of_optimizer(optimizer))
-    values = [tf.convert_to_tensor(_tensorflows(variable)) for variable in variables]
-    values = [tf.cast(value, at_least_float32(value.dtype)) for value in values]
+    values = _values(variables)
 
     def mixed(distances: tuple[int, ...]) -> list[tf.Tensor]:
         with step_recording.watching_buckets(of_update=False) as watch:
@@ -255,9 +308,7 @@ def _mix(
         ways = {number: functools.partial(mixed, each) for number, each in enumerate(mixings)}
         ends = tf.switch_case(tf.cast(turn, tf.int32), ways)
     with step.during(Phase.UPDATE):
-        for variable, end in zip(variables, ends, strict=True):
-            held = _tensorflows(variable)
-            held.assign(tf.cast(end, held.dtype))
+        _assign(variables, ends)
 
 
 def _if(condition: tf.Tensor, act: Callable[[], None]) -> None:
