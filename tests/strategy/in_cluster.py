@@ -57,13 +57,12 @@ def test_idle_threads_sleep_where_the_ranks_share_cores(strategy):
     assert context().config.experimental.disable_thread_spinning == shared
 
 
-def test_a_process_of_one_device_reads_its_shares_through_one_plain_iterator(strategy):
+def test_a_process_of_cpus_reads_its_shares_through_one_plain_iterator(strategy):
     dataset = tf.data.Dataset.range(3 * strategy.num_replicas_in_sync)
     batches = dataset.batch(strategy.num_replicas_in_sync)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
     (worker,) = iterator._iterators
-    of_one = strategy.num_replicas_in_sync == strategy.world_size
-    assert isinstance(worker._iterator, tf.data.Iterator) == of_one
+    assert isinstance(worker._iterator, tf.data.Iterator)
     step = tf.function(lambda iterator: strategy.gather(next(iterator), 0))
     seen = [int(number) for _ in range(3) for number in step(iterator)]
     assert seen == list(range(3 * strategy.num_replicas_in_sync))

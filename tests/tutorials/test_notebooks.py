@@ -1,6 +1,8 @@
 """The notebooks as they are kept: in one form, listed, and each with a claim that it asserts."""
 
 import ast
+import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -58,6 +60,30 @@ def test_each_is_short(path):
 def test_each_draws_and_asserts_what_it_claims(path):
     assert "show" in called(path), "a figure"
     assert [node for node in nodes(path) if isinstance(node, ast.Assert) and node.msg]
+
+
+def programs(path):
+    """The syntax trees of a notebook's cells, and of the programs that these write as text."""
+    for node in nodes(path):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(node, ast.Module):
+            yield node
+        elif isinstance(text, str) and re.search(r"^(import|from) tfdp", text, re.MULTILINE):
+            yield ast.parse(text)
+
+
+@pytest.mark.slow
+@each_notebook
+def test_what_they_import_of_tfdp_is_there(path):
+    named = 0
+    for node in (node for program in programs(path) for node in ast.walk(program)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tfdp"):
+            module = importlib.import_module(node.module)
+            for name in (alias.name for alias in node.names if alias.name != "*"):
+                found = hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}")
+                assert found, f"{node.module}.{name}"
+        named += isinstance(node, (ast.Import, ast.ImportFrom))
+    assert named
 
 
 @each_notebook
