@@ -154,6 +154,9 @@ class Processes:
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Waits for all ranks' `options` (JSON) and compares them.
 
+        When it returns, all ranks have what they wait for in the same call, even if this one is
+        deaf and dumb from then on, as while MPI starts.
+
         Raises:
           RankMismatchError: Names the option, the rank and both values.
         """
@@ -166,6 +169,7 @@ class Processes:
                         f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
                         f"on rank {rank}. Give all ranks the same script and data."
                     )
+        self.board.flush()
 
     # ---- meeting
 
