@@ -23,6 +23,8 @@ PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal --durations 30 --durations
 # TensorFlow's default number of inter-op threads can starve its iterators on two cores.
 export TF_NUM_INTEROP_THREADS ?= 8
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Tests start hundreds of processes, each of which would compile the package, and its tests, again.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(VENV)/bin
 RUN_SETUP := $(VENV)/setup-demo.stamp

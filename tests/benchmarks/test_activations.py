@@ -1,13 +1,14 @@
 """`benchmarks activations`: each way to train is measured in processes of its own."""
 
+import io
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
-from benchmarks.activations import WAYS
+from benchmarks import activations
 
 
 @pytest.mark.slow
@@ -15,18 +16,15 @@ from benchmarks.activations import WAYS
 @pytest.mark.exhaustive(
     "benchmarks/test_checkpoint_cost.py::test_one_checkpoint_is_timed_among_the_steps_of_a_fit"
 )
-def test_each_way_has_a_row():
-    words = ["activations", "--models", "small", "--rounds", "1", "--steps", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "160"},
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [line.split("\u2502") for line in done.stdout.splitlines() if line.startswith("\u2502")]
-    assert [row[2].strip() for row in rows] == list(WAYS)
+def test_each_way_has_a_row(monkeypatch):
+    ways = dict([*activations.WAYS.items()][:: len(activations.WAYS) - 1])  # the first and the last
+    monkeypatch.setattr(activations, "WAYS", ways)
+    console = Console(file=io.StringIO(), width=160)
+    options = activations.ActivationsOptions(models=("small",), rounds=1, steps=2)
+    assert activations.run(options, console) == 0
+    lines = console.file.getvalue().splitlines()
+    rows = [line.split("\u2502") for line in lines if line.startswith("\u2502")]
+    assert [row[2].strip() for row in rows] == list(ways) and len(ways) == 2
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
 """`benchmarks memory`: each way to shard is measured in processes of its own."""
 
-import subprocess
-import sys
+import io
 
 import pytest
+from rich.console import Console
+
+from benchmarks import memory
 
 
 @pytest.mark.slow
@@ -11,11 +13,10 @@ import pytest
 @pytest.mark.exhaustive(
     "benchmarks/test_checkpoint_cost.py::test_one_checkpoint_is_timed_among_the_steps_of_a_fit"
 )
-def test_each_way_to_shard_has_a_row():
-    words = ["memory", "--model", "small", "--rounds", "1", "--steps", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [line for line in done.stdout.splitlines() if line.startswith("\u2502")]
-    assert [row.split()[1] for row in rows] == ["none", "optimizer", "gradients"]
+def test_each_way_to_shard_has_a_row(monkeypatch):
+    assert memory._SHARDS == ("none", "optimizer", "gradients")
+    monkeypatch.setattr(memory, "_SHARDS", ("none", "gradients"))  # a cluster costs 15 s of a core
+    console = Console(file=io.StringIO(), width=120)
+    assert memory.run(memory.MemoryOptions(model="small", rounds=1, steps=2), console) == 0
+    rows = [line for line in console.file.getvalue().splitlines() if line.startswith("\u2502")]
+    assert [row.split()[1] for row in rows] == ["none", "gradients"]

@@ -51,7 +51,7 @@ STOPS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", tiers.cases(STOPS, ["within an epoch"]))
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", tiers.first_of(signal.SIGTERM, signal.SIGUSR1))
 def test_a_signal_keeps_the_training_and_ends_it(
     case, number, tmp_path, undisturbed, caplog, handlers
 ):

@@ -24,11 +24,10 @@ def test_the_exit_code_says_whether_the_weights_agree(apart, code):
 
 
 @pytest.mark.exhaustive("demo/test_processes.py::test_processes_train_like_one_device")
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_the_demo_s_replicas_train_like_one_device(tmp_path, replicas):
+def test_the_demo_s_replicas_train_like_one_device(tmp_path):
     curves = tmp_path / "curves.png"
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    words = ["demo", "--epochs", "2", "--replicas", str(replicas), "--output", str(curves)]
+    words = ["demo", "--epochs", "2", "--replicas", "3", "--output", str(curves)]
     done = subprocess.run(
         [sys.executable, "-m", "tfdp.cli", *words],
         capture_output=True,
@@ -39,5 +38,5 @@ def test_the_demo_s_replicas_train_like_one_device(tmp_path, replicas):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"Curves: {curves}" in done.stdout
-    assert f"{replicas} replicas" in done.stdout
+    assert "3 replicas" in done.stdout
     assert curves.stat().st_size > 10_000

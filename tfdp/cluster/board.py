@@ -10,7 +10,6 @@ Every wait has a deadline, ends at once when a rank is lost, and names the ranks
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import threading
@@ -207,29 +206,6 @@ class Board:
                     )
                 self._changed.wait(1.0)
             return self._numbers[text]
-
-    def flush(self) -> None:
-        """Waits until all that was sent, or passed on, before this call has left the process.
-
-        Call it before work that keeps other threads from running: others wait for what would stay.
-
-        Raises:
-          CollectiveTimeoutError: The `timeout_seconds` are over; another rank does not read.
-        """
-
-        async def leave() -> None:
-            transports = [writer.transport for writer in self._writers.values()]
-            while any(transport.get_write_buffer_size() for transport in transports):
-                await asyncio.sleep(0.001)
-
-        try:
-            self._connections.start(leave()).result(self.timeout_seconds)
-        except concurrent.futures.TimeoutError:
-            raise CollectiveTimeoutError(
-                f"Rank {self.rank}: what this rank sends must be read within "
-                f"{self.timeout_seconds:g} s, but it was not. Look at the output of the other "
-                "ranks; `timeout_seconds` allows more time."
-            ) from None
 
     # ---- signs of life, and the end
 

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from tfdp.errors import CollectiveTimeoutError
+
 # The number of unread bytes that a stream holds before the sender must wait.
 BUFFER_BYTES = 1 << 22
 
@@ -46,6 +48,35 @@ class Connections:
             return future.result()
         finally:
             future.cancel()
+
+    def flush(self, rank: int, timeout_seconds: float) -> None:
+        """Waits until all that was sent, or passed on, before this call has left the process.
+
+        Call it before work that keeps other threads from running: others wait for what would stay.
+
+        Args:
+          rank: The rank of this process, for the error.
+          timeout_seconds: How long that may take.
+
+        Raises:
+          CollectiveTimeoutError: The time is over; another rank does not read.
+        """
+
+        async def leave() -> None:
+            transports = [writer.transport for _, writer in self.streams.values()]
+            while any(transport.get_write_buffer_size() for transport in transports):
+                await asyncio.sleep(0.001)
+
+        left = self.start(leave())
+        try:
+            left.result(timeout_seconds)
+        except concurrent.futures.TimeoutError:
+            left.cancel()
+            raise CollectiveTimeoutError(
+                f"Rank {rank}: what this rank sends must be read within {timeout_seconds:g} s, but "
+                "it was not. Look at the output of the other ranks; `timeout_seconds` allows more "
+                "time."
+            ) from None
 
     def close(self) -> None:
         """Ends the streams, once what was written to them is sent, and then the loop."""

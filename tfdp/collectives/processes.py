@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.metadata
-import platform
 import sys
 import threading
 import time
@@ -27,7 +25,7 @@ from tfdp.cluster.board import Board, Post
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.collectives import eager, random_states, runtime, streaming
+from tfdp.collectives import eager, introductions, random_states, runtime, streaming
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
@@ -57,8 +55,6 @@ _ENDS = (tf.errors.OutOfRangeError, StopIteration)
 # keys from 1 on; this is the last one.
 _KEY_OUTSIDE_OF_GRAPHS = -1
 
-_DISTRIBUTIONS = ("tfdp", "tensorflow", "keras", "numpy")
-
 
 class Processes:
     """All processes of the cluster, with this one among them.
@@ -80,11 +76,12 @@ class Processes:
     def __init__(
         self, cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float
     ) -> None:
-        introduction = {"versions": _versions(), "local_size": local_size}
+        own = introductions.own(local_size)
         shared = secret.in_environment()
-        meeting = meet(cluster, introduction, _difference, startup_seconds, shared)
+        meeting = meet(cluster, own, introductions.difference, startup_seconds, shared)
         self.rank, self.world_size = cluster.rank, cluster.world_size
         self.local_size, self.cluster = local_size, cluster
+        self._connections = meeting.connections
         self.board = Board(self.rank, self.world_size, meeting.connections, timeout_seconds)
         self._strategies = 0
         self.addresses = meeting.addresses
@@ -169,7 +166,7 @@ class Processes:
                         f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
                         f"on rank {rank}. Give all ranks the same script and data."
                     )
-        self.board.flush()
+        self._connections.flush(self.rank, self.board.timeout_seconds)
 
     # ---- meeting
 
@@ -366,39 +363,9 @@ def joined() -> bool:
     return bool(_joined)
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for distribution in _DISTRIBUTIONS:
-        module = sys.modules.get(distribution)
-        version = getattr(module, "__version__", None)
-        versions[distribution] = version or importlib.metadata.version(distribution)
-    return versions
-
-
 def _read(setting: Callable[[], Any]) -> Any:
     """Returns a setting's value, or why it cannot be read: no error may end the watchdog."""
     try:
         return bool(setting())
     except Exception as error:
         return f"not to be read ({error})"
-
-
-def _difference(introductions: list[dict[str, Any]]) -> str | None:
-    first = introductions[0]
-    for rank, introduction in enumerate(introductions[1:], start=1):
-        for distribution, version in first["versions"].items():
-            other = introduction["versions"].get(distribution)
-            if distribution != "python" and other != version:
-                return (
-                    f"All ranks must run the same versions, but rank 0 has {distribution} "
-                    f"{version} and rank {rank} ({introduction['address']}) has {other}. Install "
-                    f"{distribution}=={version} there."
-                )
-        if introduction["local_size"] != first["local_size"]:
-            return (
-                "All ranks must have the same number of devices, but rank 0 has "
-                f"{first['local_size']} and rank {rank} ({introduction['address']}) has "
-                f"{introduction['local_size']}. Name them: "
-                "`tfdp.DataParallelStrategy(devices=[...])`."
-            )
-    return None

@@ -18,7 +18,7 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.gradients import compressing, sharded_state
 from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, innermost, is_outer
-from tfdp.keras_adapter.gradients.rounds import ROUND
+from tfdp.keras_adapter.gradients.round_ends import ROUND
 from tfdp.keras_adapter.step import at_least_float32
 from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.origins import handles
