@@ -74,6 +74,18 @@ def test_a_rank_that_ends_is_lost_to_those_who_wait_for_it_only():
         assert first.failure is None
 
 
+def test_a_check_comes_before_the_loss_of_a_rank_that_may_have_ended_for_the_same_reason():
+    def check():
+        raise CollectiveMismatchError("Rank 0: what differs")
+
+    with meeting.boards(2) as (first, second):
+        second.close("CollectiveMismatchError: Rank 1: what differs")
+        with pytest.raises(RankLostError):
+            first.wait("x", [1], "x")
+        with pytest.raises(CollectiveMismatchError, match="what differs"):
+            first.wait("x", [1], "x", check=check)
+
+
 @pytest.mark.parametrize("loser", [0, 1, 2])
 def test_a_rank_that_ends_with_an_error_ends_all(loser):
     with meeting.boards(3) as boards:

@@ -154,11 +154,11 @@ def test_gossip_mixes_the_weights_of_neighbours(graph, every, replicas):
             (3, 3, False, None),
             (4, 5, False, None),
             (1, 2, True, None),
-            (2, 3, True, 0.5),
-            (4, 4, False, 0.25),
+            (2, 3, True, 0.25),
+            (4, 4, False, 0.5),
             (1, 1, False, 0.0),
         ],
-        kept=[(2, 3, True, None), (2, 3, True, 0.5)],
+        kept=[(2, 3, True, None), (2, 3, True, 0.25)],
     ),
 )
 @harness.in_one_process

@@ -191,26 +191,28 @@ def test_gossip_in_other_ways(replicas, options):
     assert_as(model, gossip(make, replicas).fit(x, y, BATCH))
 
 
+@pytest.mark.parametrize("overlap", [None, 0.5], ids=["waiting", "overlapping"])
 @pytest.mark.parametrize(
     ("replicas", "options"),
-    [(2, {"run_eagerly": True}), (3, {"jit_compile": True}), (1, {})],
+    [(2, {"run_eagerly": True}), (3, {"jit_compile": True, "steps_per_execution": 3}), (1, {})],
     ids=["eagerly", "compiled", "alone"],
 )
 @harness.in_one_process
-def test_compressed_fragments_in_other_ways(replicas, options):
+def test_compressed_fragments_in_other_ways(replicas, options, overlap):
     def make():
         # Adam would magnify, near a gradient of zero, what a compiled program rounds otherwise.
         return dense(sgd(), **options)
 
     x, y = harness.regression_data(32)
     compression = ErrorFeedback(TopK(0.4, smallest=4))
-    model = made(replicas, DiLoCo(3, fragments=2), make, compression=compression)
+    synchronization = DiLoCo(3, fragments=2, overlap=overlap)
+    model = made(replicas, synchronization, make, compression=compression)
     with model.distribute_strategy.scope():
         model.optimizer.build(model.trainable_variables)
     places = vars(model.optimizer)["tfdp_round"]["fragments"]
     workers = Workers(
         make, replicas, 3, outer=[Nesterov() for _ in places], fragments=places,
-        compress=LargestWithFeedback(0.4, smallest=4) if replicas > 1 else None,
+        compress=LargestWithFeedback(0.4, smallest=4) if replicas > 1 else None, overlap=overlap,
     )  # fmt: skip
     model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     assert_as(model, workers.fit(x, y, BATCH, epochs=2))

@@ -349,13 +349,14 @@ def test_ranks_that_gossip_have_their_workers_weights_and_end_in_the_mean(graph,
 
 
 @pytest.mark.exhaustive("test_replicas_that_train_by_themselves_agree_and_save_their_mean")
-def test_fragments_with_compressed_outer_gradients_are_those_of_workers(board):
+@pytest.mark.parametrize("overlap", [None, 0.5])
+def test_fragments_with_compressed_outer_gradients_are_those_of_workers(board, overlap):
     def make():
         return harness.dense_model(keras.optimizers.AdamW(0.01), metrics=())
 
     harness.start_over()
     compression = tfdp.compression.ErrorFeedback(tfdp.compression.TopK(0.4, smallest=4))
-    synchronization = tfdp.synchronization.DiLoCo(3, fragments=2)
+    synchronization = tfdp.synchronization.DiLoCo(3, fragments=2, overlap=overlap)
     strategy = harness.strategy(None, synchronization=synchronization, compression=compression)
     with strategy.scope():
         model = make()
@@ -368,6 +369,7 @@ def test_fragments_with_compressed_outer_gradients_are_those_of_workers(board):
         outer=[local_workers.Nesterov() for _ in places],
         fragments=places,
         compress=local_workers.LargestWithFeedback(0.4, smallest=4),
+        overlap=overlap,
     )
     x, y = harness.regression_data(28)
     model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0)

@@ -140,11 +140,11 @@ class Board:
         deadline = time.monotonic() + self.timeout_seconds
         with self._changed, self._waiting(what):
             while not wanted <= self._posts.get(key, {}).keys():
+                if check is not None:
+                    check()  # first: the other rank may have ended for the same reason
                 self._raise_failure()
                 missing = sorted(wanted - self._posts.get(key, {}).keys())
                 self._raise_if_ended(missing, what)
-                if check is not None:
-                    check()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise CollectiveTimeoutError(
