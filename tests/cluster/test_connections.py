@@ -6,7 +6,11 @@ import time
 import meeting
 import pytest
 
-from tfdp.errors import CollectiveTimeoutError
+from tfdp.errors import CollectiveTimeoutError, RankLostError
+
+
+def flush(board, seconds=20.0):
+    board._connections.flush(board.rank, seconds, board._raise_failure)
 
 
 def test_after_a_flush_nothing_that_was_sent_or_passed_on_is_left_in_the_process():
@@ -17,7 +21,7 @@ def test_after_a_flush_nothing_that_was_sent_or_passed_on_is_left_in_the_process
         # As if the thread that passes messages on got no core now.
         first._connections.loop.call_soon_threadsafe(time.sleep, 0.2)
         first.post("x", 0)
-        first._connections.flush(0, first.timeout_seconds)
+        flush(first, float("inf"))
         assert not any(
             writer.transport.get_write_buffer_size() for writer in first._writers.values()
         )
@@ -32,12 +36,15 @@ def test_after_a_flush_nothing_that_was_sent_or_passed_on_is_left_in_the_process
 
 
 def test_a_flush_ends_at_its_deadline_where_another_rank_does_not_read():
-    with meeting.boards(2, timeout_seconds=0.5) as (first, second):
+    with meeting.boards(3) as (first, second, _):
         goes_on = threading.Event()
         second._connections.loop.call_soon_threadsafe(goes_on.wait, 20)
         first.post("x", 1, bytes(50_000_000))
         try:
-            with pytest.raises(CollectiveTimeoutError, match=r"must be read within 0\.5 s"):
-                first._connections.flush(0, first.timeout_seconds)
+            with pytest.raises(CollectiveTimeoutError, match=r"within 0\.5 s, but rank 1 did not"):
+                flush(first, 0.5)
+            first._failed(RankLostError("Rank 0: lost rank 1"))
+            with pytest.raises(RankLostError):  # at once
+                flush(first, float("inf"))
         finally:
             goes_on.set()

@@ -2,7 +2,7 @@
 
 import ast
 import importlib
-import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -75,15 +75,23 @@ def programs(path):
 @pytest.mark.slow
 @each_notebook
 def test_what_they_import_of_tfdp_is_there(path):
-    named = 0
-    for node in (node for program in programs(path) for node in ast.walk(program)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tfdp"):
+    found = [node for program in programs(path) for node in ast.walk(program)]
+    modules = {}
+    for node in found:
+        if isinstance(node, ast.Import):
+            for name in (alias.name for alias in node.names if alias.name.startswith("tfdp.")):
+                importlib.import_module(name)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tfdp"):
             module = importlib.import_module(node.module)
-            for name in (alias.name for alias in node.names if alias.name != "*"):
-                found = hasattr(module, name) or importlib.util.find_spec(f"{node.module}.{name}")
-                assert found, f"{node.module}.{name}"
-        named += isinstance(node, (ast.Import, ast.ImportFrom))
-    assert named
+            for alias in (alias for alias in node.names if alias.name != "*"):
+                if not hasattr(module, alias.name):  # a module that nobody has imported
+                    importlib.import_module(f"{node.module}.{alias.name}")
+                modules[alias.asname or alias.name] = getattr(module, alias.name)
+    for node in found:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner = modules.get(node.value.id)
+            if inspect.ismodule(owner):
+                assert hasattr(owner, node.attr), f"{owner.__name__}.{node.attr}"
 
 
 @each_notebook

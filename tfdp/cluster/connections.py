@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from tfdp.errors import CollectiveTimeoutError
+from tfdp.words import ranks_in_words
 
 # The number of unread bytes that a stream holds before the sender must wait.
 BUFFER_BYTES = 1 << 22
@@ -49,7 +51,7 @@ class Connections:
         finally:
             future.cancel()
 
-    def flush(self, rank: int, timeout_seconds: float) -> None:
+    def flush(self, rank: int, timeout_seconds: float, check: Callable[[], None]) -> None:
         """Waits until all that was sent, or passed on, before this call has left the process.
 
         Call it before work that keeps other threads from running: others wait for what would stay.
@@ -57,26 +59,33 @@ class Connections:
         Args:
           rank: The rank of this process, for the error.
           timeout_seconds: How long that may take.
+          check: Called again and again; raises where further waiting is vain.
 
         Raises:
-          CollectiveTimeoutError: The time is over; another rank does not read.
+          CollectiveTimeoutError: The time is over; the error names the ranks that do not read.
         """
 
+        def behind() -> list[int]:
+            return [
+                rank
+                for rank, (_, writer) in self.streams.items()
+                if writer.transport.get_write_buffer_size()
+            ]
+
         async def leave() -> None:
-            transports = [writer.transport for _, writer in self.streams.values()]
-            while any(transport.get_write_buffer_size() for transport in transports):
+            while behind():
                 await asyncio.sleep(0.001)
 
-        left = self.start(leave())
-        try:
-            left.result(timeout_seconds)
-        except concurrent.futures.TimeoutError:
-            left.cancel()
-            raise CollectiveTimeoutError(
-                f"Rank {rank}: what this rank sends must be read within {timeout_seconds:g} s, but "
-                "it was not. Look at the output of the other ranks; `timeout_seconds` allows more "
-                "time."
-            ) from None
+        left, deadline = self.start(leave()), time.monotonic() + timeout_seconds
+        while not concurrent.futures.wait([left], min(1.0, timeout_seconds)).done:
+            check()
+            if time.monotonic() >= deadline:
+                raise CollectiveTimeoutError(
+                    f"Rank {rank}: what this rank sends must be read within {timeout_seconds:g} s, "
+                    f"but {ranks_in_words(behind())} did not read it. Look at the output there; "
+                    "`timeout_seconds` allows more time."
+                )
+        left.result()
 
     def close(self) -> None:
         """Ends the streams, once what was written to them is sent, and then the loop."""

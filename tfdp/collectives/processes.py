@@ -151,9 +151,6 @@ class Processes:
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Waits for all ranks' `options` (JSON) and compares them.
 
-        When it returns, all ranks have what they wait for in the same call, even if this one is
-        deaf and dumb from then on, as while MPI starts.
-
         Raises:
           RankMismatchError: Names the option, the rank and both values.
         """
@@ -166,7 +163,15 @@ class Processes:
                         f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
                         f"on rank {rank}. Give all ranks the same script and data."
                     )
-        self._connections.flush(self.rank, self.board.timeout_seconds)
+
+    def flush(self) -> None:
+        """Waits until the others have what they wait for, even if this process now stands still."""
+
+        def check() -> None:
+            if self.board.failure is not None:
+                raise self.board.failure
+
+        self._connections.flush(self.rank, self.board.timeout_seconds, check)
 
     # ---- meeting
 

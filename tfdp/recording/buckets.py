@@ -34,6 +34,7 @@ class BucketWatch:
 
     Args:
       tap: The tap of the replica.
+      timed: Whether the step waits for the sums. Of others the bytes alone are recorded.
 
     >>> from tfdp.recording.recorder import Recorder
     >>> recorder = Recorder([tf.config.list_logical_devices("CPU")[0].name])
@@ -44,8 +45,9 @@ class BucketWatch:
     [12.0]
     """
 
-    def __init__(self, tap: Tap) -> None:
+    def __init__(self, tap: Tap, timed: bool = True) -> None:
         self._tap = tap
+        self._timed = timed
         self._inputs: list[tf.Tensor] = []
         self._sums: list[tf.Tensor] = []
         self._bytes: list[int | tf.Tensor] = []
@@ -54,7 +56,7 @@ class BucketWatch:
         self, inputs: Sequence[tf.Tensor], sums: Sequence[tf.Tensor], bytes_sent: int | tf.Tensor
     ) -> None:
         """Records the first bucket's wait, and keeps the tensors and bytes of each bucket."""
-        if not self._inputs:
+        if not self._inputs and self._timed:
             self._add_between("first_bucket_wait_seconds", inputs, sums)
         self._inputs += inputs
         self._sums += sums
@@ -69,8 +71,9 @@ class BucketWatch:
         if of_update:
             self._tap.add("updates", 1)
         self._tap.add("buckets", len(self._bytes))
-        if self._inputs:
+        if self._inputs and self._timed:
             self._add_between("communication_seconds", self._inputs, self._sums)
+        if self._bytes:
             self._tap.add("bytes_sent", sum(tf.cast(count, tf.float64) for count in self._bytes))
 
     def _add_between(

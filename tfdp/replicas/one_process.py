@@ -67,6 +67,9 @@ class OneProcess:
     def compare(self, subject: str, options: Mapping[str, object]) -> None:
         """Does nothing, for there are no other options to compare with."""
 
+    def flush(self) -> None:
+        """Does nothing, for there is nobody to send to."""
+
     def compare_strategies(self, options: Mapping[str, object]) -> int:
         """Returns 0: the number serves other processes to find the strategy, and there are none."""
         return 0

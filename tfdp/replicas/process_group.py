@@ -114,6 +114,12 @@ class ProcessGroup(Protocol):
           RankMismatchError: Names the option, the rank and both values.
         """
 
+    def flush(self) -> None:
+        """Waits until the others have what they wait for, even if this process now stands still.
+
+        In the start of MPI it does: it waits for all others, and none of its threads runs.
+        """
+
     def compare_strategies(self, options: Mapping[str, object]) -> int:
         """Compares the `options` of a new strategy in all processes, and returns its number.
 

@@ -172,6 +172,7 @@ class DataParallelStrategy(tf.distribute.Strategy):
         options.check_replicas(shard, processes.world_size * processes.local_size)
         # Before MPI is initialised, in which each rank waits for all others, deaf to their errors.
         processes.compare("the options of a strategy", {"engine": engine})
+        processes.flush()
         choice = collectives.choose(
             engine, processes.rank, processes.world_size, worker_devices, os.environ
         )

@@ -22,8 +22,8 @@ class Synchronization(abc.ABC):
     Attributes:
       every: The number of updates in a round, or before each mixing.
       fragments: The number of parts in which the variables are synchronized.
-      overlap: The weight of a replica's own variables where a step does not wait for the sum that
-        ends a round: the next step computes meanwhile. None: a step waits.
+      overlap: With an outer optimizer: the weight of a replica's own variables where no step waits
+        for the sum that ends a round, and the next one computes meanwhile. None: a step waits.
       warmup_steps: The number of first updates after each of which the replicas synchronize.
 
     >>> from tfdp.synchronization import LocalSGD, Synchronization

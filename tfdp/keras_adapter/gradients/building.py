@@ -82,7 +82,8 @@ def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[st
       `apart`: the number of updates since all variables were the same on all replicas; `fragments`:
       the positions of each fragment's variables; with an outer optimizer `outer`: one for each
       fragment, and `began`: the values at which the variables' round began; with an overlap `due`:
-      1 more than the number of the fragment that the next step synchronizes, 0 for none.
+      1 more than the number of the fragment that the next step synchronizes, 0 for none, and less
+      than 0 where that step has made the sum, and not yet used it.
     """
     variables = list(variables_of_optimizer(optimizer))
     fragments = _fragments(variables, synchronization)

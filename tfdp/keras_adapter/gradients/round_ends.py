@@ -26,7 +26,10 @@ def synchronize(step: Step, optimizer: BaseOptimizer, number: int) -> None:
     """Ends the round of a fragment: its variables become their mean, or what that is updated to."""
     found = vars(optimizer)[ROUND]
     variables, began = _fragment(optimizer, number)
-    ends = _moved(step, optimizer, number) if began else _mean(step, _values(variables))
+    if began:
+        ends = _updated_by_outer(step, optimizer, number, waits=True)
+    else:
+        ends = _mean(step, _values(variables), waits=True)
     with step.during(Phase.UPDATE), step.replicas.identical_writes():
         _assign(variables, ends)
         if len(found["fragments"]) == 1:
@@ -40,8 +43,17 @@ def put_off(step: Step, optimizer: BaseOptimizer, number: int) -> None:
 
 
 def sum_ahead(step: Step, optimizer: BaseOptimizer) -> None:
-    """Updates where the round of the fragment began that is due, while gradients are computed."""
-    _if_due(optimizer, functools.partial(_moved, step, optimizer))
+    """Lets the outer optimizer update where the round of the fragment that is due began.
+
+    It needs no gradient of this step. A step that fails after it leaves it done.
+    """
+
+    def updated(number: int) -> None:
+        _updated_by_outer(step, optimizer, number, waits=False)
+        with step.replicas.identical_writes():
+            vars(optimizer)[ROUND]["due"].assign(-(number + 1))
+
+    _if_due(optimizer, updated, summed=False)
 
 
 def take_in(step: Step, optimizer: BaseOptimizer) -> None:
@@ -59,16 +71,23 @@ def take_in(step: Step, optimizer: BaseOptimizer) -> None:
         with step.replicas.identical_writes():
             vars(optimizer)[ROUND]["due"].assign(0)
 
-    _if_due(optimizer, mixed)
+    _if_due(optimizer, mixed, summed=True)
 
 
-def _if_due(optimizer: BaseOptimizer, act: Callable[[int], Any]) -> None:
-    """Calls `act` with the number of the fragment whose end was put off, if there is one."""
+def _if_due(optimizer: BaseOptimizer, act: Callable[[int], Any], summed: bool) -> None:
+    """Calls `act` with the number of the fragment whose end was put off, if there is one.
+
+    Args:
+      optimizer: The optimizer.
+      act: What is done.
+      summed: Whether a fragment is meant that `sum_ahead` has summed, or one that it has not.
+    """
     found = vars(optimizer)[ROUND]
     if "due" in found:
         due = found["due"].read_value()
         for number in range(len(found["fragments"])):
-            when(tf.equal(due, number + 1), functools.partial(act, number))
+            mark = -(number + 1) if summed else number + 1
+            when(tf.equal(due, mark), functools.partial(act, number))
 
 
 def _fragment(optimizer: BaseOptimizer, number: int) -> tuple[list[Any], list[keras.Variable]]:
@@ -91,24 +110,34 @@ def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
         held.assign(tf.cast(value, held.dtype))
 
 
-def _mean(step: Step, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    with step_recording.watching_buckets(of_update=False) as watch:
+def _mean(step: Step, values: Sequence[tf.Tensor], waits: bool) -> list[tf.Tensor]:
+    with step_recording.watching_buckets(of_update=False, timed=waits) as watch:
         sums = step.sum_prepared(values, None, watch)
     return [total / tf.cast(step.num_replicas, total.dtype) for total in sums]
 
 
-def _moved(step: Step, optimizer: BaseOptimizer, number: int) -> list[tf.Tensor]:
-    """Returns where an outer optimizer goes on from: see `Synchronization`."""
+def _updated_by_outer(
+    step: Step, optimizer: BaseOptimizer, number: int, waits: bool
+) -> list[tf.Tensor]:
+    """Sums a fragment's outer gradients and applies its outer optimizer; returns the new weights.
+
+    Args:
+      step: The replica's step.
+      optimizer: The inner optimizer.
+      number: The fragment's number.
+      waits: Whether the step waits for the sum.
+    """
     variables, began = _fragment(optimizer, number)
     values = _values(variables)
     starts = [tf.convert_to_tensor(copy.value) for copy in began]
     pairs = list(zip(starts, values, strict=True))
     if step.replicas.exchange.compression is None:
-        gradients = [start - mean for start, mean in zip(starts, _mean(step, values), strict=True)]
+        means = _mean(step, values, waits)
+        gradients = [start - mean for start, mean in zip(starts, means, strict=True)]
     else:
         # A compression sums, so that each replica gives its part of the mean.
         own = [(start - value) / tf.cast(step.num_replicas, value.dtype) for start, value in pairs]
-        with step_recording.watching_buckets(of_update=False) as watch:
+        with step_recording.watching_buckets(of_update=False, timed=waits) as watch:
             if step.replicas.exchange.update_compression is None:
                 gradients = step.sum_prepared(own, None, watch, compress=True)
             else:

@@ -187,6 +187,7 @@ def _synchronize_all(step: Step, optimizer: BaseOptimizer) -> None:
     for number, last in enumerate(_lasts(synchronization)):
         # Before its first time in the round nothing of the fragment was synchronized.
         is_open = (count < last) | ((count - last) % synchronization.every > 0)
+        # With an overlap the replicas never have the same values.
         always = synchronization.fragments == 1 or synchronization.overlap is not None
         round_ends.when(
             is_open | always, functools.partial(round_ends.synchronize, step, optimizer, number)

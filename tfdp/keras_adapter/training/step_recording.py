@@ -50,17 +50,20 @@ def examples(total: tf.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def watching_buckets(of_update: bool = True) -> Iterator[recording.BucketWatch | None]:
+def watching_buckets(
+    of_update: bool = True, timed: bool = True
+) -> Iterator[recording.BucketWatch | None]:
     """Records the buckets of the gradients' sum that is made within the context.
 
     Args:
       of_update: Whether the sum counts as an update.
+      timed: Whether the step waits for the sum, and how long is recorded.
 
     Yields:
       The watch to be told of the buckets; None if nothing is recorded.
     """
     tap = recording.current()
-    watch = None if tap is None else recording.BucketWatch(tap)
+    watch = None if tap is None else recording.BucketWatch(tap, timed)
     yield watch
     if watch is not None:
         watch.finish(of_update)
