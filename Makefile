@@ -8,6 +8,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Further requirements of the environment, such as `PINS='keras==3.13.*' VENV=.venv-3.13`.
 PINS ?=
+# Of `make exhaustive`, such as 2/3.
+PART ?=
 # Later metadata of TensorFlow's data sets need a later protobuf than TensorFlow 2.19 allows.
 OLDEST := tensorflow-cpu==2.19.* keras==3.11.* tensorflow-metadata<1.18
 # One more than two cores, to fill what processes wait for.
@@ -34,7 +36,7 @@ SETUP_FILES := setup.cfg pyproject.toml
 PIN_WORDS = $(foreach pin,$(PINS),'$(pin)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-oldest docs check tutorials lint types layers fast format clean
+.PHONY: help demo test test-all exhaustive test-oldest docs check tutorials lint types layers fast format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +49,9 @@ test: $(DEV_SETUP) ## Run every mechanism in one variant, and the docstrings' ex
 
 test-all: $(DEV_SETUP) ## Run every test: all variants, the notebooks, the long cluster runs
 	@$(BIN)/python $(PYTEST) --doctest-modules tfdp benchmarks tests
+
+exhaustive: $(DEV_SETUP) ## Run what `test` leaves out; PART=2/3: the second third of it
+	@TFDP_TESTS_PART=$(PART) $(BIN)/python $(PYTEST) -m exhaustive tests
 
 test-oldest: ## Run what `test` runs, with the oldest versions, on Python 3.11 or 3.12
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest PINS='$(OLDEST)'

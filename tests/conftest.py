@@ -103,6 +103,10 @@ def pytest_collection_modifyitems(config, items):
     TensorFlow's start at once.
     """
     config.stash[tiers.FAULTS] = tiers.without_a_fast_case(items)
+    if tiers.PART:
+        kept = tiers.in_part(items, tiers.PART)
+        config.hook.pytest_deselected(items=list({*items} - {*kept}))
+        items[:] = kept
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "replicas" in fixtures and item.get_closest_marker("telling") is None:

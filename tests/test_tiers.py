@@ -16,6 +16,7 @@ def item(test, *, file="a/test_b.py", case="", of=None):
         path=pathlib.Path(tiers.TESTS, file),
         originalname=test,
         name=test + case,
+        nodeid=f"{file}::{test}{case}",
         iter_markers=lambda name: iter(markers),
         get_closest_marker=lambda name: markers[0] if markers else None,
     )
@@ -56,6 +57,23 @@ def test_what_is_named_must_not_be_exhaustive_itself():
 
 def test_a_file_that_was_not_collected_is_taken_to_hold_what_is_named():
     assert tiers.without_a_fast_case([item("test_x", of=("c/test_d.py::test_y",))]) == []
+
+
+def test_each_exhaustive_test_is_in_one_part_and_the_others_are_in_all():
+    variants = [item("test_x", case=f"[{number}]", of=()) for number in range(60)]
+    everything = [item("test_x"), *variants, item("test_y")]
+    parts = [tiers.in_part(everything, f"{number}/3") for number in (1, 2, 3)]
+    assert all(part[0] is everything[0] and part[-1] is everything[-1] for part in parts)
+    found = sorted(each.nodeid for part in parts for each in part[1:-1])
+    assert found == sorted(each.nodeid for each in variants)
+    assert min(map(len, parts)) > 10
+    assert tiers.in_part(everything, "1/1") == everything
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3"])
+def test_a_part_that_there_is_not_is_refused(part):
+    with pytest.raises(pytest.UsageError, match=f"is {part}; do `make exhaustive PART=1/3`"):
+        tiers.in_part([], part)
 
 
 PURE = ("topology", "launch", "report", "test_bucketing.py", "data/test_plan.py")

@@ -12,7 +12,9 @@ the second where that is in another file, below `tests/`. What is named must not
 """
 
 import functools
+import os
 import pathlib
+import zlib
 
 import pytest
 
@@ -41,6 +43,30 @@ def _exhaustive(case):
 def is_exhaustive(item):
     """Whether `make test` leaves the collected test out."""
     return item.get_closest_marker(MARKER) is not None
+
+
+# "2/3": of the exhaustive tests the second third runs; see `.ci/run`.
+PART = os.environ.get("TFDP_TESTS_PART")
+
+
+def in_part(items, part):
+    """The collected tests without the exhaustive ones that are in other parts.
+
+    Args:
+      items: Collected tests.
+      part: A text such as "2/3". Each exhaustive test is in one part, whatever else there is.
+    """
+    number, parts = map(int, part.split("/"))
+    if not 1 <= number <= parts:
+        raise pytest.UsageError(
+            f"TFDP_TESTS_PART must be from 1/N to N/N, but is {part}; do `make exhaustive "
+            "PART=1/3`."
+        )
+    return [
+        item
+        for item in items
+        if not is_exhaustive(item) or zlib.crc32(item.nodeid.encode()) % parts == number - 1
+    ]
 
 
 def without_a_fast_case(items):
