@@ -42,7 +42,8 @@ def random_k(compression, gradients, number=0, step=0, before=None, feedback=Fal
 
 
 def power_sgd(compression, gradients, number=0, step=0, before=None):
-    matrices = [np.asarray(g, "float64").reshape(-1, g.shape[-1]) for g in gradients]
+    columns, _ = before["factor"].shape
+    matrices = [np.asarray(g, "float64").reshape(-1, columns) for g in gradients]
     left, _ = np.linalg.qr(sum(m @ before["factor"].astype("float64") for m in matrices))
     right = [m.T @ left for m in matrices]
     own = [(left @ q.T).reshape(g.shape) for q, g in zip(right, gradients, strict=True)]

@@ -16,7 +16,7 @@ from compression import oracles
 from tfdp import compression as compressions
 from tfdp.compression import ErrorFeedback, Int8, PowerSGD, RandomK, Sign, TopK
 
-SHAPES = [(40, 30), (7, 5, 12)]
+SHAPES = [(40, 30), (20, 3, 7)]
 SIZES = [math.prod(shape) for shape in SHAPES]
 
 
@@ -67,7 +67,7 @@ def random_k_bytes(n, ratio=0.1):
 
 
 def power_sgd_bytes(n, rank=2):
-    rows, columns = zip((40, 30), (35, 12), strict=True)
+    rows, columns = zip((40, 30), (20, 21), strict=True)
     return ring_bytes(n, rank * sum(rows)) + ring_bytes(n, rank * sum(columns))
 
 

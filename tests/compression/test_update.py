@@ -73,6 +73,7 @@ def test_small_ones_biases_normalization_and_other_dtypes_travel_whole():
         (lambda: PowerSGD(2.0), r"received 2\.0"),
         (lambda: Int8(block=6), "multiple of 4, but received 6"),
         (lambda: Int8(smallest=True), "`smallest`.*True"),
+        (lambda: Sign(largest_table=-1), "`largest_table`.*at least 0, but received -1"),
         (lambda: Sign(block=16), "at least 32 and a multiple of 32, but received 16"),
         (lambda: TopK(0.1, exclude="bias"), r"`exclude` must be a list.*'bias'"),
         (lambda: TopK(0.1, exclude=["("]), r"`exclude` must hold regular expressions"),

@@ -6,6 +6,7 @@ NumPy says what each step applies.
 
 import json
 import logging
+import math
 
 import harness
 import keras
@@ -47,6 +48,15 @@ def kernel_gradients(x, rows, y):
     return [a.T @ b / y.size for a, b in zip(np.split(x, 2), np.split(y, 2), strict=True)]
 
 
+def table_gradients(rows, y):
+    """Each replica's gradient of the table, dense."""
+    found = []
+    for chosen, targets in zip(np.split(rows[:, 0], 2), np.split(y, 2), strict=True):
+        found.append(np.zeros((ROWS, 2)))
+        np.add.at(found[-1], chosen, targets / y.size)
+    return found
+
+
 def simulated(steps):
     """What is applied in each step, and the replicas' residuals at the end.
 
@@ -60,7 +70,8 @@ def simulated(steps):
         for rank, own in enumerate(gradients):
             corrected = own + residuals[rank]
             sent = np.zeros_like(corrected).ravel()
-            chosen = np.argsort(-np.abs(corrected).ravel())[:2]
+            count = math.ceil(corrected.size / 3)
+            chosen = np.argsort(-np.abs(corrected).ravel())[:count]
             sent[chosen] = corrected.ravel()[chosen]
             residuals[rank] = corrected - sent.reshape(own.shape)
             total += sent.reshape(own.shape)
@@ -141,11 +152,24 @@ def test_each_step_applies_the_largest_numbers_and_what_was_left_before(eagerly)
 
 @pytest.mark.slow
 @pytest.mark.telling
-def test_int8_trains_near_the_whole_and_rows_of_a_table_are_whole(caplog):
+def test_rows_of_a_table_are_compressed_as_a_dense_gradient():
+    batches = [data(seed) for seed in range(3)]
+    compression = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$"], largest_table=ROWS))
+    model = fit(made(sgd, compression), batches)
+    applied, _ = simulated([table_gradients(rows, y) for _, rows, y in batches])
+    np.testing.assert_allclose(weights(model, "table"), -sum(applied), rtol=1e-5)
+    applied, _ = simulated([kernel_gradients(*batch) for batch in batches])
+    np.testing.assert_allclose(weights(model), -sum(applied), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.telling
+def test_int8_trains_near_the_whole_and_rows_of_a_larger_table_are_whole(caplog):
     batches = [data(seed) for seed in range(2)]
     whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)
     with caplog.at_level(logging.WARNING, "tfdp"):
-        model = fit(made(sgd, ErrorFeedback(Int8(smallest=1))), batches)
+        compression = ErrorFeedback(Int8(smallest=1, largest_table=ROWS - 1))
+        model = fit(made(sgd, compression), batches)
     said = sum("tf.IndexedSlices" in record.message for record in caplog.records)
     assert said == (model.distribute_strategy.rank == 0)
     # Each of four quantizations is off by less than a level of its own numbers.
@@ -370,7 +394,7 @@ def test_momentum_correction_is_sgd_with_momentum_where_nothing_is_left_out(repl
 def test_what_would_be_trained_without_momentum_or_with_two_is_refused(
     make_optimizer, model, error, message
 ):
-    corrected = MomentumCorrection(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
+    corrected = MomentumCorrection(TopK(1 / 3, exclude=["embeddings$"], largest_table=ROWS - 1))
     with pytest.raises(error, match=message):
         fit(made(make_optimizer, corrected, model=model), [data()])
 

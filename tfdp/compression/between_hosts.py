@@ -57,6 +57,15 @@ class BetweenHosts(UpdateCompression):
         """
         return self.inner.takes(variables)
 
+    def takes_rows_of(self, variable: Any) -> bool:
+        """Returns what the inner compression returns.
+
+        >>> from tfdp.compression import Sign
+        >>> BetweenHosts(Sign(largest_table=2)).takes_rows_of(tf.Variable(tf.zeros([3, 2])))
+        False
+        """
+        return self.inner.takes_rows_of(variable)
+
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns what is kept for a variable: nothing.
 

@@ -79,6 +79,15 @@ class ErrorFeedback(UpdateCompression):
         """
         return self.inner.takes(variables)
 
+    def takes_rows_of(self, variable: Any) -> bool:
+        """Returns what the inner compression returns.
+
+        >>> from tfdp.compression import TopK
+        >>> ErrorFeedback(TopK(0.5, largest_table=2)).takes_rows_of(tf.Variable(tf.zeros([3, 2])))
+        False
+        """
+        return self.inner.takes_rows_of(variable)
+
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns the residual, and what the inner compression keeps.
 

@@ -41,8 +41,8 @@ class MomentumCorrection(UpdateCompression):
     that of all together.
 
     All gradients must come to the update untouched, dense and of float32. What would pass by, and
-    so be trained without momentum, is an error where it does: `tf.IndexedSlices`, gradients that an
-    optimizer's own `apply` is given, and on several replicas those that a `train_step` of one's own
+    so be trained without momentum, is an error where it does: rows (`tf.IndexedSlices`) of a table
+    larger than the `largest_table` of `inner`, gradients that an optimizer's own `apply` is given, and on several replicas those that a `train_step` of one's own
     takes from a tape.
 
     Velocities and residuals are kept as `ErrorFeedback` keeps its residuals: in updates alone, and
@@ -104,6 +104,15 @@ class MomentumCorrection(UpdateCompression):
             variable.dtype == "float32" and not getattr(variable, "overwrite_with_gradient", False)
             for variable in variables
         )
+
+    def takes_rows_of(self, variable: Any) -> bool:
+        """Returns what the inner compression returns.
+
+        >>> from tfdp.compression import TopK
+        >>> MomentumCorrection(TopK(0.5, largest_table=2)).takes_rows_of(tf.Variable(tf.zeros([3, 2])))
+        False
+        """
+        return self.inner.takes_rows_of(variable)
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns velocity and residual.

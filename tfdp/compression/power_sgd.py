@@ -24,8 +24,10 @@ class PowerSGD(AbstractLossyCompression):
     Gram-Schmidt, for which a gradient of zeros is no exception. It is biased: use it in
     `ErrorFeedback`, as the paper does.
 
-    A kernel of more than two axes is a matrix with its last axis as columns. What is no matrix, and
-    matrices whose factors would be larger than half of them, travel whole.
+    A kernel of more than two axes is cut between two of them into rows and columns, where its
+    factors are smallest: one of convolutions [3, 3, 64, 128] into 576 rows, one of attention
+    [256, 4, 64] into 256. What is no matrix, and matrices whose factors would be larger than half
+    of them, travel whole.
 
     Cost: each replica sends the sum of rank (rows + columns) numbers in place of rows * columns, in
     two sums, the second after the first. It computes three products of a matrix with a thin one,
@@ -45,6 +47,8 @@ class PowerSGD(AbstractLossyCompression):
     (True, False)
     >>> PowerSGD(4).slots((3, 3, 64, 128))["factor"].shape
     (128, 4)
+    >>> PowerSGD(4).slots((256, 4, 64))["factor"].shape
+    (256, 4)
     """
 
     rank: int
@@ -64,7 +68,8 @@ class PowerSGD(AbstractLossyCompression):
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns the factor that the next update begins with, the same on all replicas."""
-        return {_FACTOR: Slot((shape[-1], self.rank), of_replica=False, seed=self.seed)}
+        _, columns = _matrix(shape)
+        return {_FACTOR: Slot((columns, self.rank), of_replica=False, seed=self.seed)}
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums' approximations.
@@ -97,7 +102,11 @@ class PowerSGD(AbstractLossyCompression):
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    return math.prod(shape[:-1]), shape[-1]
+    """Returns rows and columns; of two cuts that are as good the later axes are the columns."""
+    cuts = (
+        (math.prod(shape[:axis]), math.prod(shape[axis:])) for axis in range(len(shape) - 1, 0, -1)
+    )
+    return min(cuts, key=sum)
 
 
 def _summed(

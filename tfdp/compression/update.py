@@ -152,6 +152,18 @@ class UpdateCompression(abc.ABC):
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
         """Returns for each Keras variable whether its gradient is summed by this compression."""
 
+    def takes_rows_of(self, variable: Any) -> bool:
+        """Returns whether a gradient of single rows (tf.IndexedSlices) is made dense and summed so.
+
+        If not, the rows are gathered whole. It is asked of variables that this compression takes.
+
+        >>> from tfdp.compression import TopK
+        >>> table = tf.Variable(tf.zeros([300, 20]))
+        >>> TopK(0.5).takes_rows_of(table), TopK(0.5, largest_table=256).takes_rows_of(table)
+        (True, False)
+        """
+        return False
+
     @abc.abstractmethod
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
         """Returns what is kept for a variable of this shape, by name."""
@@ -188,6 +200,9 @@ class AbstractLossyCompression(UpdateCompression):
         weights of normalization, as in `tfdp.optimizers.LARS`.
       smallest: The least number of elements of a gradient that is compressed. Below it the steps
         of a compression take longer than its bytes.
+      largest_table: The most rows of a table, as of `keras.layers.Embedding`, whose gradient
+        (`tf.IndexedSlices`) is made dense, as if the table were multiplied by one-hot rows, and
+        compressed. Of larger tables the rows that a batch chose are gathered whole. 0: of all.
 
     Raises:
       ValueError: A pattern is no regular expression, or a number is below 1.
@@ -207,10 +222,12 @@ class AbstractLossyCompression(UpdateCompression):
 
     exclude: tuple[str, ...] | None = None
     smallest: int = 4096
+    largest_table: int = 4096
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exclude", exclusions.checked("exclude", self.exclude))
         check_integer(self, "smallest", 1)
+        check_integer(self, "largest_table", 0)
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
         """Returns whether a gradient is compressed: of float32, large enough, and not excluded."""
@@ -219,6 +236,10 @@ class AbstractLossyCompression(UpdateCompression):
             not left and variable.dtype == "float32" and self.takes_shape(tuple(variable.shape))
             for left, variable in zip(left_out, variables, strict=True)
         )
+
+    def takes_rows_of(self, variable: Any) -> bool:
+        """Returns whether a table is small enough for its gradient to be made dense."""
+        return 0 < variable.shape[0] <= self.largest_table
 
     def takes_shape(self, shape: tuple[int, ...]) -> bool:
         """Returns whether a gradient of this shape is compressed, whatever its variable."""

@@ -154,8 +154,9 @@ def check_momentum(
             raise GradientError(
                 f"Gradients must be dense float32 tensors of known shapes to get the momentum of "
                 f"{compression!r}, but that of {variable.name!r} is {type(gradient).__name__} of "
-                f"{gradient.dtype.name} {gradient.shape}. Use no embedding, or multiply its table "
-                "by one-hot rows; or tfdp.compression.ErrorFeedback and an optimizer with momentum."
+                f"{gradient.dtype.name} {gradient.shape}. For rows of a table use a "
+                "`largest_table` of at least its rows; or tfdp.compression.ErrorFeedback and an "
+                "optimizer with momentum."
             )
         if step.num_replicas > 1 and index not in local:
             raise GradientError(
@@ -164,6 +165,19 @@ def check_momentum(
                 "was summed before, or is none of the examples'. Use "
                 "tfdp.compression.ErrorFeedback and an optimizer with momentum."
             )
+
+
+def made_dense(step: Step, gradient: Value | None, variable: Any) -> Value | None:
+    """Returns rows of a table as the dense gradient that the compression takes of it, if it does.
+
+    Rows that a batch chose several times are added up, as in a product with one-hot rows.
+    """
+    compression = step.replicas.exchange.update_compression
+    is_rows = isinstance(gradient, tf.IndexedSlices)
+    if not is_rows or compression is None or not compression.takes_rows_of(variable):
+        return gradient
+    total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+    return tf.ensure_shape(total, variable.shape)
 
 
 def can_wait(gradient: Value | None) -> bool:

@@ -25,19 +25,31 @@ def waiting(
     optimizer: BaseOptimizer,
     variables: Sequence[Any],
     local: Sequence[int],
-    values: Sequence[Value | None],
+    values: list[Value | None],
 ) -> set[int]:
-    """Returns the positions of gradients that are summed in the update, for they are compressed."""
+    """Returns the positions of gradients that are summed in the update, for they are compressed.
+
+    Args:
+      step: The replica's step.
+      optimizer: The outermost optimizer.
+      variables: The variables that it is to update.
+      local: The positions of gradients that are the replica's own, not summed yet.
+      values: The gradients. Of those that are compressed rows are replaced by a dense gradient.
+    """
     if len(variables) != len(values) or step.replicas.exchange.update_compression is None:
         return set()
     compressed = compressing.deferred(step, optimizer, variables)
+    for index in local:
+        if compressed[index]:
+            values[index] = compressing.made_dense(step, values[index], variables[index])
     compressing.check_momentum(step, variables, values, local)
     if any(compressed[index] and isinstance(values[index], tf.IndexedSlices) for index in local):
         step.warn_once(
             "compressed_rows",
-            "Gradients of embeddings (tf.IndexedSlices) are summed whole, without the strategy's "
-            "`compression`. Name the tables in its `exclude`, such as exclude=['bias$', "
-            "'embeddings$'], to keep no residuals for them.",
+            "Gradients of large tables (tf.IndexedSlices) are summed whole, without the "
+            "strategy's `compression`. Give it a `largest_table` of at least their rows, or name "
+            "the tables in its `exclude`, such as exclude=['bias$', 'embeddings$'], to keep no "
+            "residuals for them.",
         )
     return {index for index in local if compressed[index] and compressing.can_wait(values[index])}
 
