@@ -42,8 +42,8 @@ class MomentumCorrection(UpdateCompression):
 
     All gradients must come to the update untouched, dense and of float32. What would pass by, and
     so be trained without momentum, is an error where it does: rows (`tf.IndexedSlices`) of a table
-    larger than the `largest_table` of `inner`, gradients that an optimizer's own `apply` is given, and on several replicas those that a `train_step` of one's own
-    takes from a tape.
+    larger than the `largest_table` of `inner`, gradients that an optimizer's own `apply` is given,
+    and on several replicas those that a `train_step` of one's own takes from a tape.
 
     Velocities and residuals are kept as `ErrorFeedback` keeps its residuals: in updates alone, and
     in checkpoints, by their sums for another number of replicas.
@@ -109,7 +109,8 @@ class MomentumCorrection(UpdateCompression):
         """Returns what the inner compression returns.
 
         >>> from tfdp.compression import TopK
-        >>> MomentumCorrection(TopK(0.5, largest_table=2)).takes_rows_of(tf.Variable(tf.zeros([3, 2])))
+        >>> table = tf.Variable(tf.zeros([3, 2]))
+        >>> MomentumCorrection(TopK(0.5, largest_table=2)).takes_rows_of(table)
         False
         """
         return self.inner.takes_rows_of(variable)
