@@ -1,6 +1,7 @@
 """The shape of the code: layers, sizes, docstrings, and where private imports may be."""
 
 import ast
+import functools
 import pathlib
 
 import pytest
@@ -94,6 +95,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 SHIPPED_OR_NOT = MODULES + sorted(BENCHMARKS.rglob("*.py"))
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def relative(path):
     return path.relative_to(PACKAGE.parent).as_posix()
 
@@ -105,7 +111,7 @@ def top_level(path):
 
 def imports(path):
     """Dotted names of everything that a module imports at run time, also inside functions."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     skipped = {
         id(node)
         for block in ast.walk(tree)
@@ -132,7 +138,7 @@ def resolve_base(path, node):
 
 def names_of(path):
     """What a module itself defines or assigns to, as a name or an attribute."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -146,12 +152,14 @@ def of_self(node):
     return ast.unparse(node.value) in ("self", "cls", "super()")
 
 
-OWN_NAMES = {name for path in MODULES for name in names_of(path)}
+@functools.cache
+def own_names():
+    return {name for path in MODULES for name in names_of(path)}
 
 
 def private_attributes(path):
     """The private attributes that a module reads or sets of objects that are not tfdp's."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     # In a function outside of classes `self` is an object of Keras.
     within_classes = {
         id(node)
@@ -165,7 +173,7 @@ def private_attributes(path):
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
-        and node.attr not in OWN_NAMES | PYTHONS
+        and node.attr not in own_names() | PYTHONS
         and not (of_self(node) and id(node) in within_classes)
     }
 
@@ -187,8 +195,15 @@ def overrides(node, classes):
     return any(node in owner.body and owner.bases for owner in classes)
 
 
-every_module = pytest.mark.parametrize("path", MODULES, ids=relative)
-with_benchmarks = pytest.mark.parametrize("path", SHIPPED_OR_NOT, ids=relative)
+def in_folders(paths):
+    """Gives a test `paths`: the modules of each folder in turn."""
+    folders = sorted({path.parent for path in paths})
+    cases = [[path for path in paths if path.parent == folder] for folder in folders]
+    return pytest.mark.parametrize("paths", cases, ids=map(relative, folders))
+
+
+every_module = in_folders(MODULES)
+with_benchmarks = in_folders(SHIPPED_OR_NOT)
 
 
 def test_every_top_level_module_has_a_layer():
@@ -197,36 +212,44 @@ def test_every_top_level_module_has_a_layer():
 
 
 @every_module
-def test_imports_go_down_the_layers(path):
+def test_imports_go_down_the_layers(paths):
+    # The package's surface names all layers.
+    layered = [path for path in paths if top_level(path) not in ("__init__", "__main__")]
+    assert not [fault for path in layered for fault in upward(path)]
+
+
+def upward(path):
+    """Says of each import of a module that does not go down what is wrong with it."""
     own = top_level(path)
-    if own in ("__init__", "__main__"):
-        pytest.skip("the package's surface names all layers")
     for name in imports(path):
-        assert name.split(".")[0] not in ("benchmarks", "tests", "tutorials"), "it is not shipped"
-        if name == "tfdp" or name.split(".")[0] != "tfdp":
-            assert name != "tfdp" or own in USERS, "import the module that is meant, not tfdp"
+        first, *others = name.split(".")
+        said = f"{relative(path)} (layer {LAYERS[own]}) must not import {name}"
+        if first in ("benchmarks", "tests", "tutorials"):
+            yield f"{said}: it is not shipped"
+        elif name == "tfdp" and own not in USERS:
+            yield f"{said}: import the module that is meant"
+        elif first != "tfdp" or name == "tfdp":
             continue
-        imported = name.split(".")[1]
-        if imported not in LAYERS:
-            assert own in USERS, f"{name} is the package's surface"
-            continue
-        assert imported == own or LAYERS[imported] < LAYERS[own], (
-            f"{relative(path)} (layer {LAYERS[own]}) must not import {name} "
-            f"(layer {LAYERS[imported]})"
-        )
+        elif others[0] not in LAYERS:
+            if own not in USERS:
+                yield f"{said}: it is the package's surface"
+        elif others[0] != own and LAYERS[others[0]] >= LAYERS[own]:
+            yield f"{said} (layer {LAYERS[others[0]]})"
 
 
 @with_benchmarks
-def test_private_tensorflow_and_keras_imports_are_in_their_own_modules(path):
-    found = [name for name in imports(path) if name.startswith(PRIVATE)]
-    assert not found or relative(path) in PRIVATE_IMPORTS_IN
+def test_private_tensorflow_and_keras_imports_are_in_their_own_modules(paths):
+    found = {path: [name for name in imports(path) if name.startswith(PRIVATE)] for path in paths}
+    importing = {relative(path) for path, names in found.items() if names}
+    assert importing <= PRIVATE_IMPORTS_IN
 
 
 @every_module
-def test_private_attributes_of_others_are_in_the_modules_of_private_names(path):
-    if relative(path) in PRIVATE_IMPORTS_IN:
-        pytest.skip("it declares them")
-    assert private_attributes(path) <= PRIVATE_ATTRIBUTES_IN.get(relative(path), set())
+def test_private_attributes_of_others_are_in_the_modules_of_private_names(paths):
+    others = [path for path in paths if relative(path) not in PRIVATE_IMPORTS_IN]
+    found = {relative(path): private_attributes(path) for path in others}
+    declared = {name: PRIVATE_ATTRIBUTES_IN.get(name, set()) for name in found}
+    assert {name: found[name] - declared[name] for name in found} == dict.fromkeys(found, set())
 
 
 def test_no_module_has_left_the_list_of_private_attributes():
@@ -235,24 +258,28 @@ def test_no_module_has_left_the_list_of_private_attributes():
 
 
 @every_module
-def test_only_commands_draw_progress_bars_and_tables(path):
-    draws = any(name.split(".")[0] == "rich" for name in imports(path))
-    assert not draws or top_level(path) in USERS
+def test_only_commands_draw_progress_bars_and_tables(paths):
+    drawing = [p for p in paths if any(name.split(".")[0] == "rich" for name in imports(p))]
+    assert {top_level(path) for path in drawing} <= USERS
 
 
 @with_benchmarks
-def test_no_module_is_longer_than_a_reader_can_hold(path):
-    assert len(path.read_text().splitlines()) <= MAX_LINES
+def test_no_module_is_longer_than_a_reader_can_hold(paths):
+    lines = {relative(path): len(path.read_text().splitlines()) for path in paths}
+    assert not {name: count for name, count in lines.items() if count > MAX_LINES}
 
 
 @with_benchmarks
-def test_every_public_name_has_a_docstring(path):
-    tree = ast.parse(path.read_text())
+def test_every_public_name_has_a_docstring(paths):
+    assert not [f"{relative(path)}: {name}" for path in paths for name in without_docstring(path)]
+
+
+def without_docstring(path):
+    """The names of a module that have none."""
+    tree = parsed(path)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    assert ast.get_docstring(tree), "the module"
-    missing = [
-        name
-        for name, node in public_definitions(tree)
-        if not ast.get_docstring(node) and not overrides(node, classes)
-    ]
-    assert not missing
+    if not ast.get_docstring(tree):
+        yield "the module"
+    for name, node in public_definitions(tree):
+        if not ast.get_docstring(node) and not overrides(node, classes):
+            yield name
