@@ -246,10 +246,13 @@ def test_private_tensorflow_and_keras_imports_are_in_their_own_modules(paths):
 
 @every_module
 def test_private_attributes_of_others_are_in_the_modules_of_private_names(paths):
-    others = [path for path in paths if relative(path) not in PRIVATE_IMPORTS_IN]
-    found = {relative(path): private_attributes(path) for path in others}
-    declared = {name: PRIVATE_ATTRIBUTES_IN.get(name, set()) for name in found}
-    assert {name: found[name] - declared[name] for name in found} == dict.fromkeys(found, set())
+    found = {relative(path): private_attributes(path) for path in paths}
+    undeclared = {
+        name: attributes - PRIVATE_ATTRIBUTES_IN.get(name, set())
+        for name, attributes in found.items()
+        if name not in PRIVATE_IMPORTS_IN
+    }
+    assert not {name: attributes for name, attributes in undeclared.items() if attributes}
 
 
 def test_no_module_has_left_the_list_of_private_attributes():
