@@ -151,13 +151,13 @@ def trains_as_one_device(request, replicas):
     test = request.node.nodeid.split("[")[0]
     case = request.node.name.replace(count_id(replicas), "")
 
-    def check(build, use=None, **tolerances):
+    def check(build, use=None, one_device_eagerly=True, **tolerances):
         import harness
 
         use = use or harness.fit_arrays
         key = (test, case, next(ordinals))
         if key not in _references:
-            _references[key] = harness.trained_once(build, use)
+            _references[key] = harness.trained_once(build, use, one_device_eagerly)
         outcome = harness.train(build, use, replicas)
         harness.assert_same_outcome(outcome, _references[key], **tolerances)
         return outcome, _references[key]

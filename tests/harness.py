@@ -137,24 +137,28 @@ def report_the_loss_scale(model):
         model.fit = fit_with_monitor
 
 
-def train(build, use, replicas=None):
+def train(build, use, replicas=None, one_device_eagerly=True):
     """Builds a model in the scope, uses it, and returns its `Outcome`.
 
     Args:
         build: A function without arguments that returns a compiled model.
         use: A function of the model; what it returns is compared too.
         replicas: The number of replicas; None means one device and no strategy.
+      one_device_eagerly: Whether one device runs operation by operation what replicas run as a
+        graph: to trace a step takes it longer than the few steps of a test.
     """
     model = build_in_scope(build, replicas)
+    if replicas is None and one_device_eagerly and getattr(model, "steps_per_execution", 0) == 1:
+        model.run_eagerly = True
     seen = use(model)
     if replicas is not None:
         assert_replicas_identical(model)
     return Outcome(weights(model), slots(model), seen)
 
 
-def trained_once(build, use):
+def trained_once(build, use, one_device_eagerly=True):
     """As `train` on one device; in a cluster rank 0 does it for all ranks."""
-    return once(lambda: train(build, use))
+    return once(lambda: train(build, use, None, one_device_eagerly))
 
 
 def once(compute):

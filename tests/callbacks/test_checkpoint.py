@@ -146,7 +146,7 @@ ALONE = ("CPU:0",)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", tiers.cases(DATA, ["arrays", "a pipeline in other epochs"]))
+@pytest.mark.parametrize("kind", tiers.cases(DATA, ["a pipeline in other epochs"]))
 def test_data_of_other_kinds_go_on_where_they_were(kind, tmp_path):
     whole = train(None, devices=ALONE, data=DATA[kind])
     with pytest.raises(Stop):
@@ -180,7 +180,7 @@ def test_data_go_on_after_two_stops_with_several_steps_an_execution(tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive("callbacks/test_checkpoint_corners.py::test_what_callbacks_do_goes_on")
 def test_what_callbacks_do_at_an_epoch_s_beginning_is_done_once(tmp_path):
     def slower():
         return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
@@ -198,8 +198,10 @@ OTHERS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", tiers.cases(OTHERS, ["three replicas go on"]))
+@pytest.mark.exhaustive(
+    "test_ranks_that_start_again_after_a_kill_end_like_a_training_that_was_not_disturbed"
+)
+@pytest.mark.parametrize("case", [*OTHERS])
 def test_other_replicas_go_on_within_rounding(case, tmp_path):
     # The statistics of BatchNormalization are each share's own.
     whole = train(None, normalizes=False)
@@ -316,7 +318,7 @@ def test_wrong_arguments_are_refused(arguments, words):
 
 def stopped(directory, data):
     with pytest.raises(Stop):
-        train(directory, stop_at=3, data=data, every_steps=1)
+        train(directory, stop_at=3, devices=ALONE, data=data, every_steps=1)
 
 
 @pytest.mark.parametrize(
@@ -344,13 +346,13 @@ def stopped(directory, data):
 def test_other_data_are_refused(before, after, words, tmp_path):
     stopped(tmp_path, before)
     with pytest.raises(ValueError, match=words):
-        train(tmp_path, data=after, every_steps=1)
+        train(tmp_path, devices=ALONE, data=after, every_steps=1)
 
 
 def test_an_execution_over_the_place_is_refused(tmp_path):
     stopped(tmp_path, arrays)
     with pytest.raises(ValueError, match=r"after 2 steps of an epoch, and steps_per_execution=4"):
-        train(tmp_path, data=arrays, every_steps=1, steps_per_execution=4)
+        train(tmp_path, devices=ALONE, data=arrays, every_steps=1, steps_per_execution=4)
 
 
 def test_data_without_a_seed_are_refused(tmp_path):
@@ -359,7 +361,7 @@ def test_data_without_a_seed_are_refused(tmp_path):
         return arrays()
 
     with pytest.raises(ValueError, match=r"Call `keras.utils.set_random_seed\(1\)`"):
-        train(tmp_path, data=unseeded, every_epochs=1)
+        train(tmp_path, devices=ALONE, data=unseeded, every_epochs=1)
 
 
 def test_two_that_go_on_with_a_training_are_refused(tmp_path):

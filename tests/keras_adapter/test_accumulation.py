@@ -37,7 +37,7 @@ OPTIMIZERS = {
         optimizers.OptimizerMap(sgd(), {".*kernel": optimizers.Adam(0.02)})
     ),
 }
-FAST = {"global_clipnorm", "a loss scale"}
+FAST = {"global_clipnorm"}
 
 
 def traced_fit(make_data, **fit):

@@ -32,17 +32,13 @@ def modules():
     return [path for path in sorted(FOLDER.glob("test_*.py")) if path.stem not in ELSEWHERE]
 
 
-def test_in_two_processes_the_telling_tests_pass():
-    # Each rank reads the modules that it is given, which takes a second for each few of them.
-    telling = [path for path in modules() if "mark.telling" in path.read_text()]
-    files = [FOLDER.parent / "strategy" / "in_cluster.py", *telling]
-    options = ["-m", "telling and not exhaustive"]
-    clusters.every_rank_passes(files, options, 2, **ONLY_FIRST_CASES)
-
+# Modules whose mechanisms add numbers up over replicas, as those of the other telling tests do:
+# across processes `make test` shows the sum once.
+OF_SUMS = {"test_aggregation", "test_clipping", "test_losses", "test_normalization"}
+OF_SUMS |= {"test_whole_batch"}
 
 # Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
-# or leaves files to rank 0, draws, gathers. The others compute with sums, which the telling tests
-# show.
+# or leaves files to rank 0, draws, gathers.
 ABOUT_PROCESSES = {
     *("test_callbacks", "test_corners", "test_custom_loops", "test_data_errors", "test_feeding"),
     *("test_inputs", "test_metrics", "test_predictions", "test_random", "test_saving"),
@@ -50,11 +46,26 @@ ABOUT_PROCESSES = {
 }
 
 
+def named(names):
+    """The promise's test modules of these names, all of which must be there."""
+    found = [path for path in modules() if path.stem in names]
+    assert len(found) == len(names)
+    return found
+
+
+def test_in_two_processes_the_telling_tests_pass():
+    # Each rank reads the modules that it is given, which takes a second for each few of them.
+    telling = {path.stem for path in modules() if "mark.telling" in path.read_text()}
+    files = [FOLDER.parent / "strategy" / "in_cluster.py", *named(telling - OF_SUMS)]
+    options = ["-m", "telling and not exhaustive"]
+    clusters.every_rank_passes(files, options, 2, **ONLY_FIRST_CASES)
+
+
 @pytest.mark.exhaustive("test_in_two_processes_the_telling_tests_pass")
-def test_in_two_processes_all_tests_pass_that_are_about_processes_and_telling_programs():
-    files = [path for path in modules() if path.stem in ABOUT_PROCESSES]
-    assert len(files) == len(ABOUT_PROCESSES)
-    files.append(FOLDER.parent / "foreign" / "test_programs.py")
-    chosen = "(test_programs and telling) or (not test_programs and not exhaustive and not telling)"
+def test_in_two_processes_all_tests_pass_that_are_about_processes_or_tell_of_sums_and_programs():
+    of_sums = named(OF_SUMS)
+    files = [*named(ABOUT_PROCESSES), *of_sums, FOLDER.parent / "foreign" / "test_programs.py"]
+    others = f"(test_programs or {' or '.join(path.stem for path in of_sums)})"
+    chosen = f"({others} and telling) or (not {others} and not exhaustive and not telling)"
     environ = {"TFDP_TESTS_AS_TRACED": "1", **ONLY_FIRST_CASES}
     clusters.every_rank_passes(files, ["-k", chosen], 2, **environ)

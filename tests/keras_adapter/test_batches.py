@@ -20,6 +20,7 @@ def test_batches_of_any_sizes_train_as_on_one_device(sizes, trains_as_one_device
     trains_as_one_device(harness.dense_model, use)
 
 
+@pytest.mark.exhaustive("test_batches_of_any_sizes_train_as_on_one_device")
 @harness.on_three_and_four_replicas
 def test_a_partial_last_batch_of_arrays_trains_as_on_one_device(trains_as_one_device):
     x, y = harness.regression_data(21)

@@ -158,6 +158,7 @@ def broken_later(epochs):
     return tf.data.Dataset.from_generator(generate, output_signature=SIGNATURE)
 
 
+@pytest.mark.exhaustive("test_an_error_in_the_data_is_raised")
 @harness.in_one_process
 def test_an_error_of_a_later_epoch_is_raised(replicas):
     model = harness.build_in_scope(harness.dense_model, replicas)

@@ -201,15 +201,21 @@ class Uncopied(optimizers.SGD):
     ("make", "expected"),
     [
         (lambda: optimizers.Adam(amsgrad=True, gradient_accumulation_steps=2, use_ema=True), True),
-        (lambda: optimizers.Nadam(), True),
+        pytest.param(lambda: optimizers.Nadam(), True, marks=tiers.MARK),
         (lambda: optimizers.Adafactor(), False),
         (lambda: tfdp.optimizers.LARS(0.5), False),
         (Normed, False),
-        (lambda: tfdp.optimizers.LARS(0.5, trust_coefficient=1e-5), False),
+        pytest.param(
+            lambda: tfdp.optimizers.LARS(0.5, trust_coefficient=1e-5), False, marks=tiers.MARK
+        ),
         (lambda: tfdp.optimizers.LAMB(exclude_from_layer_adaptation=["kernel"]), False),
-        (lambda: tfdp.optimizers.LAMB(exclude_from_layer_adaptation=[".*"]), True),
+        pytest.param(
+            lambda: tfdp.optimizers.LAMB(exclude_from_layer_adaptation=[".*"]),
+            True,
+            marks=tiers.MARK,
+        ),
         (lambda: InLists(0.1), False),
-        (InADict, True),
+        pytest.param(InADict, True, marks=tiers.MARK),
         (OwnFloat32, True),
         (FloatingRate, True),
         (lambda: FloatingRate(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)), True),

@@ -81,7 +81,7 @@ CASES = {
     "initial_epoch": ({"initial_epoch": 1}, [5, 5]),
     "initial_epoch with steps": ({"initial_epoch": 2, "steps_per_epoch": 4}, [4]),
 }
-FAST = {"a restart in the middle of an epoch", "steps_per_epoch beyond an epoch"}
+FAST = {"a restart in the middle of an epoch"}
 
 
 @pytest.mark.telling
@@ -131,7 +131,9 @@ def test_the_place_is_counted_in_examples_trained(replicas):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive(
+    "keras_adapter/test_inputs.py::test_steps_per_execution_need_not_divide_the_epoch"
+)
 def test_steps_per_execution_count_each_step(trains_as_one_device):
     def build():
         return harness.dense_model(steps_per_execution=2)
@@ -230,6 +232,7 @@ def test_training_data_may_be_evaluated_in_the_middle_of_an_epoch(trains_as_one_
     trains_as_one_device(harness.dense_model, use)
 
 
+@pytest.mark.exhaustive("test_fit_trains_as_on_one_device")
 @harness.in_one_process
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(replicas, tmp_path):
     """Stopped after 8 of 15 steps; weights and place are saved, and restored in new objects."""

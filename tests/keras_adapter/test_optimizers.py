@@ -178,7 +178,10 @@ def test_a_layerwise_optimizers_options_work_as_on_one_device(name, option, trai
     )
 
 
-@pytest.mark.parametrize(("name", "bad"), tiers.first_of(("LAMB", np.inf), ("LARS", np.nan)))
+@pytest.mark.exhaustive(
+    "keras_adapter/test_loss_scaling.py::test_an_overflow_on_any_one_replica_makes_all_skip"
+)
+@pytest.mark.parametrize(("name", "bad"), [("LAMB", np.inf), ("LARS", np.nan)])
 def test_an_overflow_on_one_replica_leaves_a_layerwise_optimizer_as_on_one_device(
     name, bad, trains_as_one_device
 ):
@@ -210,9 +213,12 @@ def test_an_overflow_on_one_replica_leaves_a_layerwise_optimizer_as_on_one_devic
     assert moved == [2, 4, 6]
 
 
+@pytest.mark.exhaustive(
+    "keras_adapter/test_loss_scaling.py::test_a_mixed_policy_trains_as_on_one_device"
+)
 @pytest.mark.parametrize(
     ("name", "policy", "tolerance"),
-    tiers.first_of(("LAMB", "mixed_float16", 5e-3), ("LARS", "mixed_bfloat16", 4e-2)),
+    [("LAMB", "mixed_float16", 5e-3), ("LARS", "mixed_bfloat16", 4e-2)],
 )
 def test_a_layerwise_optimizer_trains_mixed_precision_as_on_one_device(
     name, policy, tolerance, trains_as_one_device

@@ -118,7 +118,7 @@ OF_SEQUENCES = {
     "integers, without a seed": Chosen,
 }
 
-FAST = {"Dropout", "integers, without a seed"}
+FAST = {"Dropout"}
 
 
 def model_with(make_layer, **compile_options):
@@ -319,7 +319,8 @@ def test_the_generator_of_unseeded_draws_goes_on_from_where_it_is(trains_as_one_
         harness.fit_arrays(model)
         return [*seen, keras.random.normal((3,)).numpy()]
 
-    trains_as_one_device(gan, use)
+    # A seed that is set between steps of one graph is not in those that were traced.
+    trains_as_one_device(gan, use, one_device_eagerly=False)
 
 
 @harness.in_one_process

@@ -412,7 +412,6 @@ def test_a_loop_of_ones_own_updates_parts(eager, shard):
 # ---- files
 
 
-@pytest.mark.telling
 def test_a_saved_model_is_an_ordinary_file_and_goes_on_sharded(shard, tmp_path):
     make = lambda: windows(optimizers.Adam, learning_rate=0.05, use_ema=True)  # noqa: E731
     model = built(make, shard)

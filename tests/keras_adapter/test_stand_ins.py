@@ -239,7 +239,7 @@ FEEDS = {
     ),
     "a stream": stream,
 }
-FAST = {"batches of one", "a pipeline that maps"}
+FAST = {"a pipeline that maps"}
 
 
 @pytest.mark.parametrize(

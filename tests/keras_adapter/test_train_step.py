@@ -79,7 +79,7 @@ STEPS = {
     "with raw logs": functools.partial(OwnStep, raw_logs=True),
     "with the compiled loss": OwnStepOfKerasLosses,
 }
-VARIANTS = {"plain", "with a loss scale"}
+VARIANTS = {"plain", "with a loss scale", "with raw logs"}
 
 
 @pytest.mark.parametrize("kind", tiers.cases(STEPS, {*STEPS} - VARIANTS))
@@ -172,7 +172,7 @@ class Lazy(keras.Model):
         return self.out(self.hidden(x))
 
 
-@pytest.mark.parametrize("step", ["Keras' own step", "an own step"])
+@pytest.mark.parametrize("step", tiers.first_of("an own step", "Keras' own step"))
 def test_what_is_built_lazily_trains_as_on_one_device(step, trains_as_one_device):
     x, y = harness.regression_data(21)
 
@@ -197,7 +197,7 @@ def test_a_lazy_sequential_model_trains_as_on_one_device(trains_as_one_device):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [2], ids=["2-replicas"])
-@pytest.mark.parametrize("kind", ["Keras' own step", "an own step"])
+@pytest.mark.parametrize("kind", tiers.first_of("Keras' own step", "an own step"))
 def test_running_eagerly_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(13)
 

@@ -151,7 +151,7 @@ def test_each_step_applies_the_largest_numbers_and_what_was_left_before(eagerly)
 
 
 @pytest.mark.slow
-@pytest.mark.telling
+@with_two_replicas
 def test_rows_of_a_table_are_compressed_as_a_dense_gradient():
     batches = [data(seed) for seed in range(3)]
     compression = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$"], largest_table=ROWS))
@@ -163,7 +163,7 @@ def test_rows_of_a_table_are_compressed_as_a_dense_gradient():
 
 
 @pytest.mark.slow
-@pytest.mark.telling
+@with_two_replicas
 def test_int8_trains_near_the_whole_and_rows_of_a_larger_table_are_whole(caplog):
     batches = [data(seed) for seed in range(2)]
     whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)

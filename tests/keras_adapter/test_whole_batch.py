@@ -178,6 +178,7 @@ def test_a_step_of_ones_own_sees_all_examples(trains_as_one_device):
     trains_as_one_device(build, fitted)
 
 
+@pytest.mark.exhaustive("test_losses_layers_and_metrics_see_all_examples")
 @harness.in_one_process
 def test_a_loop_of_ones_own_sees_all_examples(replicas):
     def trained(replicas):

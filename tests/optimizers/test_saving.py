@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from optimizers import rows
 
 from tfdp import optimizers
@@ -42,7 +43,9 @@ TRAINED = {
 }
 
 every_row = pytest.mark.parametrize("name", rows.ROWS)
-every_trained = pytest.mark.parametrize("name", TRAINED)
+every_trained = pytest.mark.parametrize(
+    "name", tiers.cases(TRAINED, ["LARS", "LAMB under a loss scale"])
+)
 
 
 def public_classes():
