@@ -9,6 +9,7 @@ import itertools
 import os
 import pathlib
 import random
+import runpy
 import sys
 
 # TensorFlow reads these when it is imported. Its default number of inter-op threads can starve
@@ -28,6 +29,13 @@ from replica_counts import (
     REPLICAS_OF_VARIANTS,
     count_id,
 )
+
+# Where Python finds `sitecustomize`, in what tests start and in pytest's workers.
+SITE = pathlib.Path(__file__).parent / "site"
+if str(SITE) not in sys.path:
+    runpy.run_path(str(SITE / "sitecustomize.py"))
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{SITE}{os.pathsep}{known}" if known else str(SITE)
 
 # No test asserts a time: how long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile(
@@ -133,9 +141,10 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_collection_finish():
-    """Gives TensorFlow its devices before anything runs on it."""
+    """Gives TensorFlow its devices before anything runs on it; what was imported stays."""
     if "tensorflow" in sys.modules:
         import harness  # noqa: F401
+    gc.freeze()
 
 
 _references = {}

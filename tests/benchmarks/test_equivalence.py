@@ -26,7 +26,7 @@ def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
         [sys.executable, str(SCRIPT)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        env=os.environ | {"PYTHONPATH": f"{os.getcwd()}:{os.environ['PYTHONPATH']}"},
         timeout=500,
     )
     assert done.returncode == 0, done.stderr[-2000:]

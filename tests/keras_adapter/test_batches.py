@@ -35,7 +35,7 @@ def test_a_partial_last_batch_of_arrays_trains_as_on_one_device(trains_as_one_de
     trains_as_one_device(harness.dense_model, use)
 
 
-@pytest.mark.exhaustive("test_a_partial_last_batch_of_arrays_trains_as_on_one_device")
+@pytest.mark.exhaustive("test_batches_of_any_sizes_train_as_on_one_device")
 def test_a_dropped_remainder_trains_as_on_one_device(trains_as_one_device):
     data = harness.regression_data(22)
 
