@@ -148,12 +148,18 @@ def train(build, use, replicas=None, one_device_eagerly=True):
         graph: to trace a step takes it longer than the few steps of a test.
     """
     model = build_in_scope(build, replicas)
-    if replicas is None and one_device_eagerly and getattr(model, "steps_per_execution", 0) == 1:
+    if replicas is None and one_device_eagerly and _may_run_eagerly(model):
         model.run_eagerly = True
     seen = use(model)
     if replicas is not None:
         assert_replicas_identical(model)
     return Outcome(weights(model), slots(model), seen)
+
+
+def _may_run_eagerly(model):
+    """Whether an eager step does what its graph does: XLA draws other numbers."""
+    single = getattr(model, "steps_per_execution", 0) == 1  # and compiled, as Keras says it
+    return single and model.jit_compile is not True
 
 
 def trained_once(build, use, one_device_eagerly=True):

@@ -122,7 +122,8 @@ def transfer_learning(strategy):
         base = keras.Sequential(
             [
                 keras.Input((8, 8, 1)),
-                layers.Conv2D(2, 3),
+                # The gradient of a bias here is rounding, of which Adam would make steps.
+                layers.Conv2D(2, 3, use_bias=False),
                 layers.BatchNormalization(synchronized=True),
                 layers.ReLU(),
                 layers.GlobalAveragePooling2D(),

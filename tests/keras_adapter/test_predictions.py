@@ -83,7 +83,7 @@ def test_outputs_of_the_examples_are_one_devices(data, replicas):
             options = {} if data is as_dataset else {"batch_size": 4}
             seen.append(tf.nest.flatten(model.predict(data(X), verbose=0, **options)))
         for one, many in zip(*seen, strict=True):
-            np.testing.assert_allclose(many, one, atol=1e-6)
+            np.testing.assert_allclose(many, one, rtol=1e-6, atol=1e-6)
 
 
 def test_a_predict_step_of_ones_own_is_checked_by_its_outputs_lengths():
