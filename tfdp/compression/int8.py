@@ -37,6 +37,7 @@ class Int8(AbstractLossyCompression):
       seed: The seed of the rounding, which also differs by update and replica.
       exclude: See `AbstractLossyCompression`.
       smallest: See `AbstractLossyCompression`.
+      largest_table: See `AbstractLossyCompression`.
 
     Raises:
       ValueError: An argument is out of range.

@@ -39,6 +39,7 @@ class PowerSGD(AbstractLossyCompression):
       seed: The seed of the first factors.
       exclude: See `AbstractLossyCompression`.
       smallest: See `AbstractLossyCompression`.
+      largest_table: See `AbstractLossyCompression`.
 
     Raises:
       ValueError: An argument is out of range.

@@ -30,6 +30,7 @@ class RandomK(AbstractLossyCompression):
       seed: The seed of the places.
       exclude: See `AbstractLossyCompression`.
       smallest: See `AbstractLossyCompression`.
+      largest_table: See `AbstractLossyCompression`.
 
     Raises:
       ValueError: An argument is out of range.

@@ -30,6 +30,7 @@ class Sign(AbstractLossyCompression):
       block: The elements that share a scale, a multiple of 32.
       exclude: See `AbstractLossyCompression`.
       smallest: See `AbstractLossyCompression`.
+      largest_table: See `AbstractLossyCompression`.
 
     Raises:
       ValueError: An argument is out of range.

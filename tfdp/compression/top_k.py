@@ -48,6 +48,7 @@ class TopK(AbstractLossyCompression):
       exact: Whether the largest are chosen exactly.
       exclude: See `AbstractLossyCompression`.
       smallest: See `AbstractLossyCompression`.
+      largest_table: See `AbstractLossyCompression`.
 
     Raises:
       ValueError: An argument is out of range.
