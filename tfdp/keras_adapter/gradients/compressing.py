@@ -173,8 +173,9 @@ def made_dense(step: Step, gradient: Value | None, variable: Any) -> Value | Non
     Rows that a batch chose several times are added up, as in a product with one-hot rows.
     """
     compression = step.replicas.exchange.update_compression
-    is_rows = isinstance(gradient, tf.IndexedSlices)
-    if not is_rows or compression is None or not compression.takes_rows_of(variable):
+    if compression is None or not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    if not compression.takes_rows_of(variable):
         return gradient
     total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
     return tf.ensure_shape(total, variable.shape)
