@@ -30,12 +30,13 @@ from replica_counts import (
     count_id,
 )
 
-# Where Python finds `sitecustomize`, in what tests start and in pytest's workers.
+# Where Python finds `sitecustomize`, and what this repository holds beside the package, in what
+# tests start and in pytest's workers.
 SITE = pathlib.Path(__file__).parent / "site"
 if str(SITE) not in sys.path:
     runpy.run_path(str(SITE / "sitecustomize.py"))
-    known = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{SITE}{os.pathsep}{known}" if known else str(SITE)
+    folders = [str(SITE), str(SITE.parents[1]), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
 
 # No test asserts a time: how long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile(

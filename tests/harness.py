@@ -141,9 +141,9 @@ def train(build, use, replicas=None, one_device_eagerly=True):
     """Builds a model in the scope, uses it, and returns its `Outcome`.
 
     Args:
-        build: A function without arguments that returns a compiled model.
-        use: A function of the model; what it returns is compared too.
-        replicas: The number of replicas; None means one device and no strategy.
+      build: A function without arguments that returns a compiled model.
+      use: A function of the model; what it returns is compared too.
+      replicas: The number of replicas; None means one device and no strategy.
       one_device_eagerly: Whether one device runs operation by operation what replicas run as a
         graph: to trace a step takes it longer than the few steps of a test.
     """

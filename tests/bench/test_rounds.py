@@ -69,6 +69,7 @@ def test_both_engines_and_all_others_take_turns_in_each_round(started, tmp_path)
     assert max(map(len, printed.splitlines()[:-1])) <= 80
 
 
+@pytest.mark.slow
 def test_what_is_not_installed_is_left_out_and_said(started, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     found, printed = measured({"sides": ("ring", "gloo")}, tmp_path)

@@ -69,6 +69,7 @@ def test_the_table_fits_80_columns_and_nothing_is_cut(seconds):
     assert all(re.search(rf"^ *{side} +\d.* - ", text, re.MULTILINE) for side in sides)
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn(tmp_path):
     path = tmp_path / "x.png"
     draw(MEASURED, Bound(25e6, 2, 4), path)

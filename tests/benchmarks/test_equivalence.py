@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -26,7 +25,6 @@ def test_tfdp_equals_one_device_in_every_case_and_the_stock_strategy_in_none():
         [sys.executable, str(SCRIPT)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": f"{os.getcwd()}:{os.environ['PYTHONPATH']}"},
         timeout=500,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -51,6 +49,7 @@ def test_the_command_shows_what_each_cases_own_process_measured(monkeypatch, cap
     assert float(kept) == 0
 
 
+@pytest.mark.slow
 def test_the_table_needs_at_least_two_replicas():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "equivalence", "--replicas", "1"],

@@ -149,6 +149,7 @@ def test_the_dense_networks_are_of_the_size_that_tables_say(name, count):
     assert sum(a * b + b for a, b in itertools.pairwise(widths)) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "small", "mobilenet", "transformer"])
 def test_the_random_batch_fits_the_model(name):
     inputs, labels = random_batch(name, 3)

@@ -24,6 +24,7 @@ def test_the_table_has_a_row_for_each_and_ratios_to_the_reference(monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_each_optimizer_is_timed_and_changes_the_weights(monkeypatch):
     built = []
 

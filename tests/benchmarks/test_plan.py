@@ -45,6 +45,7 @@ def test_costs_are_fitted_to_other_models_on_other_hosts():
         assert seconds == pytest.approx(cell.median, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_costs_of_the_code_are_those_that_the_committed_cells_give():
     """None of them can be changed by a tenth to predict the cells better."""
     folder = pathlib.Path(__file__).parents[2] / "docs" / "plan"

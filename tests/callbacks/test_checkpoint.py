@@ -48,6 +48,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", tiers.cases(CASES, ["within an epoch"]))
 def test_a_training_that_was_stopped_ends_like_one_that_was_not(case, tmp_path, undisturbed):
     stop_at, every = CASES[case]
@@ -201,7 +202,7 @@ OTHERS = {
 @pytest.mark.exhaustive(
     "test_ranks_that_start_again_after_a_kill_end_like_a_training_that_was_not_disturbed"
 )
-@pytest.mark.parametrize("case", [*OTHERS])
+@pytest.mark.parametrize("case", OTHERS)
 def test_other_replicas_go_on_within_rounding(case, tmp_path):
     # The statistics of BatchNormalization are each share's own.
     whole = train(None, normalizes=False)
@@ -290,6 +291,7 @@ def begin():
         kept.close()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_refused_with_the_difference(tmp_path, begin):
     kept = begin(tmp_path, build(lambda: keras.optimizers.SGD(0.1)))
     kept.on_epoch_end(0)
@@ -321,6 +323,7 @@ def stopped(directory, data):
         train(directory, stop_at=3, devices=ALONE, data=data, every_steps=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
@@ -349,6 +352,7 @@ def test_other_data_are_refused(before, after, words, tmp_path):
         train(tmp_path, devices=ALONE, data=after, every_steps=1)
 
 
+@pytest.mark.slow
 def test_an_execution_over_the_place_is_refused(tmp_path):
     stopped(tmp_path, arrays)
     with pytest.raises(ValueError, match=r"after 2 steps of an epoch, and steps_per_execution=4"):
@@ -364,6 +368,7 @@ def test_data_without_a_seed_are_refused(tmp_path):
         train(tmp_path, devices=ALONE, data=unseeded, every_epochs=1)
 
 
+@pytest.mark.slow
 def test_two_that_go_on_with_a_training_are_refused(tmp_path):
     kept = tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1)
     again = tfdp.callbacks.Checkpoint(tmp_path, every_epochs=1)
@@ -373,6 +378,7 @@ def test_two_that_go_on_with_a_training_are_refused(tmp_path):
             build().fit(pipeline(), callbacks=[other, kept], verbose=0)
 
 
+@pytest.mark.slow
 def test_a_backup_is_said_to_begin_epochs_anew(tmp_path, caplog):
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=2)
     build().fit(pipeline(), callbacks=[backup], verbose=0)
@@ -388,6 +394,7 @@ def test_a_model_that_its_first_step_builds_is_refused(tmp_path, begin):
         begin(tmp_path, model)
 
 
+@pytest.mark.slow
 def test_a_model_outside_of_a_strategy_is_refused(tmp_path):
     model = keras.Sequential([keras.Input([5]), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -168,6 +168,7 @@ def test_callbacks_without_a_state_may_come_and_go(tmp_path):
     assert_same(train(tmp_path, every_steps=1), whole)
 
 
+@pytest.mark.slow
 def test_results_that_are_no_numbers_are_kept(tmp_path):
     class Says(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -184,6 +185,7 @@ def test_results_that_are_no_numbers_are_kept(tmp_path):
     np.testing.assert_array_equal(gone_on["of"], [[0, 1]] * EPOCHS)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_no_json_is_refused_by_name(tmp_path):
     class Wrong(keras.callbacks.Callback):
         def get_state(self):
@@ -196,6 +198,7 @@ def test_a_state_that_is_no_json_is_refused_by_name(tmp_path):
         train(tmp_path, others=[Wrong()], every_steps=1)
 
 
+@pytest.mark.slow
 def test_data_that_a_training_has_read_are_refused(tmp_path):
     data = tf.data.Dataset.from_tensor_slices(harness.regression_data(EXAMPLES)).shuffle(9)
     data = data.batch(BATCH)
@@ -221,6 +224,7 @@ def test_the_best_so_far_stays_the_best_beside_it(tmp_path):
     assert names == {"whole": ["1.weights.h5"], "stopped": ["1.weights.h5"]}
 
 
+@pytest.mark.slow
 def test_damaged_files_of_later_steps_are_set_aside(tmp_path):
     (tmp_path / "step-00000900.checkpoint").write_bytes(b"cut")
     (tmp_path / "step-00000800.checkpoint").mkdir()
@@ -229,6 +233,7 @@ def test_damaged_files_of_later_steps_are_set_aside(tmp_path):
     assert (tmp_path / "step-00000900.checkpoint.damaged").exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_now_is_an_error(tmp_path, monkeypatch):
     train(tmp_path, epochs=1, every_epochs=1)
 
@@ -264,6 +269,7 @@ def _sleep():
     time.sleep(60)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process")  # it is multi-threaded, which is the point
 def test_forked_children_are_no_ranks(tmp_path):
     class Forks(keras.callbacks.Callback):

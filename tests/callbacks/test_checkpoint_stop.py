@@ -81,6 +81,7 @@ def test_a_handler_of_the_program_s_own_stays(tmp_path, caplog, handlers):
     assert "SIGUSR1 has a handler of the program's own" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_leaves_handlers_as_they_were(tmp_path, handlers):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stop):

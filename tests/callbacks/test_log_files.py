@@ -71,6 +71,7 @@ def test_scalars_are_events_that_tensorboard_reads(tmp_path):
     assert values == {"seconds": (7, 0.25)}
 
 
+@pytest.mark.slow
 @given(st.recursive(st.floats() | st.integers() | st.text(), lambda s: st.lists(s), max_leaves=9))
 def test_whatever_is_logged_is_strict_json(value):
     text = json.dumps(plain({"value": value}), allow_nan=False)

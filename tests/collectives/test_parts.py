@@ -67,6 +67,7 @@ def test_parts_of_sums_and_wholes_of_parts(plan, shapes, count, dtype, reducer, 
             np.testing.assert_array_equal(tf.cast(whole, "float32"), total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "shapes"), [(even_cuts, LARGE), (dealt, [(40, 3)] * 8)])
 def test_both_halves_send_what_an_all_reduce_sends(plan, shapes, reducer, on_replicas):
     count, reduce = 4, reducer(4, 2**20)

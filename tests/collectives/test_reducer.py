@@ -135,6 +135,7 @@ def test_one_collective_is_sent_for_each_bucket(
             np.testing.assert_array_equal(result, 2 * value.numpy())
 
 
+@pytest.mark.slow
 def test_mixed_dtypes_and_slices_come_back_in_their_places(make_reducer, on_replicas):
     reducer = make_reducer(3)
 
@@ -162,6 +163,7 @@ def test_mixed_dtypes_and_slices_come_back_in_their_places(make_reducer, on_repl
         assert (double.dtype, float(double)) == (tf.float64, 3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     tiers.first_of(topology.HalvingDoubling(), topology.Ring(), topology.Tree()),
@@ -192,6 +194,7 @@ def test_compressed_buckets_are_sums_in_16_bits_in_the_order_in_which_the_topolo
         np.testing.assert_allclose(whole, exact[:33], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_watch_is_told_the_bytes_that_travel(make_reducer, on_replicas):
     reducer = make_reducer(2)
     slices = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([0, 1, 0]), tf.constant([4, 2]))

@@ -58,16 +58,19 @@ def all_reduce(devices, on_replicas):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [topology.Native(), topology.Ring(), topology.Direct()], ids=str)
 def test_few_rows_travel_as_rows_each_rank_s_once(rule, all_reduce):
     assert all_reduce([[7, 2, 7, 7], [], [2]], size=100, rule=rule) == [7, 2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [topology.Native(), topology.Ring(), topology.Direct()], ids=str)
 def test_many_rows_travel_as_the_whole_table(rule, all_reduce):
     assert all_reduce([[3, 1, 0], [0], [2, 3]], size=5, rule=rule) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_repeated_rows_do_not_make_it_many(all_reduce):
     assert all_reduce([[9] * 500, [9] * 400], size=50) == [9, 9]
 
@@ -76,6 +79,7 @@ def test_a_table_of_unknown_size_travels_as_rows(all_reduce):
     assert all_reduce([[3, 1, 0, 4], [0]], size=5, known=False) == [3, 1, 0, 4, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("size", [5, 500])
 def test_every_floating_dtype(dtype, size, all_reduce):

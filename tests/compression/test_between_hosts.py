@@ -63,6 +63,7 @@ def test_hosts_send_each_other_the_largest_numbers_of_their_sums(sums_on):
     assert {outcome.bytes_sent for outcome in outcomes} == {within + between}
 
 
+@pytest.mark.slow
 def test_over_several_updates_nothing_is_lost(sums_on):
     run = sums_on(ErrorFeedback(BetweenHosts(Int8(block=8, smallest=1))), 4, SHAPES, HOSTS)
     given, applied = np.zeros(SHAPES[0]), np.zeros(SHAPES[0])
@@ -76,6 +77,7 @@ def test_over_several_updates_nothing_is_lost(sums_on):
     np.testing.assert_allclose(applied + left, given, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [[0, 0, 0], [0, 1, 2]], ids=["one host", "a host each"])
 def test_one_host_compresses_nothing_and_a_host_for_each_replica_all(hosts, sums_on):
     inner = TopK(0.25, smallest=1)

@@ -135,6 +135,7 @@ def test_a_sum_is_what_numpy_computes_with_one_value_for_all(name, replicas, sum
         assert {outcome.bytes_sent for outcome in outcomes} == {case.bytes_sent(replicas)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Int8", "Sign"])
 @pytest.mark.parametrize("kind", tiers.cases(CUT, ["several blocks a chunk"]))
 def test_a_sum_in_chunks_is_what_numpy_computes(name, kind, sums_on):
@@ -149,6 +150,7 @@ def test_a_sum_in_chunks_is_what_numpy_computes(name, kind, sums_on):
         assert_close(outcome.own[0], own[rank], case.tolerance)
 
 
+@pytest.mark.slow
 def test_the_last_block_of_a_gradient_has_the_scale_of_what_it_holds(sums_on):
     """A gradient of one number all over comes back as it is, wherever its last block ends."""
     shapes = [(65,), (3, 5), (41, 100)]
@@ -174,6 +176,7 @@ def test_with_feedback_nothing_is_lost(name, sums_on):
             np.testing.assert_allclose(applied[index] + left, given[index], atol=3e-5)
 
 
+@pytest.mark.slow
 @every_compression
 @pytest.mark.parametrize("bad", tiers.first_of(np.inf, np.nan, -np.inf))
 def test_what_is_not_finite_reaches_all_replicas_and_no_residual(name, bad, sums_on):
@@ -187,6 +190,7 @@ def test_what_is_not_finite_reaches_all_replicas_and_no_residual(name, bad, sums
             np.testing.assert_array_equal(outcome.slots[0][slot], value)
 
 
+@pytest.mark.slow
 @every_compression
 def test_zeros_stay_zeros(name, sums_on):
     run = sums_on(ErrorFeedback(CASES[name].of), 2, SHAPES)
@@ -200,6 +204,7 @@ def test_zeros_stay_zeros(name, sums_on):
     assert all(np.any(total) for total in outcome.sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Int8", "RandomK"])
 def test_a_sum_is_unbiased_over_the_draws(name, sums_on):
     """The mean over draws comes near the exact sum as their number grows."""
@@ -213,6 +218,7 @@ def test_a_sum_is_unbiased_over_the_draws(name, sums_on):
     assert abs(np.mean(errors / deviations)) < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Sign", "TopK", "RandomK", "PowerSGD"])
 def test_with_feedback_a_compressor_contracts(name, sums_on):
     """|x - C(x)|^2 <= (1 - delta) |x|^2 with delta above 0; of the sum where the owner rounds."""
@@ -225,6 +231,7 @@ def test_with_feedback_a_compressor_contracts(name, sums_on):
         assert left <= (1 - least) * whole
 
 
+@pytest.mark.slow
 def test_two_updates_and_two_variables_are_rounded_by_other_draws(sums_on):
     run = sums_on(CASES["Int8"].of, 2, [(64, 3), (64, 3)])
     same = np.random.default_rng(0).normal(size=(64, 3))

@@ -14,6 +14,7 @@ def normal(seed, shape=SHAPE):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
+@pytest.mark.slow
 def test_a_warm_up_sends_a_quarter_and_then_a_quarter_of_that(sums_on):
     run = sums_on(ErrorFeedback(TopK(0.01, warmup_steps=8, smallest=1)), 3, [SHAPE])
     applied, given = np.zeros(SHAPE), np.zeros(SHAPE)

@@ -96,6 +96,7 @@ def test_feedback_around_feedback_is_refused(inner):
         ErrorFeedback(inner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tiers.first_of("a sample misleads", "normal", "all equal"))
 def test_of_a_long_gradient_exactly_the_largest_are_chosen(kind):
     values = np.random.default_rng(0).normal(size=(300, 1000)).astype("float32")

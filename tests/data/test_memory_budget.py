@@ -71,6 +71,7 @@ class Seen:
         return before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [2, 8])
 def test_no_more_batches_wait_than_fit(batches):
     """With 400 examples, one batch taken: half the memory may wait, some examples are mapped."""
@@ -90,6 +91,7 @@ def test_no_more_batches_wait_than_fit(batches):
     assert seen.count >= (1 + waiting) * BATCH
 
 
+@pytest.mark.slow
 def test_a_buffer_that_does_not_fit_is_refused():
     dataset = tf.data.Dataset.from_tensor_slices(np.zeros([400, EXAMPLE], "uint8"))
     options = {"global_batch_size": 8, "seed": 1, "memory_bytes": 50_000}

@@ -104,6 +104,7 @@ def test_every_example_comes_exactly_once_an_epoch(make, replicas):
     assert sorted(flat(of_ranks)) == IDS.tolist()  # so no two ranks share one
 
 
+@pytest.mark.slow
 @every_kind
 def test_each_epoch_has_another_order_and_is_whole(make):
     pipeline = make(IDS, global_batch_size=8, seed=2)
@@ -124,6 +125,7 @@ def test_the_order_is_that_of_seed_and_epoch():
         assert flat(epoch(pipeline)) == order.tolist()
 
 
+@pytest.mark.slow
 @every_kind
 def test_a_global_seed_does_not_change_the_order(make):
     def drawn():
@@ -162,6 +164,7 @@ def test_an_iterator_goes_on_where_the_last_one_was_left(make, drop_remainder, t
     assert pipeline.state()["epoch"] == 1
 
 
+@pytest.mark.slow
 @every_kind
 def test_an_endless_view_goes_over_the_ends_of_epochs(make):
     options = {"global_batch_size": 9, "seed": 1}
@@ -173,6 +176,7 @@ def test_an_endless_view_goes_over_the_ends_of_epochs(make):
     assert (pipeline.state()["epoch"], pipeline.state()["position"]) == (2, 18)
 
 
+@pytest.mark.slow
 @every_kind
 def test_a_view_from_the_start_counts_nothing(make):
     pipeline = make(IDS, global_batch_size=8, seed=2)
@@ -183,6 +187,7 @@ def test_a_view_from_the_start_counts_nothing(make):
     assert pipeline.state() == before
 
 
+@pytest.mark.slow
 @every_kind
 def test_prefetched_batches_are_not_counted(make):
     pipeline = make(IDS, global_batch_size=2, seed=2, prefetch=8)
@@ -193,6 +198,7 @@ def test_prefetched_batches_are_not_counted(make):
     assert pipeline.progress.batches == 1
 
 
+@pytest.mark.slow
 @every_kind
 def test_the_number_of_batches_is_that_of_a_whole_epoch(make):
     pipeline = make(IDS, global_batch_size=8, seed=2)
@@ -224,6 +230,7 @@ def test_augmented_pixels_are_bit_equal_for_any_number_of_replicas(stream, repli
     assert second != seeds[0, 0]  # and another in each epoch
 
 
+@pytest.mark.slow
 def test_a_map_function_gets_the_parts_of_a_tuple_and_a_dictionary_whole():
     arrays = {"a": np.arange(4), "b": np.arange(4.0)}
     pipeline = tfdp.data.pipeline(
@@ -241,6 +248,7 @@ def test_a_map_function_gets_the_parts_of_a_tuple_and_a_dictionary_whole():
     ]
 
 
+@pytest.mark.slow
 @every_kind
 def test_a_map_function_may_return_a_list_as_for_tf_data(make):
     def pair(example):
@@ -251,6 +259,7 @@ def test_a_map_function_may_return_a_list_as_for_tf_data(make):
     assert batch[1].shape == (23, 2)
 
 
+@pytest.mark.slow
 def test_only_a_parameter_that_nothing_fills_is_given_the_seed():
     def with_default(example, seed=5):
         return example + seed
@@ -342,6 +351,7 @@ def test_a_batch_larger_than_the_data_cannot_be_filled(make):
         make(IDS, global_batch_size=64, seed=0, drop_remainder=True)
 
 
+@pytest.mark.slow
 def test_a_stream_that_turns_out_empty_is_an_error():
     empty = tf.data.Dataset.range(3).filter(lambda number: number > 5)
     pipeline = tfdp.data.pipeline(empty, 2, seed=0)
@@ -354,6 +364,7 @@ def test_a_stream_of_known_length_zero_is_an_error():
         tfdp.data.pipeline(tf.data.Dataset.range(0), 2, seed=0)
 
 
+@pytest.mark.slow
 @every_kind
 def test_what_is_cached_is_the_same(make):
     expected = make(IDS, global_batch_size=8, seed=1, map_fn=tenfold)
@@ -376,6 +387,7 @@ def test_a_cached_stream_is_read_once():
     assert reads == list(range(6))
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=15)
 @hypothesis.given(
     length=st.integers(1, 40),
@@ -422,6 +434,7 @@ def test_it_overrides_of_a_dataset_only_what_it_means_to():
     assert not own & set(dir(tf.data.Dataset))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "drop_remainder"), [(20, True), (23, False), (24, False)])
 def test_a_stream_that_was_left_at_its_end_goes_on_with_the_next_epoch(place, drop_remainder):
     options = {"global_batch_size": 4, "seed": 1, "drop_remainder": drop_remainder}
@@ -489,6 +502,7 @@ class Offset:
         return example + 7
 
 
+@pytest.mark.slow
 @every_kind
 def test_what_is_no_longer_used_is_freed(make):
     offset = Offset()
@@ -501,6 +515,7 @@ def test_what_is_no_longer_used_is_freed(make):
     assert [reference() for reference in left] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_stream_that_goes_on_says_what_that_took(caplog):
     caplog.set_level("INFO", "tfdp")
     pipeline = as_stream(IDS, global_batch_size=5, seed=1)

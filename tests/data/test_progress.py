@@ -20,6 +20,7 @@ def place_by_hand(length, size, drop_remainder, taken):
     return epoch, position
 
 
+@pytest.mark.slow
 @hypothesis.given(
     length=st.integers(1, 60),
     size=st.integers(1, 20),

@@ -18,8 +18,7 @@ def demo(program, folder, *words):
          "sys.exit(main(['demo', *sys.argv[1:]]))", "--epochs", "1", *words],
         capture_output=True,
         text=True,
-        env=os.environ
-        | {"COLUMNS": "200", "PYTHONPATH": f"{os.getcwd()}:{os.environ['PYTHONPATH']}"},
+        env=os.environ | {"COLUMNS": "200"},
         cwd=folder,
         timeout=300,
         check=False,

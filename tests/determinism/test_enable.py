@@ -112,7 +112,6 @@ tfdp.DataParallelStrategy()
 @pytest.mark.multiprocess
 def test_a_topology_is_not_measured_anew_in_every_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))
     refused, decided = run(["-c", IMPORTS + AUTO]).splitlines()
     assert "TFDP_TOPOLOGY_FILE must name a file" in refused
     assert "Do `export TFDP_TOPOLOGY_FILE=topology.json`" in refused

@@ -21,7 +21,7 @@ INHERITED = ("TF_CONFIG", "TF_NUM_INTEROP_THREADS", "TFDP_DEVICES_PER_PROCESS", 
 
 def environment(**changed):
     kept = {name: value for name, value in os.environ.items() if name not in INHERITED}
-    return kept | {"PYTHONPATH": f"{os.getcwd()}:{os.environ['PYTHONPATH']}"} | changed
+    return kept | changed
 
 
 def examined(command, **changed):

@@ -114,6 +114,7 @@ def test_a_group_of_one_sends_nothing(engine, on_replicas, collectives_in):
     assert [[int(r[0]) for r in results] for results in step()] == [[r] * 3 for r in range(4)]
 
 
+@pytest.mark.slow
 def test_many_independent_collectives_of_many_sizes_never_wait_for_each_other(engine, on_replicas):
     sizes = [1 + (37 * number) % 101 for number in range(24)]
 
@@ -140,11 +141,13 @@ def test_two_engines_on_the_same_devices_do_not_meet(make_engine, devices, on_re
     assert [[float(v[0]) for v in pair] for pair in results] == [[4, 2], [4, 2], [4, 4], [4, 4]]
 
 
+@pytest.mark.slow
 def test_a_collective_outside_a_replica_function_is_refused(engine):
     with pytest.raises(RuntimeError, match="inside a replica function"):
         tf.function(lambda: engine.all_reduce(tf.ones([2]), EVERYONE))()
 
 
+@pytest.mark.slow
 def test_in_loops_and_branches_tensors_of_any_size_and_unknown_shape_are_summed(
     engine, on_replicas
 ):

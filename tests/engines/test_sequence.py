@@ -38,6 +38,7 @@ def test_replicas_with_the_same_sequence_get_the_same_keys_and_pass(calls):
     sequences.check()
 
 
+@pytest.mark.slow
 @given(st.lists(CALLS, min_size=1, max_size=6), st.integers(1, 2), st.data())
 def test_a_replica_that_leaves_one_out_is_named_with_its_position(calls, odd_one, data):
     calls = [call(shape=(position,)) for position in range(len(calls))]

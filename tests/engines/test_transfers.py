@@ -60,6 +60,7 @@ def whole_numbers(ranks, shape, dtype):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "dtype"),
     [
@@ -89,6 +90,7 @@ def test_any_number_of_ranks_sums_any_number_of_elements(rule, ranks, size, all_
         np.testing.assert_array_equal(copy, np.sum(arrays, axis=0))
 
 
+@pytest.mark.slow
 @every_topology
 def test_every_rank_and_every_run_has_the_same_bits(rule, all_reduce):
     arrays = [np.random.default_rng(r).normal(size=10_001).astype("float32") for r in range(4)]
@@ -99,6 +101,7 @@ def test_every_rank_and_every_run_has_the_same_bits(rule, all_reduce):
     np.testing.assert_allclose(runs[0][0], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @two_topologies
 def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, monkeypatch):
     monkeypatch.setattr(steps, "_LEAST_SLICE_BYTES", 100)
@@ -109,6 +112,7 @@ def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, mo
         assert copy.tobytes() == copies[0].tobytes()
 
 
+@pytest.mark.slow
 @two_topologies
 def test_loops_whose_rounds_do_not_wait_for_each_other_stay_in_step(rule, devices, on_replicas):
     reducer = Reducer(TensorFlowEngine(devices), rule, HOSTS, 25 * 2**20)
@@ -126,6 +130,7 @@ def test_loops_whose_rounds_do_not_wait_for_each_other_stay_in_step(rule, device
         np.testing.assert_array_equal(total, np.full(6, sum(4 * 10 * i + 6 for i in range(20))))
 
 
+@pytest.mark.slow
 @every_topology
 def test_a_conditional_that_all_ranks_take_alike_may_hold_it(rule, devices, on_replicas):
     reducer = Reducer(TensorFlowEngine(devices), rule, HOSTS, 25 * 2**20)
@@ -141,6 +146,7 @@ def test_a_conditional_that_all_ranks_take_alike_may_hold_it(rule, devices, on_r
     assert [copy.numpy()[0] for copy in step()] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @every_topology
 def test_a_rank_that_needs_no_result_takes_part(rule, devices, on_replicas):
     """As with logs, of which one replica's are read; TensorFlow prunes what nothing needs."""
@@ -163,6 +169,7 @@ def test_a_dtype_that_cannot_be_summed_is_refused_with_those_that_can(dtype, dev
         step()
 
 
+@pytest.mark.slow
 @two_topologies
 def test_a_function_that_is_called_twice_does_not_mix_its_calls(rule, devices, on_replicas):
     """It is traced once: both calls have the same keys."""

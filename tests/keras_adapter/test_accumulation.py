@@ -140,6 +140,7 @@ def test_an_overflow_within_a_window_leaves_one_devices_trace(bad, trains_as_one
     assert [i for i in range(1, 8) if np.any(kernels[i] != kernels[i - 1])] == [4]
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_an_open_windows_gradients_stay_local_and_add_up(unsharded):
     """Accumulators differ between replicas, and their sum is the window's gradient."""

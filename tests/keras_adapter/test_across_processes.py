@@ -34,8 +34,10 @@ def modules():
 
 # Modules whose mechanisms add numbers up over replicas, as those of the other telling tests do:
 # across processes `make test` shows the sum once.
-OF_SUMS = {"test_aggregation", "test_clipping", "test_losses", "test_normalization"}
-OF_SUMS |= {"test_whole_batch"}
+OF_SUMS = {
+    *("test_aggregation", "test_clipping", "test_losses", "test_normalization"),
+    "test_whole_batch",
+}
 
 # Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
 # or leaves files to rank 0, draws, gathers.

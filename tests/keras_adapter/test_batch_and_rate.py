@@ -39,6 +39,7 @@ def scaled(batch):
     return lambda: optimizers.SGD(scale_learning_rate(0.01, base_batch=8, batch=batch))
 
 
+@pytest.mark.slow
 def test_fit_says_it(caplog):
     with harness.strategy(2).scope():
         model = harness.dense_model(scaled(16)())

@@ -121,6 +121,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_only_some_replicas_would_do_is_refused(name):
     build, says = REFUSED[name]
@@ -140,6 +141,7 @@ def test_what_all_replicas_do_alike_trains_as_on_one_device(name, trains_as_one_
     trains_as_one_device(ALIKE[name], fit)
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_a_state_that_only_some_replicas_write_is_named(caplog):
     with caplog.at_level(logging.WARNING, "tfdp"):

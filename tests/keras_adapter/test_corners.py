@@ -43,6 +43,7 @@ def own(trained):
     return trained
 
 
+@pytest.mark.slow
 def test_a_keras_loss_is_exact_in_a_step_that_asks_for_the_number_of_replicas():
     outcomes = []
     for count in (None, 2):
@@ -67,6 +68,7 @@ class Counting(layers.Layer):
         return x
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_integers_that_replicas_count_are_the_same_on_all_of_them():
     with harness.scope(2):

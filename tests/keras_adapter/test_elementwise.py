@@ -197,6 +197,7 @@ class Uncopied(optimizers.SGD):
         super().__init__(rate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -240,11 +241,13 @@ def test_elementwise_is_what_updates_a_slice_as_the_slice_of_its_update(make, ex
     assert is_elementwise(make(), LIKES) is expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", tiers.cases(HIDDEN, ["a name", "a warm-up", "many rows"]))
 def test_a_norm_is_seen_wherever_it_is_taken(where):
     assert not is_elementwise(Given(HIDDEN[where]), LIKES)
 
 
+@pytest.mark.slow
 def test_rows_of_their_own_are_elementwise_where_rows_are_cut():
     assert is_elementwise(InLists(0.1), [LIKES[0], LIKES[2]])
 
@@ -279,6 +282,7 @@ def test_what_cannot_update_variables_apart_says_why(make, reason):
         is_elementwise(make(), LIKES)
 
 
+@pytest.mark.slow
 def test_the_optimizer_is_left_as_it_is():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     optimizer = optimizers.Adam(schedule)

@@ -305,6 +305,7 @@ def test_the_batch_of_a_pipeline_is_known_to_the_warning_of_the_rate(replicas, c
         assert "scaled for a batch of 16, but an update has 8" in caplog.text
 
 
+@pytest.mark.slow
 @harness.in_one_process
 @pytest.mark.parametrize("steps", [None, 3])
 def test_under_a_stock_strategy_each_example_is_trained_once_an_epoch(steps):
@@ -333,6 +334,7 @@ def test_a_callback_list_begins_with_the_initial_epoch_too(replicas):
     assert batches.state()["epoch"] == 4
 
 
+@pytest.mark.slow
 def test_a_restored_beginning_is_not_moved_by_the_initial_epoch():
     model = harness.build_in_scope(harness.dense_model)
     batches = pipeline()

@@ -56,6 +56,7 @@ def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
     trains_as_one_device(MODELS[kind], use)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiles", [True, False])
 def test_the_update_of_the_variables_is_compiled_if_the_model_asks_for_it(unsharded, compiles):
     traced_in = set()

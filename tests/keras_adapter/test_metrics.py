@@ -172,6 +172,7 @@ def said_by_tfdp(caplog):
     return "\n".join(r.getMessage() for r in caplog.records if r.name == "tfdp")
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_a_number_that_is_neither_mean_nor_sum_is_named(caplog):
     largest = [lambda y, p: keras.ops.max(keras.ops.abs(y - p))]

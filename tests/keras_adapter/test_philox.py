@@ -42,6 +42,7 @@ def name_of(value):
 each_kind = pytest.mark.parametrize(("kind", "dtype"), KINDS, ids=name_of)
 
 
+@pytest.mark.slow
 @each_kind
 @settings(max_examples=60)
 @given(
@@ -61,6 +62,7 @@ def test_they_are_the_rest_of_the_whole_draw(kind, dtype, skipped, rows, columns
     np.testing.assert_array_equal(tf.reshape(drawn, [-1]), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     tiers.cases(KINDS, FAST),

@@ -177,6 +177,7 @@ def built(optimizer, mode, replicas=2):
     return model
 
 
+@pytest.mark.slow
 @harness.in_one_process
 @pytest.mark.parametrize("count", tiers.first_of(2, 4))
 def test_each_replica_holds_its_part_of_all_state(count, shard):
@@ -209,6 +210,7 @@ def held_of(variables):
     return held
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_the_largest_variable_of_a_second_optimizer_goes_to_who_holds_least(shard):
     model = built(lambda: LAMB(0.1), shard)
@@ -219,6 +221,7 @@ def test_the_largest_variable_of_a_second_optimizer_goes_to_who_holds_least(shar
     assert held_of(second.variables) == [2 * (16 + 8), 2 * 48]
 
 
+@pytest.mark.slow
 @harness.in_one_process
 @pytest.mark.skipif(not hasattr(optimizers, "MultiOptimizer"), reason="Keras has it since 3.14")
 def test_whole_variables_of_optimizers_in_one_are_even_together(shard, caplog):
@@ -233,6 +236,7 @@ def test_whole_variables_of_optimizers_in_one_are_even_together(shard, caplog):
     assert caplog.text.count("the one with most has 1.33 times an even share") == 1
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_an_update_sees_the_variables_names(shard):
     model = built(lambda: Named(0.1), shard)
@@ -244,6 +248,7 @@ def test_an_update_sees_the_variables_names(shard):
     }
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_norms_of_float64_are_of_float64(shard):
     model = harness.build_in_scope(
@@ -265,6 +270,7 @@ def test_norms_of_float64_are_of_float64(shard):
     np.testing.assert_allclose(kernel.numpy(), expected, rtol=1e-14)
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_what_is_kept_by_rows_is_cut_with_the_rows(shard):
     model = harness.build_in_scope(
@@ -283,6 +289,7 @@ def test_ranks_compare_how_they_have_cut(shard):
     assert "float32 [6, 8], cut along axis 0 at (0, 3, 6)" in kept
 
 
+@pytest.mark.slow
 def test_averages_are_written_to_the_layers_that_still_train(shard):
     model = built(lambda: optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5), shard)
     x = np.random.default_rng(0).normal(size=(20, 6)).astype("float32")
@@ -381,6 +388,7 @@ def test_rows_that_are_the_same_for_all_examples_count_once(steps, shard, trains
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, x, x.max((1, 2))))
 
 
+@pytest.mark.slow
 @harness.in_one_process
 @pytest.mark.parametrize("eager", tiers.first_of(False, True), ids=["graph", "eager"])
 def test_a_loop_of_ones_own_updates_parts(eager, shard):
@@ -412,6 +420,7 @@ def test_a_loop_of_ones_own_updates_parts(eager, shard):
 # ---- files
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_an_ordinary_file_and_goes_on_sharded(shard, tmp_path):
     make = lambda: windows(optimizers.Adam, learning_rate=0.05, use_ema=True)  # noqa: E731
     model = built(make, shard)
@@ -434,6 +443,7 @@ def test_a_saved_model_is_an_ordinary_file_and_goes_on_sharded(shard, tmp_path):
         np.testing.assert_array_equal(own, other)
 
 
+@pytest.mark.slow
 @harness.in_one_process
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -493,6 +503,7 @@ class Adversaries(keras.Model):
         return self.critic(self.maker(x))
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_all_optimizers_of_a_model_are_gathered_for_a_file_and_none_for_an_export(shard):
     model = harness.build_in_scope(Adversaries, 2)
@@ -508,6 +519,7 @@ def test_all_optimizers_of_a_model_are_gathered_for_a_file_and_none_for_an_expor
     assert not model_files._summed_variables(model, False)
 
 
+@pytest.mark.slow
 @harness.in_one_process
 def test_an_export_is_whole_or_refused(shard, tmp_path):
     model = built(lambda: optimizers.Adam(0.1), shard)
@@ -568,6 +580,7 @@ def test_fit_refuses_it_too(shard):
         model.fit(np.ones([4, 6]), np.ones([4, 2]), verbose=0)
 
 
+@pytest.mark.slow
 @harness.in_one_process
 @pytest.mark.parametrize(
     ("options", "message"),

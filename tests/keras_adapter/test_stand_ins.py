@@ -250,6 +250,7 @@ def test_shares_of_every_source_have_stand_ins(feed, trains_as_one_device):
     trains_as_one_device(refusing, harness.fit_datasets(FEEDS[feed], then=["evaluate", "predict"]))
 
 
+@pytest.mark.slow
 @harness.in_one_process
 @pytest.mark.parametrize(
     ("examples", "steps"),

@@ -13,8 +13,6 @@ import uuid
 
 import pytest
 
-REPOSITORY = pathlib.Path(__file__).parent.parent.parent
-
 # What the scripts of these tests begin with; `marked` stands for making a strategy.
 PREAMBLE = """
 import json, os, signal, subprocess, sys, time
@@ -36,7 +34,7 @@ class Runs:
         self.folder = folder
         self.mark = f"TFDP_TEST_MARK={uuid.uuid4()}"
         name, value = self.mark.split("=")
-        self.environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), name: value}
+        self.environ = {**os.environ, name: value}
         for inherited in ("TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
             self.environ.pop(inherited, None)
         self.launchers = []

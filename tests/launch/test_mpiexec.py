@@ -177,7 +177,6 @@ def open_mpi(tmp_path, monkeypatch):
 
 
 def test_ranks_of_open_mpi_are_named_by_its_variable(tmp_path, open_mpi, capfd, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.getcwd())
     script = tmp_path / "script.py"
     script.write_text(
         "import os, json\n"

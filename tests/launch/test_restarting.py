@@ -30,6 +30,7 @@ def outcome(**changed):
     )
 
 
+@pytest.mark.slow
 def test_all_ranks_start_again_after_each_failure_until_they_end_well(runs):
     run = runs.run("-n", 2, "--max-restarts", 3, "--log-dir", "logs", runs.script(FAILS_TWICE))
     assert run.returncode == 0
@@ -48,6 +49,7 @@ def test_all_ranks_start_again_after_each_failure_until_they_end_well(runs):
     runs.assert_nobody_is_left()
 
 
+@pytest.mark.slow
 def test_the_last_failure_s_code_is_the_run_s_when_no_restart_is_left(runs):
     script = runs.script("marked()\nsys.exit(3 + int(os.environ['TFDP_RESTART_COUNT']))\n")
     run = runs.run("-n", 1, "--max-restarts", 1, script)
@@ -70,6 +72,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_two_deaths_at_one_step_are_said_to_be_no_accident(runs):
     run = runs.run("-n", 2, "--max-restarts", 2, runs.script(DIES_AT))
     assert run.returncode == 137
@@ -83,6 +86,7 @@ def test_two_deaths_at_one_step_are_said_to_be_no_accident(runs):
     assert all(abs(line["time"] - time.time()) < 60 and line["ranks"] == 2 for line in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words", "code"),
     [
@@ -98,6 +102,7 @@ def test_nothing_starts_again_after_an_end_that_is_no_failure(script, words, cod
     assert "start again" not in run.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["a rank runs", "before a restart"])
 def test_a_signal_to_the_launcher_ends_the_run(when, runs, wait_until_ended):
     body = "time.sleep(60)" if when == "a rank runs" else "sys.exit(5)"

@@ -63,6 +63,7 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, received, words
     assert not received
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said", "remedy"),
     [

@@ -104,6 +104,7 @@ def augment(x, seed):
     return x + tf.random.stateless_normal(x.shape, seed)
 
 
+@pytest.mark.slow
 def test_a_pipeline_tells_source_content_and_options():
     found = fingerprint(tfdp.data.pipeline(ARRAY, 2, seed=5, map_fn=augment))
     assert found["source"] == "ArraySource"
@@ -134,6 +135,7 @@ def test_every_source_says_what_its_fingerprint_covers():
             assert own != sources.AbstractIndexedSource.fingerprint_covers, name
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_a_dataset_says_that_it_was_not_read():
     found = fingerprint(tfdp.data.pipeline(tf.data.Dataset.range(5), 2, seed=1))
     assert (found["source"], found["examples"]) == ("DatasetSource", 5)

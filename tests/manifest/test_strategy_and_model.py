@@ -12,6 +12,7 @@ from tfdp.manifest.strategy_and_model import described_model, described_strategy
 pytestmark = harness.in_one_process
 
 
+@pytest.mark.slow
 def test_what_auto_decided_is_there_with_its_measurements():
     found = described_strategy(harness.strategy(3, topology="auto"))
     assert found["options"]["topology"] == "auto"

@@ -165,6 +165,7 @@ class NoArray:
         raise TypeError("on another device")
 
 
+@pytest.mark.slow
 def test_fit_goes_on_with_a_schedule_that_has_no_configuration(tmp_path):
     optimizer = keras.optimizers.AdamW(NoConfig(0.5), weight_decay=0.25)
     model = harness.dense_model(optimizer)

@@ -276,6 +276,7 @@ def test_what_is_no_list_of_patterns_is_refused_at_once(optimizer_class, option,
     )
 
 
+@pytest.mark.slow
 def test_a_loaded_optimizer_warns_of_a_pattern_that_is_found_nowhere(tmp_path, caplog):
     # In the file the paths of a Sequential model begin with its name; once loaded, they do not.
     model = keras.Sequential([keras.Input((3,)), layers.Dense(1, name="head")], name="mine")

@@ -72,6 +72,7 @@ def lamb_of_keras(problem, decay, eps):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", problems.TOLERANCES)
 @problems.few
 @given(data=st.data())

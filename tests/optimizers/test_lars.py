@@ -47,6 +47,7 @@ def algorithm_1(
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", problems.TOLERANCES)
 @problems.few
 @given(data=st.data())

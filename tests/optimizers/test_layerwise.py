@@ -22,6 +22,7 @@ def slots_of(optimizer):
 # ---- half precision ----
 
 
+@pytest.mark.slow
 @every_optimizer
 @pytest.mark.parametrize(
     "policy",
@@ -97,6 +98,7 @@ def test_a_sparse_gradient_takes_the_step_of_the_dense_one(make, option):
     assert np.all(np.any(ways[0] != table, axis=1))
 
 
+@pytest.mark.slow
 @every_optimizer
 def test_an_embedding_trains_as_a_dense_layer_of_its_one_hot_ids(make):
     ids = np.random.default_rng(0).integers(0, 5, (12, 3))
@@ -196,6 +198,7 @@ def test_a_variable_without_a_gradient_stays_as_it_is(make):
 # ---- graphs ----
 
 
+@pytest.mark.slow
 @every_optimizer
 def test_a_step_compiled_by_xla_is_the_eager_one(make):
     outcomes = []
@@ -208,6 +211,7 @@ def test_a_step_compiled_by_xla_is_the_eager_one(make):
     harness.assert_same_outcome(*outcomes)
 
 
+@pytest.mark.slow
 @harness.needs_multi_optimizer
 @every_optimizer
 def test_an_optimizer_is_one_of_several(make):

@@ -175,6 +175,7 @@ def interrupted(tmp_path_factory):
     return train
 
 
+@pytest.mark.slow
 @every_trained
 def test_a_saved_model_goes_on_as_if_it_had_not_been_saved(name, interrupted):
     folder, config, expected = interrupted(name)
@@ -184,6 +185,7 @@ def test_a_saved_model_goes_on_as_if_it_had_not_been_saved(name, interrupted):
     harness.assert_same_outcome(goes_on(loaded), expected, tolerance=1e-6)
 
 
+@pytest.mark.slow
 @every_trained
 def test_a_checkpoint_goes_on_as_if_there_had_been_none(name, interrupted):
     folder, _, expected = interrupted(name)

@@ -51,6 +51,7 @@ def again(schedule):
     return schedules.deserialize(schedules.serialize(schedule))
 
 
+@pytest.mark.slow
 @problems.few
 @given(data=st.data())
 def test_polynomial_decay_is_its_formula(data):
@@ -75,6 +76,7 @@ def test_polynomial_decay_is_its_formula(data):
         np.testing.assert_allclose(float(rate), expected, atol=1e-5 * max(peak, end), rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FOLLOWERS)
 @problems.few
 @given(warmup=st.integers(0, 100), first=rates, steps=st.lists(st.integers(0, 300), max_size=3))

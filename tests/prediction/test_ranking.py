@@ -82,6 +82,7 @@ def test_a_compression_can_be_what_limits():
     assert found[0].name == "the rate of the compression"
 
 
+@pytest.mark.slow
 def test_of_4096_ranks_a_tree_s_transfers_alone_are_listed_and_once(monkeypatch):
     """The others' would be millions: formulas tell them, so that a plan takes seconds."""
     listed = []

@@ -82,6 +82,7 @@ def test_replicas_know_their_number_as_a_tensor_and_their_trace(in_graph):
     assert traces == {0: (True, "replica 0"), 1: (False, "replica 1"), 2: (False, "replica 2")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_graph", [True, False])
 def test_what_replicas_do_together(in_graph):
     strategy = harness.strategy(2)

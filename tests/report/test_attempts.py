@@ -40,6 +40,7 @@ def test_each_attempt_is_drawn_with_its_ranks_steps_time_and_end(tmp_path):
         assert text in words, text
 
 
+@pytest.mark.slow
 def test_a_run_without_attempts_has_no_such_part(tmp_path):
     assert "Each start of all ranks" not in page_of(write_run(tmp_path)).words
 

@@ -144,6 +144,7 @@ def test_what_is_not_finite_is_left_out_and_said():
     assert line_chart("T", [Series("s", points[:1], "s0")], x_label="step") is None
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=9), st.booleans(), st.booleans())
 def test_any_values_make_a_chart(values, zero, logarithmic):

@@ -56,6 +56,7 @@ def test_communication_is_judged_where_no_late_rank_is_waited_for():
     assert hints.communication(splits("input", 0.4), None) is None
 
 
+@pytest.mark.slow
 def test_the_advice_on_communication_is_the_prediction_s(tmp_path):
     """Four ranks, 6.5 MB of gradients, 0.11 s computed and 0.4 s exposed: links of 20 MB/s."""
     run = read_run(write_run(tmp_path, communication=0.4, topology="Tree()"))
@@ -81,6 +82,7 @@ def test_a_communication_that_is_hidden_tells_the_least_rate_and_no_costs(tmp_pa
     assert found.cluster.links.bytes_per_second_between < 1e11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "known"),
     [

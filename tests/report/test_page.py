@@ -111,6 +111,7 @@ def test_who_does_not_see_the_charts_is_told_what_they_show(late):
     assert ("meta", "content", "width=device-width, initial-scale=1") in late.attributes
 
 
+@pytest.mark.slow
 def test_whatever_stands_in_the_logs_is_only_text(tmp_path):
     clean, evil = tmp_path / "clean", tmp_path / f"evil {EVIL.replace('/', '')}"
     for directory, word in ((clean, "w" * len(EVIL)), (evil, EVIL)):
@@ -147,6 +148,7 @@ def test_all_stragglers_are_on_the_page(tmp_path):
     assert "Rank 5 on node-2 comes last in 0 of 7 samples" in page.words
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_each_run_and_its_efficiency(tmp_path):
     runs = [write_run(tmp_path / f"on-{n}", ranks=n, batch=64 * n) for n in (1, 2)]
     page = page_of(runs[1], runs[0])
@@ -162,6 +164,7 @@ def test_runs_whose_examples_are_not_counted_cannot_be_compared(tmp_path):
     assert "of these 2 runs, 0 did." in page_of(*logs).words
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_off_says_so(tmp_path):
     page = page_of(write_run(tmp_path, ranks=2, epochs=1, ended=False))
     assert "no end The logs have no end: the run was cut off, or goes on." in page.words
@@ -181,6 +184,7 @@ def test_the_smallest_log_makes_a_page(tmp_path):
     assert "This run has no others, so that they are shown." in page.words
 
 
+@pytest.mark.slow
 def test_a_long_run_s_page_stays_small(tmp_path):
     lines = [start_line(0, 1)]
     parts = {"compute_seconds": 0.2, "input_seconds": 0.1, "gradient_norm": 2.0}
@@ -209,6 +213,7 @@ STEP_KEYS = [*json.loads(step_line(1, **PARTS)), "loss", "loss_scale", "gradient
 STEPS = st.dictionaries(st.sampled_from(STEP_KEYS[3:]), NUMBERS)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=20)
 @hypothesis.given(
     steps=st.lists(STEPS, min_size=1, max_size=5),

@@ -20,6 +20,7 @@ def refusal(capsys, *words):
     return message
 
 
+@pytest.mark.slow
 def test_the_page_is_written_beside_the_logs(tmp_path, capsys):
     logs = write_run(tmp_path / "logs", ranks=2, epochs=1, steps_per_epoch=5)
     assert cli.main(["report", str(logs)]) == 0
@@ -31,6 +32,7 @@ def test_the_page_is_written_beside_the_logs(tmp_path, capsys):
     assert names == {"rank0.jsonl", "rank1.jsonl", "manifest.json", "report.html"}
 
 
+@pytest.mark.slow
 def test_runs_are_compared_whether_in_one_option_or_several(tmp_path):
     runs = [write_run(tmp_path / str(n), ranks=n, epochs=1, steps_per_epoch=3) for n in (1, 2, 3)]
     output = tmp_path / "page.html"
@@ -92,6 +94,7 @@ def test_a_failure_while_writing_leaves_the_old_page_and_nothing_else(tmp_path, 
     assert sorted(path.name for path in logs.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_an_answer_and_no_traceback(tmp_path, capsys, monkeypatch):
     logs = write_run(tmp_path / "logs", ranks=1, epochs=1, steps_per_epoch=3)
 
@@ -107,6 +110,7 @@ def test_a_missing_jinja2_is_answered_with_what_to_install(tmp_path, capsys, mon
     assert "pip install 'tfdp[report]'" in refusal(capsys, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_report_needs_no_tensorflow(tmp_path):
     logs = write_run(tmp_path / "logs", ranks=2, epochs=1, steps_per_epoch=5)
     program = (

@@ -23,6 +23,7 @@ def summed(strategy):
     return [copy.numpy().tolist() for copy in strategy.experimental_local_results(step())]
 
 
+@pytest.mark.slow
 def test_it_measures_decides_and_says_so_in_one_line(caplog):
     with caplog.at_level(logging.INFO, "tfdp"):
         strategy = harness.strategy(3, topology="auto")
@@ -36,6 +37,7 @@ def test_it_measures_decides_and_says_so_in_one_line(caplog):
     assert summed(strategy) == [[7.0] * 7] * 3
 
 
+@pytest.mark.slow
 def test_a_file_keeps_the_decision_and_gives_it_back(tmp_path, monkeypatch, caplog):
     path = tmp_path / "topology.json"
     monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))
@@ -51,6 +53,7 @@ def test_a_file_keeps_the_decision_and_gives_it_back(tmp_path, monkeypatch, capl
     assert summed(strategy) == [[7.0] * 7] * 3
 
 
+@pytest.mark.slow
 def test_a_file_for_other_ranks_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "topology.json"
     monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))

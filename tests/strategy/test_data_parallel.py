@@ -218,6 +218,7 @@ def test_a_scope_cannot_be_opened_by_a_replica(execute):
 # ---- several strategies in one process
 
 
+@pytest.mark.slow
 def test_strategies_on_the_same_devices_work_alternately_with_each_other_and_with_tensorflows(
     mirrored,
 ):

@@ -54,6 +54,7 @@ def test_a_distributed_dataset_cuts_every_global_batch_in_order(replicas, exampl
                 assert sizes == sorted(sizes, reverse=True), sizes
 
 
+@pytest.mark.slow
 def test_a_loop_over_a_distributed_dataset_can_be_in_a_graph():
     strategy = harness.strategy(2)
     dataset = tf.data.Dataset.range(1, 13).map(lambda n: tf.cast(n, tf.float32)).batch(4)

@@ -81,6 +81,7 @@ def test_all_reduce_takes_python_and_numpy_numbers(value, way, values):
         np.testing.assert_array_equal(copy, np.multiply(value, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["SUM", "MEAN"])
 def test_all_reduce_counts_a_tensor_that_all_replicas_share_once_for_each(op, way, values):
     shared = tf.constant([1.0, 2.0])
@@ -104,6 +105,7 @@ def test_all_reduce_reads_a_variable_that_it_is_given(way, values):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["SUM", "MEAN"])
 def test_all_reduce_of_slices_keeps_the_rows_of_every_replica(op, way, rank, values):
     def replica():
@@ -215,6 +217,7 @@ def test_all_gather_concatenates_nests_in_the_order_of_ranks(axis, uneven, execu
         np.testing.assert_array_equal(copy, np.concatenate(arrays, axis))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_all_gather_returns_each_replicas_rows(execute, rank, values, mirrored):
     def replica():
         x = tf.constant([1.0, 2.0]) * float(rank() + 1)

@@ -34,6 +34,7 @@ def test_all_reduce_within_a_conditional_that_every_replica_takes(way_in_graph, 
         np.testing.assert_array_equal(values(out), [expected] * 3)
 
 
+@pytest.mark.slow
 def test_all_reduce_within_a_loop_reduces_anew_in_every_round(way_in_graph, rank, values):
     strategy = harness.strategy(3)
 
@@ -52,6 +53,7 @@ def test_all_reduce_within_a_loop_reduces_anew_in_every_round(way_in_graph, rank
         np.testing.assert_allclose(values(out), x, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_gradient_passes_through_an_all_reduce_within_a_loop_and_a_conditional(rank, values):
     strategy = harness.strategy(2)
 
@@ -165,6 +167,7 @@ def test_a_shape_that_one_replica_alone_knows_is_refused_while_tracing(rank):
         step(tf.ones([2]))
 
 
+@pytest.mark.slow
 def test_all_reduce_of_slices_may_find_rows_on_some_replicas_or_on_none(rank, values):
     strategy = harness.strategy(3)
 
@@ -184,6 +187,7 @@ def test_all_reduce_of_slices_may_find_rows_on_some_replicas_or_on_none(rank, va
             np.testing.assert_array_equal(copy, [[rows, rows], [0, 0], [0, 0]])
 
 
+@pytest.mark.slow
 def test_replicas_may_loop_by_themselves_and_strategies_may_run_in_loops():
     strategy = harness.strategy(2)
     with strategy.scope():

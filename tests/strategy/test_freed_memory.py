@@ -26,6 +26,7 @@ class PageFaults(keras.callbacks.Callback):
         self.counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 
 
+@pytest.mark.slow
 def test_steps_reuse_the_memory_of_their_gradients():
     strategy = tfdp.DataParallelStrategy(["CPU:0"])
     with strategy.scope():

@@ -134,6 +134,7 @@ def test_shapes_stay_known_where_the_batch_divides_evenly():
     assert [value.shape.as_list() for value in spec._value_specs] == [[2, 3]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     tiers.first_of(tf.RaggedTensor.from_tensor, tf.sparse.from_dense),
@@ -294,6 +295,7 @@ def test_one_rank_makes_no_dataset_of_each_batch():
         assert (b"FlatMapDataset" in graph) == makes_some
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["a dataset", "a function", "a pipeline"])
 def test_no_iterator_on_a_device_autotunes(given):
     """Who collects one that does may wait for a minute."""

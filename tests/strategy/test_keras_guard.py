@@ -113,6 +113,7 @@ def mirrored_is_tfdp(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cls", "name"), CASES)
 def test_keras_own_test_passes_with_tfdp(cls, name, mirrored_is_tfdp):
     result = unittest.TestResult()
@@ -137,6 +138,7 @@ def test_every_test_file_of_keras_that_makes_a_mirrored_strategy_is_in_the_list(
     assert found == set(FILES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_every_strategy_that_a_file_makes_belongs_to_a_test_that_runs(file):
     run = {source for _, _, sources in _sources(MODULES[file]) for source in sources}

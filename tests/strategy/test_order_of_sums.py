@@ -27,6 +27,7 @@ def measured(monkeypatch):
     return make
 
 
+@pytest.mark.slow
 def test_a_measured_topology_is_taken_again(measured):
     kept = json.loads(json.dumps(measured(topology.Tree).order_of_sums()))
     now = measured(topology.Ring)
@@ -36,6 +37,7 @@ def test_a_measured_topology_is_taken_again(measured):
     assert now.order_of_sums() == kept
 
 
+@pytest.mark.slow
 def test_other_replicas_sum_in_their_own_order(measured):
     kept = measured(topology.Tree).order_of_sums()
     now = measured(topology.Ring, replicas=2)
@@ -43,6 +45,7 @@ def test_other_replicas_sum_in_their_own_order(measured):
     assert now.topology == DECIDED[topology.Ring]
 
 
+@pytest.mark.slow
 def test_what_a_program_chooses_is_left_and_named(measured, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     kept = measured(topology.Tree).order_of_sums()

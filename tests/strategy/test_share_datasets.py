@@ -86,6 +86,7 @@ def test_a_loop_that_is_left_goes_on_with_the_next_batch():
     assert [first, *(whole(under, batch) for batch in dataset)] == expected
 
 
+@pytest.mark.slow
 def test_a_step_that_was_traced_with_one_pipeline_counts_for_the_next():
     under, first, dataset = distributed(2)
     second = tfdp.data.pipeline(IDS, 8, seed=2)
@@ -154,6 +155,7 @@ def test_cpus_have_one_plain_iterator_that_reads_ahead(replicas):
     assert b"PrefetchDataset" in graph
 
 
+@pytest.mark.slow
 def test_a_share_lies_on_its_device_and_what_the_user_asks_for_is_done():
     for devices in (["CPU:1"], ["CPU:0", "CPU:1"]):
         pipeline = tfdp.data.pipeline(IDS, 8, seed=1)

@@ -175,6 +175,7 @@ def test_the_first_variant_is_what_the_name_gives(row):
     assert topology.from_name(row.name) == row.variants[0]
 
 
+@pytest.mark.slow
 @every_variant
 @given(worlds.any_hosts(), st.integers(0, 200), st.integers(0, 2**32 - 1))
 @worlds.few
@@ -237,6 +238,7 @@ def test_on_one_host_steps_and_bytes_are_those_of_the_table(row, world_size):
     assert cost.max_bytes_between_hosts == 0
 
 
+@pytest.mark.slow
 @every_row
 @given(worlds.any_hosts())
 @worlds.few

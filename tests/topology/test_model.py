@@ -75,6 +75,7 @@ def test_few_bytes_choose_few_steps(world_size):
     assert topology.cost(schedule, hosts, 64).steps == 2
 
 
+@pytest.mark.slow
 @worlds.few
 @given(st.integers(2, 33))
 def test_many_bytes_choose_the_bandwidth_bound(world_size):

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from tutorials.notebooks import FOLDER, NOTEBOOKS, ROOT, cells, each_notebook
+from tutorials.notebooks import FOLDER, NOTEBOOKS, cells, each_notebook
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -53,7 +53,6 @@ def run(monkeypatch):
     # What the notebooks set by themselves, or the kernel does.
     for name in ("TF_NUM_INTEROP_THREADS", "MPLBACKEND"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
 
     def run(path, before=""):

@@ -58,6 +58,7 @@ def test_the_transformer_does_not_see_what_follows(task):
     assert np.abs(before[20:] - after[20:]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_one_hot_rows_make_the_same_network_with_a_dense_gradient_of_its_table():
     looking_up, one_hot = (build_model(task, (CONTEXT,), 5) for task in TEXT)
     one_hot.set_weights(looking_up.get_weights())

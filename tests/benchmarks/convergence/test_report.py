@@ -92,6 +92,7 @@ def test_the_terminal_shows_the_same_cells():
     assert "89.10 ± 0.10 (-1.00)" in shown and "diverged" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unwanted",
     [

@@ -82,6 +82,7 @@ def workers(monkeypatch):
     return Workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_sweep_runs_to_its_end_and_is_then_only_shown(options, console, workers, jobs):
     assert sitting.run(options(jobs=jobs), console) == 0
@@ -124,6 +125,7 @@ def test_data_that_are_not_there_end_it_before_any_run(options, console, workers
     assert workers.started == []
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_and_sets_the_exit_code(options, console, workers):
     failure = Failure("python -m x", "exited with status 1", "[the cause]")
     workers.result_of = staticmethod(

@@ -110,6 +110,7 @@ def test_before_a_cell_is_tuned_its_best_rate_as_yet_is_shown():
     assert chosen_rate(options, half_done, ("sgd", 64)) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(table=st.lists(accuracies, min_size=97, max_size=97), seed=st.integers(0, 2**32))
 def test_a_sweep_ends_and_its_runs_do_not_depend_on_their_order(table, seed):

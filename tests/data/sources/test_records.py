@@ -38,6 +38,7 @@ def at_byte(path, byte):
     return rf"at byte {byte}\b.*{re.escape(str(path))}|{re.escape(str(path))}.*at byte {byte}\b"
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(st.lists(st.sampled_from([0, 1, 7, 400, 16383, 16384, 16385, 70000]), max_size=9)),
@@ -165,6 +166,7 @@ def test_spans_are_parts_of_files_in_the_order_given(tmp_path):
     assert read(source, range(6)) == [*second[3:], *first[1:3], second[0], first[5]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_flipped_bit_anywhere_is_found_or_changes_no_payload(tmp_path, indexed):
     written = [b"", b"abc", b"defghij"]
@@ -289,6 +291,7 @@ def test_many_threads_and_more_files_than_stay_open_read_the_same(tmp_path, leng
     assert open_files(tmp_path) == 256
 
 
+@pytest.mark.slow
 def test_memory_and_open_files_do_not_grow(path):
     source = TFRecordSource(path)
     indices = np.arange(10)
