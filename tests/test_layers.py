@@ -244,7 +244,6 @@ def test_private_tensorflow_and_keras_imports_are_in_their_own_modules(paths):
     assert importing <= PRIVATE_IMPORTS_IN
 
 
-@pytest.mark.slow
 @every_module
 def test_private_attributes_of_others_are_in_the_modules_of_private_names(paths):
     found = {relative(path): private_attributes(path) for path in paths}
