@@ -35,7 +35,10 @@ def modules():
 # Modules whose mechanisms add numbers up over replicas, as those of the other telling tests do:
 # across processes `make test` shows the sum once.
 OF_SUMS = {
-    *("test_aggregation", "test_clipping", "test_losses", "test_normalization"),
+    "test_aggregation",
+    "test_clipping",
+    "test_losses",
+    "test_normalization",
     "test_whole_batch",
 }
 
