@@ -8,6 +8,8 @@ import pytest
 from tfdp import topology
 from tfdp.strategy import auto_topology
 
+pytestmark = pytest.mark.slow
+
 DECIDED = {
     kind: topology.Auto(
         (topology.Rule(None, kind()),), bucket_bytes, topology.Links(1e-3, 1e8, 1e-3, 1e8)
@@ -27,7 +29,6 @@ def measured(monkeypatch):
     return make
 
 
-@pytest.mark.slow
 def test_a_measured_topology_is_taken_again(measured):
     kept = json.loads(json.dumps(measured(topology.Tree).order_of_sums()))
     now = measured(topology.Ring)
@@ -37,7 +38,6 @@ def test_a_measured_topology_is_taken_again(measured):
     assert now.order_of_sums() == kept
 
 
-@pytest.mark.slow
 def test_other_replicas_sum_in_their_own_order(measured):
     kept = measured(topology.Tree).order_of_sums()
     now = measured(topology.Ring, replicas=2)
@@ -45,7 +45,6 @@ def test_other_replicas_sum_in_their_own_order(measured):
     assert now.topology == DECIDED[topology.Ring]
 
 
-@pytest.mark.slow
 def test_what_a_program_chooses_is_left_and_named(measured, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     kept = measured(topology.Tree).order_of_sums()
