@@ -21,18 +21,21 @@ from tfdp.bench import hosts
 
 # How the ranks of the two hosts are started: as by a scheduler, which starts both again when both
 # have ended, or by launchers that meet. With 1:2 one host goes on alone.
-STARTS = ("by a scheduler", "--nodes 2", "--nodes 1:2")
+_BY_A_SCHEDULER = "by a scheduler"
+STARTS = (_BY_A_SCHEDULER, "--nodes 2", "--nodes 1:2")
 
 _PHASES = ("trace", "step", "evaluate")
 _JOIN_SECONDS = 30.0  # for a node to come again
 _START_SECONDS = 400.0  # for all processes to end, whatever comes
 _POLL_SECONDS = 0.01
 
-# What decides the bits of sums beside the number of ranks, the same on one host and on two.
-_THREADS = {
+# What decides the bits of sums beside the number of ranks, the same on one host and on two, and
+# under `tfdp run`, which turns oneDNN on, and a scheduler, which does not.
+_OF_THE_BITS = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "8",
+    "TF_ENABLE_ONEDNN_OPTS": "1",
 }
 
 
@@ -75,7 +78,7 @@ def why_not() -> str | None:
 def undisturbed(start: str) -> Run:
     """Returns the run without faults that one started in such a way must agree with."""
     elastic = ":" in start
-    return one_run(1 if elastic else 2, [], elastic, environ=_THREADS)
+    return one_run(1 if elastic else 2, [], elastic, environ=_OF_THE_BITS)
 
 
 def one_run_on_hosts(start: str, faults: Sequence[Fault]) -> Run:
@@ -98,7 +101,7 @@ def one_run_on_hosts(start: str, faults: Sequence[Fault]) -> Run:
 
         def run_once() -> int:
             with contextlib.ExitStack() as stack:
-                environ = {"TFDP_SECRET": secrets.token_hex(16), **_THREADS}
+                environ = {"TFDP_SECRET": secrets.token_hex(16), **_OF_THE_BITS}
                 processes = [
                     stack.enter_context(started(folder, words, **environ, **own))
                     for words, own in _commands(start, folder, both)
@@ -117,7 +120,7 @@ def _commands(
     """Returns the command of each host, and what is set in its environment."""
     program = [faults_training.__file__, str(folder)]
     addresses = [hosts.address(index) for index in range(2)]
-    if start == STARTS[0]:
+    if start == _BY_A_SCHEDULER:
         ports = random.sample(range(20000, 32768), 2)
         workers = [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]
         return [
