@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks import faults_training
 from benchmarks.faults_run import Fault, Run, one_run, started, until_ended
+from tfdp import machine
 from tfdp.bench import hosts
 
 # How the ranks of the two hosts are started: as by a scheduler, which starts both again when both
@@ -31,11 +32,11 @@ _POLL_SECONDS = 0.01
 
 # What decides the bits of sums beside the number of ranks, the same on one host and on two, and
 # under `tfdp run`, which turns oneDNN on, and a scheduler, which does not.
-_OF_THE_BITS = {
+_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "8",
-    "TF_ENABLE_ONEDNN_OPTS": "1",
+    **machine.fast_kernels(),
 }
 
 
@@ -78,7 +79,7 @@ def why_not() -> str | None:
 def undisturbed(start: str) -> Run:
     """Returns the run without faults that one started in such a way must agree with."""
     elastic = ":" in start
-    return one_run(1 if elastic else 2, [], elastic, environ=_OF_THE_BITS)
+    return one_run(1 if elastic else 2, [], elastic, environ=_ENVIRONMENT)
 
 
 def one_run_on_hosts(start: str, faults: Sequence[Fault]) -> Run:
@@ -101,7 +102,7 @@ def one_run_on_hosts(start: str, faults: Sequence[Fault]) -> Run:
 
         def run_once() -> int:
             with contextlib.ExitStack() as stack:
-                environ = {"TFDP_SECRET": secrets.token_hex(16), **_OF_THE_BITS}
+                environ = {"TFDP_SECRET": secrets.token_hex(16), **_ENVIRONMENT}
                 processes = [
                     stack.enter_context(started(folder, words, **environ, **own))
                     for words, own in _commands(start, folder, both)
