@@ -1,6 +1,7 @@
 """Runs tests in every process of a cluster at once."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -37,6 +38,6 @@ def every_rank_passes(files, options, processes, devices=1, *, launch=None, **en
     )
     output = ended.stdout + ended.stderr
     assert ended.returncode == 0, output[-6000:]
-    summaries = [line for line in output.splitlines() if " passed" in line]
-    assert len(summaries) == processes, output[-6000:]
-    assert not any(" failed" in line for line in summaries), summaries
+    # Some launchers put the lines of several ranks into one.
+    assert len(re.findall(r"\d+ passed", output)) == processes, output[-6000:]
+    assert not re.search(r"\d+ failed", output), output[-6000:]
