@@ -162,6 +162,34 @@ def pairwise(y_true, y_pred):
     return tf.reduce_mean(tf.square(differences), axis=[1, 2])
 
 
+def berhu(y_true, y_pred):
+    """Above a fifth of the batch's largest error it is squared (arXiv:1606.00373, equation 4)."""
+    errors = tf.abs(y_true - y_pred)
+    limit = 0.2 * tf.reduce_max(errors)
+    squared = (tf.square(errors) + tf.square(limit)) / (2.0 * limit)
+    return tf.reduce_mean(tf.where(errors <= limit, errors, squared), axis=-1)
+
+
+def hardest(y_true, y_pred):
+    """The larger half of the batch's errors."""
+    errors = tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+    return tf.nn.top_k(errors, 1 + tf.shape(errors)[0] // 2)[0]
+
+
+def by_frequency(y_true, y_pred):
+    """Weighs each example by how many of the batch have its class."""
+    classes = tf.argmax(y_true, axis=-1)
+    counts = tf.reduce_sum(tf.one_hot(classes, CLASSES, dtype=tf.int32), axis=0)
+    weights = tf.gather(1.0 / tf.cast(tf.maximum(counts, 1), tf.float32), classes)
+    return weights * keras.losses.mean_squared_error(y_true, y_pred)
+
+
+def attended(y_true, y_pred):
+    """A softmax whose only axis is that of the examples."""
+    errors = tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+    return errors * tf.stop_gradient(tf.nn.softmax(errors))
+
+
 def looped(y_true, y_pred):
     return tf.map_fn(lambda row: tf.reduce_sum(tf.abs(row)), y_true - y_pred)
 
@@ -200,7 +228,10 @@ def of_loss(caplog):
 
 @pytest.mark.parametrize(
     "loss",
-    tiers.first_of(against_the_batch, normalized, pairwise),
+    tiers.cases(
+        [against_the_batch, normalized, pairwise, berhu, hardest, by_frequency, attended],
+        kept=[against_the_batch, hardest],
+    ),
 )
 def test_a_loss_that_mixes_the_replicas_examples_is_named(loss, replicas, caplog):
     model = harness.build_in_scope(lambda: build(loss), replicas)

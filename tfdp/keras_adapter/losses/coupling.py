@@ -21,6 +21,10 @@ from tfdp.keras_adapter.whole_batch import whole_batch
 
 _OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
 _CALL = keras.losses.MeanSquaredError.call  # shared by all losses that wrap a function
+_OF_LENGTHS = ("Shape", "ShapeN", "Size", "Rank")
+# The program shows what loops and branches are given and what they return, not what they do.
+_OF_LOOPS = ("While", "StatelessWhile", "TensorListFromTensor", "TensorListStack")
+_OF_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _EXACT = (
     "Exact are values for each example, a mean or a sum over the batch axis, and the loss of the "
     "whole batch, which `tfdp.whole_batch` brings to every replica"
@@ -92,14 +96,18 @@ def refuse_or_warn(step: Step, name: str, found: str) -> None:
 
 def mark_rows(step: Step, predictions: Any, values: Any) -> None:
     """Marks the values of a loss of Keras as rows, where its predictions are rows."""
-    loss = step.loss
-    if type(loss).call is not _CALL or loss.fn not in vars(keras.losses).values():
+    if not _is_of_keras(step.loss):
         return
     if tf.is_tensor(predictions) and values.shape.rank:
         layouts = layouts_of(step, Walk(), checks=False)
         known = layouts.of(Place(values)) is not Layout.UNKNOWN
         if layouts.of(Place(predictions)) is Layout.ROWS and not known:
             mark(values, Mark.ROWS)
+
+
+def _is_of_keras(loss: Any) -> bool:
+    is_wrapper = getattr(type(loss), "call", None) is _CALL
+    return is_wrapper and loss.fn in vars(keras.losses).values()
 
 
 def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
@@ -118,9 +126,12 @@ def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
 def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
     """Finds an operation that mixes the replica's examples and whose result is in `values`.
 
-    It passes by means over the examples that are added to each value: these do no harm.
+    It passes by means over the examples that are added to each value: these do no harm. Keras' own
+    losses are known not to mix what they are given; of others an operation is found, too, that is
+    not seen to keep examples apart.
     """
     assert step.share is not None
+    of_keras = _is_of_keras(step.loss)
     # The result serves for a warning at most, so lengths need not be compared when the step runs.
     layouts = Layouts(walk, step.share.rows, lambda *_: None)
     if layouts.of(Place(values)) is not Layout.UNKNOWN:
@@ -142,7 +153,8 @@ def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
         place, node = walk.made_by(place)
         if node is None:
             continue
-        if _mixes(layouts, walk, place, node):
+        mixes = _mixes(layouts, walk, place, node)
+        if mixes or (not of_keras and _may_mix(layouts, place, node)):
             return node
         adds = node.type in ("Add", "AddV2", "AddN", "Sub", "Cast", "Identity", "Neg")
         ahead += [(value, added and adds) for value in node.inputs]
@@ -162,3 +174,14 @@ def _mixes(layouts: Layouts, walk: Walk, place: Place, node: Node) -> bool:
     # Equal ranks and still no known layout: (1, examples) was broadcast against (examples, 1).
     own = [v for v, la in zip(node.inputs, given, strict=True) if la is not Layout.FREE]
     return len({value.tensor.shape.rank for value in own}) == 1
+
+
+def _may_mix(layouts: Layouts, place: Place, node: Node) -> bool:
+    """Returns whether it is this operation whose result is not seen to be of single examples."""
+    opaque = _OF_LENGTHS + _OF_LOOPS + _OF_BRANCHES
+    if layouts.of(place) is not Layout.UNKNOWN or node.type in opaque:
+        return False
+    # Of whole numbers many are made of lengths; those that are not are found where they begin.
+    given = [(layouts.of(value), value.tensor.dtype.is_floating) for value in node.inputs]
+    counted = {layout for layout, floating in given if floating or layout is not Layout.UNKNOWN}
+    return Layout.UNKNOWN not in counted and bool(counted - {Layout.FREE})

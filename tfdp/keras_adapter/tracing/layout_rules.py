@@ -95,6 +95,8 @@ class Rules(ABC):
         worst = max(layouts)
         if worst in (Layout.FREE, Layout.UNKNOWN):
             return worst
+        if node.type in ("Softmax", "LogSoftmax") and output.shape.rank == 1:
+            return Layout.UNKNOWN  # its only axis is that of the examples
         ranks = {
             place.tensor.shape.rank
             for place, layout in zip(node.inputs, layouts, strict=True)
