@@ -94,6 +94,46 @@ def test_one_python_or_numpy_value_for_all_is_written_as_it_is(
     assert read == expected
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [("SUM", [3, 6]), ("MEAN", [1.5, 3]), ("ONLY_FIRST_REPLICA", [1, 2])],
+)
+def test_a_part_that_is_assigned_becomes_what_the_whole_would(aggregation, expected, execute, rank):
+    strategy = harness.strategy(2)
+    variable = make(strategy, [9.0, 9.0, 9.0], aggregation=AGGREGATIONS[aggregation])
+    part = slice(None, 2)
+
+    def replica():
+        variable[part].assign(tf.constant([1.0, 2.0]) * float(rank() + 1))
+
+    execute(lambda: strategy.run(tf.autograph.experimental.do_not_convert(replica)))
+    for copy in copies(variable):
+        np.testing.assert_array_equal(copy, [*expected, 9])
+
+
+def test_a_part_is_written_on_all_replicas_from_outside_of_them():
+    variable = make(harness.strategy(3), [[1.0, 2.0], [3.0, 4.0]])
+    variable[1, :1].assign([7.0])
+    np.testing.assert_array_equal(variable[1], [7, 4])
+    for copy in copies(variable):
+        np.testing.assert_array_equal(copy, [[1, 2], [7, 4]])
+
+
+def test_a_part_of_a_variable_has_its_gradient(execute):
+    strategy = harness.strategy(2)
+    variable = make(strategy, [1.0, 2.0, 3.0])
+
+    def replica():
+        with tf.GradientTape() as tape:
+            tape.watch(variable)
+            value = tf.reduce_sum(variable[1:] ** 2)
+        return tf.convert_to_tensor(tape.gradient(value, variable))
+
+    gradient = execute(lambda: strategy.run(replica))
+    for own in strategy.experimental_local_results(gradient):
+        np.testing.assert_array_equal(own, [0, 4, 6])
+
+
 def test_python_values_of_their_own_are_no_terms_of_a_sum(rank):
     strategy = harness.strategy(2)
     variable = make(strategy, 0.0, aggregation=AGGREGATIONS.SUM)

@@ -171,6 +171,17 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
                 "`strategy.experimental_distribute_dataset(dataset)`; or use `fit`."
             ) from error
 
+    def __getitem__(self, place: Any) -> Any:
+        """A part of the value, whose `assign` writes that part as the variable's writes all."""
+
+        def assign(value: Value, name: str | None = None) -> Any:
+            # TensorFlow's own would write one copy alone.
+            return self._update(lambda copy, value: copy[place].assign(value, name), value)
+
+        part = super().__getitem__(place)
+        part.assign = assign
+        return part
+
     def _update_replica(self, update_fn: Callable[..., Any], value: Value, **kwargs: Any) -> Any:
         aggregation = self.aggregation
         if getattr(_thread, "identical", False):
