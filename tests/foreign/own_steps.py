@@ -1,5 +1,7 @@
 """A `train_step` of one's own: distillation, sharpness, clipping, mixing, several tasks."""
 
+import random
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -27,14 +29,27 @@ class Regressor(keras.Model):
         self.last.build((None, 4))
 
 
-def fitted(strategy, kind, y=TARGETS, optimizer=None, loss="mse", epochs=2, **compile_options):
+def fitted(
+    strategy,
+    kind,
+    y=TARGETS,
+    optimizer=None,
+    loss="mse",
+    epochs=2,
+    traced_once=False,
+    **compile_options,
+):
     """Builds, compiles and fits a regressor of this kind."""
     with strategy.scope():
         model = kind()
         model.build((None, 4))
         optimizer = optimizer() if optimizer else keras.optimizers.SGD(0.1, momentum=0.9)
         model.compile(optimizer, loss, **compile_options)
-    return model, model.fit(FEATURES, y, batch_size=BATCH_SIZE, epochs=epochs, verbose=0)
+        if traced_once:
+            # Otherwise one device builds the optimizer in a first trace, and uses a second one.
+            model.optimizer.build(model.trainable_variables)
+    x = FEATURES[: len(y)]
+    return model, model.fit(x, y, batch_size=BATCH_SIZE, epochs=epochs, verbose=0)
 
 
 class WithTrackers(Regressor):
@@ -432,3 +447,63 @@ class Accumulating(Regressor):
 def accumulation_by_hand(strategy):
     """Keeps sums of gradients in weights of the model, and a count."""
     return fitted(strategy, Accumulating, optimizer=lambda: keras.optimizers.SGD(0.1))
+
+
+class MixedByNumPy(Regressor):
+    """Mixes each batch with itself in a share that NumPy draws when the step is traced."""
+
+    def train_step(self, data):
+        x, y = data
+        share = np.random.beta(2.0, 2.0)
+        with tf.GradientTape() as tape:
+            straight = tf.reduce_mean(tf.square(self(x, training=True) - y), axis=-1)
+            scaled = tf.reduce_mean(tf.square(self(x * share, training=True) - y), axis=-1)
+            loss = tf.reduce_mean(share * straight + (1.0 - share) * scaled)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+@agrees()
+def drawn_by_numpy(strategy):
+    """Has a constant of its step drawn by NumPy, as a graph makes of it."""
+    return fitted(strategy, MixedByNumPy, TARGETS[:BATCH_SIZE], traced_once=True)
+
+
+class WithoutConflicts(Regressor):
+    """Takes out of each task's gradient what works against another (PCGrad, arXiv:2001.06782)."""
+
+    outputs_of = 3
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            errors = tf.square(self(x, training=True) - y)
+            losses = [tf.reduce_mean(errors[:, task]) for task in range(3)]
+        of_tasks = [tape.gradient(loss, self.trainable_variables) for loss in losses]
+        flat = [tf.concat([tf.reshape(g, [-1]) for g in of], 0) for of in of_tasks]
+        order = list(range(3))
+        random.shuffle(order)
+        mended = []
+        for task in range(3):
+            own = flat[task]
+            for other in (o for o in order if o != task):
+                along = tf.tensordot(own, flat[other], 1)
+                own -= (
+                    tf.minimum(along, 0.0) / tf.tensordot(flat[other], flat[other], 1) * flat[other]
+                )
+            mended.append(own)
+        sizes = [variable.shape.num_elements() for variable in self.trainable_variables]
+        parts = tf.split(tf.add_n(mended), sizes)
+        pairs = zip(parts, self.trainable_variables, strict=True)
+        self.optimizer.apply(
+            [tf.reshape(part, v.shape) for part, v in pairs], self.trainable_variables
+        )
+        return {"loss": tf.add_n(losses)}
+
+
+@agrees()
+def gradient_surgery(strategy):
+    """Projects tasks' gradients in an order that Python shuffles when the step is traced."""
+    y = np.concatenate([TARGETS, -TARGETS, FEATURES[:, :1]], axis=1)
+    return fitted(strategy, WithoutConflicts, y[:BATCH_SIZE], traced_once=True)

@@ -1,6 +1,7 @@
 """`all_reduce` in graphs: within conditionals and loops, of changing shapes, traced again."""
 
 import os
+import random
 import subprocess
 import sys
 
@@ -20,6 +21,27 @@ SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 def all_reduce(op, value):
     return tf.distribute.get_replica_context().all_reduce(op, value)
+
+
+def test_what_python_draws_for_a_graph_is_one_constant_for_all_replicas(way_in_graph, values):
+    strategy = harness.strategy(3)
+
+    def replica():
+        order = [1.0, 2.0, 3.0, 4.0]
+        random.shuffle(order)
+        return tf.constant([*order, np.random.random(), random.gauss(0.0, 1.0)])
+
+    def seeded():
+        random.seed(3)
+        np.random.seed(3)
+
+    seeded()
+    one_device = replica().numpy()
+    after = random.random(), np.random.random()
+    seeded()
+    out = way_in_graph(strategy, replica)
+    np.testing.assert_array_equal(values(out), [one_device] * 3)
+    assert (random.random(), np.random.random()) == after
 
 
 def test_all_reduce_within_a_conditional_that_every_replica_takes(way_in_graph, rank, values):

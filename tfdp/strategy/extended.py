@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Choice, Probe, Reducer
+from tfdp.collectives import Choice, Probe, Reducer, random_states
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value
@@ -262,10 +262,14 @@ class DataParallelExtended(Inputs, Replicated):
         if not tf.executing_eagerly():
             fn = tf_convert(fn, control_status_ctx())
         sequences = self._agreement.new_sequences()
+        drawn = None if tf.executing_eagerly() else random_states.states()
 
         @tf.autograph.experimental.do_not_convert
         def replica(*args: Any, **kwargs: Any) -> Any:
             rank = self.replicas.rank
+            if drawn is not None:
+                # What Python draws while a graph is built is one constant, as on one device.
+                random_states.set_states(drawn)
             with sequences.replica(rank), _after(args, kwargs):
                 if not tf.executing_eagerly() and rank == self.first_rank:
                     self.processes.count_step()
