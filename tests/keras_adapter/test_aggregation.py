@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import re
 
 import harness
 import keras
@@ -130,6 +131,57 @@ def test_a_sum_that_is_computed_from_its_own_value_is_refused(name):
         fit(model)
 
 
+class Following(layers.Layer):
+    """Moves a weight towards the batch's maximum, which it declares to be trainable."""
+
+    def build(self, shape):
+        self.largest = self.add_weight(name="largest", shape=(), initializer="ones")
+
+    def call(self, x):
+        self.largest.assign(0.9 * self.largest + 0.1 * ops.max(x))
+        return x / self.largest
+
+
+class FromItsMean(keras.losses.Loss):
+    """The error where it is above its moving mean, which it keeps itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = keras.Variable(0.0, trainable=False, name="errors_mean")
+
+    def call(self, y_true, y_pred):
+        errors = ops.mean(ops.square(y_true - y_pred), axis=-1)
+        self.mean.assign(0.9 * self.mean + 0.1 * ops.max(errors))
+        return ops.maximum(errors - self.mean, 0.0)
+
+
+def following():
+    model = keras.Sequential([keras.Input((5,)), Following(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def from_its_mean():
+    model = keras.Sequential([keras.Input((5,)), layers.Dense(1)])
+    model.compile("sgd", FromItsMean())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (following, r"Following '\w+' writes '.*largest' from the batch"),
+        (from_its_mean, r"The step writes 'errors_mean' from the batch"),
+    ],
+    ids=["a trainable weight", "of a loss"],
+)
+@harness.in_one_process
+def test_what_is_written_elsewhere_is_told_too(build, said, caplog):
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        fit(harness.build_in_scope(build, 2))
+    assert re.search(said, caplog.text)
+
+
 class WithPlainVariable(Writes):
     """Has a variable of TensorFlow's own, which nothing makes one value of."""
 
@@ -171,7 +223,7 @@ def test_what_is_not_declared_is_told_once(eagerly, caplog):
             fit(model)
             said[name] = [r.getMessage() for r in caplog.records if "aggregation" in r.message]
     assert len(said["from the batch"]) == 1
-    assert "state' in its call" in said["from the batch"][0]
+    assert "state' from the batch" in said["from the batch"][0]
     assert "aggregation='mean'" in said["from the batch"][0]
     assert said["the same on all"] == []
 

@@ -146,4 +146,4 @@ def test_what_all_replicas_do_alike_trains_as_on_one_device(name, trains_as_one_
 def test_a_state_that_only_some_replicas_write_is_named(caplog):
     with caplog.at_level(logging.WARNING, "tfdp"):
         fit(harness.build_in_scope(network(written_where_large("state")), 2))
-    assert "writes 'acts/state' in its call" in caplog.text
+    assert "writes 'acts/state' from the batch" in caplog.text

@@ -5,8 +5,8 @@
 - "only_first_replica": replica 0's value holds.
 - "none", Keras' default: the variable becomes that mean once, at the end of the step; integers and
   flags become replica 0's. Plain BatchNormalization's moving statistics are of this kind. Nobody
-  said that a mean is right, so a warning names a user's layer that may have written different
-  values.
+  said that a mean is right, so a warning names a variable that may have been written differently,
+  unless a layer of Keras holds it.
 
 Metrics' variables hold a share per replica, and are summed when results are computed: a metric must
 add to them. A metric's variable with the aggregation "mean" holds the mean over all replicas.
@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfdp.errors import GradientError
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers, own_state
+from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers
 from tfdp.keras_adapter._tensorflow import is_computed_again
 from tfdp.keras_adapter.ending import Slot
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
@@ -196,7 +196,7 @@ def _summed_as(dtype: tf.DType) -> tf.DType:
 
 
 def warn_of_undeclared(step: Step, model: keras.Model) -> None:
-    """Warns once of each variable of a user's layer that replicas may have written differently.
+    """Warns once of each variable that replicas may have written differently, but for Keras' own.
 
     Raises:
       ValueError: See `branches.check`.
@@ -205,28 +205,31 @@ def warn_of_undeclared(step: Step, model: keras.Model) -> None:
     if not step.trace.of_first or step.num_replicas == 1:
         return
     undeclared = [v for v in step.written if any(v is other for other in step.differing)]
-    for layer in flatten_layers(model):
-        if type(layer).__module__.partition(".")[0] == "keras":
-            continue
-        for variable in undeclared:
-            if any(variable is own for own in own_state(layer)):
-                _warn_once(step, layer, variable)
+    if not undeclared:
+        return
+    # A layer comes after those that it is in.
+    holders = {id(v): layer for layer in flatten_layers(model) for v in layer.weights}
+    for variable in undeclared:
+        holder = holders.get(id(variable))
+        if type(holder).__module__.partition(".")[0] != "keras":
+            _warn_once(step, holder, variable)
 
 
-def _warn_once(step: Step, layer: Any, variable: Variable) -> None:
+def _warn_once(step: Step, holder: Any, variable: Variable) -> None:
     becomes = (
         "the mean of what they write, weighted by examples: right where that is a mean over the "
         "batch's examples, and in nothing else"
         if variable.value.dtype.is_floating
         else "what replica 0 writes"
     )
+    writer = "The step" if holder is None else f"{type(holder).__name__} {holder.name!r}"
     step.warn_once(
         variable.path,
-        "%s %r writes %r in its call, from the batch, and does not say what is to become of what "
-        "several replicas write. It becomes %s. Say so in `add_weight`: aggregation='mean', or "
-        "aggregation='sum' for what is added with `assign_add`, or 'only_first_replica' for what "
-        "is the same on all.",
-        type(layer).__name__, layer.name, variable.path, becomes,
+        "%s writes %r from the batch, and does not say what is to become of what several replicas "
+        "write. It becomes %s. Say so where the variable is made, in `add_weight` or "
+        "`keras.Variable`: aggregation='mean', or aggregation='sum' for what is added with "
+        "`assign_add`, or 'only_first_replica' for what is the same on all.",
+        writer, variable.path, becomes,
     )  # fmt: skip
 
 
