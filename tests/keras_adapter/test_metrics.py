@@ -145,6 +145,7 @@ class Summing(keras.Model):
         self.optimizer.apply(gradients, self.trainable_variables)
         self.mean.update_state(loss)
         self.mean.update_state(loss, sample_weight=0.5)
+        self.mean.update_state(loss, sample_weight=tf.shape(x)[0])
         self.sum.update_state(loss)
         told = {} if self.also is None else {"also": self.also(errors)}
         return {"loss": loss, "mean": self.mean.result(), "sum": self.sum.result(), **told}
@@ -165,6 +166,49 @@ def fit_eleven(model):
 
 def test_a_sum_over_the_batch_is_told_as_one(trains_as_one_device):
     trains_as_one_device(summing(), fit_eleven)
+
+
+class SumOfErrors(keras.Model):
+    """Has Keras' own step train on a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.layer(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return 0.5 * tf.reduce_sum((y_pred - y) ** 2)
+
+
+class Total(keras.losses.Loss):
+    """A loss whose own call returns a sum."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return tf.reduce_sum((y_pred - y_true) ** 2)
+
+
+def sum_of_errors():
+    model = SumOfErrors()
+    model.compile(keras.optimizers.SGD(0.01))
+    return model
+
+
+def total():
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), Total())
+    return model
+
+
+@pytest.mark.parametrize("build", [sum_of_errors, total])
+def test_a_loss_that_is_a_sum_is_logged_as_one(build, trains_as_one_device):
+    def fit_and_evaluate(model):
+        history = fit_eleven(model)
+        x, y = harness.regression_data(11)
+        return history, model.evaluate(x, y, batch_size=6, verbose=0)
+
+    trains_as_one_device(build, fit_and_evaluate)
 
 
 def said_by_tfdp(caplog):

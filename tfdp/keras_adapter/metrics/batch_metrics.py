@@ -43,7 +43,7 @@ def update_mean(
 
     On one device a scalar value, or a scalar weight, stands for the whole batch. The fractions of
     the replicas add up to 1, and so do sums over their examples to that over the batch. An integer
-    weight is a number of examples, and adds up by itself.
+    weight is a number of examples, as Keras' own step gives the loss, and adds up by itself.
     """
     step, share = current(), _share()
     scalar_weight = sample_weight is not None and _rank(sample_weight) == 0
@@ -51,10 +51,11 @@ def update_mean(
         return original(self, values, sample_weight)
     value = share.select(tf.reduce_mean(tf.cast(values, self.dtype)))
     weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
-    if weight.dtype.is_floating and weight.shape.rank == 0:
+    if weight.shape.rank == 0:
         if _rank(values) == 0 and _is_sum(step, values, f"the metric {self.name!r}"):
             value = tf.math.divide_no_nan(value, tf.cast(share.fraction, value.dtype))
-        weight = share.fraction * tf.cast(weight, share.fraction.dtype)
+        if weight.dtype.is_floating:
+            weight = share.fraction * tf.cast(weight, share.fraction.dtype)
     return original(self, value, weight)
 
 
