@@ -54,6 +54,24 @@ def test_all_variables_have_one_name():
     assert len(names) == len(variables.named(model)) == 3 + 10 + 2 + 3
 
 
+def test_what_replicas_keep_equal_is_all_but_metrics_and_what_they_hold_parts_of():
+    model, _ = build()
+    named = variables.named(model)
+    metrics = {name for name in named if name.startswith("metric")}
+    found = variables.mirrored(model)
+    assert metrics and found.keys() == named.keys() - metrics
+    assert all(len(variable.values) == 2 for variable in found.values())
+    strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="optimizer")
+    with strategy.scope():
+        cut = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
+        cut.compile("adam", "mse")
+        cut.optimizer.build(cut.trainable_variables)
+    slots = {f"optimizer-{n}" for n, v in enumerate(cut.optimizer.variables) if v.shape.rank}
+    assert variables.named(cut).keys() - variables.mirrored(cut).keys() >= slots
+    alone = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
+    assert variables.mirrored(alone) == {}
+
+
 def test_values_return():
     model, optimizer = build()
     saved = kept(model)

@@ -1,8 +1,9 @@
 """What is done to updates: averages, accumulation, decay, clipping, schedules, precision."""
 
 import keras
+import tensorflow as tf
 from foreign.data import BATCH_SIZE, FEATURES, TARGETS
-from foreign.table import agrees
+from foreign.table import agrees, warns
 from keras import layers, ops
 
 import tfdp
@@ -247,3 +248,18 @@ def low_rank_adaptation(strategy):
         model = keras.Sequential([keras.Input((4,)), LoRA(first), last])
         model.compile(keras.optimizers.Adam(1e-2), "mse")
     return model, model.fit(FEATURES, TARGETS, BATCH_SIZE, epochs=2, verbose=0)
+
+
+class Langevin(keras.optimizers.SGD):
+    """Stochastic gradient Langevin dynamics (Welling and Teh, 2011, equation 4)."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        noise = tf.random.normal(variable.shape, stddev=tf.sqrt(2e-6 * learning_rate))
+        self.assign_add(variable, noise)
+
+
+@warns("All replicas must have the same weights")
+def langevin_dynamics(strategy):
+    """Draws the noise of an update from `tf.random`, so that replicas part."""
+    return trained(strategy, lambda: Langevin(0.1))[1]

@@ -49,6 +49,17 @@ def named(model: Any) -> dict[str, Any]:
     }
 
 
+def mirrored(model: Any) -> dict[str, tf.Variable]:
+    """Returns TensorFlow's variables of a model that replicas must keep equal, by name."""
+    values = {name: _value(variable) for name, variable in named(model).items()}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, tf.distribute.DistributedValues)
+        and not (_differs(value) or _is_cut(value))
+    }
+
+
 def _others(model: Any, listed: Iterable[Iterable[Any]]) -> list[Any]:
     """Returns the variables that the model or a part of it has as an attribute, unless listed."""
     known = {id(_value(variable)) for variables in listed for variable in variables}

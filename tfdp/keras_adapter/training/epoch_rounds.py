@@ -6,41 +6,33 @@ import logging
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfdp.keras_adapter.gradients import rounds
 from tfdp.keras_adapter.gradients.nested_optimizers import optimizers_of
 from tfdp.replicas import exchange_of
 
 
-def prepare(model: Any, arguments: dict[str, Any]) -> None:
-    """Lets rounds end with the epochs of a `fit`.
+def callbacks_for(model: Any, given: list[Any]) -> list[keras.callbacks.Callback]:
+    """Returns the callback that ends rounds with the epochs of a `fit`; none without rounds.
+
+    It must come before the others, so that they see one set of weights.
 
     Args:
       model: The model to be trained, under a strategy of tfdp.
-      arguments: The arguments of `fit`, by name; `callbacks` may be replaced.
+      given: The callbacks that `fit` is given.
+
+    Raises:
+      ValueError: One of them moves each replica's own averages into its weights.
     """
     if exchange_of(model.distribute_strategy).synchronization is None:
-        return
-    given = arguments.get("callbacks")
-    _check(given.callbacks if isinstance(given, keras.callbacks.CallbackList) else given)
-    # It comes first, so that the other callbacks see one set of weights.
-    if isinstance(given, keras.callbacks.CallbackList):
-        given.callbacks.insert(0, _Rounds(given.params))
-        given.callbacks[0].set_model(model)
-        return
-    given = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
-    arguments["callbacks"] = [_Rounds(), *given]
-
-
-def _check(callbacks: Any) -> None:
-    """Raises ValueError if a callback moves each replica's own averages into its weights."""
-    if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in tf.nest.flatten(callbacks)):
+        return []
+    if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in given):
         raise ValueError(
             "Under a `synchronization` each replica has moving averages of its own, which no "
             "callback may swap in, but `fit` received SwapEMAWeights. Leave it out: with "
             "`use_ema` the weights with which `fit` ends are the mean of the averages."
         )
+    return [_Rounds()]
 
 
 def end_epoch(model: Any) -> None:
@@ -54,10 +46,6 @@ class _Rounds(keras.callbacks.Callback):
     """A callback that ends rounds with the epoch, and warns of those that never are full."""
 
     async_safe = True
-
-    def __init__(self, params: dict[str, Any] | None = None) -> None:
-        super().__init__()
-        self.params = params
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Warns of rounds that are longer than an epoch."""

@@ -8,12 +8,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdp import collectives
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.training import batch_and_rate, epoch_rounds, feeding, likeness
+from tfdp.keras_adapter.training.copies import CopiesCompared
 from tfdp.replicas import replicas_of
 
 
@@ -40,10 +42,24 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
     bound.apply_defaults()
     if name == "fit" and replicas_of(model.distribute_strategy) is not None:
         batch_and_rate.prepare(model, bound.arguments)
-        epoch_rounds.prepare(model, bound.arguments)
+        _watch_epochs(model, bound.arguments)
     checkpoint = feeding.arrange(name, bound.arguments)
     with feeding.explained(bound.arguments), feeding.during(name, model, checkpoint):
         return _run_arranged(name, original, model, bound)
+
+
+def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
+    """Puts what happens at the end of each epoch of a `fit` before its callbacks."""
+    given = arguments.get("callbacks")
+    flat = feeding.callbacks_in(arguments)
+    own = [*epoch_rounds.callbacks_for(model, flat), CopiesCompared()]
+    if isinstance(given, keras.callbacks.CallbackList):
+        for callback in own:
+            callback.set_params(given.params)
+            callback.set_model(model)
+        given.callbacks[:0] = own
+    else:
+        arguments["callbacks"] = [*own, *flat]
 
 
 def _run_arranged(
