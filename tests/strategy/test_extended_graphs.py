@@ -44,6 +44,24 @@ def test_what_python_draws_for_a_graph_is_one_constant_for_all_replicas(way_in_g
     assert (random.random(), np.random.random()) == after
 
 
+def test_what_one_replica_draws_for_all_is_drawn_once(values):
+    strategy = harness.strategy(3)
+    made = []
+
+    def replica():
+        if not made:  # as a generator of seeds that replicas share
+            made.append(random.random())
+        return tf.constant(made[0]) + tf.constant(random.random())
+
+    random.seed(3)
+    one_device = random.random() + random.random()
+    after = random.random()
+    random.seed(3)
+    out = tf.function(lambda: strategy.run(replica))()
+    assert values(out)[0] == np.float32(one_device)
+    assert random.random() == after
+
+
 def test_all_reduce_within_a_conditional_that_every_replica_takes(way_in_graph, rank, values):
     strategy = harness.strategy(3)
 

@@ -1,8 +1,10 @@
-"""The random seed and states that all processes have from rank 0, so that they shuffle alike."""
+"""The random seed and states that all processes have from rank 0, and all traces from the first."""
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,45 @@ import tensorflow as tf
 
 from tfdp.cluster.board import Board
 from tfdp.collectives import runtime
+
+
+class DrawnOnce:
+    """The random states of Python and NumPy for traces of one program that follow each other.
+
+    What they draw is drawn once, as where there is one trace: each begins with the states of now,
+    and the first one's last states hold in the end.
+
+    >>> once = DrawnOnce()
+    >>> drawn = []
+    >>> for number in range(3):
+    ...     with once.trace(is_first=number == 0):
+    ...         drawn.append(random.random())
+    >>> len(set(drawn)), random.random() in drawn
+    (1, False)
+    """
+
+    def __init__(self) -> None:
+        self._begun = self._drawn = self._now()
+
+    @contextlib.contextmanager
+    def trace(self, is_first: bool) -> Iterator[None]:
+        """Returns a context for one of the traces."""
+        self._go_on(self._begun)
+        try:
+            yield
+        finally:
+            if is_first:
+                self._drawn = self._now()
+            self._go_on(self._drawn)
+
+    @staticmethod
+    def _now() -> tuple[Any, Any]:
+        return random.getstate(), np.random.get_state(legacy=False)
+
+    @staticmethod
+    def _go_on(states: tuple[Any, Any]) -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def adopt_seeds(board: Board) -> None:

@@ -262,15 +262,14 @@ class DataParallelExtended(Inputs, Replicated):
         if not tf.executing_eagerly():
             fn = tf_convert(fn, control_status_ctx())
         sequences = self._agreement.new_sequences()
-        drawn = None if tf.executing_eagerly() else random_states.states()
+        # What Python draws while a graph is built is one constant, as on one device.
+        once = None if tf.executing_eagerly() else random_states.DrawnOnce()
 
         @tf.autograph.experimental.do_not_convert
         def replica(*args: Any, **kwargs: Any) -> Any:
             rank = self.replicas.rank
-            if drawn is not None:
-                # What Python draws while a graph is built is one constant, as on one device.
-                random_states.set_states(drawn)
-            with sequences.replica(rank), _after(args, kwargs):
+            alike = once.trace(rank == self.first_rank) if once else contextlib.nullcontext()
+            with alike, sequences.replica(rank), _after(args, kwargs):
                 if not tf.executing_eagerly() and rank == self.first_rank:
                     self.processes.count_step()
                 return run(*args, **kwargs)
