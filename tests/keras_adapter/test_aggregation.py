@@ -182,6 +182,56 @@ def test_what_is_written_elsewhere_is_told_too(build, said, caplog):
     assert re.search(said, caplog.text)
 
 
+class Reusing(layers.Layer):
+    """Holds a layer that the model holds, too."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.shared = shared
+
+    def call(self, x):
+        return self.shared(x)
+
+
+class Sharing(keras.Model):
+    """Normalizes by a layer of its own, in a layer that it gives it to."""
+
+    def __init__(self):
+        super().__init__()
+        self.normal = layers.BatchNormalization()
+        self.block = Reusing(self.normal)
+        self.last = layers.Dense(1)
+
+    def call(self, x, training=False):
+        return self.last(self.block(x))
+
+
+@harness.in_one_process
+def test_a_layer_of_keras_that_others_hold_is_no_matter_of_it(caplog):
+    def build():
+        model = Sharing()
+        model.compile("sgd", "mse")
+        return model
+
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        fit(harness.build_in_scope(build, 2))
+    assert "aggregation" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "said"),
+    [("mean", r"written whole.*slice_update"), ("none", r"the same on all replicas")],
+)
+def test_a_part_is_not_written_from_the_batch(aggregation, said):
+    def write(variable, x):
+        variable[:1].assign(x[:1, 0])
+
+    build = model_with(write, aggregation=aggregation, shape=(2,))
+    model = harness.build_in_scope(build, 2)
+    with pytest.raises(ValueError, match=said):
+        fit(model)
+
+
 class WithPlainVariable(Writes):
     """Has a variable of TensorFlow's own, which nothing makes one value of."""
 

@@ -3,6 +3,7 @@
 import itertools
 
 import harness
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -117,6 +118,17 @@ def test_a_part_is_written_on_all_replicas_from_outside_of_them():
     np.testing.assert_array_equal(variable[1], [7, 4])
     for copy in copies(variable):
         np.testing.assert_array_equal(copy, [[1, 2], [7, 4]])
+
+
+def test_a_part_of_what_shard_cuts_cannot_be_assigned():
+    strategy = harness.strategy(2, shard="optimizer")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+    cut = next(v.value for v in optimizer.variables if hasattr(v.value, "cut"))
+    with pytest.raises(NotImplementedError, match="is written whole"):
+        cut[:1].assign(tf.zeros([1, 2]))
 
 
 def test_a_part_of_a_variable_has_its_gradient(execute):

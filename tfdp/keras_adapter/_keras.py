@@ -60,8 +60,9 @@ flatten_layers = method(Layer, "_flatten_layers")
 own_losses = method(Layer, "_get_own_losses")
 kept_losses = Attribute(Layer, "_losses")
 
-# The state of a layer itself: the public list holds that of inner layers as well.
+# What a layer itself holds: the public lists hold inner layers' as well.
 own_state = Attribute(Layer, "_non_trainable_variables")
+own_trainable = Attribute(Layer, "_trainable_variables")
 
 # The steps of `fit` and `evaluate`, and their losses, as Keras itself has them: the value of a loss
 # goes to the tape and into the mean in the logs, and the metrics' results come last.
@@ -163,6 +164,7 @@ __all__ = [
     "nn",
     "own_losses",
     "own_state",
+    "own_trainable",
     "random",
     "rate_of_optimizer",
     "reduction_axes",

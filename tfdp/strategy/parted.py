@@ -34,6 +34,19 @@ class PartedVariable(variables.ReplicaMirroredVariable):
     first_rank: int
     stands_for: Any = None
 
+    def __getitem__(self, place: Any) -> Any:
+        """A part of the value, which is read alone: `place` is one in the replica's own part."""
+        read, own_name = super().__getitem__(place), self.name
+
+        def assign(value: Any, name: str | None = None) -> Any:
+            raise NotImplementedError(
+                "What `shard` cuts is written whole, or by its optimizer, but some places of "
+                f"{own_name!r} were assigned. Use `variable.assign(...)` of the whole value."
+            )
+
+        read.assign = assign
+        return read
+
     @property
     def _unique_id(self) -> str:
         found: str = super()._unique_id if self.stands_for is None else self.stands_for._unique_id

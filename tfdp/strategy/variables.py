@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -174,9 +175,14 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     def __getitem__(self, place: Any) -> Any:
         """A part of the value, whose `assign` writes that part as the variable's writes all."""
 
+        whole = weakref.ref(self)  # a graph keeps the part for longer than anyone has the variable
+
         def assign(value: Value, name: str | None = None) -> Any:
+            variable = whole()
+            assert variable is not None
+            statistics.check_part(variable)
             # TensorFlow's own would write one copy alone.
-            return self._update(lambda copy, value: copy[place].assign(value, name), value)
+            return variable._update(lambda copy, value: copy[place].assign(value, name), value)
 
         part = super().__getitem__(place)
         part.assign = assign

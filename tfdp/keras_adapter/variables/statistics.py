@@ -23,7 +23,13 @@ import tensorflow as tf
 
 from tfdp.errors import GradientError
 from tfdp.hooks import hook
-from tfdp.keras_adapter._keras import KerasVariable, Variable, flatten_layers
+from tfdp.keras_adapter._keras import (
+    KerasVariable,
+    Variable,
+    flatten_layers,
+    own_state,
+    own_trainable,
+)
 from tfdp.keras_adapter._tensorflow import is_computed_again
 from tfdp.keras_adapter.ending import Slot
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
@@ -147,6 +153,23 @@ def check_unmanaged(variable: tf.Variable, value: Any) -> None:
         )
 
 
+def check_part(variable: tf.Variable) -> None:
+    """Checks that a step may write a part of a variable, as `variable[:2].assign(...)` does.
+
+    Raises:
+      ValueError: Its aggregation weighs or counts examples, which is done for wholes alone.
+    """
+    step = current()
+    if step is None or step.share is None or step.num_replicas == 1:
+        return
+    if variable.aggregation in (tf.VariableAggregation.MEAN, tf.VariableAggregation.SUM):
+        raise ValueError(
+            "In a step a variable with the aggregation 'mean' or 'sum' must be written whole, but "
+            f"some places of {variable.name!r} were assigned. Write `variable.assign("
+            "keras.ops.slice_update(variable, start, values))`."
+        )
+
+
 def average_written(step: Step) -> None:
     """Makes one value for all of what each replica wrote by itself: the last act of a step."""
     end_written(step)
@@ -207,8 +230,11 @@ def warn_of_undeclared(step: Step, model: keras.Model) -> None:
     undeclared = [v for v in step.written if any(v is other for other in step.differing)]
     if not undeclared:
         return
-    # A layer comes after those that it is in.
-    holders = {id(v): layer for layer in flatten_layers(model) for v in layer.weights}
+    holders = {
+        id(held): layer
+        for layer in flatten_layers(model)
+        for held in [*own_trainable(layer), *own_state(layer)]
+    }
     for variable in undeclared:
         holder = holders.get(id(variable))
         if type(holder).__module__.partition(".")[0] != "keras":
