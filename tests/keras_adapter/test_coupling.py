@@ -194,6 +194,19 @@ def looped(y_true, y_pred):
     return tf.map_fn(lambda row: tf.reduce_sum(tf.abs(row)), y_true - y_pred)
 
 
+def masked(y_true, y_pred):
+    """Leaves out the targets that are not known."""
+    errors = tf.square(y_true - y_pred)
+    return tf.boolean_mask(errors, y_true > 0.1)
+
+
+def of_classes(y_true, y_pred):
+    """Takes a number out of each example's, as of the action that was taken."""
+    classes = tf.argmax(y_true, axis=-1, output_type=tf.int32)
+    places = tf.stack([tf.range(tf.shape(classes)[0]), classes], axis=1)
+    return tf.square(1.0 - tf.gather_nd(y_pred, places))
+
+
 def with_a_mean(y_true, y_pred):
     """Values per example, and a mean over the batch that is added to each."""
     return tf.reduce_sum(tf.square(y_true - y_pred), axis=-1) + 0.3 * tf.reduce_mean(y_pred)
@@ -242,7 +255,7 @@ def test_a_loss_that_mixes_the_replicas_examples_is_named(loss, replicas, caplog
     assert "tfdp.whole_batch" in message
 
 
-@pytest.mark.parametrize("loss", tiers.first_of(with_a_mean, looped))
+@pytest.mark.parametrize("loss", tiers.first_of(with_a_mean, looped, masked, of_classes))
 def test_a_loss_of_values_per_example_is_not_accused(loss, trains_as_one_device, caplog):
     with caplog.at_level(logging.WARNING, logger="tfdp"):
         trains_as_one_device(

@@ -146,6 +146,11 @@ class Summing(keras.Model):
         self.mean.update_state(loss)
         self.mean.update_state(loss, sample_weight=0.5)
         self.mean.update_state(loss, sample_weight=tf.shape(x)[0])
+        valid = tf.cast(y > 0.0, tf.int32)
+        of_valid = tf.reduce_sum(errors * tf.cast(valid, tf.float32))
+        number = tf.reduce_sum(valid)
+        of_valid = tf.math.divide_no_nan(of_valid, tf.cast(number, tf.float32))
+        self.mean.update_state(of_valid, sample_weight=number)
         self.sum.update_state(loss)
         told = {} if self.also is None else {"also": self.also(errors)}
         return {"loss": loss, "mean": self.mean.result(), "sum": self.sum.result(), **told}

@@ -1,4 +1,4 @@
-"""The detection of losses that set examples against each other, in the traced program."""
+"""Losses that set examples against each other: Keras' own are refused, others named."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import keras
 import tensorflow as tf
 
 from tfdp.errors import GradientError
+from tfdp.keras_adapter.losses.mixing import mixing
 from tfdp.keras_adapter.step import Step
-from tfdp.keras_adapter.tracing.layout_rules import ELEMENTWISE, Layout
-from tfdp.keras_adapter.tracing.layouts import Layouts, layouts_of
-from tfdp.keras_adapter.tracing.marks import Mark, mark, mark_of
+from tfdp.keras_adapter.tracing.layout_rules import Layout
+from tfdp.keras_adapter.tracing.layouts import layouts_of
+from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.keras_adapter.tracing.origins import Origin, origins
-from tfdp.keras_adapter.tracing.terms import Kind, UnknownTerm, terms_of
-from tfdp.keras_adapter.tracing.walk import Node, Place, Walk
+from tfdp.keras_adapter.tracing.walk import Place, Walk
 from tfdp.keras_adapter.whole_batch import whole_batch
 
 _OF_BATCH = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
 _CALL = keras.losses.MeanSquaredError.call  # shared by all losses that wrap a function
-_OF_LENGTHS = ("Shape", "ShapeN", "Size", "Rank")
-# The program shows what loops and branches are given and what they return, not what they do.
-_OF_LOOPS = ("While", "StatelessWhile", "TensorListFromTensor", "TensorListStack")
-_OF_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _EXACT = (
     "Exact are values for each example, a mean or a sum over the batch axis, and the loss of the "
     "whole batch, which `tfdp.whole_batch` brings to every replica"
@@ -58,7 +54,7 @@ def check(step: Step, values: Any) -> None:
     """
     if step.num_replicas == 1:
         return
-    found = _mixing(step, Walk(), values)
+    found = mixing(step, values, of_keras=_is_of_keras(step.loss))
     if found is not None:
         refuse_or_warn(step, name_of(step), f"`{found.type}` over the replica's examples")
 
@@ -121,67 +117,3 @@ def name_of(step: Step, holders: Sequence[Any] = ()) -> str:
         name = function.__name__ if kind == "LossFunctionWrapper" else kind
         return f"the loss {name!r}"
     return "a loss" if step.loss is None else f"the loss {type(step.loss).__name__!r}"
-
-
-def _mixing(step: Step, walk: Walk, values: Any) -> Node | None:
-    """Finds an operation that mixes the replica's examples and whose result is in `values`.
-
-    It passes by means over the examples that are added to each value: these do no harm. Keras' own
-    losses are known not to mix what they are given; of others an operation is found, too, that is
-    not seen to keep examples apart.
-    """
-    assert step.share is not None
-    of_keras = _is_of_keras(step.loss)
-    # The result serves for a warning at most, so lengths need not be compared when the step runs.
-    layouts = Layouts(walk, step.share.rows, lambda *_: None)
-    if layouts.of(Place(values)) is not Layout.UNKNOWN:
-        return None
-    ahead, seen = [(Place(values), True)], set()
-    while ahead:
-        place, added = ahead.pop()
-        if place.key in seen or mark_of(place.tensor) is not None:
-            continue
-        seen.add(place.key)
-        if added and place.tensor.shape.rank == 0 and place.frame is None:
-            try:
-                if all(
-                    term.kind is not Kind.SUM for term in terms_of(step, place.tensor, checks=False)
-                ):
-                    continue
-            except UnknownTerm:
-                pass
-        place, node = walk.made_by(place)
-        if node is None:
-            continue
-        mixes = _mixes(layouts, walk, place, node)
-        if mixes or (not of_keras and _may_mix(layouts, place, node)):
-            return node
-        adds = node.type in ("Add", "AddV2", "AddN", "Sub", "Cast", "Identity", "Neg")
-        ahead += [(value, added and adds) for value in node.inputs]
-    return None
-
-
-def _mixes(layouts: Layouts, walk: Walk, place: Place, node: Node) -> bool:
-    if layouts.of(place) is not Layout.UNKNOWN:
-        return False
-    given = [layouts.of(value) for value in node.inputs]
-    if node.type in ("Sum", "Mean"):
-        return given[0] is Layout.ROWS and place.tensor.dtype.is_floating
-    if node.type == "MatMul":
-        return Layout.FREE not in given and bool(origins([node.inputs[1]], walk=walk) & Origin.DATA)
-    if node.type not in ELEMENTWISE or Layout.UNKNOWN in given:
-        return False
-    # Equal ranks and still no known layout: (1, examples) was broadcast against (examples, 1).
-    own = [v for v, la in zip(node.inputs, given, strict=True) if la is not Layout.FREE]
-    return len({value.tensor.shape.rank for value in own}) == 1
-
-
-def _may_mix(layouts: Layouts, place: Place, node: Node) -> bool:
-    """Returns whether it is this operation whose result is not seen to be of single examples."""
-    opaque = _OF_LENGTHS + _OF_LOOPS + _OF_BRANCHES
-    if layouts.of(place) is not Layout.UNKNOWN or node.type in opaque:
-        return False
-    # Of whole numbers many are made of lengths; those that are not are found where they begin.
-    given = [(layouts.of(value), value.tensor.dtype.is_floating) for value in node.inputs]
-    counted = {layout for layout, floating in given if floating or layout is not Layout.UNKNOWN}
-    return Layout.UNKNOWN not in counted and bool(counted - {Layout.FREE})

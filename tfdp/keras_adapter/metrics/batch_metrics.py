@@ -17,8 +17,10 @@ from tfdp.keras_adapter._keras import StatelessScope, Trainer
 from tfdp.keras_adapter.losses.coupling import is_of_whole_batch, weights_of_whole_batch
 from tfdp.keras_adapter.share import Share
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
+from tfdp.keras_adapter.tracing.layouts import layouts_of
 from tfdp.keras_adapter.tracing.marks import is_global, mark_global
 from tfdp.keras_adapter.tracing.terms import Kind, UnknownTerm, terms_of
+from tfdp.keras_adapter.tracing.walk import Place, Walk
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
 
 
@@ -52,7 +54,8 @@ def update_mean(
     value = share.select(tf.reduce_mean(tf.cast(values, self.dtype)))
     weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
     if weight.shape.rank == 0:
-        if _rank(values) == 0 and _is_sum(step, values, f"the metric {self.name!r}"):
+        counts = weight.dtype.is_floating or layouts_of(step, Walk()).is_count(Place(weight))
+        if _rank(values) == 0 and counts and _is_sum(step, values, f"the metric {self.name!r}"):
             value = tf.math.divide_no_nan(value, tf.cast(share.fraction, value.dtype))
         if weight.dtype.is_floating:
             weight = share.fraction * tf.cast(weight, share.fraction.dtype)
