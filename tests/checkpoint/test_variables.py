@@ -54,12 +54,13 @@ def test_all_variables_have_one_name():
     assert len(names) == len(variables.named(model)) == 3 + 10 + 2 + 3
 
 
-def test_what_replicas_keep_equal_is_all_but_metrics_and_what_they_hold_parts_of():
+def test_what_replicas_keep_equal_is_neither_metrics_nor_generators_nor_what_is_cut():
     model, _ = build()
     named = variables.named(model)
-    metrics = {name for name in named if name.startswith("metric")}
+    state = model.layers[2].generator.state
+    own = {name for name, v in named.items() if name.startswith("metric") or v is state}
     found = variables.mirrored(model)
-    assert metrics and found.keys() == named.keys() - metrics
+    assert len(own) == 3 and found.keys() == named.keys() - own
     assert all(len(variable.values) == 2 for variable in found.values())
     strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="optimizer")
     with strategy.scope():
@@ -70,6 +71,12 @@ def test_what_replicas_keep_equal_is_all_but_metrics_and_what_they_hold_parts_of
     assert variables.named(cut).keys() - variables.mirrored(cut).keys() >= slots
     alone = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
     assert variables.mirrored(alone) == {}
+
+
+def test_an_attribute_that_holds_itself_is_read_once():
+    model, _ = build()
+    model.layers[2].counts["itself"] = model.layers[2].counts
+    assert len(variables.named(model)) == 18
 
 
 def test_values_return():

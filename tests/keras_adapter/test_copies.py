@@ -1,14 +1,19 @@
 """Replicas whose weights part are named at the end of the epoch in which they did."""
 
+import functools
 import logging
 import re
 
 import harness
 import keras
+import meeting
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+
+from tfdp.keras_adapter.training import copies
+from tfdp.replicas import OneProcess
 
 X, Y = harness.regression_data(16)
 
@@ -31,16 +36,14 @@ def dense(optimizer):
 def test_weights_that_part_are_named_once_with_their_difference(caplog):
     replicas = harness.CLUSTER_REPLICAS or 3
     model = harness.build_in_scope(lambda: dense(Langevin(0.1)), replicas)
-    differences = []
+    biases = []  # the smallest of the four weights
 
-    def measure(epoch, logs):
-        # The smallest of the four weights is the last bias.
-        copies = harness.components(model.weights[3])
-        differences.append((abs(copies[1] - copies[0]).max(), abs(copies[0]).max()))
+    def note(epoch, logs):
+        biases.append(harness.components(model.weights[3]))
 
     with caplog.at_level(logging.WARNING, logger="tfdp"):
-        measuring = keras.callbacks.LambdaCallback(on_epoch_end=measure)
-        model.fit(X, Y, batch_size=8, epochs=3, verbose=0, callbacks=[measuring])
+        noting = keras.callbacks.LambdaCallback(on_epoch_end=note)
+        model.fit(X, Y, batch_size=8, epochs=3, verbose=0, callbacks=[noting])
     said = [r.getMessage() for r in caplog.records if "have the same weights" in r.getMessage()]
     if model.distribute_strategy.rank != 0:
         assert said == []
@@ -48,12 +51,64 @@ def test_weights_that_part_are_named_once_with_their_difference(caplog):
     (text,) = said
     found = re.search(
         r"after epoch 1 the value of '(.*)', and of 3 more variables, is another one on replica 1 "
-        r"than on replica 0, by up to (\S+) where the largest number is (\S+)\. ",
+        r"than on replica 0, by up to (\S+) where the largest is (\S+)\. ",
         text,
     )
     assert found and "bias" in found[1]
-    if len(harness.components(model.weights[3])) > 1:
-        np.testing.assert_allclose([float(found[2]), float(found[3])], differences[0], rtol=0.4)
+    first, *others = biases[0]
+    if others:  # in this process; each number is told by its first digit
+        expected = abs(others[0] - first).max(), abs(first).max()
+        np.testing.assert_allclose([float(found[2]), float(found[3])], expected, rtol=0.4)
+
+
+class Rank:
+    """One of two processes with two replicas each, by its board."""
+
+    world_size, local_size = 2, 2
+
+    def __init__(self, board):
+        self.rank, self.all_gather = board.rank, board.all_gather
+
+
+class Replicated:
+    """A variable with a copy on each replica of a process."""
+
+    def __init__(self, *values):
+        self.values = [tf.constant(value) for value in values]
+
+
+@harness.in_one_process
+def test_all_ranks_find_the_first_replica_with_another_copy():
+    alike = Replicated(1.0, 1.0)
+    of_ranks = [
+        {"weight-0": alike, "weight-1": alike, "weight-2": Replicated(1.0, 2.0), "other-0": alike},
+        {
+            "weight-0": Replicated(3.0, 1.0),
+            "weight-1": Replicated(1.0, 3.0),
+            "weight-2": alike,
+            "other-0": Replicated(4.0, 4.0),  # one of its own, so that their numbers say nothing
+            "other-1": alike,
+        },
+    ]
+    with meeting.boards(2) as boards:
+        calls = [
+            functools.partial(copies._parted, variables, Rank(board))
+            for variables, board in zip(of_ranks, boards, strict=True)
+        ]
+        found = meeting.on_all(*calls)
+    assert found == [{"weight-0": 2, "weight-1": 3, "weight-2": 1}] * 2
+
+
+@harness.in_one_process
+def test_copies_are_equal_by_their_bits():
+    empty = tf.zeros([0, 3])
+    variables = {
+        "weight-0": Replicated(empty, empty),
+        "weight-1": Replicated(float("nan"), float("nan")),
+        "weight-2": Replicated(*[tf.constant([1.0, 2.0], tf.bfloat16)] * 2),
+        "weight-3": Replicated([True, False], [True, True]),
+    }
+    assert copies._parted(variables, OneProcess(local_size=2)) == {"weight-3": 1}
 
 
 def whole():

@@ -50,13 +50,17 @@ def named(model: Any) -> dict[str, Any]:
 
 
 def mirrored(model: Any) -> dict[str, tf.Variable]:
-    """Returns TensorFlow's variables of a model that replicas must keep equal, by name."""
-    values = {name: _value(variable) for name, variable in named(model).items()}
+    """Returns TensorFlow's variables of a model that replicas must keep equal, by name.
+
+    The states of a `tf.random.Generator` count what each replica has drawn by itself.
+    """
+    attributes = (leaf for owner in parts(model) for leaf in _leaves(list(vars(owner).values())))
+    drawing = {id(leaf.state) for leaf in attributes if isinstance(leaf, tf.random.Generator)}
     return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, tf.distribute.DistributedValues)
-        and not (_differs(value) or _is_cut(value))
+        name: _value(variable)
+        for name, variable in named(model).items()
+        if isinstance(_value(variable), tf.distribute.DistributedValues)
+        and not (_differs(_value(variable)) or _is_cut(_value(variable)) or id(variable) in drawing)
     }
 
 
@@ -85,12 +89,12 @@ def parts(model: Any) -> list[Any]:
     return owners
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(part)
-    else:
+def _leaves(value: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
+    if not isinstance(value, (list, tuple, dict)):
         yield value
+    elif id(value) not in within:  # a list may be in itself
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(part, (*within, id(value)))
 
 
 def _value(variable: Any) -> Any:

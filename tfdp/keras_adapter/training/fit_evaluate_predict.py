@@ -57,7 +57,8 @@ def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
         for callback in own:
             callback.set_params(given.params)
             callback.set_model(model)
-        given.callbacks[:0] = own
+        kinds = tuple(type(callback) for callback in own)  # of an earlier `fit` with this list
+        given.callbacks[:] = [*own, *(c for c in given.callbacks if not isinstance(c, kinds))]
     else:
         arguments["callbacks"] = [*own, *flat]
 
