@@ -117,7 +117,7 @@ REFUSED = {
     "a weight": (network(written_where_large("scale")), r"write 'acts/scale'.*all_reduce"),
     "a variable of TensorFlow's": (network(written_where_large("plain")), "write 'Variable"),
     "draws": (network(noise_in_a_loop_over_examples), r"draw random.*shape\(x\)\[0\]"),
-    "an update": (skipping(lambda loss, _: loss < 5.0), r"update with 'sgd'.*whole_batch"),
+    "an update": (skipping(lambda loss, _: loss < 5.0), r"update with '(sgd|SGD)'.*whole_batch"),
 }
 
 
