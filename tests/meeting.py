@@ -10,16 +10,18 @@ from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster
 
 
-def free_port():
-    """A port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+def free_ports(number):
+    """As many different ports that nobody listens on."""
+    with contextlib.ExitStack() as held:  # until the last is found
+        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        return [free.getsockname()[1] for free in sockets]
 
 
 def clusters(world_size, fixed_addresses=True, host="127.0.0.1"):
     """One `Cluster` for each rank."""
-    addresses = tuple(f"{host}:{free_port()}" for _ in range(world_size))
+    addresses = tuple(f"{host}:{port}" for port in free_ports(world_size))
     return [
         Cluster(rank, world_size, addresses[0], addresses if fixed_addresses else None, "TF_CONFIG")
         for rank in range(world_size)
