@@ -54,13 +54,14 @@ def mirrored(model: Any) -> dict[str, tf.Variable]:
 
     The states of a `tf.random.Generator` count what each replica has drawn by itself.
     """
-    attributes = (leaf for owner in parts(model) for leaf in _leaves(list(vars(owner).values())))
+    attributes = (leaf for owner in parts(model) for leaf in _attributes(owner))
     drawing = {id(leaf.state) for leaf in attributes if isinstance(leaf, tf.random.Generator)}
+    values = {name: _value(variable) for name, variable in named(model).items()}
     return {
-        name: _value(variable)
-        for name, variable in named(model).items()
-        if isinstance(_value(variable), tf.distribute.DistributedValues)
-        and not (_differs(_value(variable)) or _is_cut(_value(variable)) or id(variable) in drawing)
+        name: value
+        for name, value in values.items()
+        if isinstance(value, tf.distribute.DistributedValues)
+        and not (_differs(value) or _is_cut(value) or id(value) in drawing)
     }
 
 
@@ -69,7 +70,7 @@ def _others(model: Any, listed: Iterable[Iterable[Any]]) -> list[Any]:
     known = {id(_value(variable)) for variables in listed for variable in variables}
     found = []
     for owner in parts(model):
-        for leaf in _leaves(list(vars(owner).values())):
+        for leaf in _attributes(owner):
             if isinstance(leaf, tf.random.Generator):
                 leaf = leaf.state
             if isinstance(leaf, (keras.Variable, tf.Variable)) and id(_value(leaf)) not in known:
@@ -82,11 +83,15 @@ def parts(model: Any) -> list[Any]:
     """Returns the model, and all objects in it that may have variables, from outside inwards."""
     owners, seen = [model], {id(model)}
     for owner in owners:  # grows
-        for leaf in _leaves(list(vars(owner).values())):
+        for leaf in _attributes(owner):
             if isinstance(leaf, _OWNERS) and id(leaf) not in seen:
                 seen.add(id(leaf))
                 owners.append(leaf)
     return owners
+
+
+def _attributes(owner: Any) -> Iterator[Any]:
+    return _leaves(list(vars(owner).values()))
 
 
 def _leaves(value: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:

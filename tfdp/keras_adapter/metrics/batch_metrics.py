@@ -54,8 +54,10 @@ def update_mean(
     value = share.select(tf.reduce_mean(tf.cast(values, self.dtype)))
     weight = tf.convert_to_tensor(1.0 if sample_weight is None else sample_weight)
     if weight.shape.rank == 0:
-        counts = weight.dtype.is_floating or layouts_of(step, Walk()).is_count(Place(weight))
-        if _rank(values) == 0 and counts and _is_sum(step, values, f"the metric {self.name!r}"):
+        counts = _rank(values) == 0 and (
+            weight.dtype.is_floating or layouts_of(step, Walk()).is_count(Place(weight))
+        )
+        if counts and _is_sum(step, values, f"the metric {self.name!r}"):
             value = tf.math.divide_no_nan(value, tf.cast(share.fraction, value.dtype))
         if weight.dtype.is_floating:
             weight = share.fraction * tf.cast(weight, share.fraction.dtype)
