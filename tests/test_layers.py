@@ -35,6 +35,7 @@ LAYERS = {
     "collectives": 6,  # made of an engine's primitives
     "compression": 7,  # what gradients become on their way; `strategy` gives it to `collectives`
     "synchronization": 7,  # when replicas that train by themselves agree
+    "partition": 9,  # from the program of one device to that of a replica
     "replicas": 8,  # what replicas do together: asked by what is above, answered by `strategy`
     "checkpoint": 9,  # what a checkpoint is; the callback keeps it
     "callbacks": 10,

@@ -12,6 +12,7 @@ __all__ = [
     "CorruptRecordError",
     "GradientError",
     "HookError",
+    "PartitionError",
     "RankLostError",
     "RankMismatchError",
     "RecordIndexError",
@@ -111,6 +112,24 @@ class HookError(RuntimeError):
     """
 
     __init__ = Exception.__init__
+
+
+class PartitionError(ValueError):
+    """A program cannot be made into one of replicas.
+
+    It names the operation and the line of the program that made it.
+
+    >>> import tensorflow as tf
+    >>> import tfdp
+    >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+    >>> @strategy.partitioned
+    ... def step(x):
+    ...     handle = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.int64)
+    ...     return tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+    >>> step(tf.range(4))
+    Traceback (most recent call last):
+    tfdp.errors.PartitionError: ... MutableHashTableV2 ...
+    """
 
 
 class ClusterError(ValueError):

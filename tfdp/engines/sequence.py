@@ -70,9 +70,14 @@ class Sequences:
       key_of: Returns the first key of a call, given how many equal ones its rank issued before, and
         how many keys it needs. Processes trace at different times and must come to the same keys.
         None: within one process each trace has new keys.
+
+    Attributes:
+      known_alike: Whether all ranks are known to issue each collective with the same shape, so that
+        nobody compares those that are known only when the step runs.
     """
 
     def __init__(self, key_of: Callable[[Call, int, int], int] | None = None) -> None:
+        self.known_alike = False
         self._key_of = key_of
         self._calls: dict[int, list[Call]] = {}
         self._graphs: dict[int, tf.Graph] = {}
@@ -106,6 +111,21 @@ class Sequences:
         _current.value = (self, rank)
         self._calls.setdefault(rank, [])
         self._graphs.setdefault(rank, tf.compat.v1.get_default_graph())
+        try:
+            yield
+        finally:
+            _current.value = outer
+
+    @contextlib.contextmanager
+    def apart(self, rank: int) -> Iterator[None]:
+        """Records calls after earlier ones of `rank`, in a function of their own.
+
+        What orders collectives is captured by that function alone; its caller orders the calls.
+        """
+        outer = getattr(_current, "value", None)
+        _current.value = (self, rank)
+        self._calls.setdefault(rank, [])
+        self._graphs[rank] = tf.compat.v1.get_default_graph()
         try:
             yield
         finally:

@@ -210,6 +210,8 @@ class TensorFlowEngine(Engine):
         if shaped.shape.is_fully_defined() or self._between_processes:
             return tensor
         sequences, rank = sequence.current()
+        if sequences.known_alike:
+            return tensor
         if sequences.is_in_own_graph(rank):
             sequences.note_shape(rank, shaped)
             return tensor

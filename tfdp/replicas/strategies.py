@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
+from tfdp.replicas import one_device
 from tfdp.replicas.cut import Cut
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
@@ -73,6 +74,8 @@ def cutter_of(strategy: tf.distribute.Strategy) -> Replicated:
 def replicas_of(strategy: tf.distribute.Strategy | None) -> Replicas | None:
     """Returns the replicas of a strategy; None if the strategy is not one of tfdp's.
 
+    None, too, while the calling thread traces a program as on one device.
+
     >>> import tfdp
     >>> replicas_of(tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])).num_replicas
     2
@@ -80,7 +83,9 @@ def replicas_of(strategy: tf.distribute.Strategy | None) -> Replicas | None:
     True
     """
     extended = getattr(strategy, "extended", None)
-    return extended.replicas if isinstance(extended, Replicated) else None
+    if one_device.is_traced() or not isinstance(extended, Replicated):
+        return None
+    return extended.replicas
 
 
 def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:

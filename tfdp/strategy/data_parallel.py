@@ -19,6 +19,7 @@ from tfdp.replicas import Exchange, OneProcess, ProcessGroup
 from tfdp.strategy import auto_topology, input_batches, options
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
+from tfdp.strategy.partitioned import Partitioned
 from tfdp.strategy.freed_memory import keep_freed_memory
 from tfdp.synchronization import Synchronization
 from tfdp.topology import saving
@@ -321,6 +322,10 @@ class DataParallelStrategy(tf.distribute.Strategy):
         """
         gather_one = super().gather
         return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
+
+    def partitioned(self, function: Any) -> Partitioned:
+        """Makes all replicas run a function that is written for one device."""
+        return Partitioned(self, function)
 
     def synchronize(self, owner: Any) -> None:
         """Ends the round that is open under a `synchronization`: all get one set of weights.

@@ -17,9 +17,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer, random_states
+from tfdp.engines import Engine, Sequences
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.keras_adapter.tracing.marks import Mark, mark
-from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value
+from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value, one_device
 from tfdp.strategy import initial_values, order_of_sums, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
@@ -106,6 +107,24 @@ class DataParallelExtended(Inputs, Replicated):
         """The name of the engine that moves tensors between the replicas."""
         return self._engine.name
 
+    @property
+    def communication(self) -> Engine:
+        """What moves tensors between the replicas."""
+        return self._engine
+
+    def new_sequences(self) -> Sequences:
+        """Returns the records for the collectives of one more program."""
+        return self._agreement.new_sequences()
+
+    def agree_on(self, sequences: Sequences, function: str) -> None:
+        """Waits until the other processes have the same collectives in a program.
+
+        Raises:
+          CollectiveMismatchError: They have others.
+        """
+        sequences.check()
+        self._agreement.reach(sequences, function)
+
     def use_topology(self, topology: Topology, bucket_bytes: int) -> None:
         """Sums buckets by this topology in all that is traced from now on."""
         self.topology, self.bucket_bytes = topology, bucket_bytes
@@ -188,6 +207,14 @@ class DataParallelExtended(Inputs, Replicated):
     def whole_of(self, variable: PartedVariable) -> tf.Tensor:
         """Returns the value of which each replica holds a part; all processes must call it."""
         return self._between.gather(variable, variable.cut.axis)
+
+    def update(
+        self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
+    ) -> Any:
+        """Updates a variable as TensorFlow's method does; as on one device where that is traced."""
+        if one_device.is_traced():
+            return fn(var, *args, **(kwargs or {}))
+        return super().update(var, fn, args, kwargs, group)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         if isinstance(var, PartedVariable):  # as where Keras writes weights into their averages

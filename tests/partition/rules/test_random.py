@@ -1,0 +1,235 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+from tfdp.partition import REPLICATED, Batch, Sharded, partition
+from tfdp.partition.rules import random as rules
+
+SEED = [5, -3]
+UNEVEN = np.arange(7 * 4, dtype=np.float32).reshape(7, 4)
+FEWER = UNEVEN[:2]  # than three replicas
+
+
+@pytest.fixture
+def own_rows(monkeypatch):
+    """The draws of which replicas make their own rows alone."""
+    found = []
+
+    def noted(step, *args):
+        found.append(step.op.type)
+        return wrapped(step, *args)
+
+    wrapped = rules.own_rows
+    monkeypatch.setattr(rules, "own_rows", noted)
+    return found
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def drawn(function, batch=UNEVEN, **options):
+    """Compares a draw of the length of a batch, and returns the report."""
+    return check(lambda x: function(length(x)), batch, exact=True, **options)
+
+
+IN_ORDER = {
+    "uniform": tf.random.stateless_uniform,
+    "uniform of doubles": functools.partial(tf.random.stateless_uniform, dtype=tf.float64),
+    "uniform of halves": functools.partial(tf.random.stateless_uniform, dtype=tf.float16),
+    "normal": tf.random.stateless_normal,
+    "normal of doubles": functools.partial(tf.random.stateless_normal, dtype=tf.float64),
+    "normal of brain floats": functools.partial(tf.random.stateless_normal, dtype=tf.bfloat16),
+    "integers": functools.partial(
+        tf.random.stateless_uniform, minval=-9, maxval=10**6, dtype=tf.int32
+    ),
+    "long integers": functools.partial(
+        tf.random.stateless_uniform, minval=-9, maxval=10**12, dtype=tf.int64
+    ),
+    "all integers": functools.partial(
+        tf.random.stateless_uniform, minval=None, maxval=None, dtype=tf.uint32
+    ),
+    "all long integers": functools.partial(
+        tf.random.stateless_uniform, minval=None, maxval=None, dtype=tf.uint64
+    ),
+    "Philox, by its name": functools.partial(tf.random.stateless_normal, alg="philox"),
+    "the first version of uniform": lambda shape, seed: tf.raw_ops.StatelessRandomUniform(
+        shape=shape, seed=seed, dtype=tf.float32
+    ),
+    "the first version of normal": lambda shape, seed: tf.raw_ops.StatelessRandomNormal(
+        shape=shape, seed=tf.cast(seed, tf.int64), dtype=tf.float64
+    ),
+    "the first version of integers": lambda shape, seed: tf.raw_ops.StatelessRandomUniformInt(
+        shape=shape, seed=seed, minval=tf.constant(3), maxval=tf.constant(777)
+    ),
+    "the first version of all integers": lambda shape, seed: (
+        tf.raw_ops.StatelessRandomUniformFullInt(shape=shape, seed=seed, dtype=tf.int64)
+    ),
+}
+
+
+@pytest.mark.parametrize("row", [(4, 5), (3, 7)], ids=["groups", "parts of groups"])
+@pytest.mark.parametrize("draw", IN_ORDER.values(), ids=IN_ORDER)
+def test_each_replica_draws_the_numbers_of_its_own_examples(draw, row, own_rows):
+    report = drawn(lambda length: draw([length, *row], SEED), replicas=(3,))
+    assert len(own_rows) == 1 and not report.exchanged
+
+
+@pytest.mark.parametrize("row", [(4, 5), (3, 7)], ids=["groups", "parts of groups"])
+def test_a_replica_without_examples_draws_for_none(row, own_rows):
+    drawn(lambda length: tf.random.stateless_normal([length, *row], SEED), FEWER, replicas=(2, 3))
+    assert len(own_rows) == 2
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64], ids=str)
+def test_the_lengths_of_rows_may_be_known_only_when_the_step_runs(dtype, own_rows):
+    texts = tf.Variable([3, 9, 3, 4, 8])
+
+    def function(x):
+        steps = tf.shape(tf.unique(texts)[0], dtype)[0]  # a symbol
+        half = (steps + tf.cast(length(x), dtype)) // 2  # nothing is known of it
+        shape = [tf.shape(x, dtype)[0], steps, half]
+        return tf.random.stateless_normal(shape, SEED)
+
+    check(function, UNEVEN, exact=True)
+    assert len(own_rows) == 2
+
+
+def test_an_axis_may_have_several_entries_for_each_example(own_rows):
+    report = drawn(lambda length: tf.random.stateless_uniform([3 * length, 7], SEED))
+    assert len(own_rows) == 2 and not report.exchanged
+
+
+def test_numbers_go_on_where_the_first_word_of_the_counter_wraps_around(own_rows):
+    def function(length):
+        return tf.raw_ops.StatelessRandomUniformV2(
+            shape=[length, 20],
+            key=tf.constant([3], tf.uint64),
+            counter=tf.constant([2**64 - 12, 2**64 - 1], tf.uint64),
+            alg=1,
+        )
+
+    drawn(function)
+    assert own_rows
+
+
+def test_numbers_that_flow_on_stay_cut():
+    def dropped(x):
+        kept = tf.random.stateless_uniform(tf.shape(x), SEED) > 0.25
+        return tf.where(kept, x, 0)
+
+    report = check(dropped, np.arange(7 * 20, dtype=np.float32).reshape(7, 20), exact=True)
+    assert not report.exchanged
+
+
+WHOLE = {
+    "another axis": lambda length: tf.random.stateless_uniform([5, length, 3], SEED),
+    "few numbers": lambda length: tf.random.stateless_uniform([length, 3], SEED),
+    "two axes": lambda length: tf.random.stateless_uniform([length, length], SEED),
+    "no batch": lambda length: tf.random.stateless_uniform([7, 20], SEED),
+    "no axis": lambda length: tf.random.stateless_uniform([], SEED),
+    "truncated": lambda length: tf.random.stateless_truncated_normal([length, 20], SEED),
+    "truncated, the first version": lambda length: tf.raw_ops.StatelessTruncatedNormal(
+        shape=[length, 20], seed=SEED
+    ),
+    "gamma": lambda length: tf.random.stateless_gamma([length, 3], SEED, [1.0, 2.0, 3.5]),
+    "gamma, by seed": lambda length: tf.raw_ops.StatelessRandomGammaV2(
+        shape=[length, 3], seed=SEED, alpha=[1.0, 2.0, 3.5]
+    ),
+    "binomial": lambda length: tf.random.stateless_binomial([length, 2], SEED, [9.0, 5.0], 0.4),
+    "Poisson": lambda length: tf.random.stateless_poisson([length, 2], SEED, [9.0, 0.5]),
+    "parameterized": lambda length: tf.random.stateless_parameterized_truncated_normal(
+        [length, 2], SEED, means=0.5
+    ),
+    "an unknown generator": lambda length: tf.raw_ops.StatelessRandomUniformV2(
+        shape=[length, 20],
+        key=tf.constant([3], tf.uint64),
+        counter=tf.constant([4, 5], tf.uint64),
+        alg=tf.raw_ops.StatelessRandomGetAlg(),
+    ),
+}
+
+
+@pytest.mark.parametrize("draw", WHOLE.values(), ids=WHOLE)
+def test_each_replica_draws_all_and_keeps_its_own(draw, own_rows):
+    report = drawn(draw)
+    assert not own_rows and not report.exchanged
+
+
+@pytest.mark.parametrize("name", ["another axis", "few numbers", "truncated"])
+def test_a_replica_without_examples_keeps_none(name):
+    drawn(WHOLE[name], FEWER)
+
+
+def test_parameters_of_the_examples_are_gathered():
+    rates = np.linspace(0.5, 90, 7, dtype=np.float32)
+
+    def function(rates):
+        shape = [3, tf.size(rates)]
+        return tf.random.stateless_poisson(shape, SEED, rates)
+
+    report = check(function, rates, exact=True, whole=["StatelessRandomPoisson"])
+    assert [each.kind for each in report.exchanged] == ["gather"]
+
+
+def test_seeds_may_come_from_the_batch():
+    def function(x):
+        seed = tf.cast(tf.stack([tf.reduce_sum(x), 3]), tf.int32)
+        return tf.random.stateless_normal(tf.concat([tf.shape(x)[:1], [20]], 0), seed)
+
+    check(function, UNEVEN, exact=True)
+
+
+def test_categories_of_logits_keep_their_rows():
+    def function(logits):
+        return (
+            tf.random.stateless_categorical(logits, 6, SEED)
+            + tf.zeros_like(logits, tf.int64)[:, :1]
+        )
+
+    check(function, UNEVEN / 20, exact=True, whole=["StatelessMultinomial"])
+
+
+def test_shuffled_indices_stay_cut():
+    def function(index):
+        seeds = tf.stack([index, index + 1, index * 3], 1)
+        shuffle = functools.partial(tf.raw_ops.RandomIndexShuffle, index=index)
+        largest = tf.constant(6, tf.int64)
+        one = shuffle(seed=tf.constant([1, 2, 3]), max_index=largest)
+        return one, shuffle(seed=seeds, max_index=largest), shuffle(seed=seeds, max_index=index + 1)
+
+    report = check(function, np.arange(7), replicas=(3,))
+    assert not report.exchanged
+
+
+def test_the_derivative_of_a_gamma_draw_stays_cut():
+    def function(alpha):
+        return tf.raw_ops.RandomGammaGrad(alpha=alpha, sample=alpha * 0.7)
+
+    report = check(function, UNEVEN + 0.5)
+    assert not report.exchanged
+
+
+def test_one_replica_draws_all():
+    drawn(lambda length: tf.random.stateless_uniform([length, 20], SEED), replicas=(1,))
+
+
+class Two:
+    """What a program without collectives asks of a communicator."""
+
+    num_replicas = local_size = 2
+    bucket_bytes = 0
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(7, True), (14, False)])
+def test_a_fixed_length_of_the_batch_is_one_of_a_draw(length, is_cut):
+    def function(x):
+        return tf.random.stateless_uniform([length, 20], SEED), x
+
+    graph = tf.function(function).get_concrete_function(tf.TensorSpec([7, 20])).graph
+    batch = Sharded(0, Batch("fixed", 7))
+    program = partition(graph, [batch], [], Two(), may_be_empty=False, keep_rows=True)
+    assert program.outputs == [batch if is_cut else REPLICATED, batch]

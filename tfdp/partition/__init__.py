@@ -1,0 +1,52 @@
+"""From the program of one device to the program of each of N replicas.
+
+A function is traced once, as on one device. Each of its tensors gets a *layout*: what a replica
+holds of it. A rule for each type of operation says which layouts it can take and gives, and where a
+layout must change there is a collective. What has no rule is computed whole by every replica, which
+is always right. The design is that of GSPMD (Xu et al. 2021, "GSPMD: General and Scalable
+Parallelization for ML Computation Graphs", arXiv:2105.04663) with sizes that are known only when
+the step runs.
+
+    graph of one device                      source, flattening
+    layouts, sizes, values                   layouts, sizes, tensors, known_values
+    the walk: one operation after the other  walk, rules/
+    what a replica computes and sends        conversions, program, writing, arithmetic
+    the replica's functions                  partitioning, registering
+    what is exchanged, and why               report
+"""
+
+from tfdp.partition.communication import Collective, Communicator
+from tfdp.partition.layouts import (
+    LOCAL,
+    PARTIAL,
+    REPLICATED,
+    Layout,
+    Listed,
+    Local,
+    Partial,
+    Replicated,
+    Sharded,
+)
+from tfdp.partition.partitioning import ReplicaProgram, partition
+from tfdp.partition.registering import Registered
+from tfdp.partition.report import Report
+from tfdp.partition.sizes import Batch
+
+__all__ = [
+    "LOCAL",
+    "PARTIAL",
+    "REPLICATED",
+    "Batch",
+    "Collective",
+    "Communicator",
+    "Layout",
+    "Listed",
+    "Local",
+    "Partial",
+    "Registered",
+    "ReplicaProgram",
+    "Replicated",
+    "Report",
+    "Sharded",
+    "partition",
+]

@@ -1,0 +1,39 @@
+"""The private TensorFlow names that the partitioner uses, each with its reason.
+
+Tested with TensorFlow 2.19-2.21. `tests/partition/test_tensorflow.py` fails when one of them moves.
+"""
+
+import tensorflow as tf
+
+# The messages in which TensorFlow keeps a function and its operations: the partitioner writes them.
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# The runtime, which functions are registered with.
+from tensorflow.python.eager.context import context
+
+# The declarations of operations: how many outputs of which dtypes they have.
+from tensorflow.python.framework import op_def_registry
+
+# The graph of a traced function.
+from tensorflow.python.framework.func_graph import FuncGraph
+
+# The number that stands for nothing known of a tensor list's elements, or a tensor, in messages.
+from tensorflow.python.framework.tensor_util import make_tensor_proto
+
+from tfdp.hooks import method
+
+# The function that a graph holds by a name.
+function_named = method(tf.Graph, "_get_function")
+
+__all__ = [
+    "AttrValue",
+    "FuncGraph",
+    "FunctionDef",
+    "NodeDef",
+    "context",
+    "function_named",
+    "make_tensor_proto",
+    "op_def_registry",
+]

@@ -1,0 +1,53 @@
+"""The protocol by which the partitioner asks for collectives between replicas."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective, as each replica of this process runs it.
+
+    Attributes:
+      functions: Of each local replica the traced function that takes part: TensorFlow's
+        `ConcreteFunction`s of the same signature.
+      sent: The bytes that a rank sends, or None where sizes are known only when the step runs.
+    """
+
+    functions: Sequence[Any]
+    sent: int | None
+
+
+class Communicator(Protocol):
+    """Makes the collectives of one program, the same ones in all processes, in the same order."""
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas in all processes."""
+
+    @property
+    def local_size(self) -> int:
+        """The number of replicas in this process."""
+
+    @property
+    def bucket_bytes(self) -> int:
+        """The most bytes that are summed together."""
+
+    def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
+        """Takes summands, and gives their sums over the replicas: the same bits on all of them."""
+
+    def gather(self, spec: tf.TensorSpec) -> Collective:
+        """Takes rows of any dtype and the number of each replica's, and gives all, in their order.
+
+        Args:
+          spec: The rows; their number is unknown. An int32 vector with the number of the rows of
+            each replica is the second argument.
+        """
+
+    def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:
+        """Takes tensors of any dtype and gives the first replica's on all of them."""

@@ -1,0 +1,232 @@
+"""From one layout to another: what a replica computes, and what is sent for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.partition.arithmetic import Arithmetic, Operand
+from tfdp.partition.layouts import (
+    LOCAL,
+    PARTIAL,
+    Layout,
+    Listed,
+    Sharded,
+)
+from tfdp.partition.program import Place, Program
+from tfdp.partition.sizes import SizeLike
+from tfdp.partition.source import SourceOp
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output, Writer
+
+
+class Waiting(Exception):  # noqa: N818 - no error: the operation is written later
+    """An operation needs the sums of tensors of which each replica holds a summand."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tensors = list(tensors)
+
+
+class Conversions:
+    """Makes whole tensors, parts and summands in one function.
+
+    Args:
+      program: The program that the function belongs to.
+      writer: The function.
+
+    Attributes:
+      op: The operation that is being written, for reports.
+    """
+
+    def __init__(self, program: Program, writer: Writer) -> None:
+        self.program, self.writer = program, writer
+        self.write = Arithmetic(writer)
+        self.op: SourceOp | None = None
+
+    # ---- sizes and places
+
+    def size(self, size: SizeLike) -> Output:
+        """Returns a size as an int32 scalar."""
+        return self.program.size(self.writer, size)
+
+    def place(self, layout: Sharded) -> Place:
+        """Returns the replica's place in the batch that a layout cuts."""
+        return self.program.places[layout.batch]
+
+    def entries(self, layout: Sharded) -> Output:
+        """Returns the number of entries that the replica holds along the axis, stand-ins counted."""
+        return self._times(self.place(layout).rows, layout.inner * layout.outer)
+
+    def start(self, layout: Sharded) -> Output:
+        """Returns the place of the replica's first example; a stand-in's is in the batch, too."""
+        place = self.place(layout)
+        if not self.program.may_be_empty:
+            return place.start
+        last = self.write.maximum(self.write.subtract(place.total, place.rows), 0)
+        return self.write.minimum(place.start, last)
+
+    def _times(self, count: Output, factor: SizeLike) -> Output:
+        return count if factor == 1 else self.write.multiply(count, self.size(factor))
+
+    # ---- whole tensors
+
+    def require_sums(self, tensors: Sequence[Tensor]) -> None:
+        """Puts the operation off until summands are summed.
+
+        Raises:
+          Waiting: One of the tensors is a summand that is not summed yet.
+        """
+        waiting = [each for each in tensors if each.layout == PARTIAL and each.whole is None]
+        if waiting:
+            raise Waiting(waiting)
+
+    def whole(self, tensor: Tensor, why: str = "") -> Output:
+        """Returns the whole tensor: nothing is sent if it is replicated or was made before.
+
+        Raises:
+          Waiting: The tensor is a summand that is not summed yet.
+          ValueError: The tensor has no whole.
+        """
+        self.require_sums([tensor])
+        if tensor.whole is None:
+            if tensor.sharded is None:
+                raise ValueError(f"a {tensor.layout} tensor has no whole value")
+            tensor.whole = self._gathered(tensor, tensor.sharded, why)
+        return tensor.whole
+
+    def _gathered(self, tensor: Tensor, layout: Sharded, why: str) -> Output:
+        """Gathers rows: entries of the axis are brought in front, example by example."""
+        if self.program.num_replicas == 1:
+            return self.write.identity(tensor.local)
+        write, rank, axis = self.write, tensor.rank, layout.axis
+        place = self.place(layout)
+        assert rank is not None
+        others = [self.size(tensor.dim(each)) for each in range(rank) if each != axis]
+        before, after = others[:axis], others[axis:]
+        local, blocks = tensor.local, layout.outer != 1
+        inner, outer = self.size(layout.inner), self.size(layout.outer)
+        if blocks:  # [before, outer, rows * inner, after], and the rows to the front
+            local = write.reshape(
+                local, [*before, outer, write.multiply(place.rows, inner), *after]
+            )
+            order = [axis + 1, *(each for each in range(rank + 1) if each != axis + 1)]
+        else:
+            order = [axis, *(each for each in range(rank) if each != axis)]
+        rows = write.transpose(local, order)
+        static = [tensor.shape[each] if tensor.shape else None for each in range(rank)]
+        rest = [each if isinstance(each, int) else None for at, each in enumerate(static) if at != axis]
+        if blocks:
+            rest.insert(axis, layout.outer if isinstance(layout.outer, int) else None)
+        if self.program.may_be_empty:
+            count = self._times(place.count, layout.inner)
+            rows = write.slice_axis(rows, len(order), 0, 0, count)
+        counts = self._times(place.counts, layout.inner)
+        spec = tf.TensorSpec([None, *rest], tensor.dtype)
+        collective = self.program.communicator.gather(spec)
+        (found,) = self.program.exchange(
+            self.writer, "gather", collective, [rows, counts], self.op, why
+        )
+        back = [order.index(each) for each in range(len(order))]
+        found = write.transpose(found, back)
+        if blocks:
+            total = self.size(layout.batch.length * layout.inner * layout.outer)
+            found = write.reshape(found, [*before, total, *after])
+        return found
+
+    def sum(self, tensors: Sequence[Tensor], why: str = "") -> None:
+        """Sums summands, bucket by bucket; each tensor's `whole` is its sum then."""
+        program = self.program
+        for bucket in program.buckets(tensors):
+            if program.num_replicas == 1:
+                for tensor in bucket:
+                    tensor.whole = tensor.local
+                continue
+            specs = [tf.TensorSpec(static(tensor), tensor.dtype) for tensor in bucket]
+            collective = program.communicator.sum(specs)
+            inputs = [tensor.local for tensor in bucket]
+            sums = program.exchange(self.writer, "sum", collective, inputs, self.op, why)
+            for tensor, output in zip(bucket, sums, strict=True):
+                tensor.whole = output
+
+    # ---- parts and summands
+
+    def part(self, tensor: Tensor, layout: Sharded, why: str = "") -> Output:
+        """Returns the replica's part of a tensor in a layout; a whole tensor is sliced.
+
+        Raises:
+          Waiting: The tensor is a summand that is not summed yet.
+        """
+        if tensor.layout == layout:
+            return tensor.local
+        if layout not in tensor.parts:
+            tensor.parts[layout] = self.sliced(self.whole(tensor, why), tensor, layout)
+        return tensor.parts[layout]
+
+    def sliced(self, whole: Output, tensor: Tensor, layout: Sharded) -> Output:
+        """Returns the replica's entries of a whole tensor; `tensor` tells its sizes."""
+        if self.program.num_replicas == 1:
+            return whole
+        write, place, rank = self.write, self.place(layout), tensor.rank
+        assert rank is not None
+        begin = self._times(self.start(layout), layout.inner)
+        count = self._times(place.rows, layout.inner)
+        if layout.outer == 1:
+            return write.slice_axis(whole, rank, layout.axis, begin, count)
+        sizes: list[Operand] = [self.size(size) for size in tensor.dims()]
+        axis = layout.axis
+        block = self.size(layout.batch.length * layout.inner)
+        blocks = write.reshape(
+            whole, [*sizes[:axis], self.size(layout.outer), block, *sizes[axis + 1 :]]
+        )
+        own = write.slice_axis(blocks, rank + 1, axis + 1, begin, count)
+        return write.reshape(own, [*sizes[:axis], self.entries(layout), *sizes[axis + 1 :]])
+
+    def first_only(self, output: Output) -> Output:
+        """Returns a whole value on the first replica and zeros on the others: a summand of it."""
+        if self.program.num_replicas == 1:
+            return output
+        is_first = self.write.equal(self.program.rank, 0)
+        return self.write.select(is_first, output, self.write.zeros_like(output))
+
+    def masked(self, output: Output, layout: Sharded, fill: float | bool = 0) -> Output:
+        """Returns a summand, or the operand of a contraction, with `fill` in place of stand-ins."""
+        if not self.program.may_be_empty:
+            return output
+        has_rows = self.write.greater(self.place(layout).count, 0)
+        return self.write.select(has_rows, output, self.write.constant(fill, output.dtype))
+
+    def to(self, tensor: Tensor, layout: Layout, why: str = "") -> Output:
+        """Returns what a replica holds of a tensor in another layout, one that `join` gave.
+
+        Raises:
+          Waiting: The tensor is a summand that must be summed first.
+        """
+        if tensor.layout == layout:
+            return tensor.local
+        if isinstance(layout, Sharded):
+            return self.part(tensor, layout, why)
+        if layout == PARTIAL:
+            return self.first_only(self.whole(tensor, why))
+        if layout == LOCAL:
+            return tensor.local if tensor.sharded is None else self.whole(tensor, why)
+        if isinstance(layout, Listed):
+            return self._list_to(tensor, layout)
+        return self.whole(tensor, why)
+
+    def _list_to(self, tensor: Tensor, layout: Listed) -> Output:
+        own = tensor.layout
+        if isinstance(own, Listed) and own.element in (None, layout.element):
+            return tensor.local
+        raise ValueError(f"a {own} cannot become a {layout}")
+
+
+def static(tensor: Tensor) -> tf.TensorShape:
+    """Returns what tracing knows of the shape of what a replica holds."""
+    if tensor.shape is None:
+        return tf.TensorShape(None)
+    sizes = [size if isinstance(size, int) else None for size in tensor.shape]
+    if tensor.sharded is not None:
+        sizes[tensor.sharded.axis] = None
+    return tf.TensorShape(sizes)

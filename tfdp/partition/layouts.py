@@ -1,0 +1,110 @@
+"""Layouts: what each replica holds of a tensor of the one-device program."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias, Union
+
+from tfdp.partition.sizes import Batch, SizeLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicated:
+    """The same whole value on every replica, with the same bits."""
+
+    def __repr__(self) -> str:
+        return "replicated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+    """Along one axis each replica holds the entries of its examples, in their order.
+
+    The axis has `outer * batch * inner` entries; example b owns those at [:, b, :]. A replica holds
+    `outer * rows * inner` of them, where `rows` is the number of its examples. A replica without
+    examples computes on one stand-in example, so `rows` is 1 there: what it adds to a sum must be
+    zeros, and what it gives to a gather nothing.
+
+    Attributes:
+      axis: The axis, counted from 0.
+      batch: The batch that is cut.
+      inner: The number of entries that follow each other for each example, where a reshape has
+        merged the batch with what follows it.
+      outer: The number of blocks, where it was merged with what precedes it, or joined with others.
+    """
+
+    axis: int
+    batch: Batch
+    inner: SizeLike = 1
+    outer: SizeLike = 1
+
+    @property
+    def length(self) -> SizeLike:
+        """The number of entries that the axis has in the whole tensor."""
+        return self.batch.length * self.inner * self.outer
+
+    def at(self, axis: int) -> Sharded:
+        """Returns the same cut of another axis."""
+        return dataclasses.replace(self, axis=axis)
+
+    def __repr__(self) -> str:
+        parts = [f"axis {self.axis} by {self.batch}"]
+        parts += [f"{name} {n}" for n, name in ((self.inner, "inner"), (self.outer, "outer")) if n != 1]
+        return f"sharded({', '.join(parts)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Partial:
+    """Each replica holds a summand: the value is the sum over the replicas."""
+
+    def __repr__(self) -> str:
+        return "partial"
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """Each replica's own value, where that is what is meant; it has no whole."""
+
+    def __repr__(self) -> str:
+        return "local"
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A tensor list; `element` is the layout of its elements, None while none was set."""
+
+    element: Replicated | Sharded | Partial | Local | Listed | None
+
+    def __repr__(self) -> str:
+        return f"list of {self.element or 'nothing yet'}"
+
+
+Layout: TypeAlias = Union[Replicated, Sharded, Partial, Local, Listed]
+
+REPLICATED, PARTIAL, LOCAL = Replicated(), Partial(), Local()
+
+
+def join(a: Layout, b: Layout) -> Layout:
+    """Returns a layout that can hold either: what a branch or a loop gives.
+
+    A whole value can become any other layout; two cuts that differ, or a cut and a summand, become
+    whole.
+
+    >>> join(REPLICATED, PARTIAL), join(PARTIAL, Sharded(0, Batch("B")))
+    (partial, replicated)
+    """
+    if a == b:
+        return a
+    if isinstance(a, Listed) and isinstance(b, Listed):
+        return Listed(b.element if a.element is None else _joined_elements(a.element, b.element))
+    if a == REPLICATED and not isinstance(b, Listed):
+        return b
+    if b == REPLICATED and not isinstance(a, Listed):
+        return a
+    if LOCAL in (a, b):
+        return LOCAL
+    return REPLICATED
+
+
+def _joined_elements(a: Layout, b: Layout | None) -> Layout:
+    return a if b is None else join(a, b)

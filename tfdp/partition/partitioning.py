@@ -1,0 +1,121 @@
+"""From a traced function and the layouts of its inputs to the program of one replica."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfdp.partition import rules as _rules  # noqa: F401 - registers them
+from tfdp.partition._tensorflow import FuncGraph, FunctionDef
+from tfdp.partition.communication import Collective, Communicator
+from tfdp.partition.conversions import Waiting
+from tfdp.partition.layouts import REPLICATED, Layout, Sharded
+from tfdp.partition.program import Program
+from tfdp.partition.report import Report
+from tfdp.partition.sizes import Batch
+from tfdp.partition.source import SourceGraph
+from tfdp.partition.tensors import Tensor, static_shape
+from tfdp.partition.walk import Walk
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaProgram:
+    """The program of a replica, the same for all but for the functions of its collectives.
+
+    Attributes:
+      name: The name of its function. Its arguments are the replica's number; for each batch the
+        numbers of a `Place`; what the replica holds of the inputs; and `externals`.
+      functions: The function, and those that it calls.
+      batches: The batches, in the order of their arguments.
+      externals: What it takes from outside, such as variables: one for each local replica.
+      collectives: The functions of collectives, by the names by which the program calls them.
+      outputs: The layouts of what it returns, in the order of the function's outputs.
+      dtypes: The dtypes of what it returns.
+      report: What it exchanges, and why.
+    """
+
+    name: str
+    functions: Sequence[FunctionDef]
+    batches: Sequence[Batch]
+    externals: Sequence[Sequence[tf.Tensor]]
+    collectives: Mapping[str, Collective]
+    outputs: Sequence[Layout]
+    dtypes: Sequence[tf.DType]
+    report: Report
+
+
+def partition(
+    graph: FuncGraph,
+    layouts: Sequence[Layout],
+    captured: Sequence[Sequence[tf.Tensor]],
+    communicator: Communicator,
+    *,
+    may_be_empty: bool,
+    keep_rows: bool,
+    states: Sequence[Layout] | None = None,
+) -> ReplicaProgram:
+    """Makes the program that each of N replicas runs from the one that one device runs.
+
+    Args:
+      graph: The traced function.
+      layouts: The layouts of its arguments: whole, or sharded by the batches that its axes are.
+      captured: What it captures from outside, one tensor for each local replica.
+      communicator: Makes the collectives.
+      may_be_empty: Whether a replica may have no examples of a batch.
+      keep_rows: Whether an output that is sharded along an axis of its own, example by example, is
+        returned as the replica's rows; else all outputs are whole.
+      states: For each of `captured` how the replicas' copies of a variable make its value, see
+        `rules.variables`; None: all are alike.
+
+    Raises:
+      PartitionError: An operation cannot be partitioned.
+    """
+    batches = list(
+        dict.fromkeys(layout.batch for layout in layouts if isinstance(layout, Sharded))
+    )
+    program = Program(graph.name, batches, communicator, may_be_empty)
+    source = SourceGraph(graph)
+    inputs = []
+    for tensor, layout in zip(source.inputs, layouts, strict=False):
+        argument = program.main.argument(f"input_{len(inputs)}", tensor.dtype)
+        shape = static_shape(tensor.shape)
+        if isinstance(layout, Sharded) and shape is not None:
+            shape[layout.axis] = layout.length
+        inputs.append(Tensor(argument, layout, shape))
+    for index, tensors in enumerate(captured):
+        own = source.inputs[len(layouts) + index]
+        state = states[index] if states is not None else REPLICATED
+        inputs.append(Tensor(program.external(tensors), state, static_shape(own.shape)))
+    walk = Walk(program, program.main)
+    outputs, effects = walk.run(source, inputs)
+    kept = [
+        keep_rows and isinstance(output.layout, Sharded) and output.layout.outer == 1
+        for output in outputs
+    ]
+    made_whole = [output for output, is_kept in zip(outputs, kept, strict=True) if not is_kept]
+    try:
+        walk.convert.require_sums(made_whole)
+    except Waiting as waiting:
+        walk.convert.op = None
+        unique = {id(tensor): tensor for tensor in waiting.tensors}
+        walk.convert.sum(list(unique.values()), "it is returned")
+    returned = [
+        output.local if is_kept else walk.convert.whole(output, "it is returned")
+        for output, is_kept in zip(outputs, kept, strict=True)
+    ]
+    main = program.main.finish(returned, program.effects(program.main, effects))
+    return ReplicaProgram(
+        name=program.main.name,
+        functions=[*program.functions, main],
+        batches=batches,
+        externals=[tensors for _, tensors in program.externals],
+        collectives=program.collectives,
+        outputs=[
+            output.layout if is_kept else REPLICATED
+            for output, is_kept in zip(outputs, kept, strict=True)
+        ],
+        dtypes=[output.dtype for output in returned],
+        report=program.report,
+    )

@@ -1,0 +1,241 @@
+"""The program of a replica in the making: its arguments, and what all its functions share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp import bucketing
+from tfdp.partition.arithmetic import Arithmetic
+from tfdp.partition.communication import Collective, Communicator
+from tfdp.partition.report import Exchanged, Report
+from tfdp.partition.sizes import Batch, Size, SizeLike, Symbol
+from tfdp.partition.source import SourceOp
+from tfdp.partition.tensors import Dimension, Tensor, size_bytes
+from tfdp.partition.writing import Output, Writer, unique_name
+from tfdp.partition._tensorflow import FunctionDef
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A replica's place in a batch, as arguments of its program, all int32.
+
+    Attributes:
+      counts: The number of the examples of each replica, a vector.
+      count: The number of the replica's own examples.
+      rows: The number of those that it computes on: `count`, or 1 stand-in where that is 0.
+      start: The number of examples before its own.
+      total: The number of examples of the batch.
+    """
+
+    counts: Output
+    count: Output
+    rows: Output
+    start: Output
+    total: Output
+
+
+class Program:
+    """What the functions of one replica's program share while they are written.
+
+    Args:
+      name: The beginning of the functions' names.
+      batches: The batches that are cut.
+      communicator: Makes the collectives.
+      may_be_empty: Whether a replica may have no examples of a batch. It computes on a stand-in
+        then, which takes a few operations that the program does without otherwise.
+
+    Attributes:
+      main: The program's function.
+      rank: The replica's number, an int32 scalar: the program's first argument.
+      places: The replica's places in the batches: the next arguments.
+      externals: The tensors from outside that the program takes, one for each local replica.
+      functions: The functions that others call by name, such as bodies of loops.
+      collectives: The functions of the collectives by the name by which the program calls them.
+      report: What is exchanged, and why.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        batches: Sequence[Batch],
+        communicator: Communicator,
+        may_be_empty: bool,
+    ) -> None:
+        self.main = Writer(unique_name(name))
+        self.communicator = communicator
+        self.may_be_empty = may_be_empty and communicator.num_replicas > 1
+        self.rank = self.main.argument("rank", tf.int32)
+        self.places = {
+            batch: Place(
+                *(
+                    self.main.argument(f"{field.name}_{number}", tf.int32)
+                    for field in dataclasses.fields(Place)
+                )
+            )
+            for number, batch in enumerate(batches)
+        }
+        self.externals: list[tuple[Output, Sequence[tf.Tensor]]] = []
+        self.functions: list[FunctionDef] = []
+        self.collectives: dict[str, Collective] = {}
+        self.report = Report(communicator.num_replicas)
+        self._external: dict[tuple[int, ...], Output] = {}
+        self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
+        self._last: dict[Writer, str] = {}
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas in all processes."""
+        return self.communicator.num_replicas
+
+    def external(self, tensors: Sequence[tf.Tensor]) -> Output:
+        """Returns an argument that is another tensor from outside on each local replica."""
+        key = tuple(map(id, tensors))
+        if key not in self._external:
+            argument = self.main.argument(f"external_{len(self.externals)}", tensors[0].dtype)
+            self.externals.append((argument, tensors))
+            self._external[key] = argument
+        return self._external[key]
+
+    # ---- sizes
+
+    def size(self, writer: Writer, size: SizeLike) -> Output:
+        """Returns a size as an int32 scalar that a function can use."""
+        if isinstance(size, int):
+            return writer.constant(size, tf.int32)
+        if (writer, size) not in self._sizes:
+            write, total = Arithmetic(writer), None
+            for symbols, factor in size.terms.items():
+                term = None if factor == 1 and symbols else write.constant(factor)
+                for symbol in symbols:
+                    value = self._symbol(writer, symbol)
+                    term = value if term is None else write.multiply(term, value)
+                total = term if total is None else write.add(total, term)
+            self._sizes[writer, size] = total
+        return self._sizes[writer, size]
+
+    def _symbol(self, writer: Writer, symbol: Symbol) -> Output:
+        if isinstance(symbol, Batch):
+            return self.places[symbol].total
+        assert isinstance(symbol, Dimension)
+        key = (symbol.output.writer, Size.of(symbol))
+        if key not in self._sizes:
+            # In the function that has the tensor, so that no other captures it whole.
+            write = Arithmetic(symbol.output.writer)
+            control, write.writer.control = write.writer.control, ()
+            self._sizes[key] = write.element(write.shape(symbol.output), symbol.axis)
+            write.writer.control = control
+        return self._sizes[key]
+
+    def knows(self, writer: Writer, size: Any) -> bool:
+        """Returns whether a function can compute a size: whether its symbols are known there."""
+        if not isinstance(size, Size):
+            return True
+        around = set()
+        at: Writer | None = writer
+        while at is not None:
+            around.add(at)
+            at = at.outer
+        return all(
+            not isinstance(symbol, Dimension) or symbol.output.writer in around
+            for symbol in size.symbols()
+        )
+
+    # ---- collectives
+
+    def exchange(
+        self,
+        writer: Writer,
+        kind: str,
+        collective: Collective,
+        inputs: Sequence[Output],
+        op: SourceOp | None,
+        why: str,
+    ) -> list[Output]:
+        """Writes a collective into a function, after the last one there.
+
+        Args:
+          writer: The function.
+          kind: "sum", "gather" or "from first".
+          collective: What the local replicas run.
+          inputs: What they give.
+          op: The operation that asked for it.
+          why: What it needed it for, in words.
+        """
+        name = f"tfdp_collective_{len(self.collectives)}"
+        self.collectives[name] = collective
+        captures = [
+            self.external(tensors)
+            for tensors in zip(*(f.captured_inputs for f in collective.functions), strict=True)
+        ]
+        dtypes = [output.dtype for output in collective.functions[0].outputs]
+        outputs = self.in_order(
+            writer, lambda: Arithmetic(writer).call(name, [*inputs, *captures], dtypes)
+        )
+        self.report.exchanged.append(
+            Exchanged(
+                kind=kind,
+                tensors=len(inputs) if kind != "gather" else 1,
+                bytes_sent=collective.sent,
+                operation=op.type if op else "",
+                line=op.line() if op else "",
+                why=why,
+                function=writer.name,
+                node=outputs[0].node,
+            )
+        )
+        return outputs
+
+    def buckets(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Returns summands that travel together, in the order in which they come to be."""
+        found = []
+        items = [
+            bucketing.Item(tensor.dtype.name, size_bytes(tensor))
+            for tensor in tensors
+        ]
+        for members in bucketing.assign(items, self.communicator.bucket_bytes):
+            found.append([tensors[index] for index in members])
+        return found
+
+    def in_order(self, writer: Writer, write: Any) -> list[Output]:
+        """Writes what contains a collective so that it begins after the last one of a function."""
+        before = writer.control
+        if writer in self._last:
+            writer.control = (*before, self._last[writer])
+        outputs: list[Output] = write()
+        writer.control = before
+        self._last[writer] = f"^{writer.written[-1]}"
+        return outputs
+
+    def mark(self) -> tuple[int, ...]:
+        """Returns a place to go back to: a loop's body is written until its layouts are found."""
+        return (
+            len(self.functions),
+            len(self.collectives),
+            len(self.report.exchanged),
+            len(self.report.whole),
+        )
+
+    def go_back(self, mark: tuple[int, ...]) -> None:
+        """Forgets the functions and collectives since a mark."""
+        functions, collectives, exchanged, whole = mark
+        del self.functions[functions:]
+        for name in list(self.collectives)[collectives:]:
+            del self.collectives[name]
+        del self.report.exchanged[exchanged:]
+        del self.report.whole[whole:]
+
+    def communicates(self, writer: Writer) -> bool:
+        """Returns whether a function contains a collective."""
+        return writer in self._last
+
+    def effects(self, writer: Writer, others: Sequence[str]) -> list[str]:
+        """Returns the operations that a call of a function waits for: effects, and collectives.
+
+        TensorFlow would leave out a collective whose result one replica's caller has no use for.
+        """
+        last = [self._last[writer].removeprefix("^")] if writer in self._last else []
+        return [*others, *last]

@@ -1,0 +1,88 @@
+"""What happens besides computing: it happens once, on the first replica, in the program's order."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdp.partition.layouts import REPLICATED
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.source import SourceOp
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Called, Writer, unique_name
+
+# Operations that are stateful in TensorFlow's books, and compute the same on all replicas.
+_NO_EFFECTS = {
+    "CheckNumerics",
+    "CheckNumericsV2",
+    "DeepCopy",
+    "GraphDefVersion",
+    "GuaranteeConst",
+    "IsTensorFloat32Enabled",
+    "LookupTableFindV2",
+    "LookupTableSizeV2",
+    "StatelessRandomGetAlg",
+}
+
+
+def is_effect(op: SourceOp) -> bool:
+    """Returns whether an operation does something that must happen once."""
+    return op.is_stateful and op.type not in _NO_EFFECTS
+
+
+def on_first(step: Step) -> list[Tensor]:
+    """Runs the operation on the first replica, with whole inputs; all get what it gives.
+
+    The others wait for what it gives, or for nothing where it gives nothing.
+    """
+    inputs = [step.whole(tensor, f"{step.op.type} happens once") for tensor in step.inputs]
+    if step.program.num_replicas == 1:
+        return step.results(step.emit(inputs), REPLICATED)
+    for output in step.op.outputs:
+        if output.dtype in (tf.resource, tf.variant):
+            raise ValueError("what it makes cannot be given to the other replicas")
+    run = _branch(step, runs=True)
+    skip = _branch(step, runs=False)
+    outputs = step.writer.node(
+        "If",
+        [step.write.equal(step.program.rank, 0), *inputs],
+        Tcond=tf.bool,
+        Tin=[each.dtype for each in inputs],
+        Tout=[each.dtype for each in step.op.outputs],
+        then_branch=Called(run),
+        else_branch=Called(skip),
+        output_shapes=[],
+        _lower_using_switch_merge=True,
+    )
+    if outputs:
+        specs = [tf.TensorSpec(out.shape, out.dtype) for out in step.op.outputs]
+        collective = step.program.communicator.from_first(specs)
+        outputs = step.program.exchange(
+            step.writer, "from first", collective, outputs, step.op, f"{step.op.type} happens once"
+        )
+    return step.results(outputs, REPLICATED)
+
+
+def _branch(step: Step, runs: bool) -> str:
+    """Writes what the first replica runs, or what the others have in place of its results."""
+    writer = Writer(unique_name("effect" if runs else "no_effect"))
+    arguments = [
+        writer.argument(f"input_{index}", tensor.dtype) for index, tensor in enumerate(step.inputs)
+    ]
+    if runs:
+        outputs = writer.copy(step.op.node, arguments)
+    else:
+        outputs = [
+            writer.constant(
+                tf.zeros([0 if size is None else size for size in out.shape] if out.shape.rank else [], out.dtype).numpy(), out.dtype
+            )
+            for out in step.op.outputs
+        ]
+    step.program.functions.append(writer.finish(outputs, writer.written if runs else ()))
+    return writer.name
+
+
+@rule("NoOp", always=True)
+def nothing(step: Step) -> Results:
+    """Waits for what the operation waits for, on every replica."""
+    step.emit([])
+    return []

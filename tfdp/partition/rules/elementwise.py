@@ -1,0 +1,227 @@
+"""Operations that compute each element of their result from one element of each operand."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from tfdp.partition.known_shapes import BROADCAST, UNARY, broadcast_shape
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed, Sharded, join
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output
+
+# What costs less to pass on as a summand, whole on one replica, than to wait for a sum.
+_FEW = 1024
+
+
+@rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape", "PlaceholderWithDefault",
+      always=True, partial=True)
+def identity(step: Step) -> Results:
+    """Keeps every layout. Sends nothing.
+
+    A shape that is asserted is that of the whole tensor, which the trace has compared as far as it
+    is known; the operation is written without the assertion where the layout has another shape.
+    """
+    tensor = step.inputs[0]
+    if step.op.type == "EnsureShape" and tensor.layout != REPLICATED:
+        outputs = [step.write.identity(tensor.local)]
+    else:
+        outputs = step.emit(step.inputs)
+    results = step.results(outputs, tensor.layout, [tensor.shape], [tensor.entries])
+    if tensor.layout == PARTIAL and tensor.whole is not None:
+        results[0].whole = tensor.whole
+    return results
+
+
+@rule("IdentityN", always=True, partial=True)
+def identities(step: Step) -> Results:
+    """Keeps every layout. Sends nothing."""
+    layouts = [tensor.layout for tensor in step.inputs]
+    shapes = [tensor.shape for tensor in step.inputs]
+    entries = [tensor.entries for tensor in step.inputs]
+    return step.results(step.emit(step.inputs), layouts, shapes, entries)
+
+
+@rule(*UNARY, *BROADCAST)
+def elementwise(step: Step) -> Results:
+    """Keeps the largest operand's cut; a part of the others is taken. Sends nothing.
+
+    An operand with another cut, or whose size along the axis is not known to be 1 or the batch's, is
+    made whole, or makes the operation whole.
+    """
+    return aligned(step)
+
+
+@rule("ZerosLike", always=True)
+def zeros_like(step: Step) -> Results:
+    """Keeps the cut; zeros like a tensor list are a list of the same layout. Sends nothing."""
+    (tensor,) = step.inputs
+    if isinstance(tensor.layout, Listed):
+        return step.results(step.emit([tensor]), tensor.layout)
+    if tensor.layout == REPLICATED:
+        return None
+    return aligned(step)
+
+
+@rule("Neg", "Cast", "Real", "Imag", "Conj", partial=True)
+def linear(step: Step) -> Results:
+    """Keeps the cut, and a summand, unless a cast rounds to whole numbers. Sends nothing."""
+    (tensor,) = step.inputs
+    if tensor.layout == PARTIAL:
+        dtype = step.op.outputs[0].dtype
+        if step.op.type == "Cast" and not (tensor.dtype.is_floating and dtype.is_floating):
+            step.require_sums([tensor])
+            return None
+        return step.results(step.emit([tensor]), PARTIAL, [tensor.shape])
+    return aligned(step)
+
+
+@rule("Add", "AddV2", "Sub", "AddN", partial=True)
+def additive(step: Step) -> Results:
+    """Keeps the largest operand's cut; sums of summands are summands. Sends nothing.
+
+    Beside a whole operand a summand is summed first, which is sent once in any case. In a branch or
+    a loop, or beside several summands, a small whole operand becomes a summand: itself on the first
+    replica, zeros on the others. Tensor lists are added element by
+    element.
+    """
+    layouts = [tensor.layout for tensor in step.inputs]
+    if any(isinstance(layout, Listed) for layout in layouts):
+        joined = functools.reduce(join, layouts)
+        return step.results(step.emit([step.to(each, joined) for each in step.inputs]), joined)
+    if PARTIAL not in layouts:
+        return aligned(step)
+    whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
+    small = all(tensor.layout == REPLICATED and _is_small(tensor) for tensor in whole)
+    several = len(step.inputs) - len(whole) > 1 or step.writer.outer is not None
+    if (several or not whole) and small and not grows(step):
+        operands = [
+            tensor if tensor.layout == PARTIAL else step.first_only(tensor.local)
+            for tensor in step.inputs
+        ]
+        return step.results(step.emit(operands), PARTIAL)
+    return None
+
+
+@rule("Mul", "RealDiv", "Div", partial=True)
+def product(step: Step) -> Results:
+    """Keeps the largest operand's cut; a summand times a whole tensor is a summand. Sends nothing.
+
+    So is a summand divided by one, if the result has no more elements.
+    """
+    a, b = step.inputs
+    linear_in = [(PARTIAL, REPLICATED)] + [(REPLICATED, PARTIAL)] * (step.op.type == "Mul")
+    if (a.layout, b.layout) in linear_in and not grows(step) and not a.dtype.is_integer:
+        return step.results(step.emit([a, b]), PARTIAL)
+    if PARTIAL in (a.layout, b.layout):
+        return None
+    return aligned(step)
+
+
+@rule("MulNoNan", "DivNoNan")
+def product_without_nan(step: Step) -> Results:
+    """Keeps the largest operand's cut. Sends nothing."""
+    return aligned(step)
+
+
+@rule("SelectV2", partial=True)
+def select(step: Step) -> Results:
+    """Keeps the largest operand's cut; of summands by a whole condition, a summand. Sends nothing."""
+    condition, *values = step.inputs
+    step.require_sums([condition])
+    layouts = [tensor.layout for tensor in values]
+    if PARTIAL in layouts and condition.layout in (REPLICATED, PARTIAL) and not grows(step):
+        if all(tensor.layout == PARTIAL or _is_small(tensor) for tensor in values):
+            chosen = [
+                tensor.local if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
+                for tensor in values
+            ]
+            return step.results(step.emit([step.whole(condition), *chosen]), PARTIAL)
+        return None
+    return None if PARTIAL in layouts or condition.layout == PARTIAL else aligned(step)
+
+
+@rule("Select")
+def select_rows(step: Step) -> Results:
+    """Keeps the cut; a vector as condition chooses whole rows. Sends nothing."""
+    condition, a, b = step.inputs
+    if condition.rank is None or a.rank is None:
+        return None
+    if condition.rank == a.rank:
+        return aligned(step)
+    spot = dominant([condition, a, b] if condition.rank else [a, b], a.rank, aligned_right=False)
+    if spot is None or (condition.rank and spot.axis != 0):
+        return None
+    chooser = step.part(condition, spot) if condition.rank else condition.local
+    return step.results(step.emit([chooser, step.part(a, spot), step.part(b, spot)]), spot)
+
+
+def aligned(step: Step) -> Results:
+    """Writes the operation on the parts of a batch that its operands hold, broadcast together."""
+    ranks = [tensor.rank for tensor in step.inputs]
+    if any(rank is None for rank in ranks) or len(step.op.outputs) != 1:
+        return None
+    rank = max(rank for rank in ranks if rank is not None)
+    spot = dominant(step.inputs, rank)
+    if spot is None:
+        return None
+    operands = [operand(step, tensor, spot, rank) for tensor in step.inputs]
+    if any(each is None for each in operands):
+        return None
+    outputs = step.emit([each for each in operands if each is not None])
+    return step.results(outputs, spot, [broadcast_shape(step.inputs, rank)])
+
+
+def operand(step: Step, tensor: Tensor, spot: Sharded, rank: int) -> Output | None:
+    """Returns a replica's part of an operand that is broadcast to `rank` axes, cut at `spot`.
+
+    None: it is not known whether the operand has the batch's length along the axis.
+    """
+    axis = spot.axis - (rank - (tensor.rank or 0))
+    own = spot.at(axis)
+    if tensor.layout == own or tensor.layout == LOCAL:
+        return tensor.local
+    size = 1 if axis < 0 else tensor.dim(axis)
+    if size == 1:
+        return step.whole(tensor, "another operand is cut along another axis")
+    if size == spot.length:
+        return step.part(tensor, own, "another operand is cut otherwise")
+    return None
+
+
+def dominant(
+    tensors: Sequence[Tensor], rank: int, aligned_right: bool = True
+) -> Sharded | None:
+    """Returns the cut of the largest of the tensors, as one of their broadcast to `rank` axes."""
+    largest: tuple[int, Sharded] | None = None
+    for tensor in tensors:
+        layout = tensor.sharded
+        if layout is None or tensor.shape is None:
+            continue
+        size = math.prod(each if isinstance(each, int) else 1000 for each in tensor.shape)
+        if largest is None or size > largest[0]:
+            shift = rank - len(tensor.shape) if aligned_right else 0
+            largest = size, layout.at(layout.axis + shift)
+    return None if largest is None else largest[1]
+
+
+def grows(step: Step) -> bool:
+    """Returns whether the result may have more elements than one of the summands."""
+    result = step.op.outputs[0].shape.num_elements()
+    sizes = [_elements(tensor) for tensor in step.inputs if tensor.layout == PARTIAL]
+    if result is None:
+        return any(tensor.shape != step.inputs[0].shape for tensor in step.inputs)
+    return any(size is None or result > size for size in sizes)
+
+
+def _elements(tensor: Tensor) -> int | None:
+    if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
+        return None
+    return math.prod(size for size in tensor.shape if isinstance(size, int))
+
+
+def _is_small(tensor: Tensor) -> bool:
+    elements = _elements(tensor)
+    return elements is not None and elements <= _FEW

@@ -1,0 +1,193 @@
+"""Entries of tensors, taken by their indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
+from tfdp.partition.rules.along_axes import known_scalar
+from tfdp.partition.rules.elementwise import aligned, grows
+from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.rules.slicing import constant_axes, has_summands, linear_in
+from tfdp.partition.sizes import SizeLike
+from tfdp.partition.tensors import Tensor
+
+
+@rule("GatherV2", partial=True)
+def gather(step: Step) -> Results:
+    """Takes of whole parameters what a replica's indices name, or whole indices of a part.
+
+    1. Where both have the batch's axis in common (`batch_dims`), both are cut along it.
+    2. Parameters that are cut along another axis than the indices' keep the cut; indices that are
+       cut, too, are gathered.
+    3. Otherwise the indices' cut is kept; parameters that are cut are gathered.
+
+    Whole indices of a summand give a summand, unless that has more elements.
+    """
+    params, indices, axis = step.inputs
+    if has_summands(step):
+        return None if grows(step) else linear_in(step, 0)
+    axes = None if params.rank is None else constant_axes(axis, params.rank)
+    if params.rank is None or indices.rank is None or axes is None:
+        return None
+    at, common = axes[0], step.op.attr("batch_dims")
+    common += indices.rank if common < 0 else 0
+    own, theirs = params.sharded, indices.sharded
+    shape = [*params.dims()[:at], *indices.dims()[common:], *params.dims()[at + 1 :]]
+    for layout in (own, theirs):
+        if layout is not None and layout.axis < common:
+            if not (fits(params, layout) and fits(indices, layout)):
+                return None
+            operands = [part(step, params, layout), part(step, indices, layout)]
+            return step.results(step.emit([*operands, step.whole(axis)]), layout, [shape])
+    if own is not None and own.axis != at:
+        place = own.axis + (indices.rank - common - 1 if own.axis > at else 0)
+        outputs = step.emit([params.local, _whole(step, indices), step.whole(axis)])
+        return step.results(outputs, own.at(place), [shape])
+    if theirs is not None:
+        outputs = step.emit([_whole(step, params), indices.local, step.whole(axis)])
+        return step.results(outputs, theirs.at(at + theirs.axis - common), [shape])
+    return None
+
+
+@rule("GatherNd", partial=True)
+def gather_nd(step: Step) -> Results:
+    """Takes of whole parameters what a replica's indices name, or whole indices of a part.
+
+    Parameters that are cut along an axis that is indexed are gathered. Whole indices of a summand
+    give a summand, unless that has more elements.
+    """
+    params, indices = step.inputs
+    if has_summands(step):
+        return None if grows(step) else linear_in(step, 0)
+    depth = _depth(indices)
+    if params.rank is None or indices.rank is None or depth is None:
+        return None
+    own, theirs, last = params.sharded, indices.sharded, indices.rank - 1
+    shape = [*indices.dims()[:-1], *params.dims()[depth:]]
+    if own is not None and own.axis >= depth:
+        outputs = step.emit([params.local, _whole(step, indices)])
+        return step.results(outputs, own.at(last + own.axis - depth), [shape])
+    if theirs is not None and theirs.axis < last:
+        return step.results(step.emit([_whole(step, params), indices.local]), theirs, [shape])
+    return None
+
+
+@rule("ResourceGather", "ResourceGatherNd", always=True, partial=True)
+def gather_of_variable(step: Step) -> Results:
+    """Takes of a variable what a replica's indices name. Sends nothing.
+
+    Of a variable that is the sum or the mean of its copies the whole indices give a summand.
+    """
+    handle, indices = step.inputs
+    step.require_sums([indices])
+    layout = indices.sharded
+    if handle.layout != REPLICATED:
+        (copy,) = step.emit([handle.local, _whole(step, indices)])
+        if handle.layout == LOCAL:
+            copy = step.write.divide(copy, step.program.num_replicas)
+        return step.results([copy], PARTIAL)
+    if indices.layout == LOCAL:
+        return step.results(step.emit([handle, indices]), LOCAL)
+    if layout is None or indices.rank is None:
+        return step.results(step.emit([handle.local, step.whole(indices)]), REPLICATED)
+    if step.op.type == "ResourceGather":
+        first, last = step.op.attr("batch_dims"), indices.rank
+    else:
+        first, last = 0, indices.rank - 1
+    if not first <= layout.axis < last:
+        return step.results(step.emit([handle.local, _whole(step, indices)]), REPLICATED)
+    outputs = step.emit([handle, indices])
+    rank = step.op.outputs[0].shape.rank
+    shape: list[SizeLike | None] = [*indices.dims()[:last], *[None] * ((rank or last) - last)]
+    return step.results(outputs, layout, None if rank is None else [shape])
+
+
+@rule("OneHot")
+def one_hot(step: Step) -> Results:
+    """Keeps the cut. Sends nothing."""
+    indices, depth, *values = step.inputs
+    layout = indices.sharded
+    if layout is None or indices.rank is None:
+        return None
+    at = step.op.attr("axis") % (indices.rank + 1)
+    outputs = step.emit([indices.local, *map(step.whole, (depth, *values))])
+    shape: list[SizeLike | None] = list(indices.dims())
+    shape.insert(at, known_scalar(depth))
+    return step.results(outputs, layout.at(layout.axis + (at <= layout.axis)), [shape])
+
+
+@rule("Bucketize")
+def bucketize(step: Step) -> Results:
+    """Keeps the cut. Sends nothing."""
+    return aligned(step)
+
+
+@rule("Bincount")
+def bincount(step: Step) -> Results:
+    """Counts a replica's examples: a summand. Sends nothing."""
+    return _counts(step)
+
+
+@rule("DenseBincount")
+def dense_bincount(step: Step) -> Results:
+    """Keeps the cut of rows that are counted one by one; other counts are summands. Sends nothing.
+
+    Whether any example of the batch has a value is no sum: without rows it is computed whole.
+    """
+    values, size, weights = step.inputs
+    layout = values.sharded or weights.sharded
+    if layout is None or values.rank not in (1, 2):
+        return None
+    if values.rank == 1 or layout.axis == 1:
+        return None if step.op.attr("binary_output") else _counts(step)
+    if not (fits(values, layout) and (_is_empty(weights) or fits(weights, layout))):
+        return None
+    weight = step.whole(weights) if _is_empty(weights) else part(step, weights, layout)
+    outputs = step.emit([part(step, values, layout), step.whole(size), weight])
+    return step.results(outputs, layout, [[values.dim(0), known_scalar(size)]])
+
+
+@rule("HistogramFixedWidth")
+def histogram(step: Step) -> Results:
+    """Counts a replica's examples: a summand. Sends nothing."""
+    values, limits, count = step.inputs
+    layout = values.sharded
+    if layout is None:
+        return None
+    (counts,) = step.emit([values.local, step.whole(limits), step.whole(count)])
+    return step.results([step.masked(counts, layout)], PARTIAL, [[known_scalar(count)]])
+
+
+def _counts(step: Step) -> Results:
+    """Counts the values of a replica's examples, weighted or not: a summand."""
+    values, size, weights = step.inputs
+    layout = values.sharded or weights.sharded
+    if layout is None:
+        return None
+    if _is_empty(weights) and values.sharded is not None:
+        operands = [values.local, step.whole(size), step.whole(weights)]
+    elif values.rank == weights.rank and fits(values, layout) and fits(weights, layout):
+        operands = [part(step, values, layout), step.whole(size), part(step, weights, layout)]
+    else:
+        return None
+    (counts,) = step.emit(operands)
+    return step.results([step.masked(counts, layout)], PARTIAL)
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    return tensor.shape is not None and 0 in tensor.shape
+
+
+def _depth(indices: Tensor) -> int | None:
+    """Returns the number of axes that indices name, their last axis."""
+    size: Any = indices.shape[-1] if indices.shape else None
+    return size if isinstance(size, int) else None
+
+
+def _whole(step: Step, tensor: Tensor) -> Any:
+    """Returns a whole operand, or the local one."""
+    if tensor.layout == LOCAL:
+        return tensor.local
+    return step.whole(tensor, f"{step.op.type} has parameters and indices that are both cut")

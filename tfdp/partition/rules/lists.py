@@ -1,0 +1,201 @@
+"""Tensor lists: each replica has a list of its own, of its parts of the elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.sizes import is_size
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output
+
+
+@rule("EmptyTensorList", "TensorListReserve", always=True)
+def new(step: Step) -> Results:
+    """Gives a list of nothing yet. Sends nothing."""
+    shape, count = step.inputs
+    return step.results(step.emit([_without_batch(step, shape), step.whole(count)]), Listed(None))
+
+
+@rule("TensorListFromTensor", always=True, partial=True)
+def from_tensor(step: Step) -> Results:
+    """Gives a list of elements with the tensor's layout; elements of a sharded axis are gathered."""
+    tensor, shape = step.inputs
+    element, local = _elements(step, tensor)
+    return step.results(step.emit([local, _without_batch(step, shape)]), Listed(element))
+
+
+@rule("TensorListScatterV2", always=True, partial=True)
+def scatter(step: Step) -> Results:
+    """Gives a list of elements with the tensor's layout; elements of a sharded axis are gathered."""
+    tensor, indices, shape, count = step.inputs
+    step.require_sums([indices, count])
+    element, local = _elements(step, tensor)
+    inputs = [local, step.whole(indices), _without_batch(step, shape), step.whole(count)]
+    return step.results(step.emit(inputs), Listed(element))
+
+
+@rule("TensorListStack", "TensorListGather")
+def stack(step: Step) -> Results:
+    """Gives a tensor with the elements' layout, one axis further. Sends nothing."""
+    handle, *indices, shape = step.inputs
+    element = _element(handle)
+    inputs = [handle, *(step.whole(each) for each in indices), _shape_of(step, shape, element)]
+    return step.results(step.emit(inputs), _stacked(element))
+
+
+@rule("TensorListGetItem")
+def get_item(step: Step) -> Results:
+    """Gives a tensor with the elements' layout. Sends nothing."""
+    handle, index, shape = step.inputs
+    element = _element(handle)
+    outputs = step.emit([handle, step.whole(index), _shape_of(step, shape, element)])
+    return step.results(outputs, element, entries=[handle.entries])
+
+
+@rule("TensorListPopBack")
+def pop_back(step: Step) -> Results:
+    """Gives the list without its last element, and a tensor with its layout. Sends nothing."""
+    handle, shape = step.inputs
+    element = _element(handle)
+    outputs = step.emit([handle, _shape_of(step, shape, element)])
+    entries = [handle.entries, handle.entries]
+    return step.results(outputs, [handle.layout, element], entries=entries)
+
+
+@rule("TensorListSetItem", "TensorListPushBack", partial=True)
+def set_item(step: Step) -> Results:
+    """Keeps the list's layout, which is the first element's; another is made to have it.
+
+    What is known of the values of all elements, such as the shapes that the gradient of a loop
+    takes out again, is known of the list.
+    """
+    handle, *place, item = step.inputs
+    if step.op.type == "TensorListSetItem":
+        handle, *place, item = step.inputs[:3]
+    step.require_sums(place)
+    assert isinstance(handle.layout, Listed)
+    before = handle.layout.element
+    element = item.layout if before is None else before
+    if before is not None and before != item.layout:
+        if isinstance(before, Sharded) and not _fits(item, before):
+            raise ValueError(f"a {item.layout} tensor is put into a list of {before} ones")
+        if before == REPLICATED and item.layout == PARTIAL:
+            step.require_sums([item])
+    inputs = [handle.local, *(step.whole(each) for each in place), step.to(item, element)]
+    results = step.results(step.emit(inputs), Listed(element))
+    same = before is not None and _same(handle, item)
+    results[0].entries = item.entries if before is None or same else None
+    return results
+
+
+@rule("TensorListLength", "TensorListElementShape")
+def length(step: Step) -> Results:
+    """Gives what each replica's list says; of shapes nothing is known. Sends nothing."""
+    return step.results(step.emit(step.inputs), REPLICATED)
+
+
+@rule("TensorListResize")
+def resize(step: Step) -> Results:
+    """Keeps the layout. Sends nothing."""
+    handle, size = step.inputs
+    return step.results(step.emit([handle, step.whole(size)]), handle.layout)
+
+
+@rule("TensorListConcatV2")
+def concat(step: Step) -> Results:
+    """Gives elements that are whole, or cut along another axis, in their layout.
+
+    Elements that are cut along the axis along which they are joined are gathered.
+    """
+    handle, shape, leading = step.inputs
+    element = _element(handle)
+    if isinstance(element, Sharded) and element.axis == 0:
+        return _concat_rows(step, handle, element)
+    outputs = step.emit([handle, _shape_of(step, shape, element), step.whole(leading)])
+    return step.results(outputs, [element, REPLICATED])
+
+
+def _concat_rows(step: Step, handle: Tensor, element: Sharded) -> Results:
+    """Stacks the elements, gathers their rows, and joins them."""
+    rank = step.op.outputs[0].shape.rank
+    if rank is None:
+        raise ValueError("elements of an unknown number of axes are joined")
+    write = step.write
+    (stacked,) = step.writer.node(
+        "TensorListStack",
+        [handle.local, write.constant(-1)],
+        element_dtype=step.op.outputs[0].dtype,
+        num_elements=-1,
+    )
+    static = step.op.outputs[0].shape.as_list()[1:]
+    rows = Tensor(stacked, _stacked(element), [None, element.length, *static])
+    whole = step.whole(rows, "elements of a list are joined along the batch")
+    sizes = [write.element(write.shape(stacked), axis) for axis in range(rank + 1)]
+    joined = write.reshape(whole, [-1, *sizes[2:]])
+    (lengths,) = step.writer.node(
+        "Fill",
+        [write.pack([sizes[0]], tf.int32), step.size(element.length)],
+        T=tf.int32,
+        index_type=tf.int32,
+    )
+    return step.results([joined, write.cast(lengths, step.op.outputs[1].dtype)], REPLICATED)
+
+
+def _element(handle: Tensor) -> Layout:
+    assert isinstance(handle.layout, Listed)
+    return handle.layout.element or REPLICATED
+
+
+def _elements(step: Step, tensor: Tensor) -> tuple[Layout, Output]:
+    """Returns the layout of a tensor's elements along its first axis, and the tensor's local part."""
+    if tensor.sharded is None:
+        return tensor.layout, tensor.local
+    if tensor.sharded.axis == 0:
+        return REPLICATED, step.whole(tensor, f"{step.op.type} takes examples one by one")
+    return tensor.sharded.at(tensor.sharded.axis - 1), tensor.local
+
+
+def _stacked(element: Layout) -> Layout:
+    return element.at(element.axis + 1) if isinstance(element, Sharded) else element
+
+
+def _fits(item: Tensor, layout: Sharded) -> bool:
+    return item.layout == REPLICATED and (item.rank or 0) > layout.axis and (
+        item.dim(layout.axis) == layout.length
+    )
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.entries is not None and b.entries is not None and bool(
+        a.entries.shape == b.entries.shape and (a.entries == b.entries).all()
+    )
+
+
+def _without_batch(step: Step, shape: Tensor) -> Output:
+    """Returns the shape of elements of any layout: sizes that are not constant are left open."""
+    sizes = shape.sizes()
+    if sizes is None:
+        constant = shape.constant()
+        return step.write.constant(-1 if constant is None else constant, shape.dtype)
+    known: Sequence[Any] = [size if isinstance(size, int) else -1 for size in sizes]
+    return step.write.constant(known, shape.dtype)
+
+
+def _shape_of(step: Step, shape: Tensor, element: Layout) -> Output:
+    """Returns the shape that an element has on the replica, as far as it is known."""
+    sizes = shape.sizes()
+    if sizes is None:
+        constant = shape.constant()
+        return step.write.constant(-1 if constant is None else constant, shape.dtype)
+    known: list[Any] = [
+        size if isinstance(size, int) else step.size(size) if is_size(size) else -1
+        for size in sizes
+    ]
+    if isinstance(element, Sharded) and known[element.axis] != -1:
+        known[element.axis] = step.entries(element)
+    return step.write.pack(known, shape.dtype)

@@ -1,0 +1,139 @@
+"""Biases, softmax and cross-entropy, and batch normalization in one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.rules.rows import can_be_summed, is_waiting, on_rows
+
+
+@rule("BiasAdd", "BiasAddV1")
+def bias_add(step: Step) -> Results:
+    """Keeps the rows, or a cut of positions. Sends nothing."""
+    layout, channels = step.inputs[0].sharded, _channel_axes(step)
+    if layout is None or channels is None or layout.axis in channels:
+        return None
+    found = on_rows(step, {0: layout.axis})
+    if found is None:
+        return None
+    cut, operands = found
+    return step.results(step.emit(operands), cut)
+
+
+@rule("BiasAddGrad", partial=True)
+def bias_grad(step: Step) -> Results:
+    """Gives a summand, of a summand, too. Sends nothing."""
+    (gradient,) = step.inputs
+    if is_waiting(gradient):
+        return step.results(step.emit([gradient]), PARTIAL)
+    layout, channels = gradient.sharded, _channel_axes(step)
+    if layout is None or channels is None or layout.axis in channels:
+        return None
+    if not can_be_summed(gradient.dtype):
+        return None
+    (output,) = step.emit([gradient])
+    return step.results([step.masked(output, layout)], PARTIAL)
+
+
+@rule("Softmax", "LogSoftmax")
+def softmax(step: Step) -> Results:
+    """Keeps the cut, unless it is of the axis of the classes. Sends nothing."""
+    (logits,) = step.inputs
+    if logits.sharded is None or logits.rank is None or logits.sharded.axis + 1 == logits.rank:
+        return None
+    return step.results(step.emit([logits]), logits.layout, [logits.shape])
+
+
+@rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
+def cross_entropy(step: Step) -> Results:
+    """Keeps the rows, of which the loss and the gradient have one for each. Sends nothing."""
+    found = on_rows(step, {0: 0, 1: 0}, broadcast=not step.op.type.startswith("Sparse"))
+    if found is None:
+        return None
+    cut, operands = found
+    return step.results(step.emit(operands), cut)
+
+
+@rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+def fused_batch_norm(step: Step) -> Results:
+    """Keeps rows if the statistics are given, and else a cut of the channels. Sends nothing."""
+    layout = step.inputs[0].sharded
+    if layout is None:
+        return None
+    if layout.axis == _channel_axis(step):
+        return _by_channel(step, layout)
+    if step.op.attr("is_training"):
+        return None
+    found = on_rows(step, {0: layout.axis})
+    if found is None:
+        return None
+    cut, operands = found
+    others: list[Layout] = [REPLICATED] * (len(step.op.outputs) - 1)
+    return step.results(step.emit(operands), [cut, *others])
+
+
+@rule("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
+def fused_batch_norm_grad(step: Step) -> Results:
+    """Keeps rows if the statistics were given; the gradients of scale and offset are summands then.
+
+    Else it keeps a cut of the channels. Sends nothing.
+    """
+    layout = next((tensor.sharded for tensor in step.inputs[:2] if tensor.sharded), None)
+    if layout is None:
+        return None
+    if layout.axis == _channel_axis(step):
+        return _by_channel(step, layout)
+    if step.op.attr("is_training"):
+        return None
+    found = on_rows(step, {0: layout.axis, 1: layout.axis})
+    if found is None:
+        return None
+    cut, operands = found
+    images, *sums = step.emit(operands)
+    sums[:2] = [step.masked(each, cut) for each in sums[:2]]
+    return step.results([images, *sums], [cut, PARTIAL, PARTIAL, *[REPLICATED] * (len(sums) - 2)])
+
+
+def _by_channel(step: Step, layout: Sharded) -> Results:
+    """Normalizes channels, each by itself, where the batch is part of their axis.
+
+    What the operation keeps for its gradient in a form of its own is local.
+    """
+    inputs, gradient = step.inputs, "Grad" in step.op.type
+    images, count = (2, 3) if gradient else (1, 4)
+    places = dict.fromkeys(range(images), layout.axis)
+    for index in range(images, images + count):
+        if inputs[index].rank != 1:
+            return None
+        if inputs[index].dim(0) != 0:  # statistics that are not given are empty
+            places[index] = 0
+    if any(tensor.layout != LOCAL for tensor in inputs[images + count :]):
+        return None
+    found = on_rows(step, places)
+    if found is None:
+        return None
+    cut, operands = found
+    by_channel = [cut.at(0)] * (2 if gradient else 4)
+    rest = REPLICATED if gradient else LOCAL
+    layouts: list[Layout] = [cut.at(layout.axis), *by_channel]
+    layouts += [rest] * (len(step.op.outputs) - len(layouts))
+    return step.results(step.emit(operands), layouts)
+
+
+def _channel_axis(step: Step) -> int | None:
+    """Returns the axis of the channels of batch normalization."""
+    rank = step.inputs[0].rank
+    return (
+        1 if step.op.attr("data_format").startswith(b"NC") else None if rank is None else rank - 1
+    )
+
+
+def _channel_axes(step: Step) -> Sequence[int] | None:
+    """Returns the axes of which one is that of the biases; None: they are not known."""
+    rank = step.inputs[0].rank
+    if rank is None:
+        return None
+    first = step.op.type != "BiasAddV1" and step.op.attr("data_format") == b"NCHW"
+    return [1, rank - 1] if first else [rank - 1]

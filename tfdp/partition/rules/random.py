@@ -1,0 +1,142 @@
+"""Stateless draws of random numbers: together the replicas have the bits that one device draws.
+
+What is drawn is a function of the seed, so that each replica can make its own part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfdp.partition.layouts import REPLICATED, Sharded
+from tfdp.partition.rules.drawn import (
+    WHY,
+    asked_for,
+    drawn_whole,
+    emitted_whole,
+    sliced,
+)
+from tfdp.partition.rules.effects import on_first
+from tfdp.partition.rules.elementwise import aligned
+from tfdp.partition.rules.philox import AUTO_SELECT, PHILOX, is_philox, own_rows
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.sizes import SizeLike, product
+from tfdp.partition.writing import Output
+
+# Each number takes a known place in the generator's order.
+IN_ORDER = [
+    "StatelessRandomNormal",
+    "StatelessRandomUniform",
+    "StatelessRandomUniformFullInt",
+    "StatelessRandomUniformInt",
+]
+
+# How much a number takes of the generator's order depends on the numbers, or on the device.
+OUT_OF_ORDER = [
+    "StatelessParameterizedTruncatedNormal",
+    "StatelessRandomBinomial",
+    "StatelessRandomGammaV2",
+    "StatelessRandomGammaV3",
+    "StatelessRandomPoisson",
+    "StatelessTruncatedNormal",
+    "StatelessTruncatedNormalV2",
+]
+
+# Where each example has fewer numbers it costs less to draw all than to find the own ones.
+_FEW = 16
+
+
+@rule(*IN_ORDER, *(f"{type_}V2" for type_ in IN_ORDER), always=True)
+def in_order(step: Step) -> Results:
+    """Gives the cut that the shape asks for, whole if it asks for none. Sends nothing.
+
+    Of a cut of axis 0 each replica draws the numbers of its own examples. Of another axis, of few
+    numbers or from another generator than Philox it draws all and keeps its own.
+    """
+    shape, layout = asked_for(step)
+    whole = all(tensor.layout == REPLICATED for tensor in step.inputs)
+    if whole and layout is not None and _is_worth_it(step, shape, layout):
+        state = _state(step)
+        if state is not None:
+            type_ = step.op.type.removesuffix("V2") + "V2"
+            return step.results([own_rows(step, layout, shape, type_, state)], layout, [shape])
+    return drawn_whole(step)
+
+
+def _is_worth_it(step: Step, shape: Sequence[SizeLike | None], layout: Sharded) -> bool:
+    if layout.axis != 0 or step.program.num_replicas == 1:
+        return False
+    each = product([layout.inner, *shape[1:]])
+    return not (isinstance(each, int) and each < _FEW)
+
+
+def _state(step: Step) -> list[Output] | None:
+    """Returns what a draw by key and counter takes after the shape; None if it is not by Philox."""
+    _, *others = step.inputs
+    if step.op.type.endswith("V2"):
+        algorithm = others[2].constant()
+        known = algorithm is not None and is_philox(int(algorithm))
+        return [tensor.local for tensor in others] if known else None
+    if not is_philox(AUTO_SELECT):
+        return None
+    seed, *bounds = (tensor.local for tensor in others)
+    made = step.writer.node("StatelessRandomGetKeyCounter", [seed], Tseed=seed.dtype)
+    return [*made, step.write.constant(PHILOX), *bounds]
+
+
+@rule(*OUT_OF_ORDER, always=True)
+def out_of_order(step: Step) -> Results:
+    """Gives the cut that the shape asks for; each replica draws all. Parameters are gathered."""
+    return drawn_whole(step)
+
+
+@rule("Multinomial", "StatelessMultinomial", always=True)
+def multinomial(step: Step) -> Results:
+    """Gives the rows of the logits, which are gathered. Each replica draws all.
+
+    With a hidden state the first replica does, and sends it to the others.
+    """
+    logits, number = step.inputs[:2]
+    whole = on_first(step)[0].local if step.op.is_stateful else emitted_whole(step)
+    if logits.shape is None:
+        return step.results([whole], REPLICATED)
+    known = number.constant()
+    shape = [logits.shape[0], None if known is None else int(known)]
+    layout = logits.sharded
+    return sliced(step, whole, shape, layout if layout is None or layout.axis == 0 else None)
+
+
+@rule("RandomShuffle", "StatelessShuffle", always=True)
+def shuffle(step: Step) -> Results:
+    """Keeps the cut of the value, which is gathered. Each replica shuffles all.
+
+    With a hidden state the first replica does, and sends it to the others.
+    """
+    value = step.inputs[0]
+    whole = on_first(step)[0].local if step.op.is_stateful else emitted_whole(step)
+    return sliced(step, whole, value.shape, value.sharded)
+
+
+@rule("RandomIndexShuffle")
+def shuffled_index(step: Step) -> Results:
+    """Keeps the cut of the indices. Sends nothing."""
+    index, *others = step.inputs
+    layout = index.sharded
+    if layout is None or index.rank != 1:
+        return None
+    inputs = [index.local]
+    for tensor, rank in zip(
+        others, (1, 0), strict=True
+    ):  # a seed and a number for each, or for all
+        if tensor.rank == rank and tensor.layout == REPLICATED:
+            inputs.append(tensor.local)
+        elif tensor.rank == rank + 1 and tensor.dim(0) == layout.length:
+            inputs.append(step.part(tensor, layout, WHY))
+        else:
+            return None
+    return step.results(step.emit(inputs), layout, [index.shape])
+
+
+@rule("RandomGammaGrad")
+def gradient(step: Step) -> Results:
+    """Keeps the largest operand's cut. Sends nothing."""
+    return aligned(step)

@@ -1,0 +1,204 @@
+"""Reductions: within the examples each replica reduces its own; over the batch the results meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.rules.rows import can_be_summed, is_waiting
+from tfdp.partition.sizes import SizeLike
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output
+
+_HALVES = (tf.float16, tf.bfloat16)
+
+
+@rule("Sum", partial=True)
+def total(step: Step) -> Results:
+    """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
+
+    A scalar in half precision is summed in float32, as one device does, and a small whole number as
+    such: each replica sends its result.
+    """
+    tensor, axes = step.inputs
+    if is_waiting(tensor):
+        return _of_summand(step)
+    found = _reduced(step)
+    if found is None:
+        return None
+    layout, reduced = found
+    if layout.axis not in reduced:
+        return _rows(step, layout, reduced)
+    shape, dtype = _shape(step, reduced), tensor.dtype
+    if dtype in _HALVES and not any(size != 1 for size in shape):
+        (wide,) = step.emit([step.write.cast(tensor.local, tf.float32), axes], T=tf.float32)
+        return _met(step, layout, wide, "Sum", shape)
+    if not can_be_summed(dtype):
+        return _met(step, layout, step.emit([tensor, axes])[0], "Sum", shape)
+    summand = step.masked(step.emit([tensor, axes])[0], layout)
+    return step.results([summand], PARTIAL, [shape])
+
+
+@rule("Mean", partial=True)
+def mean(step: Step) -> Results:
+    """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
+
+    The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
+    A scalar in half precision is rounded to it once, as one device does: each replica sends it in
+    float32.
+    """
+    tensor = step.inputs[0]
+    if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+        return None
+    if is_waiting(tensor):
+        return _of_summand(step)
+    found = _reduced(step)
+    if found is None:
+        return None
+    layout, reduced = found
+    if layout.axis not in reduced:
+        return _rows(step, layout, reduced)
+    write, shape = step.write, _shape(step, reduced)
+    wide = tf.float32 if tensor.dtype in _HALVES else tensor.dtype
+    local = write.reduce("Sum", write.cast(tensor.local, wide), reduced, _keeps_axes(step))
+    local = write.divide(local, _count(step, tensor, reduced, wide))
+    if tensor.dtype in _HALVES and not any(size != 1 for size in shape):
+        return _met(step, layout, local, "Sum", shape)
+    summand = write.cast(step.masked(local, layout), tensor.dtype)
+    return step.results([summand], PARTIAL, [shape])
+
+
+@rule("Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
+def meeting_reduction(step: Step) -> Results:
+    """Keeps a cut of another axis. Over the batch it is whole: each replica sends its result."""
+    found = _reduced(step)
+    if found is None:
+        return None
+    layout, reduced = found
+    if layout.axis not in reduced:
+        return _rows(step, layout, reduced)
+    (local,) = step.emit(step.inputs)
+    return _met(step, layout, local, step.op.type, _shape(step, reduced))
+
+
+@rule("L2Loss")
+def l2_loss(step: Step) -> Results:
+    """Gives a summand of half the sum of squares. Sends nothing.
+
+    In half precision each replica sends its result in float32.
+    """
+    (tensor,) = step.inputs
+    layout = tensor.sharded
+    if layout is None:
+        return None
+    if tensor.dtype in _HALVES:
+        (wide,) = step.emit([step.write.cast(tensor.local, tf.float32)], T=tf.float32)
+        return _met(step, layout, wide, "Sum", [])
+    return step.results([step.masked(step.emit([tensor])[0], layout)], PARTIAL)
+
+
+def meeting(
+    step: Step, output: Output, type_: str, shape: Sequence[SizeLike | None], why: str = ""
+) -> Output:
+    """Returns the replicas' results, reduced again: the same whole value on all of them.
+
+    Each replica sends its result to all others.
+
+    Args:
+      step: The operation.
+      output: The replica's result, in the same shape on all; a replica without examples gives what
+        changes no other: zeros for a sum.
+      type_: The type of the reduction: "Sum", "Max" or another that `Arithmetic.reduce` knows.
+      shape: What is known of the result's shape.
+      why: What it is needed for, in words.
+    """
+    program, write = step.program, step.write
+    if program.num_replicas == 1:
+        return output
+    sizes = [size if isinstance(size, int) else None for size in shape]
+    collective = program.communicator.gather(tf.TensorSpec([None, *sizes], output.dtype))
+    counts = write.constant([1] * program.num_replicas)
+    inputs = [write.expand(output, 0), counts]
+    why = why or f"{step.op.type} over the batch"
+    (found,) = program.exchange(step.writer, "gather", collective, inputs, step.op, why)
+    return write.reduce(type_, found, [0])
+
+
+def _met(
+    step: Step, layout: Sharded, local: Output, type_: str, shape: Sequence[SizeLike | None]
+) -> Results:
+    """Returns the whole result of replicas' results, in the dtype of the operation's output."""
+    masked = step.masked(local, layout, _neutral(type_, local.dtype))
+    whole = step.write.cast(meeting(step, masked, type_, shape), step.op.outputs[0].dtype)
+    return step.results([whole], REPLICATED, [shape])
+
+
+def _neutral(type_: str, dtype: tf.DType) -> float | bool:
+    """Returns what changes no result of a reduction."""
+    if type_ in ("Max", "Min"):
+        sign = -1 if type_ == "Max" else 1
+        limit: int = dtype.min if type_ == "Max" else dtype.max
+        return sign * math.inf if dtype.is_floating else limit
+    return {"All": True, "Any": False, "Prod": 1}.get(type_, 0)
+
+
+def _keeps_axes(step: Step) -> bool:
+    return bool(step.op.attr("keep_dims"))
+
+
+def _axes(step: Step) -> list[int] | None:
+    """Returns the axes that are reduced, counted from 0; None: they are not known."""
+    tensor, axes = step.inputs
+    found = axes.constant()
+    if found is None or axes.layout != REPLICATED or tensor.rank is None:
+        return None
+    return sorted({int(axis) % tensor.rank for axis in found.ravel()})
+
+
+def _reduced(step: Step) -> tuple[Sharded, list[int]] | None:
+    """Returns the operand's cut and the axes that are reduced, where both are known."""
+    layout, axes = step.inputs[0].sharded, _axes(step)
+    return None if layout is None or axes is None else (layout, axes)
+
+
+def _rows(step: Step, layout: Sharded, axes: Sequence[int]) -> Results:
+    """Reduces axes that are not the batch's."""
+    before = 0 if _keeps_axes(step) else sum(axis < layout.axis for axis in axes)
+    shape = _shape(step, axes)
+    return step.results(step.emit(step.inputs), layout.at(layout.axis - before), [shape])
+
+
+def _of_summand(step: Step) -> Results:
+    """Reduces a summand."""
+    step.require_sums(step.inputs[1:])
+    if step.inputs[1].layout != REPLICATED:
+        return None
+    axes = _axes(step)
+    shapes = None if axes is None else [_shape(step, axes)]
+    return step.results(step.emit(step.inputs), PARTIAL, shapes)
+
+
+def _shape(step: Step, axes: Sequence[int]) -> list[SizeLike | None]:
+    """Returns what is known of the result's shape."""
+    sizes: list[SizeLike | None] = list(step.inputs[0].dims())
+    if _keeps_axes(step):
+        return [1 if axis in axes else size for axis, size in enumerate(sizes)]
+    return [size for axis, size in enumerate(sizes) if axis not in axes]
+
+
+def _count(step: Step, tensor: Tensor, axes: Sequence[int], dtype: tf.DType) -> Output:
+    """Returns how many entries of the whole tensor are reduced to one.
+
+    It is multiplied in float64, which holds whole numbers that are too large for int32.
+    """
+    sizes = [tensor.dim(axis) for axis in axes]
+    fixed = math.prod(size for size in sizes if isinstance(size, int))
+    count = step.write.constant(fixed, tf.float64)
+    for size in sizes:
+        if not isinstance(size, int):
+            count = step.write.multiply(count, step.write.cast(step.size(size), tf.float64))
+    return step.write.cast(count, dtype)

@@ -1,0 +1,147 @@
+"""The registry of rules: for each type of operation what a replica writes in its place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from tfdp.partition.conversions import Conversions
+from tfdp.partition.layouts import Layout, Sharded
+from tfdp.partition.sizes import SizeLike
+from tfdp.partition.source import SourceOp
+from tfdp.partition.tensors import Tensor, static_shape
+from tfdp.partition.writing import Output
+
+if TYPE_CHECKING:
+    from tfdp.partition.walk import Walk
+
+# What a rule returns: the operation's outputs, or None where it cannot keep the layouts: then the
+# operation is computed whole.
+Results: TypeAlias = Sequence[Tensor] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What is done with one type of operation.
+
+    Attributes:
+      write: Writes it, given a `Step`.
+      always: Whether it is asked where all inputs are replicated, too. Other operations are
+        written as they are there.
+      partial: Whether it is given summands. Otherwise they are summed before.
+    """
+
+    write: Callable[[Step], Results]
+    always: bool = False
+    partial: bool = False
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    *types: str, always: bool = False, partial: bool = False
+) -> Callable[[Callable[[Step], Results]], Callable[[Step], Results]]:
+    """Registers the decorated function as the rule of types of operations.
+
+    Its docstring says which layouts go in and come out, and what is sent.
+
+    Args:
+      types: TensorFlow's names of the types.
+      always: See `Rule`.
+      partial: See `Rule`.
+    """
+
+    def register(write: Callable[[Step], Results]) -> Callable[[Step], Results]:
+        for type_ in types:
+            if type_ in RULES:
+                raise ValueError(f"{type_} has a rule already: {RULES[type_].write.__name__}")
+            RULES[type_] = Rule(write, always, partial)
+        return write
+
+    return register
+
+
+class Step(Conversions):
+    """One operation of the source, while a rule writes it.
+
+    Attributes:
+      walk: The walk, for rules of operations that hold functions.
+      source: The operation.
+      inputs: Its inputs.
+    """
+
+    op: SourceOp
+
+    def __init__(self, walk: Walk, op: SourceOp, inputs: Sequence[Tensor]) -> None:
+        super().__init__(walk.program, walk.writer)
+        self.walk, self.op, self.inputs = walk, op, list(inputs)
+
+    def emit(self, inputs: Sequence[Output | Tensor], **attrs: Any) -> list[Output]:
+        """Writes the operation with these inputs; a `Tensor` stands for what the replica holds.
+
+        Args:
+          inputs: The inputs.
+          attrs: Attributes that differ from the operation's own.
+        """
+        outputs = [each.local if isinstance(each, Tensor) else each for each in inputs]
+        return self.writer.copy(self.op.node, outputs, attrs)
+
+    def results(
+        self,
+        outputs: Sequence[Output],
+        layout: Layout | Sequence[Layout],
+        shapes: Sequence[Sequence[SizeLike | None] | None] | None = None,
+        entries: Sequence[np.ndarray | None] | None = None,
+    ) -> list[Tensor]:
+        """Returns the operation's outputs.
+
+        Args:
+          outputs: What the replica has computed.
+          layout: The layout of all, or of each.
+          shapes: The sizes of the whole tensors, where the rule knows more than the trace.
+          entries: Their values, where the rule knows them.
+        """
+        layouts = list(layout) if isinstance(layout, Sequence) else [layout] * len(outputs)
+        found = []
+        for index, (output, own) in enumerate(zip(outputs, layouts, strict=True)):
+            shape = static_shape(self.op.outputs[index].shape)
+            said = shapes[index] if shapes is not None else None
+            if said is not None:
+                shape = _merged(shape, said)
+            if isinstance(own, Sharded) and shape is not None:
+                shape[own.axis] = own.length
+            found.append(Tensor(output, own, shape, entries[index] if entries else None))
+        return found
+
+    def shape_with(self, vector: Tensor, axis: int, count: Output) -> Output:
+        """Returns a shape vector of the whole tensor, with another number for one axis."""
+        write, dtype = self.write, vector.dtype
+        sizes = vector.sizes()
+        known = sizes is not None and all(
+            isinstance(size, int) for at, size in enumerate(sizes) if at != axis
+        )
+        whole, rank = self.whole(vector), _length(vector)
+        values: list[Any] = [
+            sizes[at] if known and sizes is not None else write.element(whole, at)
+            for at in range(rank)
+        ]
+        values[axis] = count
+        return write.pack(values, dtype)
+
+
+def _length(vector: Tensor) -> int:
+    assert vector.shape is not None and isinstance(vector.shape[0], int)
+    return vector.shape[0]
+
+
+def _merged(
+    shape: list[SizeLike | None] | None, said: Sequence[SizeLike | None]
+) -> list[SizeLike | None]:
+    """Returns what the trace and a rule know together; numbers that the trace knows come first."""
+    if shape is None:
+        return list(said)
+    return [b if a is None else a for a, b in zip(shape, said, strict=True)]
+

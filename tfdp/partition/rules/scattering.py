@@ -1,0 +1,225 @@
+"""Entries of tensors, written or added up by their indices.
+
+What each replica adds up of its examples is a summand, if the result has no axis of the batch. Sums
+whose result is as long as a batch are computed whole: the summands would be longer than what they
+are made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
+from tfdp.partition.rules.along_axes import known_scalar
+from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.rules.reductions import meeting
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.rules.rows import can_be_summed
+from tfdp.partition.rules.slicing import has_summands, length_of, linear_in
+from tfdp.partition.sizes import Batch, Size, SizeLike, is_size
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output
+
+
+@rule("ScatterNd", partial=True)
+def scatter(step: Step) -> Results:
+    """Adds up a replica's updates: a summand. Updates cut along other axes keep the cut.
+
+    Sends nothing, unless indices or updates are cut otherwise than the other.
+    """
+    indices, updates, to = step.inputs
+    if has_summands(step):
+        return linear_in(step, 1)
+    sizes, depth, last = to.sizes(), _depth(indices), _last(indices)
+    if depth is None or last is None or sizes is None or updates.rank is None:
+        return None
+    layout, own = _spot(indices, updates), updates.sharded
+    shape = [size if is_size(size) else None for size in sizes]
+    if own is not None and own.axis >= last:  # along an axis that no index names
+        result = own.at(own.axis - last + depth)
+        if sizes[result.axis] != own.length or length_of(to) != len(sizes):
+            return None
+        local = step.shape_with(to, result.axis, step.entries(result))
+        return step.results(step.emit([step.whole(indices), updates.local, local]), result, [shape])
+    if layout is None or layout.axis >= last or not all(map(_is_no_batch, sizes)):
+        return None
+    added = _added(step, indices, updates, layout)
+    if added is None:
+        return None
+    return step.results(step.emit([*added, step.whole(to)]), PARTIAL, [shape])
+
+
+@rule("TensorScatterAdd", "TensorScatterSub", partial=True)
+def scatter_add(step: Step) -> Results:
+    """Adds a replica's updates to a tensor, which is added once: a summand.
+
+    A tensor that is cut along an axis that no index names keeps the cut. Sends nothing, unless
+    indices or updates are cut otherwise than the other.
+    """
+    tensor, indices, updates = step.inputs
+    if has_summands(step):
+        return _scattered_summands(step)
+    last = _last(indices)
+    if tensor.rank is None or updates.rank is None or last is None:
+        return None
+    layout = _spot(indices, updates)
+    if tensor.sharded is not None or layout is None or layout.axis >= last:
+        return _scattered_beside(step)
+    if tensor.layout != REPLICATED or not all(map(_is_no_batch, tensor.dims())):
+        return None
+    added = _added(step, indices, updates, layout)
+    if added is None:
+        return None
+    outputs = step.emit([step.first_only(tensor.local), *added])
+    return step.results(outputs, PARTIAL, [tensor.shape])
+
+
+@rule("TensorScatterUpdate", "TensorScatterMax", "TensorScatterMin")
+def scatter_update(step: Step) -> Results:
+    """Keeps the cut of an axis that no index names. Sends nothing."""
+    return _scattered_beside(step)
+
+
+@rule("UnsortedSegmentSum", partial=True)
+def segment_sum(step: Step) -> Results:
+    """Adds up a replica's examples: a summand. Data cut along other axes keep the cut.
+
+    Sends nothing, unless data and segments are cut otherwise.
+    """
+    data, segments, _ = step.inputs
+    if has_summands(step):
+        return linear_in(step, 0)
+    layout = _spot(segments, data)
+    if layout is None or segments.rank is None or data.rank is None:
+        return None
+    if layout.axis >= segments.rank:
+        return _segments_beside(step)
+    if not can_be_summed(data.dtype):
+        return None
+    found = _own_segments(step, layout)
+    return None if found is None else step.results([found[0]], PARTIAL, [found[1]])
+
+
+@rule("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
+def segment_extreme(step: Step) -> Results:
+    """Gives the whole result: each replica sends that of its examples.
+
+    Data cut along an axis that has no segments keep the cut, and nothing is sent.
+    """
+    data, segments, _ = step.inputs
+    layout = _spot(segments, data)
+    if layout is None or segments.rank is None or data.rank is None:
+        return None
+    if layout.axis >= segments.rank:
+        return _segments_beside(step)
+    found = _own_segments(step, layout)
+    if found is None:
+        return None
+    result = meeting(step, found[0], step.op.type.removeprefix("UnsortedSegment"), found[1])
+    return step.results([result], REPLICATED, [found[1]])
+
+
+@rule("SegmentSum", "SegmentMean", "SegmentSumV2", partial=True)
+def sorted_segment_sum(step: Step) -> Results:
+    """Keeps the cut of data along an axis that has no segments; keeps summands. Sends nothing."""
+    return linear_in(step, 0) if has_summands(step) else _segments_beside(step)
+
+
+@rule(
+    "SegmentMax",
+    "SegmentMaxV2",
+    "SegmentMin",
+    "SegmentMinV2",
+    "SegmentProd",
+    "SegmentProdV2",
+)
+def sorted_segment_extreme(step: Step) -> Results:
+    """Keeps the cut of data along an axis that has no segments. Sends nothing."""
+    return _segments_beside(step)
+
+
+def _own_segments(step: Step, layout: Sharded) -> tuple[Output, list[SizeLike | None]] | None:
+    """Returns what a replica's examples give for each segment, and the sizes of that."""
+    data, segments, count = step.inputs
+    size = known_scalar(count)
+    if not (_is_no_batch(size) and fits(data, layout) and fits(segments, layout)):
+        return None
+    # What stands in for an example is in no segment: negative ones are left out.
+    own = step.masked(part(step, segments, layout), layout, -1)
+    (output,) = step.emit([part(step, data, layout), own, step.whole(count)])
+    return output, [size, *data.dims()[segments.rank or 0 :]]
+
+
+def _segments_beside(step: Step) -> Results:
+    """Writes sums of segments of data that are cut along another axis than the segments lie."""
+    data, segments, *count = step.inputs
+    layout = data.sharded
+    if layout is None or segments.rank is None or layout.axis < segments.rank:
+        return None
+    outputs = step.emit([data.local, *map(step.whole, (segments, *count))])
+    size = known_scalar(count[0]) if count else None
+    result = layout.at(layout.axis - segments.rank + 1)
+    return step.results(outputs, result, [[size, *data.dims()[segments.rank :]]])
+
+
+def _scattered_beside(step: Step) -> Results:
+    """Writes updates into a tensor that is cut along an axis that no index names."""
+    tensor, indices, updates = step.inputs
+    depth, last = _depth(indices), _last(indices)
+    if depth is None or last is None or tensor.rank is None or updates.rank is None:
+        return None
+    layout = tensor.sharded
+    if layout is None and updates.sharded is not None:
+        layout = updates.sharded.at(updates.sharded.axis - last + depth)
+    if layout is None or layout.axis < depth:
+        return None
+    beside = layout.at(layout.axis - depth + last)
+    if not (fits(tensor, layout) and fits(updates, beside)):
+        return None
+    operands = [part(step, tensor, layout), step.whole(indices), part(step, updates, beside)]
+    return step.results(step.emit(operands), layout, [tensor.shape])
+
+
+def _scattered_summands(step: Step) -> Results:
+    """Writes or adds summands into one another; a whole operand joins them on the first replica."""
+    tensor, indices, updates = step.inputs
+    if indices.layout != REPLICATED:
+        return None
+    if any(each.layout not in (PARTIAL, REPLICATED) for each in (tensor, updates)):
+        return None
+    tensor_part, update_part = (
+        each.local if each.layout == PARTIAL else step.first_only(each.local)
+        for each in (tensor, updates)
+    )
+    return step.results(step.emit([tensor_part, indices.local, update_part]), PARTIAL)
+
+
+def _added(step: Step, indices: Tensor, updates: Tensor, layout: Sharded) -> list[Any] | None:
+    """Returns a replica's part of indices and updates; what stands in for examples adds zeros."""
+    if not can_be_summed(updates.dtype) or not (fits(indices, layout) and fits(updates, layout)):
+        return None
+    own = step.masked(part(step, updates, layout), layout)
+    return [part(step, indices, layout), own]
+
+
+def _spot(indices: Tensor, values: Tensor) -> Sharded | None:
+    """Returns the cut of the values, which are larger, or else that of the indices."""
+    return values.sharded or indices.sharded
+
+
+def _is_no_batch(size: Any) -> bool:
+    """Returns whether a size of a result is not as long as a batch."""
+    if not isinstance(size, Size):
+        return True
+    return not any(isinstance(symbol, Batch) for symbol in size.symbols())
+
+
+def _depth(indices: Tensor) -> int | None:
+    """Returns the number of axes that indices name, their last axis."""
+    size: Any = indices.shape[-1] if indices.shape else None
+    return size if isinstance(size, int) else None
+
+
+def _last(indices: Tensor) -> int | None:
+    """Returns the last axis of indices, which is the number of axes that the updates share."""
+    return None if not indices.rank else indices.rank - 1

@@ -1,0 +1,206 @@
+"""The one-device program as the walk reads it: light objects in place of TensorFlow's graph."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.partition._tensorflow import FuncGraph, NodeDef, function_named, op_def_registry
+
+# Operations in files of these packages are theirs; the next frame outward may be the user's.
+_LIBRARIES = ("/tensorflow/", "/keras/", "/tfdp/partition/", "/tfdp/strategy/")
+
+
+class SourceTensor:
+    """An output of an operation of the source."""
+
+    __slots__ = ("dtype", "index", "op", "shape")
+
+    def __init__(self, op: SourceOp, index: int, dtype: tf.DType, shape: tf.TensorShape) -> None:
+        self.op, self.index, self.dtype, self.shape = op, index, dtype, shape
+
+
+class SourceOp:
+    """An operation of the source.
+
+    Attributes:
+      name: Its name in its graph.
+      type: The type of the operation.
+      node: Its message, without the attributes that begin with an underscore, which are
+        TensorFlow's own notes.
+      graph: The graph that holds it.
+      number: Its place in the order in which the operations were traced.
+      inputs: The tensors that it is given.
+      control_inputs: The operations that it waits for.
+      outputs: The tensors that it gives.
+    """
+
+    __slots__ = ("control_inputs", "graph", "inputs", "name", "node", "number", "outputs", "type")
+
+    def __init__(self, node: NodeDef, graph: SourceGraph, number: int) -> None:
+        self.name, self.type, self.node = node.name, node.op, node
+        self.graph, self.number = graph, number
+        self.inputs: list[SourceTensor] = []
+        self.control_inputs: list[SourceOp] = []
+        shapes = [_shape(proto) for proto in node.attr["_output_shapes"].list.shape]
+        for key in [key for key in node.attr if key.startswith("_") and key not in _KEPT]:
+            del node.attr[key]
+        dtypes = [dtype for _, _, dtype in outputs_of(node)]
+        self.outputs = [
+            SourceTensor(self, index, dtype, shape)
+            for index, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
+        ]
+
+    def attr(self, name: str) -> Any:
+        """Returns an attribute's value: a number, text as bytes, a list, or a `tf.DType`.
+
+        None: the operation has no such attribute.
+        """
+        if name not in self.node.attr:  # to ask a message for it would add it
+            return None
+        value = self.node.attr[name]
+        kind = value.WhichOneof("value")
+        if kind is None:
+            return None
+        if kind == "list":
+            fields = value.list.ListFields()
+            return list(fields[0][1]) if fields else []
+        if kind == "type":
+            return tf.as_dtype(value.type)
+        if kind == "shape":
+            return tf.TensorShape(value.shape)
+        if kind == "func":
+            return value.func.name
+        return getattr(value, kind)
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the operation reads or writes something besides its inputs."""
+        return definition(self.type).is_stateful
+
+    def function(self, attr: str) -> SourceGraph:
+        """Returns the function that an attribute names."""
+        return self.graph.function(self.attr(attr))
+
+    def line(self) -> str:
+        """Returns the user's line that made the operation: "train.py:12, in step"."""
+        try:
+            frames = self.graph.original.get_operation_by_name(self.name).traceback
+        except (KeyError, ValueError):
+            return "an unknown line"
+        own = [f for f in frames if not any(part in f.filename for part in _LIBRARIES)]
+        if not own:
+            return "a line of the library"
+        frame: traceback.FrameSummary = own[-1]
+        return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}, in {frame.name}"
+
+
+class SourceGraph:
+    """A traced function.
+
+    Args:
+      graph: The function's graph.
+      outer: The graph that holds it; None for the program itself.
+
+    Attributes:
+      original: The function's graph.
+      ops: The operations, in the order of the trace, but each after what it waits for.
+      inputs: The function's arguments, captured tensors last.
+      outputs: What it returns.
+      control_outputs: The operations that a call waits for besides.
+    """
+
+    def __init__(self, graph: FuncGraph, outer: SourceGraph | None = None) -> None:
+        self.original, self._outer = graph, outer
+        self._functions: dict[str, SourceGraph] = {}
+        definition = graph.as_graph_def(add_shapes=True)
+        self.ops = [SourceOp(node, self, number) for number, node in enumerate(definition.node)]
+        self._by_name = {op.name: op for op in self.ops}
+        for op in self.ops:
+            for name in op.node.input:
+                if name.startswith("^"):
+                    op.control_inputs.append(self._by_name[name[1:]])
+                else:
+                    source, _, index = name.partition(":")
+                    op.inputs.append(self._by_name[source].outputs[int(index or 0)])
+        self.ops = _in_order(self.ops)
+        self.inputs = [self._tensor(tensor) for tensor in graph.inputs]
+        self.outputs = [self._tensor(tensor) for tensor in graph.outputs]
+        self.control_outputs = [self._by_name[op.name] for op in graph.control_outputs]
+
+    def _tensor(self, tensor: tf.Tensor) -> SourceTensor:
+        return self._by_name[tensor.op.name].outputs[tensor.value_index]
+
+    def function(self, name: str) -> SourceGraph:
+        """Returns a function that an operation of the graph calls by name."""
+        if name not in self._functions:
+            self._functions[name] = SourceGraph(self.definition(name).graph, self)
+        return self._functions[name]
+
+    def definition(self, name: str) -> Any:
+        """Returns TensorFlow's object of a function that the graph, or one around it, holds."""
+        graph: SourceGraph | None = self
+        while graph is not None:
+            found = function_named(graph.original, name)
+            if found is not None:
+                return found
+            graph = graph._outer
+        raise KeyError(name)
+
+
+def _in_order(ops: Sequence[SourceOp]) -> list[SourceOp]:
+    """Returns operations with each after what it waits for, which may have been traced later."""
+    done: dict[SourceOp, None] = {}
+    for op in ops:
+        open_ = [op]
+        while open_:
+            last = open_[-1]
+            waits = [tensor.op for tensor in last.inputs] + last.control_inputs
+            missing = [each for each in waits if each not in done]
+            if last in done or not missing:
+                done.setdefault(open_.pop())
+            else:
+                open_ += missing
+    return list(done)
+
+
+# TensorFlow's notes on an operation are left out, but for the one by which a branch or a loop becomes
+# operations of the graph that holds it.
+_KEPT = ("_lower_using_switch_merge",)
+
+
+def definition(type_: str) -> Any:
+    """Returns the declaration of a type of operation."""
+    found = _definitions.get(type_)
+    if found is None:
+        found = _definitions[type_] = op_def_registry.get(type_)
+    return found
+
+
+def outputs_of(node: NodeDef) -> Sequence[tuple[str, int, tf.DType]]:
+    """Returns of each output of a message's operation: its declared name, its place in that, dtype."""
+    found: list[tuple[str, int, tf.DType]] = []
+    for arg in definition(node.op).output_arg:
+        if arg.type_list_attr:
+            dtypes = node.attr[arg.type_list_attr].list.type
+            found += [(arg.name, index, tf.as_dtype(dtype)) for index, dtype in enumerate(dtypes)]
+            continue
+        dtype = tf.as_dtype(arg.type or node.attr[arg.type_attr].type)
+        count = node.attr[arg.number_attr].i if arg.number_attr else 1
+        found += [(arg.name, index, dtype) for index in range(count)]
+    return found
+
+
+def _shape(proto: Any) -> tf.TensorShape:
+    key = proto.SerializeToString()
+    found = _shapes.get(key)
+    if found is None:
+        found = _shapes[key] = tf.TensorShape(proto)
+    return found
+
+
+_definitions: dict[str, Any] = {}
+_shapes: dict[bytes, tf.TensorShape] = {}

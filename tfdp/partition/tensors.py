@@ -1,0 +1,140 @@
+"""Tensors of the one-device program, as a replica's program has them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.partition.layouts import Layout, Replicated, Sharded
+from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
+from tfdp.partition.writing import Output
+
+# Values of at most so many entries are followed: shapes, axes, sizes.
+MOST_ENTRIES = 64
+
+_numbers = itertools.count()
+
+
+class Dimension(Symbol):
+    """The length of an axis that is no batch: known when the step runs, alike on all replicas."""
+
+    def __init__(self, output: Output, axis: int) -> None:
+        super().__init__(f"{output.name}[{axis}]")
+        self.output, self.axis = output, axis
+
+
+class Tensor:
+    """A tensor of the one-device program: what a replica holds of it, and what is known of it.
+
+    Attributes:
+      local: What the replica holds.
+      layout: How that is related to the whole tensor.
+      shape: The whole tensor's sizes, each None where nothing is known; None: not even the rank is.
+      entries: The whole tensor's value, an array of sizes, booleans and `UNKNOWN`; None: unknown.
+        It is followed for small tensors of integers and booleans.
+      whole: The whole tensor, once it has been made.
+      parts: The replica's parts of it in other layouts, once they have been made.
+      number: Its place in the order in which tensors came to be.
+      origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
+        is.
+    """
+
+    __slots__ = ("entries", "layout", "local", "number", "origin", "parts", "shape", "whole")
+
+    def __init__(
+        self,
+        local: Output,
+        layout: Layout,
+        shape: Sequence[SizeLike | None] | None,
+        entries: np.ndarray | None = None,
+    ) -> None:
+        self.local, self.layout = local, layout
+        self.shape: list[SizeLike | None] | None = None if shape is None else list(shape)
+        self.entries = entries
+        self.whole: Output | None = local if isinstance(layout, Replicated) else None
+        self.parts: dict[Layout, Output] = {}
+        self.number = next(_numbers)
+        self.origin: Tensor | None = None
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of its elements."""
+        return self.local.dtype
+
+    @property
+    def rank(self) -> int | None:
+        """The number of its axes; None where that is unknown."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def sharded(self) -> Sharded | None:
+        """The layout if the tensor is sharded, else None."""
+        return self.layout if isinstance(self.layout, Sharded) else None
+
+    def dim(self, axis: int) -> SizeLike:
+        """Returns the size of an axis of the whole tensor: a symbol where nothing is known of it."""
+        assert self.shape is not None
+        size = self.shape[axis]
+        if size is None:
+            size = self.shape[axis] = Size.of(Dimension(self.local, axis))
+        return size
+
+    def dims(self) -> list[SizeLike]:
+        """Returns the sizes of all axes; the rank must be known."""
+        assert self.shape is not None
+        return [self.dim(axis) for axis in range(len(self.shape))]
+
+    def constant(self) -> np.ndarray | None:
+        """Returns the value where it does not depend on the lengths of batches, else None."""
+        if self.entries is None:
+            return None
+        if all(isinstance(entry, int) for entry in self.entries.flat):  # booleans are, too
+            return self.entries.astype(bool if self.dtype.is_bool else np.int64)
+        return None
+
+    def sizes(self) -> list[Any] | None:
+        """Returns the entries of a vector, each a size or `UNKNOWN`; None if nothing is known."""
+        if self.entries is None or self.entries.ndim != 1:
+            return None
+        return [entry if is_size(entry) else UNKNOWN for entry in self.entries]
+
+    def within(self, local: Output | None = None) -> Tensor:
+        """Returns the tensor as a function inside of this one has it."""
+        inner = Tensor(local or self.local, self.layout, self.shape, self.entries)
+        if local is None:
+            inner.whole, inner.parts = self.whole, dict(self.parts)
+        return inner
+
+    def __repr__(self) -> str:
+        return f"{self.local.name} {self.dtype.name}{self.shape} {self.layout}"
+
+
+def static_shape(shape: tf.TensorShape) -> list[SizeLike | None] | None:
+    """Returns what a static shape says of sizes."""
+    return None if shape.rank is None else list(shape.as_list())
+
+
+def size_bytes(tensor: Tensor) -> int | None:
+    """Returns the bytes of a whole tensor, or None where tracing does not know them."""
+    shape = tensor.shape
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    return math.prod(size for size in shape if isinstance(size, int)) * tensor.dtype.size
+
+
+def array_of(values: Any) -> np.ndarray:
+    """Returns an array of Python's numbers, sizes and booleans.
+
+    >>> array_of(np.arange(2)), array_of([Size.of(Symbol("B")), 3])
+    (array([0, 1], dtype=object), array([B, 3], dtype=object))
+    """
+    if isinstance(values, (np.ndarray, np.generic)):
+        values = values.tolist()  # Python's own numbers, whose sums with sizes are sizes
+    found = np.empty(np.shape(values), object)
+    found[...] = values
+    return found

@@ -1,0 +1,88 @@
+"""What a traced program captures from outside, as each local replica has it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.partition import LOCAL, PARTIAL, REPLICATED, Layout
+from tfdp.strategy._tensorflow import (
+    DistributedVariable,
+    SyncOnReadVariable,
+    container_of_copy,
+    handle_data,
+)
+
+
+@dataclasses.dataclass
+class Captured:
+    """The tensors that a program captures.
+
+    Attributes:
+      of_replicas: Of each captured tensor that of each local replica.
+      states: How the copies of each variable make its value, see `tfdp.partition.rules.variables`;
+        for other tensors replicated.
+      refreshed: Variables from outside of the strategy's scope, with their copies on the other
+        local replicas, which are written before each call.
+    """
+
+    of_replicas: list[list[tf.Tensor]]
+    states: list[Layout]
+    refreshed: list[tuple[tf.Tensor, list[tf.Variable]]]
+
+
+def captured_by(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Captured:
+    """Finds the copies of what a traced program captures.
+
+    Args:
+      tensors: What it captures, in order.
+      devices: The devices of the local replicas.
+    """
+    found = Captured([], [], [])
+    for tensor in tensors:
+        reference = getattr(tensor, container_of_copy, None)
+        container = reference() if callable(reference) else None
+        if isinstance(container, DistributedVariable):
+            found.of_replicas.append([copy.handle for copy in container.values])
+            found.states.append(_state(container))
+            continue
+        found.states.append(REPLICATED)
+        copies = _copies(tensor, devices[1:]) if _is_variable(tensor) else None
+        if not copies:
+            found.of_replicas.append([tensor] * len(devices))
+            continue
+        found.of_replicas.append([tensor, *(copy.handle for copy in copies)])
+        found.refreshed.append((tensor, copies))
+    return found
+
+
+def _state(variable: DistributedVariable) -> Layout:
+    if not isinstance(variable, SyncOnReadVariable):
+        return REPLICATED
+    if variable.aggregation == tf.VariableAggregation.SUM:
+        return PARTIAL
+    if variable.aggregation == tf.VariableAggregation.MEAN:
+        return LOCAL
+    return REPLICATED
+
+
+def _is_variable(tensor: tf.Tensor) -> bool:
+    if tensor.dtype != tf.resource:
+        return False
+    data = handle_data(tensor)
+    return bool(data is not None and data.is_set and data.shape_and_type)
+
+
+def _copies(handle: tf.Tensor, devices: Sequence[str]) -> list[tf.Variable]:
+    """Makes copies of a variable that was made outside of the strategy's scope."""
+    (kind,) = handle_data(handle).shape_and_type[:1]
+    dtype, shape = tf.as_dtype(kind.dtype), tf.TensorShape(kind.shape)
+    made = []
+    with tf.init_scope():
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        for device in devices:
+            with tf.device(device):
+                made.append(tf.Variable(value, trainable=False, shape=shape, dtype=dtype))
+    return made

@@ -1,0 +1,164 @@
+"""The collectives of partitioned programs: each a traced function for every local replica.
+
+They go the way of all collectives: by the strategy's engine, topology and buckets.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.collectives import Reducer, text_rows
+from tfdp.engines import Engine, Sequences
+from tfdp.partition import Collective
+
+_SUMMED_AS_THEY_ARE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+# From here on a bucket's copies cost more than the collective that it saves.
+_BUCKET_BYTES = 4 * 2**20
+
+
+class ProgramCollectives:
+    """Makes the collectives of one program; it implements `tfdp.partition.Communicator`.
+
+    Args:
+      engine: Moves tensors between replicas.
+      reducer: Sums by the strategy's topology.
+      sequences: The records of the program's collectives, which give them their keys.
+      devices: The devices of the local replicas.
+      first_rank: The number of the first local replica.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        reducer: Reducer,
+        sequences: Sequences,
+        devices: Sequence[str],
+        first_rank: int,
+    ) -> None:
+        self._engine, self._reducer, self._sequences = engine, reducer, sequences
+        sequences.known_alike = True  # one program gives them all
+        self._devices = dict(enumerate(devices, start=first_rank))
+        self._everyone = tuple(range(engine.world_size))
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas in all processes."""
+        return self._engine.world_size
+
+    @property
+    def local_size(self) -> int:
+        """The number of replicas in this process."""
+        return len(self._devices)
+
+    @property
+    def bucket_bytes(self) -> int:
+        """The most bytes that are summed together."""
+        return _BUCKET_BYTES
+
+    def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
+        """Sums as `Communicator` says, in one bucket."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            return self._sums(rank, tensors)
+
+        known = _bytes(specs)
+        sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
+        return self._collective(of_rank, specs, sent)
+
+    def gather(self, spec: tf.TensorSpec) -> Collective:
+        """Gathers rows as `Communicator` says: each replica's are padded to the most that one has."""
+
+        def of_rank(rank: int, rows: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
+            return [self._gathered(rows, counts)]
+
+        counts = tf.TensorSpec([self.num_replicas], tf.int32)
+        return self._collective(of_rank, [spec, counts], None)
+
+    def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:
+        """Gives all replicas the first one's tensors, as `Communicator` says."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            return [self._from_first(rank, tensor) for tensor in tensors]
+
+        known = _bytes(specs)
+        sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
+        return self._collective(of_rank, specs, sent)
+
+    def _collective(
+        self,
+        of_rank: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        sent: int | None,
+    ) -> Collective:
+        functions = []
+        for rank, device in self._devices.items():
+
+            def traced(*tensors: tf.Tensor, rank: int = rank, device: str = device) -> list[tf.Tensor]:
+                with self._sequences.apart(rank), tf.device(device):
+                    return of_rank(rank, *tensors)
+
+            # In a loop the runtime would tell the replicas' collectives apart if it were inlined.
+            made = tf.function(
+                traced, autograph=False, experimental_attributes={"_noinline": True}
+            )
+            with tf.init_scope():
+                functions.append(made.get_concrete_function(*specs))
+        return Collective(functions, sent)
+
+    # ---- what one replica runs
+
+    def _sums(self, rank: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        numbers = [
+            tensor if tensor.dtype in _SUMMED_AS_THEY_ARE else tf.cast(tensor, tf.int64)
+            for tensor in tensors
+        ]
+        sums = self._reducer.all_reduce(numbers, rank)
+        return [
+            tf.ensure_shape(tf.cast(total, tensor.dtype), tensor.shape)
+            for total, tensor in zip(sums, tensors, strict=True)
+        ]
+
+    def _gathered(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        if rows.dtype == tf.string:
+            return text_rows.gather(rows, counts, self._gathered)
+        if rows.dtype.is_complex:
+            real = rows.dtype.real_dtype
+            return tf.bitcast(self._gathered(tf.bitcast(rows, real), counts), rows.dtype)
+        return self._engine.gather_counted(rows, counts, self._everyone)
+
+    def _from_first(self, rank: int, tensor: tf.Tensor) -> tf.Tensor:
+        if tensor.shape.is_fully_defined() and not (
+            tensor.dtype == tf.string or tensor.dtype.is_complex
+        ):
+            small = tensor.dtype not in _SUMMED_AS_THEY_ARE
+            number = tf.cast(tensor, tf.int64) if small else tensor
+            own = number if rank == 0 else tf.zeros_like(number)
+            (total,) = self._reducer.all_reduce([own], rank)
+            return tf.cast(total, tensor.dtype)
+        # The other replicas do not know the shape, which travels first.
+        shape = tf.shape(tensor) if rank == 0 else tf.zeros([_rank_of(tensor)], tf.int32)
+        (shape,) = self._reducer.all_reduce([shape], rank)
+        flat = tf.reshape(tensor, [-1]) if rank == 0 else tf.zeros([0], tensor.dtype)
+        others = tf.zeros([self.num_replicas - 1], tf.int32)
+        counts = tf.concat([tf.reduce_prod(shape)[tf.newaxis], others], 0)
+        return tf.reshape(self._gathered(flat, counts), shape)
+
+
+def _rank_of(tensor: tf.Tensor) -> int:
+    if tensor.shape.rank is None:
+        raise ValueError("what the first replica makes must have a known number of axes")
+    rank: int = tensor.shape.rank
+    return rank
+
+
+def _bytes(specs: Sequence[tf.TensorSpec]) -> int | None:
+    if any(not spec.shape.is_fully_defined() or spec.dtype == tf.string for spec in specs):
+        return None
+    return functools.reduce(
+        int.__add__, (math.prod(spec.shape.as_list()) * spec.dtype.size for spec in specs), 0
+    )

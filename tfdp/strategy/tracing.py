@@ -1,0 +1,86 @@
+"""The context in which a program is traced as on one device, with the strategy's variables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.replicas import one_device
+from tfdp.strategy._tensorflow import (
+    SaveOptions,
+    default_replica_mode,
+    is_saving,
+    pop_thread_mode,
+    push_thread_mode,
+    pywrap_tfe,
+    save_context,
+    saving_state,
+    variable_creators,
+)
+
+@contextlib.contextmanager
+def outside_of_graphs() -> Iterator[None]:
+    """Leaves the graphs that are being built, as `tf.init_scope` does; tapes inside record."""
+    if tf.executing_eagerly():
+        yield
+        return
+    with tf.init_scope():
+        pywrap_tfe.TFE_Py_TapeSetRestartOnThread()
+        try:
+            yield
+        finally:
+            pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
+@contextlib.contextmanager
+def as_on_one_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Traces what is called inside as TensorFlow's default strategy has it: one replica.
+
+    The strategy's variables are their first copies, and new ones are made in its scope.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    outer_creators = variable_creators(graph)
+    variable_creators.set(graph, [])
+    push_thread_mode(default_replica_mode())
+    try:
+        # While a model is saved, too, variables with copies stand for the first of them.
+        creator = tf.variable_creator_scope(_creator(strategy))
+        with one_device.traced(), save_context(SaveOptions()), creator:
+            yield
+    finally:
+        pop_thread_mode()
+        variable_creators.set(graph, outer_creators)
+
+
+def _creator(strategy: tf.distribute.Strategy) -> Callable[..., tf.Variable]:
+    inside: list[bool] = []
+
+    def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        if inside:
+            return next_creator(**kwargs)
+        inside.append(True)
+        try:
+            # The parts of `tf.Variable`'s interface; the rest is the function's that is traced.
+            given = {
+                name: value
+                for name, value in kwargs.items()
+                if value is not None and name != "distribute_strategy"
+            }
+            with tf.init_scope(), _not_saving(), strategy.scope():
+                return tf.Variable(**given)
+        finally:
+            inside.pop()
+
+    return create
+
+
+@contextlib.contextmanager
+def _not_saving() -> Iterator[None]:
+    is_saving.set(saving_state, False)
+    try:
+        yield
+    finally:
+        is_saving.set(saving_state, True)
