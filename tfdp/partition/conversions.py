@@ -15,6 +15,7 @@ from tfdp.partition.layouts import (
     Sharded,
 )
 from tfdp.partition.program import Place, Program
+from tfdp.partition.report import Content
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor
@@ -126,7 +127,14 @@ class Conversions:
         spec = tf.TensorSpec([None, *rest], tensor.dtype)
         collective = self.program.communicator.gather(spec)
         (found,) = self.program.exchange(
-            self.writer, "gather", collective, [rows, counts], self.op, why
+            self.writer,
+            "gather",
+            collective,
+            [rows, counts],
+            self.op,
+            why,
+            [Content.of_tensor(tensor)],
+            makes_whole=True,
         )
         back = [order.index(each) for each in range(len(order))]
         found = write.transpose(found, back)
@@ -146,7 +154,10 @@ class Conversions:
             specs = [tf.TensorSpec(static(tensor), tensor.dtype) for tensor in bucket]
             collective = program.communicator.sum(specs)
             inputs = [tensor.local for tensor in bucket]
-            sums = program.exchange(self.writer, "sum", collective, inputs, self.op, why)
+            contents = [Content.of_tensor(tensor) for tensor in bucket]
+            sums = program.exchange(
+                self.writer, "sum", collective, inputs, self.op, why, contents
+            )
             for tensor, output in zip(bucket, sums, strict=True):
                 tensor.whole = output
 

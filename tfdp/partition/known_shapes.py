@@ -205,6 +205,12 @@ def _fill(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [_lengths(inputs[0])]
 
 
+@_of("LinSpace")
+def _line(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    number = inputs[2].entries
+    return None if number is None else [[_length(number[()])]]
+
+
 @_of("BroadcastTo")
 def _broadcast_to(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [_lengths(inputs[1])]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdp import bucketing
 from tfdp.partition.arithmetic import Arithmetic
 from tfdp.partition.communication import Collective, Communicator
-from tfdp.partition.report import Exchanged, Report
+from tfdp.partition.report import Content, Exchanged, Report
 from tfdp.partition.sizes import Batch, Size, SizeLike, Symbol
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Dimension, Tensor, size_bytes
@@ -154,6 +154,8 @@ class Program:
         inputs: Sequence[Output],
         op: SourceOp | None,
         why: str,
+        contents: Sequence[Content] = (),
+        makes_whole: bool = False,
     ) -> list[Output]:
         """Writes a collective into a function, after the last one there.
 
@@ -164,6 +166,8 @@ class Program:
           inputs: What they give.
           op: The operation that asked for it.
           why: What it needed it for, in words.
+          contents: What is known of the tensors that travel; (): the names and dtypes of `inputs`.
+          makes_whole: Whether it gives a tensor whole of which each replica has its examples.
         """
         name = f"tfdp_collective_{len(self.collectives)}"
         self.collectives[name] = collective
@@ -178,13 +182,14 @@ class Program:
         self.report.exchanged.append(
             Exchanged(
                 kind=kind,
-                tensors=len(inputs) if kind != "gather" else 1,
+                contents=contents or [Content.of(each) for each in _travelling(kind, inputs)],
                 bytes_sent=collective.sent,
                 operation=op.type if op else "",
                 line=op.line() if op else "",
                 why=why,
                 function=writer.name,
                 node=outputs[0].node,
+                makes_whole=makes_whole,
             )
         )
         return outputs
@@ -212,21 +217,15 @@ class Program:
 
     def mark(self) -> tuple[int, ...]:
         """Returns a place to go back to: a loop's body is written until its layouts are found."""
-        return (
-            len(self.functions),
-            len(self.collectives),
-            len(self.report.exchanged),
-            len(self.report.whole),
-        )
+        return len(self.functions), len(self.collectives), *self.report.mark()
 
     def go_back(self, mark: tuple[int, ...]) -> None:
         """Forgets the functions and collectives since a mark."""
-        functions, collectives, exchanged, whole = mark
+        functions, collectives, *records = mark
         del self.functions[functions:]
         for name in list(self.collectives)[collectives:]:
             del self.collectives[name]
-        del self.report.exchanged[exchanged:]
-        del self.report.whole[whole:]
+        self.report.go_back(records)
 
     def communicates(self, writer: Writer) -> bool:
         """Returns whether a function contains a collective."""
@@ -239,3 +238,8 @@ class Program:
         """
         last = [self._last[writer].removeprefix("^")] if writer in self._last else []
         return [*others, *last]
+
+
+def _travelling(kind: str, inputs: Sequence[Output]) -> Sequence[Output]:
+    """Returns the inputs of a collective without the numbers of rows, which a gather takes."""
+    return inputs[:1] if kind == "gather" else inputs

@@ -1,8 +1,48 @@
-"""What a program exchanges between replicas, and why."""
+"""The record of a program that the walk keeps: what is exchanged, and where operations compute."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tfdp.partition.sizes import SizeLike, product
+from tfdp.partition.source import SourceOp
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output
+
+# Where an operation computes.
+SHARE, WHOLE, EVERYWHERE = "share", "whole", "everywhere"
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """A tensor that travels.
+
+    Attributes:
+      node: The name of the operation, in the program's function, that gives it.
+      kind: Its dtype and the whole tensor's sizes, such as "float32[64, 32]".
+      size_bytes: The bytes of the whole tensor; None where nothing is known of them.
+    """
+
+    node: str
+    kind: str
+    size_bytes: SizeLike | None
+
+    @classmethod
+    def of(cls, output: Output, shape: Sequence[SizeLike | None] | None = None) -> Content:
+        """Returns what is known of a tensor, given what is known of its shape."""
+        dtype = output.dtype
+        sizes = "?" if shape is None else ", ".join(_named(size) for size in shape)
+        elements = None if shape is None else product(shape)
+        known = elements is not None and dtype.size > 0  # it is 0 where elements differ in size
+        size_bytes = elements * dtype.size if known else None
+        return cls(output.node, f"{dtype.name}[{sizes}]", size_bytes)
+
+    @classmethod
+    def of_tensor(cls, tensor: Tensor) -> Content:
+        """Returns what is known of a tensor of the one-device program."""
+        return cls.of(tensor.local, tensor.shape)
 
 
 @dataclasses.dataclass
@@ -11,23 +51,35 @@ class Exchanged:
 
     Attributes:
       kind: "sum", "gather" or "from first".
-      tensors: The number of tensors that travel together.
-      bytes_sent: The bytes that a rank sends each time, or None where sizes are not known before.
+      contents: The tensors that travel together.
+      bytes_sent: The bytes that a replica sends each time, or None where sizes are not known before.
       operation: The type of the operation that asked for it.
       line: The user's line that made that operation.
       why: What it needed it for.
       function: The function that holds it: the program's own, or one of a branch or a loop.
       node: The name of its call in that function.
+      makes_whole: Whether it gives a tensor whole of which each replica has its examples.
     """
 
     kind: str
-    tensors: int
+    contents: Sequence[Content]
     bytes_sent: int | None
     operation: str
     line: str
     why: str
     function: str
     node: str
+    makes_whole: bool = False
+
+    @property
+    def tensors(self) -> int:
+        """The number of tensors that travel together."""
+        return len(self.contents)
+
+    @property
+    def size_bytes(self) -> SizeLike | None:
+        """The bytes of the whole tensors; None where nothing is known of one's."""
+        return total_bytes(content.size_bytes for content in self.contents)
 
 
 @dataclasses.dataclass
@@ -38,13 +90,41 @@ class Whole:
       operation: The type of the operation.
       line: The user's line that made it.
       reason: Why: no rule, or what the rule could not keep.
-      gathered: The tensors that were gathered for it.
+      gathered: The number of tensors that were gathered for it; others had been before.
+      gathered_bytes: Their bytes; None where nothing is known of one's.
     """
 
     operation: str
     line: str
     reason: str
     gathered: int
+    gathered_bytes: SizeLike | None = None
+
+    @classmethod
+    def of(cls, op: SourceOp, reason: str, inputs: Sequence[Tensor]) -> Whole:
+        """Returns the record of an operation, before its sharded inputs are gathered."""
+        unique = {id(tensor): tensor for tensor in inputs}.values()
+        missing = [tensor for tensor in unique if tensor.sharded and tensor.whole is None]
+        sizes = [Content.of_tensor(tensor).size_bytes for tensor in missing]
+        return cls(op.type, op.line(), reason, len(missing), total_bytes(sizes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """An operation of the one-device program, as the program of a replica has it.
+
+    Attributes:
+      operation: Its type.
+      place: `SHARE`: each replica computes on what it alone holds; `WHOLE`: all compute the same,
+        of tensors that were sharded; `EVERYWHERE`: all compute the same, of what all have.
+      function: The function that holds it.
+      nodes: The names of the operations that stand for it there.
+    """
+
+    operation: str
+    place: str
+    function: str
+    nodes: Sequence[str]
 
 
 class Report:
@@ -56,9 +136,47 @@ class Report:
     Attributes:
       exchanged: The collectives, in the order in which they begin.
       whole: The operations that are computed whole.
+      computed: All operations that something was written for, in the order of the program.
     """
 
     def __init__(self, num_replicas: int) -> None:
         self.num_replicas = num_replicas
         self.exchanged: list[Exchanged] = []
         self.whole: list[Whole] = []
+        self.computed: list[Computed] = []
+
+    def mark(self) -> tuple[int, ...]:
+        """Returns a place to go back to."""
+        return len(self.exchanged), len(self.whole), len(self.computed)
+
+    def go_back(self, mark: Sequence[int]) -> None:
+        """Forgets what was recorded since a mark.
+
+        >>> report = Report(2)
+        >>> mark = report.mark()
+        >>> report.whole.append(Whole("Unique", "train.py:1, in step", "it has no rule", 1))
+        >>> report.go_back(mark)
+        >>> report.whole
+        []
+        """
+        records: Sequence[list[Any]] = (self.exchanged, self.whole, self.computed)
+        for record, length in zip(records, mark, strict=True):
+            del record[length:]
+
+
+def total_bytes(sizes: Any) -> SizeLike | None:
+    """Returns the sum of sizes; None if one of them is None.
+
+    >>> total_bytes([4, 8]), total_bytes([4, None]), total_bytes([])
+    (12, None, 0)
+    """
+    total: Any = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total = total + size
+    return total
+
+
+def _named(size: SizeLike | None) -> str:
+    return "?" if size is None else str(size)

@@ -167,6 +167,22 @@ def divided(size: Any, by: Any) -> Any:
     return _simplest(quotient)
 
 
+def evaluated(size: SizeLike, values: Mapping[Any, int]) -> SizeLike:
+    """Returns a size with numbers in the place of symbols.
+
+    >>> b, t = Symbol("B"), Symbol("T")
+    >>> evaluated(2 * Size.of(b) * Size.of(t) + 1, {b: 5}), evaluated(3, {})
+    (10*T + 1, 3)
+    """
+    total: Any = 0
+    for symbols, factor in (_terms(size) or {}).items():
+        term: Any = factor
+        for symbol in symbols:
+            term = term * values.get(symbol, Size.of(symbol))
+        total = total + term
+    return total
+
+
 def product(sizes: Any) -> Any:
     """Returns the product of sizes; None where one is None or unknown.
 

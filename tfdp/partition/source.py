@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import tensorflow as tf
 from tfdp.partition._tensorflow import FuncGraph, NodeDef, function_named, op_def_registry
 
 # Operations in files of these packages are theirs; the next frame outward may be the user's.
-_LIBRARIES = ("/tensorflow/", "/keras/", "/tfdp/partition/", "/tfdp/strategy/")
+_LIBRARIES = ("/tensorflow/", "/keras/", str(pathlib.Path(__file__).parents[1]))
 
 
 class SourceTensor:

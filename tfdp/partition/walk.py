@@ -16,14 +16,17 @@ from tfdp.errors import PartitionError
 from tfdp.partition import known_values
 from tfdp.partition.conversions import Conversions, Waiting
 from tfdp.partition.flattening import Flattened, Task
-from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed
 from tfdp.partition.program import Program
-from tfdp.partition.report import Whole
+from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed
 from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
-from tfdp.partition.source import SourceGraph
+from tfdp.partition.source import SourceGraph, SourceOp
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Writer
+
+# So many types of operations are named of those that ask for sums.
+_MOST_ASKING = 4
 
 
 class Walk:
@@ -90,6 +93,10 @@ class Walk:
         finally:
             self.writer.control = before
         task.written = self.writer.written[begin:]
+        if task.written and task.op.type not in ("Const", "NoOp"):
+            self.program.report.computed.append(
+                Computed(task.op.type, _place(step, inputs, task), self.writer.name, task.written)
+            )
 
     def _results(self, step: Step) -> Sequence[Tensor]:
         rule = RULES.get(step.op.type)
@@ -133,11 +140,7 @@ class Walk:
         if any(isinstance(tensor.layout, Listed) for tensor in step.inputs):
             raise ValueError("a tensor list is used in a way that has no rule")
         self._sum(step)
-        sharded = [tensor for tensor in step.inputs if tensor.sharded is not None]
-        if sharded:
-            self.program.report.whole.append(
-                Whole(step.op.type, step.op.line(), reason, len(sharded))
-            )
+        step.note_whole(reason)
         why = f"{step.op.type} is computed whole: {reason}"
         step.inputs = [
             Tensor(step.whole(tensor, why), REPLICATED, tensor.shape, tensor.entries)
@@ -213,10 +216,9 @@ class _Schedule:
             raise Waiting(outside)
         first, _ = self._waiting[0]
         self._walk.convert.op = first.op
-        types = list(dict.fromkeys(task.op.type for task, _ in self._waiting if task.op))
-        self._walk.convert.sum(
-            sorted(tensors.values(), key=lambda tensor: tensor.number), ", ".join(types[:4])
-        )
+        summands = sorted(tensors.values(), key=lambda tensor: tensor.number)
+        asking = [task.op for task, _ in self._waiting if task.op is not None]
+        self._walk.convert.sum(summands, _asking(asking))
         for task, _ in self._waiting:
             heapq.heappush(self._ready, task.number)
         self._waiting = []
@@ -233,6 +235,29 @@ def _needs_whole(user: Task, source: Task, index: int) -> bool:
         return False
     rule = RULES.get(user.op.type)
     return rule is None or not rule.partial
+
+
+def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:
+    """Returns where an operation that has been written computes."""
+    if step.is_whole:
+        return WHOLE
+    layouts = [tensor.layout for tensor in (*inputs, *(task.results or ()))]
+    return EVERYWHERE if all(map(_is_everywhere, layouts)) else SHARE
+
+
+def _is_everywhere(layout: Layout) -> bool:
+    if isinstance(layout, Listed):
+        return layout.element is None or _is_everywhere(layout.element)
+    return layout == REPLICATED
+
+
+def _asking(ops: Sequence[SourceOp]) -> str:
+    """Says which operations ask for sums: the first of each of a few types, by the user's lines."""
+    first = {op.type: op for op in reversed(ops)}
+    by_line: dict[str, list[str]] = {}
+    for type_ in list(dict.fromkeys(op.type for op in ops))[:_MOST_ASKING]:
+        by_line.setdefault(first[type_].line(), []).append(type_)
+    return "; ".join(f"{', '.join(types)} at {line}" for line, types in by_line.items())
 
 
 def _result(task: Task, index: int) -> Tensor:

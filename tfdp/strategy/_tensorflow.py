@@ -69,6 +69,9 @@ from tensorflow.python.distribute.values import (
     SyncOnReadVariable,
 )
 
+# Whether a tape records, which would go back through a partitioned function.
+from tensorflow.python.eager.record import could_possibly_record
+
 # `tf.function`'s own clone keeps the options of a function that `run` is given.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
@@ -120,6 +123,7 @@ __all__ = [
     "SyncOnReadVariable",
     "compute_batch_size",
     "container_of_copy",
+    "could_possibly_record",
     "control_status_ctx",
     "create_mirrored_variable",
     "default_replica_mode",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ from tfdp.cluster import run_status, tf_config
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.engines import communication_hint
 from tfdp.errors import ScopeError
-from tfdp.replicas import Exchange, OneProcess, ProcessGroup
+from tfdp.replicas import Exchange, OneProcess, ProcessGroup, one_device
 from tfdp.strategy import auto_topology, input_batches, options
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
@@ -287,6 +288,8 @@ class DataParallelStrategy(tf.distribute.Strategy):
     @property
     def num_replicas_in_sync(self) -> int:
         """The number of replicas whose gradients are summed."""
+        if one_device.is_traced():
+            return 1
         reader = sys._getframe(1).f_globals.get("__name__", "")
         keras_adapter.replica_count_was_read(self, reader)
         return super().num_replicas_in_sync
@@ -307,11 +310,22 @@ class DataParallelStrategy(tf.distribute.Strategy):
             )
         return super().scope()
 
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Runs `fn` on each replica; in a `partitioned` function, as on one device, once.
+
+        See `tf.distribute.Strategy.run`.
+        """
+        if one_device.is_traced():
+            return fn(*args, **(kwargs or {}))
+        return super().run(fn, args, kwargs, options)
+
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """Reduces `value` over the replicas, over `axis` first if it is given; nests leaf by leaf.
 
         See `tf.distribute.Strategy.reduce`.
         """
+        if one_device.is_traced():
+            return tf.distribute.get_strategy().reduce(reduce_op, value, axis)
         reduce_one = super().reduce
         return tf.nest.map_structure(lambda leaf: reduce_one(reduce_op, leaf, axis), value)
 
@@ -320,12 +334,63 @@ class DataParallelStrategy(tf.distribute.Strategy):
 
         See `tf.distribute.Strategy.gather`.
         """
+        if one_device.is_traced():
+            return value
         gather_one = super().gather
         return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
 
-    def partitioned(self, function: Any) -> Partitioned:
-        """Makes all replicas run a function that is written for one device."""
-        return Partitioned(self, function)
+    def partitioned(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        input_signature: Sequence[Any] | None = None,
+        sharded: bool = False,
+    ) -> Any:
+        """Makes all replicas run a function that is written for one device.
+
+        The function is given whole batches and means what it means on one device: its gradient
+        tapes, optimizers, metrics and random draws are those of the whole batch, and
+        `num_replicas_in_sync` is 1 in it. It is traced once for batches of any length, as
+        `tf.function` traces, and each replica runs a program made of that trace: on its rows of
+        each argument, with its own copies of the variables. Where the program needs what other
+        replicas have, it is sent: gradients are summed in a few collectives; an operation that
+        mixes examples in a way that is not known is computed whole by every replica.
+
+        Args:
+          function: A function of tensors, nests of them and other values, or a method, to be
+            decorated. None: the decorator is returned.
+          input_signature: `tf.TensorSpec`s, as for `tf.function`; then it is traced once. A first
+            size that they fix is the batch's length.
+          sharded: Whether an output that has a row for each example is returned as
+            `tf.distribute.DistributedValues`, the rows of each local replica; else all are whole.
+
+        Returns:
+          A callable. It takes whole batches, the same in all processes, or elements of a
+          distributed dataset, each of which every process has its own part of.
+
+        Raises:
+          PartitionError: When it is called: the program cannot be partitioned. It names the
+            operation and the line.
+          GradientError: A tape outside goes back through it.
+
+        >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+        >>> with strategy.scope():
+        ...     slope = tf.Variable(0.0)
+        >>> @strategy.partitioned
+        ... def step(x, y):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean((slope * x - y) ** 2)
+        ...     slope.assign_sub(0.1 * tape.gradient(loss, slope))
+        ...     return loss
+        >>> x = tf.constant([1.0, 2.0, 3.0])
+        >>> [round(float(step(x, 2 * x)), 4) for _ in range(3)]
+        [18.6667, 0.0830, 0.0004]
+        """
+        if function is None:
+            return functools.partial(
+                self.partitioned, input_signature=input_signature, sharded=sharded
+            )
+        return Partitioned(self, function, input_signature, sharded)
 
     def synchronize(self, owner: Any) -> None:
         """Ends the round that is open under a `synchronization`: all get one set of weights.

@@ -194,6 +194,12 @@ class DataParallelExtended(Inputs, Replicated):
         """Returns the number that each process has, in order."""
         return self._between.of_all_processes(number)
 
+    def of_all_replicas(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the numbers, of each process those of its replicas, in order."""
+        if self.processes.world_size == 1:
+            return numbers
+        return self._between.gather(numbers, 0)
+
     def mean_of(self, variable: DistributedValues) -> tf.Tensor:
         """Returns the mean of the values that all replicas have, in float32 at least.
 

@@ -1,235 +1,293 @@
-"""`strategy.partitioned`: a function for one device, run by all replicas."""
+"""`strategy.partitioned`: a function that is written for one device, run by all replicas."""
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
-from tfdp import shares
-from tfdp.partition import REPLICATED, Batch, Layout, Registered, Report, Sharded, partition
+from tfdp.errors import GradientError
 from tfdp.replicas import one_device
-from tfdp.strategy import captured, tracing
-from tfdp.strategy.program_collectives import ProgramCollectives
+from tfdp.strategy._tensorflow import DistributedValues, could_possibly_record, regroup
+from tfdp.strategy.traces import Cut, Trace
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy
 
 
-class Traced:
-    """A function, traced once, and its programs for replicas.
+class Partitioned:
+    """A function for one device that all replicas of a strategy run together.
+
+    `tfdp.DataParallelStrategy.partitioned` makes it and says what it does.
 
     Args:
       strategy: The strategy.
-      function: The function, of flat tensors.
-      specs: Their specifications, the lengths of batches unknown.
+      function: The function.
+      input_signature: See `partitioned`.
+      sharded: See `partitioned`.
+
+    Attributes:
+      python_function: The function.
     """
 
     def __init__(
         self,
         strategy: DataParallelStrategy,
         function: Callable[..., Any],
-        specs: Sequence[tf.TensorSpec],
+        input_signature: Sequence[Any] | None,
+        sharded: bool,
     ) -> None:
-        self._strategy, self._specs = strategy, list(specs)
-        traced = tf.function(function, autograph=False)
-        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
-            self.source = traced.get_concrete_function(*specs)
-        self.captured = captured.captured_by(
-            self.source.captured_inputs, strategy.extended.worker_devices
-        )
-        self._programs: dict[tuple[tuple[int | None, ...], bool], _Program] = {}
-
-    def program(self, pattern: Sequence[int | None], may_be_empty: bool) -> _Program:
-        """Returns the program for batches that are cut in one way.
-
-        Args:
-          pattern: For each tensor the number of its batch; None: it is given whole.
-          may_be_empty: Whether a replica may have no examples.
-        """
-        key = tuple(pattern), may_be_empty
-        if key not in self._programs:
-            with tf.init_scope():
-                self._programs[key] = _Program(self._strategy, self, *key)
-        return self._programs[key]
-
-    def layouts(self, pattern: Sequence[int | None]) -> list[Layout]:
-        """Returns the layouts of the tensors, cut by a pattern."""
-        batches: dict[int, Batch] = {}
-        found: list[Layout] = []
-        for spec, number in zip(self._specs, pattern, strict=True):
-            if number is None:
-                found.append(REPLICATED)
-                continue
-            if number not in batches:
-                batches[number] = Batch(f"batch {number}", spec.shape[0])
-            found.append(Sharded(0, batches[number]))
-        return found
-
-
-class _Program:
-    """The programs of the local replicas, and the function that calls all of them."""
-
-    def __init__(
-        self,
-        strategy: DataParallelStrategy,
-        traced: Traced,
-        pattern: Sequence[int | None],
-        may_be_empty: bool,
-    ) -> None:
-        extended = strategy.extended
-        self._traced, self._pattern = traced, pattern
-        self._layouts = traced.layouts(pattern)
-        self._first_rank, self._num_replicas = extended.first_rank, extended.num_replicas
-        self._devices = extended.worker_devices
-        sequences = extended.new_sequences()
-        communicator = ProgramCollectives(
-            extended.communication, extended.replicas.reducer, sequences, self._devices, self._first_rank
-        )
-        self.program = partition(
-            traced.source.graph,
-            self._layouts,
-            traced.captured.of_replicas,
-            communicator,
-            may_be_empty=may_be_empty,
-            keep_rows=len(self._devices) == self._num_replicas,
-            states=traced.captured.states,
-        )
-        sequences.check()
-        extended.agree_on(sequences, self.program.name)
-        self._registered = Registered(self.program, self._devices)
-        self.run = tf.function(self._run, autograph=False)
-
-    def _run(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        with tf.control_dependencies(self._refreshed()):
-            tensors = tuple(tf.identity(tensor) for tensor in tensors)
-        sizes = {
-            layout.batch: tf.shape(tensor)[0]
-            for layout, tensor in zip(self._layouts, tensors, strict=True)
-            if isinstance(layout, Sharded)
-        }
-        results = []
-        for index, device in enumerate(self._devices):
-            with tf.device(device):
-                results.append(self._on_replica(index, sizes, tensors))
-        return [self._joined(each, sizes, results) for each in range(len(self.program.outputs))]
-
-    def _refreshed(self) -> list[tf.Operation]:
-        updates = []
-        for handle, copies in self._traced.captured.refreshed:
-            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=copies[0].dtype)
-            updates += [copy.assign(value).op for copy in copies]
-        return updates
-
-    def _on_replica(
-        self, index: int, sizes: dict[Batch, tf.Tensor], tensors: Sequence[tf.Tensor]
-    ) -> list[tf.Tensor]:
-        rank = self._first_rank + index
-        arguments: list[tf.Tensor] = [tf.constant(rank)]
-        for batch in self.program.batches:
-            size = sizes[batch]
-            counts = shares.share_place(size, self._num_replicas, tf.range(self._num_replicas))[1]
-            _, count, start, _ = shares.share_place(size, self._num_replicas, rank)
-            arguments += [counts, count, tf.maximum(count, 1), start, size]
-        for layout, tensor in zip(self._layouts, tensors, strict=True):
-            if isinstance(layout, Sharded):
-                _, count, start, size = shares.share_place(
-                    sizes[layout.batch], self._num_replicas, rank
-                )
-                rows = tf.maximum(count, 1)
-                begin = tf.minimum(start, tf.maximum(size - rows, 0))
-                tensor = tensor[begin : begin + rows]
-            arguments.append(tensor)
-        arguments += [of_replicas[index] for of_replicas in self.program.externals]
-        outputs = tf.raw_ops.StatefulPartitionedCall(
-            args=arguments,
-            Tout=self.program.dtypes,
-            f=_Named(self._registered.names[index]),
-            config_proto=_CONFIG,
-        )
-        return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-
-    def _joined(
-        self, which: int, sizes: dict[Batch, tf.Tensor], results: Sequence[Sequence[tf.Tensor]]
-    ) -> tf.Tensor:
-        layout, traced = self.program.outputs[which], self._traced.source.outputs[which]
-        if not isinstance(layout, Sharded):
-            joined = tf.identity(results[0][which])
-        else:
-            parts = []
-            for rank, outputs in enumerate(results):
-                count = shares.share_place(sizes[layout.batch], self._num_replicas, rank)[1]
-                part = outputs[which]
-                part = tf.ensure_shape(part, [None] * traced.shape.rank)
-                place = [slice(None)] * layout.axis + [slice(0, count * layout.inner)]
-                parts.append(part[tuple(place)])
-            joined = tf.concat(parts, layout.axis)
-        if joined.dtype not in (tf.resource, tf.variant):
-            joined.set_shape(traced.shape)
-        return joined
-
-
-class _Named:
-    """A function by its name, as TensorFlow's operations take it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def add_to_graph(self, graph: tf.Graph) -> None:
-        """Does nothing: the runtime knows the function."""
-
-
-_CONFIG = ""
-
-
-class Partitioned:
-    """A function for one device that all replicas of a strategy run together."""
-
-    def __init__(self, strategy: DataParallelStrategy, function: Callable[..., Any]) -> None:
-        self._strategy, self._function = strategy, function
-        self._traced: dict[Any, tuple[Traced, Any]] = {}
-        self._latest: _Program | None = None
+        self._strategy, self.python_function = strategy, function
+        self._signature = None if input_signature is None else tuple(input_signature)
+        self._sharded = sharded
+        self._traces: dict[Any, list[Trace]] = {}
+        self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
+        self._latest: Any = None
         functools.update_wrapper(self, function)
 
+    def __get__(self, owner: Any, kind: type | None = None) -> Partitioned:
+        """Returns the method of an object, as a decorated function in a class is asked for."""
+        if owner is None:
+            return self
+        if owner not in self._methods:
+            method = self.python_function.__get__(owner, kind)
+            self._methods[owner] = Partitioned(
+                self._strategy, method, self._signature, self._sharded
+            )
+        return self._methods[owner]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function on the global batch."""
+        """Runs the function on the whole batch, as its replicas' programs do together."""
         if one_device.is_traced():
-            return self._function(*args, **kwargs)
-        flat = tf.nest.flatten((args, kwargs), expand_composites=True)
-        tensors = [tf.convert_to_tensor(leaf) for leaf in flat]
-        lengths = [tensor.shape[0] if tensor.shape.rank else None for tensor in tensors]
-        numbers: dict[int, int] = {}
-        pattern = [
-            None if length is None else numbers.setdefault(length, len(numbers))
-            for length in lengths
-        ]
-        specs = [
-            tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype)
-            for tensor in tensors
-        ]
-        key = tuple((spec.dtype.name, tuple(spec.shape)) for spec in specs)
-        if key not in self._traced:
+            return self.python_function(*args, **kwargs)  # part of the program around it
+        arguments = _Arguments(args, kwargs)
+        trace = self._trace(arguments)
+        outputs = self._run(trace, arguments)
+        structure = trace.source.structured_outputs
+        found = tf.nest.pack_sequence_as(structure, outputs, expand_composites=True)
+        return found
 
-            def of_flat(*leaves: tf.Tensor) -> Any:
-                given, named = tf.nest.pack_sequence_as(
-                    (args, kwargs), leaves, expand_composites=True
-                )
-                return self._function(*given, **named)
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how often the function was traced, as a `tf.function` does."""
+        return sum(map(len, self._traces.values()))
 
-            self._traced[key] = (Traced(self._strategy, of_flat, specs), None)
-        traced, _ = self._traced[key]
-        may_be_empty = any(
-            length < self._strategy.extended.num_replicas for length in numbers
-        )
-        self._latest = traced.program(pattern, may_be_empty)
-        outputs = self._latest.run(*tensors)
-        structure = traced.source.structured_outputs
-        return tf.nest.pack_sequence_as(structure, outputs, expand_composites=True)
+    def _trace(self, arguments: _Arguments) -> Trace:
+        """Returns the trace that takes the arguments; the function is traced if there is none."""
+        traces = self._traces.setdefault(arguments.key, [])
+        for trace in traces:
+            if trace.takes(arguments.shapes):
+                return trace
+        function = arguments.function(self.python_function)
+        if self._signature is not None:
+            specs = arguments.signed(self._signature)
+            traces.append(Trace(self._strategy, function, specs, self._sharded))
+            return traces[-1]
+        specs = arguments.specs(traces[-1].specs if traces else None)
+        try:
+            traces.append(Trace(self._strategy, function, specs, self._sharded))
+        except (TypeError, ValueError, NotImplementedError, tf.errors.InvalidArgumentError):
+            fixed = arguments.fixed()
+            if fixed == specs:
+                raise
+            # The function asks Python for sizes: it is traced for these alone, as on one device.
+            traces.append(Trace(self._strategy, function, fixed, self._sharded))
+        return traces[-1]
+
+    def _run(self, trace: Trace, arguments: _Arguments) -> list[Any]:
+        cut = arguments.cut(self._strategy.extended.num_replicas)
+        calls = trace.calls(cut)
+        self._latest = calls
+        if arguments.lengths_are_known:
+            found = calls.run(*arguments.parts)
+        else:
+            whole = trace.calls(cut.whole())
+            found = tf.cond(
+                arguments.have_equal_lengths(cut),
+                lambda: calls.run(*arguments.parts),
+                lambda: whole.run(*arguments.parts),
+            )
+        outputs = [
+            each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True)
+            for each in found
+        ]
+        if could_possibly_record():
+            tensors = [output for output in outputs if tf.is_tensor(output)]
+            marked = iter(_without_gradient(*tensors) if tensors else ())
+            outputs = [next(marked) if tf.is_tensor(output) else output for output in outputs]
+        return outputs
 
     @property
-    def report(self) -> Report:
+    def report(self) -> Any:
         """What the latest call's program exchanges, and why."""
-        assert self._latest is not None
         return self._latest.program.report
+
+
+class _Arguments:
+    """The arguments of one call.
+
+    Attributes:
+      key: What a trace depends on besides shapes: the structure, dtypes and Python's values.
+      parts: For each tensor the tensor, or the parts of the local replicas.
+      shapes: The shapes of the whole tensors, as far as they are known.
+      lengths_are_known: Whether the lengths of all first axes are.
+    """
+
+    def __init__(self, args: Any, kwargs: Any) -> None:
+        self._structure = tf.nest.map_structure(_in_parts, (args, kwargs))
+        flat = tf.nest.flatten(self._structure, expand_composites=True)
+        self._fixed: list[Any] = []  # of each leaf that is no tensor its value
+        self.parts: list[list[tf.Tensor]] = []
+        self._in_parts: list[bool] = []
+        for leaf in flat:
+            if isinstance(leaf, _Parts):
+                self.parts.append([tf.convert_to_tensor(part) for part in leaf.values])
+                self._in_parts.append(True)
+            elif tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic)):
+                self.parts.append([tf.convert_to_tensor(leaf)])
+                self._in_parts.append(False)
+            else:
+                self._fixed.append(leaf)
+                continue
+            self._fixed.append(_TENSOR)
+        self.shapes = [
+            tf.TensorShape([None, *parts[0].shape[1:]]) if in_parts else parts[0].shape
+            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
+        ]
+        kinds = tuple(
+            (parts[0].dtype.name, parts[0].shape.rank, in_parts)
+            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
+        )
+        values = tuple(value if value is _TENSOR else _hashable(value) for value in self._fixed)
+        outline = tf.nest.map_structure(lambda _: 0, self._structure, expand_composites=True)
+        self.key = (repr(outline), values, kinds)
+        self.lengths_are_known = all(
+            parts[0].shape.rank is not None and None not in parts[0].shape[:1]
+            for parts in self.parts
+        )
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function of the tensors among the arguments."""
+        structure, fixed = self._structure, self._fixed
+
+        def of_tensors(*tensors: tf.Tensor) -> Any:
+            given = iter(tensors)
+            flat = [next(given) if value is _TENSOR else value for value in fixed]
+            args, kwargs = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+            return function(*args, **kwargs)
+
+        of_tensors.__name__ = getattr(function, "__name__", "function")
+        return of_tensors
+
+    def fixed(self) -> list[tf.TensorSpec]:
+        """Returns specifications of these arguments alone."""
+        return [
+            tf.TensorSpec(shape, parts[0].dtype)
+            for shape, parts in zip(self.shapes, self.parts, strict=True)
+        ]
+
+    def specs(self, before: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
+        """Returns specifications of any length of the first axes.
+
+        Args:
+          before: Those of an earlier trace: sizes that differ from its are left open, too.
+        """
+        found = []
+        for index, spec in enumerate(self.fixed()):
+            sizes = spec.shape.as_list() if spec.shape.rank else []
+            if sizes:
+                sizes[0] = None
+            if before is not None and before[index].shape.rank == len(sizes):
+                earlier = before[index].shape.as_list()
+                sizes = [a if a == b else None for a, b in zip(sizes, earlier, strict=True)]
+            known = spec.shape.rank is not None
+            found.append(tf.TensorSpec(sizes if known else None, spec.dtype))
+        return found
+
+    def signed(self, signature: Sequence[Any]) -> list[tf.TensorSpec]:
+        """Returns the specifications that a signature gives, in which these arguments must fit."""
+        specs = tf.nest.flatten(signature, expand_composites=True)
+        fits = len(specs) == len(self.parts) and all(
+            spec.shape.is_compatible_with(shape) and spec.dtype == parts[0].dtype
+            for spec, shape, parts in zip(specs, self.shapes, self.parts, strict=True)
+        )
+        if not fits:
+            given = [f"{parts[0].dtype.name}{shape}" for shape, parts in zip(self.shapes, self.parts, strict=True)]
+            raise TypeError(
+                f"The arguments must fit `input_signature`, {[str(s) for s in specs]}, but received "
+                f"{given}. Give such tensors, or another signature."
+            )
+        return specs
+
+    def cut(self, num_replicas: int) -> Cut:
+        """Returns how the arguments are cut: each by its first axis, equal lengths together."""
+        numbers: dict[Any, int] = {}
+        batches: list[int | None] = []
+        shortest: int | None = None
+        for parts, in_parts in zip(self.parts, self._in_parts, strict=True):
+            if not parts[0].shape.rank:
+                batches.append(None)
+                continue
+            lengths = tuple(part.shape[0] for part in parts)
+            batches.append(numbers.setdefault((in_parts, lengths), len(numbers)))
+            if None not in lengths:
+                least = min(lengths) * num_replicas if in_parts else lengths[0]
+                shortest = least if shortest is None else min(shortest, least)
+        whole = self.lengths_are_known and not any(self._in_parts)
+        may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
+        return Cut(tuple(batches), tuple(self._in_parts), may_be_empty)
+
+    def have_equal_lengths(self, cut: Cut) -> tf.Tensor:
+        """Returns whether arguments that are taken for one batch have one length."""
+        first: dict[int, tf.Tensor] = {}
+        equal = []
+        for parts, number in zip(self.parts, cut.batches, strict=True):
+            if number is None:
+                continue
+            length = tf.stack([tf.shape(part)[0] for part in parts])
+            equal.append(tf.reduce_all(length == first.setdefault(number, length)))
+        return tf.reduce_all(equal)
+
+
+_TENSOR = object()
+
+
+class _Parts:
+    """The parts of a tensor that the local replicas have; for nests one leaf."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+
+def _in_parts(leaf: Any) -> Any:
+    if not isinstance(leaf, DistributedValues) or isinstance(leaf, tf.Variable):
+        return leaf
+    if any(isinstance(value, (tf.RaggedTensor, tf.SparseTensor)) for value in leaf.values):
+        raise TypeError(
+            "Ragged and sparse tensors must be given whole to a partitioned function, but received "
+            "the replicas' parts of one. Give it the elements of the dataset itself."
+        )
+    return _Parts(leaf.values)
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return (type(value), value)
+
+
+@tf.custom_gradient
+def _without_gradient(*outputs: tf.Tensor) -> Any:
+    def gradient(*_: tf.Tensor) -> Any:
+        raise GradientError(
+            "A gradient must be taken inside of a partitioned function, where it is that of the "
+            "whole batch, but a tape outside goes back through one. Move the tape, and the call of "
+            "its `gradient`, into the function."
+        )
+
+    return [tf.identity(output) for output in outputs], gradient

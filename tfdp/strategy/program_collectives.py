@@ -113,13 +113,10 @@ class ProgramCollectives:
     # ---- what one replica runs
 
     def _sums(self, rank: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        numbers = [
-            tensor if tensor.dtype in _SUMMED_AS_THEY_ARE else tf.cast(tensor, tf.int64)
-            for tensor in tensors
-        ]
+        numbers = [_as_summed(tensor) for tensor in tensors]
         sums = self._reducer.all_reduce(numbers, rank)
         return [
-            tf.ensure_shape(tf.cast(total, tensor.dtype), tensor.shape)
+            tf.ensure_shape(_as_before(total, tensor.dtype), tensor.shape)
             for total, tensor in zip(sums, tensors, strict=True)
         ]
 
@@ -147,6 +144,18 @@ class ProgramCollectives:
         others = tf.zeros([self.num_replicas - 1], tf.int32)
         counts = tf.concat([tf.reduce_prod(shape)[tf.newaxis], others], 0)
         return tf.reshape(self._gathered(flat, counts), shape)
+
+
+def _as_summed(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns numbers in a dtype that engines sum: whole ones as int64, complex ones as pairs."""
+    if tensor.dtype.is_complex:
+        return tf.bitcast(tensor, tensor.dtype.real_dtype)
+    return tensor if tensor.dtype in _SUMMED_AS_THEY_ARE else tf.cast(tensor, tf.int64)
+
+
+def _as_before(total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns sums in the dtype of the summands."""
+    return tf.bitcast(total, dtype) if dtype.is_complex else tf.cast(total, dtype)
 
 
 def _rank_of(tensor: tf.Tensor) -> int:

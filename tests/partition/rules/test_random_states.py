@@ -81,7 +81,7 @@ def test_a_generator_whose_state_is_shared_out_is_refused():
         )
         return drawn + tf.cast(length(x), tf.int64)
 
-    with pytest.raises(ValueError, match="RngReadAndSkip .* cannot: each replica has a share"):
+    with pytest.raises(ValueError, match=r"RngReadAndSkip .* cannot: each replica has a share"):
         function(ROWS)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdp.partition.layouts import REPLICATED, Sharded
-from tfdp.partition.report import Whole
 from tfdp.partition.rules.registry import Results, Step
 from tfdp.partition.sizes import Size, SizeLike, divided
 from tfdp.partition.source import definition
@@ -57,9 +56,7 @@ def drawn_whole(step: Step) -> Results:
 def emitted_whole(step: Step) -> Output:
     """Writes a draw on every replica, with whole inputs."""
     step.require_sums(step.inputs)
-    cut = [tensor for tensor in step.inputs if tensor.sharded is not None]
-    if cut:
-        step.program.report.whole.append(Whole(step.op.type, step.op.line(), WHY, len(cut)))
+    step.note_whole(WHY)
     return step.emit([step.whole(tensor, WHY) for tensor in step.inputs])[0]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED
+from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceOp
-from tfdp.partition.tensors import Tensor
+from tfdp.partition.tensors import Tensor, static_shape
 from tfdp.partition.writing import Called, Writer, unique_name
 
 # Operations that are stateful in TensorFlow's books, and compute the same on all replicas.
@@ -56,8 +57,13 @@ def on_first(step: Step) -> list[Tensor]:
     if outputs:
         specs = [tf.TensorSpec(out.shape, out.dtype) for out in step.op.outputs]
         collective = step.program.communicator.from_first(specs)
+        why = f"{step.op.type} happens once"
+        contents = [
+            Content.of(each, static_shape(out.shape))
+            for each, out in zip(outputs, step.op.outputs, strict=True)
+        ]
         outputs = step.program.exchange(
-            step.writer, "from first", collective, outputs, step.op, f"{step.op.type} happens once"
+            step.writer, "from first", collective, outputs, step.op, why, contents
         )
     return step.results(outputs, REPLICATED)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
+from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import can_be_summed, is_waiting
 from tfdp.partition.sizes import SizeLike
@@ -124,7 +125,8 @@ def meeting(
     counts = write.constant([1] * program.num_replicas)
     inputs = [write.expand(output, 0), counts]
     why = why or f"{step.op.type} over the batch"
-    (found,) = program.exchange(step.writer, "gather", collective, inputs, step.op, why)
+    contents = [Content.of(output, [program.num_replicas, *shape])]
+    (found,) = program.exchange(step.writer, "gather", collective, inputs, step.op, why, contents)
     return write.reduce(type_, found, [0])
 
 

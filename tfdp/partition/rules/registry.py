@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from tfdp.partition.conversions import Conversions
 from tfdp.partition.layouts import Layout, Sharded
+from tfdp.partition.report import Whole
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor, static_shape
@@ -71,6 +72,7 @@ class Step(Conversions):
       walk: The walk, for rules of operations that hold functions.
       source: The operation.
       inputs: Its inputs.
+      is_whole: Whether every replica computes it on whole tensors, though some were sharded.
     """
 
     op: SourceOp
@@ -78,6 +80,17 @@ class Step(Conversions):
     def __init__(self, walk: Walk, op: SourceOp, inputs: Sequence[Tensor]) -> None:
         super().__init__(walk.program, walk.writer)
         self.walk, self.op, self.inputs = walk, op, list(inputs)
+        self.is_whole = False
+
+    def note_whole(self, reason: str) -> None:
+        """Records, before inputs are gathered, that every replica computes the operation on all.
+
+        Args:
+          reason: Why it must.
+        """
+        self.is_whole = any(tensor.sharded for tensor in self.inputs)
+        if self.is_whole:
+            self.program.report.whole.append(Whole.of(self.op, reason, self.inputs))
 
     def emit(self, inputs: Sequence[Output | Tensor], **attrs: Any) -> list[Output]:
         """Writes the operation with these inputs; a `Tensor` stands for what the replica holds.

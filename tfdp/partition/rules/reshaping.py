@@ -27,14 +27,14 @@ def reshape(step: Step) -> Results:
     said = to.sizes()
     for axis in range(len(sizes)):
         is_inferred = said is not None and isinstance(said[axis], int) and said[axis] == -1
-        layout = _cut(tensor, tensor.sharded, sizes, axis, is_inferred)
+        layout = reshaped_cut(tensor, tensor.sharded, sizes, axis, is_inferred)
         if layout is not None:
             own = to.local if is_inferred else step.shape_with(to, axis, step.entries(layout))
             return step.results(step.emit([tensor, own]), layout, [sizes])
     return None
 
 
-def _cut(
+def reshaped_cut(
     tensor: Tensor, layout: Sharded, sizes: Any, axis: int, is_inferred: bool
 ) -> Sharded | None:
     """Returns the cut of a reshaped tensor along an axis, if that has all the batch's entries.

@@ -16,6 +16,11 @@ from tfdp.partition.writing import Output
 # What is taken for a size that is known only when the step runs, to tell large from small.
 _SOME = 1000
 
+_SUMMED = (
+    *(tf.float16, tf.bfloat16, tf.float32, tf.float64),
+    *(tf.complex64, tf.complex128, tf.int32, tf.int64),
+)
+
 
 def on_rows(
     step: Step, places: Mapping[int, int], broadcast: bool = False
@@ -97,7 +102,7 @@ def estimate(shape: Sequence[SizeLike | None] | None) -> int:
 
 def can_be_summed(dtype: tf.DType) -> bool:
     """Returns whether replicas can hold summands of a tensor of this dtype."""
-    return dtype.is_floating or dtype.is_complex or dtype in (tf.int32, tf.int64)
+    return dtype in _SUMMED
 
 
 def is_waiting(tensor: Tensor) -> bool:

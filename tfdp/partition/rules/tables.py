@@ -9,6 +9,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED
+from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
 
 CHANGES = ["LookupTableImportV2", "LookupTableInsertV2", "LookupTableRemoveV2"]
@@ -66,8 +67,9 @@ def change(step: Step) -> Results:
     if step.program.num_replicas > 1:
         collective = step.program.communicator.sum([tf.TensorSpec([], tf.float32)])
         zero = step.write.constant(0, tf.float32)
+        why, contents = "all replicas change a table at once", [Content.of(zero, [])]
         (summed,) = step.program.exchange(
-            step.writer, "sum", collective, [zero], step.op, "all replicas change a table at once"
+            step.writer, "sum", collective, [zero], step.op, why, contents
         )
         step.writer.control = (*step.writer.control, f"^{summed.node}")
     step.emit(inputs)

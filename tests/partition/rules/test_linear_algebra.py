@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+# How many examples, on how many replicas: uneven shares, and an empty one.
+in_shares = pytest.mark.parametrize(("length", "replicas"), [(7, [3]), (1, [2])])
+
+
+def matrices(length, *sizes):
+    """Matrices of which none is like another, and all are far from singular."""
+    generator = np.random.default_rng([length, *sizes])
+    found = generator.uniform(0.5, 1.5, [length, *sizes])
+    if sizes[-1] == sizes[-2]:
+        found += 3 * np.diag(np.arange(1, 1 + sizes[-1]))
+    return found.astype(np.float32)
+
+
+def gradients(function, *inputs):
+    """What the function gives, and its gradients where each entry counts differently."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        result = function(*inputs)
+        total = sum(tf.reduce_sum(tf.sin(each)) for each in tf.nest.flatten(result))
+    return [result, *tape.gradient(total, inputs)]
+
+
+def symmetric(x):
+    return x + tf.linalg.matrix_transpose(x)
+
+
+DECOMPOSITIONS = {
+    "cholesky": lambda x: tf.linalg.cholesky(symmetric(x)),
+    "inverse": tf.linalg.inv,
+    "determinant": tf.linalg.det,
+    "logarithm of determinant": tf.linalg.slogdet,
+    "qr": tf.linalg.qr,
+    "singular values": lambda x: tf.linalg.svd(x, compute_uv=False),
+    "eigenvalues": lambda x: tf.linalg.eigvalsh(symmetric(x)),
+    "eigenvectors": lambda x: tf.abs(tf.linalg.eigh(symmetric(x))[1]),
+}
+
+FORWARD = {
+    "singular vectors": tf.linalg.svd,
+    "lu": tf.linalg.lu,
+    "square root": tf.linalg.sqrtm,
+    "eigenvalues of any": tf.linalg.eigvals,
+    "eigenvectors of any": tf.linalg.eig,
+    "logarithm": lambda x: tf.linalg.logm(tf.cast(x, tf.complex64)),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("kind", [*DECOMPOSITIONS, *FORWARD])
+def test_matrices_are_decomposed_each_by_itself(kind, length, replicas):
+    def function(x):
+        if kind in FORWARD:
+            return FORWARD[kind](x)
+        return gradients(DECOMPOSITIONS[kind], x)
+
+    report = check(function, matrices(length, 2, 3, 3), replicas=replicas, tolerance=1e-4)
+    assert not report.exchanged
+
+
+SOLUTIONS = {
+    "any": tf.linalg.solve,
+    "of the transpose": lambda x, y: tf.linalg.solve(x, y, adjoint=True),
+    "triangular": tf.linalg.triangular_solve,
+    "of least squares": lambda x, y: tf.linalg.lstsq(x, y, l2_regularizer=0.1),
+    "tridiagonal": lambda x, y: tf.linalg.tridiagonal_solve(x, y, diagonals_format="compact"),
+    "tridiagonal product": lambda x, y: tf.linalg.tridiagonal_matmul(
+        x, y, diagonals_format="compact"
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("kind", SOLUTIONS)
+def test_equations_are_solved_each_by_itself(kind, length, replicas):
+    def function(x, y):
+        return gradients(SOLUTIONS[kind], x, y)
+
+    inputs = matrices(length, 2, 3, 3), matrices(length, 2, 3, 4)
+    report = check(function, *inputs, replicas=replicas, tolerance=1e-4)
+    assert not report.exchanged
+
+
+@in_shares
+def test_one_triangular_matrix_solves_the_equations_of_all(length, replicas):
+    def function(y):
+        one = tf.constant(matrices(3, 3))
+        return [
+            tf.linalg.triangular_solve(one, y),
+            tf.linalg.triangular_solve(one[tf.newaxis], y),
+            *gradients(lambda y: tf.linalg.triangular_solve(one, y), y),
+        ]
+
+    report = check(function, matrices(length, 3, 4), replicas=replicas, tolerance=1e-4)
+    assert not report.exchanged
+
+
+@in_shares
+def test_matrices_that_are_the_same_for_all_are_cut(length, replicas):
+    def function(y):
+        many = tf.broadcast_to(tf.constant(matrices(3, 3)), [tf.shape(y)[0], 3, 3])
+        return tf.linalg.solve(many, y)
+
+    check(function, matrices(length, 3, 4), replicas=replicas, tolerance=1e-4)
+
+
+def test_matrices_whose_rows_are_the_examples_are_decomposed_whole():
+    def function(x):
+        return [tf.linalg.qr(x), tf.linalg.svd(tf.transpose(x), compute_uv=False)]
+
+    check(function, matrices(7, 3), replicas=[3], whole=["Qr", "Svd"], tolerance=1e-4)
+
+
+TRANSFORMS = {
+    "1D": lambda x: tf.signal.fft(tf.complex(x, x * 2)),
+    "1D, back": lambda x: tf.signal.ifft(tf.complex(x, x * 2)),
+    "2D": lambda x: tf.signal.fft2d(tf.complex(x, x * 2)),
+    "2D, back": lambda x: tf.signal.ifft2d(tf.complex(x, x * 2)),
+    "3D": lambda x: tf.signal.fft3d(tf.complex(x, x * 2)),
+    "real": tf.signal.rfft,
+    "real, padded": lambda x: tf.signal.rfft(x, [8]),
+    "real, back": lambda x: tf.signal.irfft(tf.signal.rfft(x) ** 2),
+    "real 2D": tf.signal.rfft2d,
+    "real 2D, back": lambda x: tf.signal.irfft2d(tf.signal.rfft2d(x) ** 2),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("kind", TRANSFORMS)
+def test_signals_are_transformed_each_by_itself(kind, length, replicas):
+    def function(x):
+        return gradients(lambda x: tf.abs(TRANSFORMS[kind](x)), x)
+
+    report = check(function, matrices(length, 2, 4, 6), replicas=replicas, tolerance=1e-4)
+    assert not report.exchanged
+
+
+@in_shares
+def test_signals_along_the_batch_are_transformed_whole(length, replicas):
+    def function(x):
+        return tf.signal.rfft(tf.transpose(x))
+
+    check(function, matrices(length, 3), replicas=replicas, whole=["RFFT"])

@@ -1,0 +1,196 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+# How many examples, on how many replicas: uneven shares, and an empty one.
+in_shares = pytest.mark.parametrize(("length", "replicas"), [(7, [3]), (1, [2])])
+
+
+def numbers(length, *sizes):
+    """Numbers that tell a missing or doubled example: none is like another, and few are small."""
+    generator = np.random.default_rng([length, *sizes])
+    return generator.uniform(0.5, 1.5, [length, *sizes]).astype(np.float32)
+
+
+def gradients(function, *inputs):
+    """What the function gives, and its gradients where each entry counts differently."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        result = function(*inputs)
+        total = tf.reduce_sum(tf.sin(result))
+    return [result, *tape.gradient(total, inputs)]
+
+
+@in_shares
+@pytest.mark.parametrize("sizes", [(4,), (2, 4), (2, 3, 4)])
+def test_biases_are_added_to_rows_and_their_gradients_are_summands(sizes, length, replicas):
+    def function(x):
+        return gradients(tf.nn.bias_add, x, tf.constant(numbers(4)))
+
+    report = check(function, numbers(length, *sizes), replicas=replicas)
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+@in_shares
+def test_biases_of_channels_in_front_are_added_to_rows(length, replicas):
+    def function(x):
+        return gradients(
+            lambda x, bias: tf.nn.bias_add(x, bias, "NC..") * x, x, tf.constant(numbers(3))
+        )
+
+    check(function, numbers(length, 3, 2, 4), replicas=replicas)
+
+
+@in_shares
+def test_biases_are_added_whatever_axis_the_batch_has(length, replicas, layouts):
+    def function(x):
+        def added(x, bias):
+            return tf.nn.bias_add(tf.transpose(x, [1, 0, 2]), bias)
+
+        return gradients(added, x, tf.constant(numbers(4)))
+
+    check(function, numbers(length, 3, 4), replicas=replicas)
+    assert layouts["BiasAdd"] == {"sharded(axis 1 by batch_0)"}
+    assert layouts["BiasAddGrad"] == {"partial"}
+
+
+@in_shares
+def test_the_gradient_of_biases_of_a_summand_is_a_summand(length, replicas, layouts):
+    def function(x):
+        return tf.raw_ops.BiasAddGrad(out_backprop=tf.reduce_sum(x, 0))
+
+    check(function, numbers(length, 3, 4), replicas=replicas)
+    assert layouts["BiasAddGrad"] == {"partial"}
+
+
+def test_a_bias_for_each_example_makes_an_addition_whole():
+    def function(x):
+        return tf.nn.bias_add(tf.transpose(x), x[:, 0])
+
+    check(function, numbers(7, 4), replicas=[3], whole=["BiasAdd"])
+
+
+@in_shares
+@pytest.mark.parametrize("softmax", [tf.nn.softmax, tf.nn.log_softmax])
+def test_softmax_of_classes_keeps_the_cut(softmax, length, replicas):
+    def function(x):
+        return [
+            *gradients(softmax, x),
+            softmax(tf.transpose(x, [1, 0, 2])),
+            softmax(tf.reshape(x, [-1, 4])),
+            softmax(x, axis=1),
+        ]
+
+    report = check(function, numbers(length, 3, 4), replicas=replicas)
+    assert not [each for each in report.exchanged if each.why != "it is returned"]
+
+
+def test_softmax_over_the_batch_is_computed_whole():
+    def function(x):
+        return tf.nn.softmax(tf.transpose(x))
+
+    check(function, numbers(7, 4), replicas=[3], whole=["Softmax"])
+
+
+@in_shares
+def test_cross_entropy_keeps_rows(length, replicas):
+    def function(x, targets):
+        def losses(x, targets):
+            return tf.nn.softmax_cross_entropy_with_logits(targets, x)
+
+        return gradients(losses, x, targets)
+
+    inputs = numbers(length, 4), numbers(length, 4)[::-1] / 4
+    report = check(function, *inputs, replicas=replicas)
+    assert not report.exchanged
+
+
+@in_shares
+def test_cross_entropy_of_classes_by_numbers_keeps_rows(length, replicas):
+    def function(x, classes):
+        def losses(x):
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(classes, x)
+
+        return gradients(losses, x)
+
+    classes = np.arange(3 * length).reshape(length, 3) % 4
+    report = check(function, numbers(length, 3, 4), classes, replicas=replicas)
+    assert not report.exchanged
+
+
+@in_shares
+def test_cross_entropy_with_targets_that_all_examples_share_keeps_rows(length, replicas):
+    def function(x):
+        raw = tf.raw_ops.SoftmaxCrossEntropyWithLogits
+        targets = tf.constant([[0.1, 0.2, 0.3, 0.4]])
+        return [*raw(features=x, labels=targets), *raw(features=targets, labels=x)]
+
+    check(function, numbers(length, 4), replicas=replicas)
+
+
+@in_shares
+def test_cross_entropy_between_all_pairs_of_examples_keeps_rows(length, replicas):
+    def function(x):
+        def losses(x):
+            logits = tf.matmul(x, x, transpose_b=True)
+            classes = tf.range(tf.shape(x)[0])
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
+
+        return gradients(losses, x)
+
+    check(function, numbers(length, 4), replicas=replicas)
+
+
+@in_shares
+def test_normalization_by_given_statistics_keeps_rows(length, replicas, layouts):
+    def function(x):
+        def normalized(x, scale, offset):
+            return tf.compat.v1.nn.fused_batch_norm(
+                x, scale, offset, numbers(3) - 0.5, numbers(3), is_training=False
+            )[0]
+
+        return gradients(normalized, x, tf.constant(numbers(3)), tf.constant(numbers(3)))
+
+    report = check(function, numbers(length, 2, 4, 3), replicas=replicas)
+    assert [each.kind for each in report.exchanged] == ["sum"]
+    assert "partial" in layouts["FusedBatchNormGradV3"]
+
+
+def test_normalization_by_the_statistics_of_the_batch_is_computed_whole():
+    def function(x):
+        def normalized(x, scale, offset):
+            return tf.compat.v1.nn.fused_batch_norm(x, scale, offset)[0]
+
+        return gradients(normalized, x, tf.constant(numbers(3)), tf.constant(numbers(3)))
+
+    whole = ["FusedBatchNormV3", "FusedBatchNormGradV3"]
+    check(function, numbers(7, 2, 4, 3), replicas=[3], whole=whole)
+
+
+@in_shares
+def test_examples_that_are_channels_are_normalized_each_by_itself(length, replicas, layouts):
+    def function(x):
+        def normalized(x):  # as layer normalization in one operation does it
+            channels = tf.reshape(x, [1, tf.shape(x)[0] * 2, -1, 1])
+            ones = tf.ones([tf.shape(x)[0] * 2])
+            found = tf.compat.v1.nn.fused_batch_norm(
+                channels, ones, 0 * ones, data_format="NCHW", epsilon=1e-2
+            )
+            return tf.reshape(found[0], tf.shape(x))
+
+        return gradients(normalized, x)
+
+    check(function, numbers(length, 2, 4), replicas=replicas)
+
+
+@in_shares
+def test_moments_of_the_batch_are_summed(length, replicas):
+    def function(x):
+        def normalized(x, scale, offset):
+            mean, variance = tf.nn.moments(x, [0, 1])
+            return tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-2)
+
+        return gradients(normalized, x, tf.constant(numbers(4)), tf.constant(numbers(4)))
+
+    check(function, numbers(length, 3, 4), replicas=replicas)

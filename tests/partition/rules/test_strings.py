@@ -1,0 +1,126 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+TEXTS = np.array(
+    [[b"Ab", b" c3 "], [b"xYz", b""], [b"5", b"Q"], [b"\xc3\xa9t\xc3\xa9", b"b1"], [b"u", b"vw"]]
+)
+FEWER = TEXTS[:2]  # than three replicas
+
+ELEMENTWISE = {
+    "lower": tf.strings.lower,
+    "upper": functools.partial(tf.strings.upper, encoding="utf-8"),
+    "strip": tf.strings.strip,
+    "length": functools.partial(tf.strings.length, unit="UTF8_CHAR"),
+    "join": lambda x: tf.strings.join([x, "-", x], separator="/"),
+    "join with a part of another": lambda x: tf.strings.join([x, x[:, 1:] + tf.fill([1, 2], "")]),
+    "substrings": lambda x: tf.strings.substr(x, [0, 0], [1, 0]),
+    "substrings by example": lambda x: tf.strings.substr(x, 0, tf.strings.length(x)),
+    "hash": functools.partial(tf.strings.to_hash_bucket_fast, num_buckets=97),
+    "strong hash": lambda x: tf.strings.to_hash_bucket_strong(x, 97, [3, 4]),
+    "legacy hash": lambda x: tf.raw_ops.StringToHashBucket(string_tensor=x, num_buckets=97),
+    "replace": lambda x: tf.strings.regex_replace(x, "[a-z]", "_"),
+    "replace by a tensor": lambda x: tf.raw_ops.RegexReplace(
+        input=x, pattern=tf.constant("[a-z]"), rewrite=tf.constant("_")
+    ),
+    "match": lambda x: tf.strings.regex_full_match(x, "[a-z]+"),
+    "match by a tensor": lambda x: tf.raw_ops.RegexFullMatch(
+        input=x, pattern=tf.constant("[a-z]+")
+    ),
+    "code": lambda x: tf.io.decode_base64(tf.io.encode_base64(x)),
+    "transcode": lambda x: tf.strings.unicode_transcode(x, "UTF-8", "UTF-16-BE"),
+    "numbers as text": lambda x: tf.strings.as_string(tf.strings.length(x)),
+    "text as numbers": lambda x: tf.strings.to_number(tf.strings.as_string(tf.strings.length(x))),
+    "fixed raw numbers": lambda x: tf.io.decode_raw(x, tf.uint8, fixed_length=4),
+    "raw numbers": lambda x: tf.io.decode_raw(
+        tf.strings.as_string(tf.strings.length(x), width=4), tf.uint8
+    ),
+    "join along the other axis": lambda x: tf.strings.reduce_join(x, -1, separator="+"),
+    "join along the other axis, kept": lambda x: tf.strings.reduce_join(x, 1, keepdims=True),
+    "columns": lambda x: tf.io.decode_csv(
+        tf.strings.as_string(tf.strings.length(x)) + ",7,", [[0], [0.5], [b"none"]]
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [TEXTS, FEWER], ids=["uneven", "empty"])
+@pytest.mark.parametrize("function", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_texts_stay_cut(function, batch):
+    report = check(function, batch, replicas=(3,))
+    assert not report.exchanged
+
+
+def test_text_is_joined_along_an_axis_before_the_batchs():
+    def function(x):
+        return tf.strings.reduce_join(tf.transpose(x), 0, separator="+")
+
+    report = check(function, TEXTS)
+    assert not report.exchanged
+
+
+WHOLE = {
+    "the batch's axis": lambda x: tf.strings.reduce_join(x, 0),
+    "all axes": lambda x: tf.strings.reduce_join(x),
+    "axes in another order": lambda x: tf.strings.reduce_join(x, [1, 0], separator="+"),
+}
+
+
+@pytest.mark.parametrize("function", WHOLE.values(), ids=WHOLE)
+def test_text_is_joined_whole_along(function):
+    check(function, TEXTS, whole=["ReduceJoin"])
+
+
+def test_records_stay_cut():
+    report = check(lambda records: tf.io.parse_example(records, DENSE), examples(7))
+    assert not report.exchanged
+
+
+def test_records_stay_cut_where_they_have_names():
+    records = examples(5)
+
+    def function(records):
+        return tf.io.parse_example(records, DENSE, tf.strings.join(["record", records]))
+
+    check(function, records)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        tf.io.VarLenFeature(tf.int64),
+        tf.io.RaggedFeature(tf.int64),
+        tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
+    ],
+    ids=["sparse", "ragged", "padded"],
+)
+def test_records_of_lists_are_parsed_whole(feature):
+    def function(records):
+        return tf.io.parse_example(records, {**DENSE, "list": feature})
+
+    check(function, examples(5), whole=["ParseExampleV2"])
+
+
+DENSE = {
+    "pair": tf.io.FixedLenFeature([2], tf.float32),
+    "number": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
+}
+
+
+def examples(count):
+    """Serialized records, of which some lack a number, with lists of unequal lengths."""
+
+    def record(number):
+        floats = tf.train.FloatList(value=[number, number / 3])
+        features = {
+            "pair": tf.train.Feature(float_list=floats),
+            "list": tf.train.Feature(int64_list=tf.train.Int64List(value=range(number))),
+        }
+        if number % 3:
+            value = tf.train.Int64List(value=[number])
+            features["number"] = tf.train.Feature(int64_list=value)
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+    return np.array([record(number) for number in range(count)], object)

@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check, strategy
+
+import tfdp
+
+KEYS = np.array([3, 9, 1, 4, 9, 7, 2], np.int64)
+FEWER = KEYS[:2]  # than three replicas
+
+
+def fixed_table():
+    keys, values = tf.range(8, dtype=tf.int64), tf.constant([f"v{n}" for n in range(8)])
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), "none")
+
+
+def growing_table(**options):
+    return tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, -1.0, **options)
+
+
+@pytest.mark.parametrize("batch", [KEYS, FEWER], ids=["uneven", "empty"])
+def test_values_stay_cut_like_their_keys(batch):
+    table = fixed_table()
+    report = check(lambda keys: (table.lookup(keys), table.size()), batch, replicas=(3,))
+    assert not report.exchanged
+
+
+def test_whole_keys_are_looked_up_by_every_replica():
+    table = fixed_table()
+
+    def function(keys):
+        return tf.strings.join([table.lookup(tf.constant([5, 77], tf.int64)), "!"]), keys
+
+    report = check(function, KEYS)
+    assert not report.exchanged
+
+
+def test_words_without_a_number_get_one_by_their_hash():
+    words = tf.constant(["a", "b", "c"])
+    table = tf.lookup.StaticVocabularyTable(
+        tf.lookup.KeyValueTensorInitializer(words, tf.range(3, dtype=tf.int64)), 5
+    )
+    report = check(table.lookup, np.array([b"c", b"x", b"a", b"yy", b"b"]))
+    assert not report.exchanged
+
+
+def test_values_may_be_vectors():
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, [-1.0, -2.0])
+    table.insert([3, 9], [[1.0, 2.0], [3.0, 4.0]])
+    report = check(table.lookup, KEYS)
+    assert not report.exchanged
+
+
+def test_keys_may_be_vectors():
+    table = tf.lookup.experimental.DenseHashTable(
+        tf.int64, tf.float32, [-1.0], empty_key=[-1, -1], deleted_key=[-2, -2]
+    )
+    table.insert([[3, 3], [9, 9]], [[1.5], [2.5]])
+    check(lambda keys: table.lookup(tf.stack([keys, keys], 1)), KEYS, whole=None)
+
+
+def test_a_default_for_each_key_is_looked_up_whole():
+    table = growing_table()
+    table.insert([3, 9], [1.0, 2.0])
+
+    def function(keys):
+        return table.lookup(keys, tf.cast(keys, tf.float32) * 10)
+
+    check(function, KEYS, whole=["LookupTableFindV2"])
+
+
+def changed(table):
+    def function(keys):
+        before = table.lookup(keys)
+        table.insert(keys, tf.cast(keys, tf.float32) + 0.5)
+        between = table.lookup(keys + 1)
+        table.insert(keys, tf.cast(keys, tf.float32) * 3)
+        after, size = table.lookup(keys), table.size()
+        table.remove(keys)
+        return before, between, after, size, table.lookup(keys), table.size()
+
+    return function
+
+
+@pytest.mark.parametrize("batch", [KEYS, FEWER], ids=["uneven", "empty"])
+def test_a_table_is_changed_between_the_reads_of_all_replicas(batch):
+    table = growing_table()
+    check(changed(table), batch, replicas=(3,))
+
+
+def test_many_changes_never_overtake_a_read():
+    table = growing_table()
+    one = tf.function(changed(table), autograph=False)
+    three = strategy(3).partitioned(changed(table))
+    expected = one(tf.constant(KEYS))
+    for _ in range(30):
+        for a, b in zip(expected, three(KEYS), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_a_table_holds_is_the_same_for_all():
+    table = growing_table()
+
+    def function(keys):
+        table.insert(keys, tf.cast(keys, tf.float32) + 0.5)
+        names, values = table.export()
+        order = tf.argsort(names)
+        return tf.gather(names, order), tf.gather(values, order)
+
+    check(function, KEYS)
+
+
+def test_a_table_that_a_step_makes_is_refused():
+    @strategy(2).partitioned
+    def function(keys):
+        handle = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.int64)
+        return tf.raw_ops.LookupTableSizeV2(table_handle=handle) + keys
+
+    with pytest.raises(
+        tfdp.errors.PartitionError, match=r"MutableHashTableV2 .* make the table outside"
+    ):
+        function(KEYS)

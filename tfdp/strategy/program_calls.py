@@ -1,0 +1,201 @@
+"""The call of a partitioned program: every local replica runs it on its part of the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tfdp import shares
+from tfdp.partition import Batch, Layout, Registered, Sharded, partition
+from tfdp.strategy.captured import Captured
+from tfdp.strategy.program_collectives import ProgramCollectives
+
+if TYPE_CHECKING:
+    from tfdp.strategy.extended import DataParallelExtended
+
+
+class ProgramCalls:
+    """A program for one cut of its arguments into batches, and the function that runs it.
+
+    Args:
+      extended: The strategy's inner part.
+      source: The traced function.
+      captured: What it captures, as the local replicas have it.
+      layouts: The layouts of its arguments.
+      in_parts: For each argument whether it is given as the local replicas' parts, which follow
+        each other, in place of a whole tensor.
+      may_be_empty: Whether a replica may have no examples.
+      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
+
+    Attributes:
+      program: The program of a replica.
+      run: A `tf.function` of the arguments, or their parts, which returns for each output of the
+        program a list: the whole value, or the rows of each local replica.
+    """
+
+    def __init__(
+        self,
+        extended: DataParallelExtended,
+        source: tf.types.experimental.ConcreteFunction,
+        captured: Captured,
+        layouts: Sequence[Layout],
+        in_parts: Sequence[bool],
+        may_be_empty: bool,
+        keep_rows: bool,
+    ) -> None:
+        self._source, self._captured = source, captured
+        self._layouts, self._in_parts = layouts, in_parts
+        self._extended = extended
+        self._devices = extended.worker_devices
+        self._first_rank, self._num_replicas = extended.first_rank, extended.num_replicas
+        self._may_be_empty = may_be_empty
+        sequences = extended.new_sequences()
+        alone = len(self._devices) == self._num_replicas
+        self.program = partition(
+            source.graph,
+            layouts,
+            captured.of_replicas,
+            ProgramCollectives(
+                extended.communication,
+                extended.replicas.reducer,
+                sequences,
+                self._devices,
+                self._first_rank,
+            ),
+            may_be_empty=may_be_empty,
+            # Of one process' replicas rows are joined without a collective.
+            keep_rows=keep_rows or alone,
+            states=captured.states,
+        )
+        extended.agree_on(sequences, self.program.name)
+        self._registered = Registered(self.program, self._devices)
+        self._joins = alone and not keep_rows
+        self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
+
+    def _run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+        with tf.control_dependencies(self._refreshed()):
+            places = self._places(arguments)
+            results = []
+            for index, device in enumerate(self._devices):
+                with tf.device(device):
+                    results.append(self._on_replica(index, places, arguments))
+        found = []
+        for which, layout in enumerate(self.program.outputs):
+            if not isinstance(layout, Sharded):
+                found.append([self._shaped(results[0][which], which)])
+                continue
+            rows = [
+                self._rows(outputs[which], layout, places[layout.batch][self._first_rank + index])
+                for index, outputs in enumerate(results)
+            ]
+            joined = [tf.concat(rows, layout.axis)] if self._joins else rows
+            found.append([self._shaped(each, which) for each in joined])
+        return found
+
+    def _refreshed(self) -> list[tf.Operation]:
+        """Writes the copies of variables from outside of the strategy's scope."""
+        updates = []
+        for handle, copies in self._captured.refreshed:
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=copies[0].dtype)
+            updates += [copy.assign(value, read_value=False) for copy in copies]
+        return updates
+
+    def _places(self, arguments: Sequence[Sequence[tf.Tensor]]) -> Mapping[Batch, tf.Tensor]:
+        """Returns of each batch the number of each replica's examples, an int32 vector."""
+        found: dict[Batch, tf.Tensor] = {}
+        for layout, parts, in_parts in zip(
+            self._layouts, arguments, self._in_parts, strict=True
+        ):
+            if not isinstance(layout, Sharded) or layout.batch in found:
+                continue
+            sizes = [tf.shape(part)[0] for part in parts]
+            if in_parts:
+                found[layout.batch] = self._extended.of_all_replicas(tf.stack(sizes))
+            else:
+                ranks = tf.range(self._num_replicas)
+                place = shares.share_place(sizes[0], self._num_replicas, ranks)
+                found[layout.batch] = place[1]
+        return found
+
+    def _on_replica(
+        self,
+        index: int,
+        places: Mapping[Batch, tf.Tensor],
+        arguments: Sequence[Sequence[tf.Tensor]],
+    ) -> list[tf.Tensor]:
+        rank = self._first_rank + index
+        given: list[tf.Tensor] = [tf.constant(rank)]
+        begins = {}
+        for batch in self.program.batches:
+            counts = places[batch]
+            count, total = counts[rank], tf.reduce_sum(counts)
+            begins[batch] = tf.reduce_sum(counts[:rank])
+            given += [counts, count, tf.maximum(count, 1), begins[batch], total]
+        for layout, parts, in_parts in zip(
+            self._layouts, arguments, self._in_parts, strict=True
+        ):
+            if not isinstance(layout, Sharded):
+                given.append(parts[0])
+            elif in_parts:
+                given.append(self._with_stand_in(parts[index]))
+            else:
+                count = places[layout.batch][rank]
+                given.append(self._share(parts[0], begins[layout.batch], count))
+        given += [of_replicas[index] for of_replicas in self.program.externals]
+        outputs = tf.raw_ops.StatefulPartitionedCall(
+            args=given,
+            Tout=self.program.dtypes,
+            f=_Named(self._registered.names[index]),
+        )
+        return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+    def _share(self, whole: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of a replica; one without any has the batch's last as a stand-in."""
+        if not self._may_be_empty:
+            return whole[begin : begin + count]
+        rows = tf.maximum(count, 1)
+        begin = tf.minimum(begin, tf.maximum(tf.shape(whole)[0] - rows, 0))
+        return self._with_stand_in(whole[begin : begin + rows])
+
+    def _with_stand_in(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of a replica, or a row of zeros or of empty texts if there are none."""
+        if not self._may_be_empty:
+            return rows
+        shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
+        found = tf.cond(
+            tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.zeros(shape, rows.dtype)
+        )
+        return tf.ensure_shape(found, [None, *rows.shape[1:]])
+
+    @staticmethod
+    def _rows(output: tf.Tensor, layout: Sharded, count: tf.Tensor) -> tf.Tensor:
+        """Returns what a replica gives for its examples, without a stand-in's."""
+        place = [slice(None)] * layout.axis + [slice(0, count * layout.inner)]
+        return output[tuple(place)]
+
+    def _shaped(self, output: tf.Tensor, which: int) -> tf.Tensor:
+        """Returns an output with what the trace knows of its shape."""
+        traced = self._source.outputs[which]
+        if traced.dtype in (tf.resource, tf.variant):
+            return tf.identity(output)
+        shape = traced.shape
+        layout = self.program.outputs[which]
+        if isinstance(layout, Sharded) and not self._joins and shape.rank is not None:
+            sizes = shape.as_list()
+            sizes[layout.axis] = None
+            shape = tf.TensorShape(sizes)
+        output = tf.identity(output)
+        output.set_shape(shape)
+        return output
+
+
+class _Named:
+    """A function by its name, as TensorFlow's operations take it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def add_to_graph(self, graph: tf.Graph) -> None:
+        """Does nothing: the runtime knows the function."""

@@ -1,0 +1,102 @@
+"""A program traced once, as on one device, and the programs of replicas that are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdp.partition import REPLICATED, Batch, Layout, Sharded
+from tfdp.strategy import captured, tracing
+from tfdp.strategy.program_calls import ProgramCalls
+
+if TYPE_CHECKING:
+    from tfdp.strategy.data_parallel import DataParallelStrategy
+
+
+class Cut(NamedTuple):
+    """How the arguments of a call are cut.
+
+    Attributes:
+      batches: For each argument the number of the batch that its first axis is; None: it is given
+        to each replica as it is. Arguments of the same number have the same length.
+      in_parts: For each argument whether it is given as the local replicas' parts.
+      may_be_empty: Whether a replica may have no examples.
+    """
+
+    batches: tuple[int | None, ...]
+    in_parts: tuple[bool, ...]
+    may_be_empty: bool
+
+    def whole(self) -> Cut:
+        """Returns the cut that gives each replica all that is given whole."""
+        kept = [
+            number if parts else None
+            for number, parts in zip(self.batches, self.in_parts, strict=True)
+        ]
+        return self._replace(batches=tuple(kept))
+
+
+class Trace:
+    """A program, traced once.
+
+    Args:
+      strategy: The strategy.
+      function: The program, of flat tensors.
+      specs: Their specifications.
+      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
+
+    Attributes:
+      source: The traced program.
+      specs: The specifications.
+    """
+
+    def __init__(
+        self,
+        strategy: DataParallelStrategy,
+        function: Callable[..., Any],
+        specs: Sequence[tf.TensorSpec],
+        keep_rows: bool,
+    ) -> None:
+        self._strategy, self._keep_rows = strategy, keep_rows
+        self.specs = tuple(specs)
+        traced = tf.function(function, autograph=False)
+        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
+            self.source = traced.get_concrete_function(*specs)
+        self._captured = captured.captured_by(
+            self.source.captured_inputs, strategy.extended.worker_devices
+        )
+        self._calls: dict[Cut, ProgramCalls] = {}
+
+    def calls(self, cut: Cut) -> ProgramCalls:
+        """Returns the program for arguments that are cut in one way."""
+        if cut not in self._calls:
+            with tf.init_scope():
+                self._calls[cut] = ProgramCalls(
+                    self._strategy.extended,
+                    self.source,
+                    self._captured,
+                    self._layouts(cut.batches),
+                    cut.in_parts,
+                    cut.may_be_empty,
+                    self._keep_rows,
+                )
+        return self._calls[cut]
+
+    def takes(self, shapes: Sequence[tf.TensorShape]) -> bool:
+        """Returns whether tensors of these shapes can be given to the traced program."""
+        pairs = zip(self.specs, shapes, strict=True)
+        return all(spec.shape.is_compatible_with(shape) for spec, shape in pairs)
+
+    def _layouts(self, batches: Sequence[int | None]) -> list[Layout]:
+        made: dict[int, Batch] = {}
+        found: list[Layout] = []
+        for spec, number in zip(self.specs, batches, strict=True):
+            if number is None:
+                found.append(REPLICATED)
+                continue
+            if number not in made:
+                made[number] = Batch(f"batch_{number}", spec.shape[0])
+            found.append(Sharded(0, made[number]))
+        return found
