@@ -6,10 +6,11 @@
 from tfdp.engines.base import Engine
 from tfdp.engines.communication_hint import communication_hint, gpus_of_logical_devices
 from tfdp.engines.graph_counters import ProgressCounters
-from tfdp.engines.sequence import Sequences, next_key
+from tfdp.engines.sequence import Call, Sequences, next_key
 from tfdp.engines.tensorflow import TensorFlowEngine
 
 __all__ = [
+    "Call",
     "Engine",
     "ProgressCounters",
     "Sequences",

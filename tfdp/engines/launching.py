@@ -83,7 +83,7 @@ class Launcher:
             # The runtime remembers an instance's shape. A call whose shape varies therefore has a
             # group of its own, in which each shape is an instance.
             group_key, instance_key = instance_key, _shape_key(tensor)
-        token, counter = captured(self._token(group, rank)), self._counter(group, rank)
+        token, counter = captured(self.token(group, rank)), self._counter(group, rank)
         return Launch(rank, group, group_key, instance_key, token, counter, str(call))
 
     def group_key(self, group: tuple[int, ...]) -> int:
@@ -134,7 +134,8 @@ class Launcher:
             self._counter_of[group, rank] = self._counters.counter(self._devices[rank])
         return self._counter_of[group, rank]
 
-    def _token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
+    def token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
+        """Returns the resource that orders the collectives of a rank in a group."""
         # The token is a resource handle that nothing reads: ops that take it run in program order
         # on its device.
         if (group, rank) not in self._tokens:

@@ -104,6 +104,11 @@ class TensorFlowEngine(Engine):
         received.set_shape(tensor.shape)
         return received
 
+    def order_token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
+        """Returns the resource by which a rank of this process orders a group's collectives."""
+        self._launcher.group_key(group)
+        return self._launcher.token(group, rank)
+
     def exchange(
         self, schedule: Schedule, exchanges: Sequence[Exchange], tensor: tf.Tensor
     ) -> tf.Tensor:

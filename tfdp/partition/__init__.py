@@ -12,10 +12,11 @@ the step runs.
     the walk: one operation after the other  walk, rules/
     what a replica computes and sends        conversions, program, writing, arithmetic
     the replica's functions                  partitioning, registering
-    what is exchanged, and why               report
+    what is exchanged, and why               report, ordering, dependencies, explanation
 """
 
 from tfdp.partition.communication import Collective, Communicator
+from tfdp.partition.explanation import Explanation, explain
 from tfdp.partition.layouts import (
     LOCAL,
     PARTIAL,
@@ -28,7 +29,7 @@ from tfdp.partition.layouts import (
     Sharded,
 )
 from tfdp.partition.partitioning import ReplicaProgram, partition
-from tfdp.partition.registering import Registered
+from tfdp.partition.registering import Registered, on_device
 from tfdp.partition.report import Report
 from tfdp.partition.sizes import Batch
 
@@ -39,6 +40,7 @@ __all__ = [
     "Batch",
     "Collective",
     "Communicator",
+    "Explanation",
     "Layout",
     "Listed",
     "Local",
@@ -48,5 +50,7 @@ __all__ = [
     "Replicated",
     "Report",
     "Sharded",
+    "explain",
+    "on_device",
     "partition",
 ]

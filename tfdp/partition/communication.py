@@ -14,13 +14,21 @@ class Collective:
     """One collective, as each replica of this process runs it.
 
     Attributes:
-      functions: Of each local replica the traced function that takes part: TensorFlow's
-        `ConcreteFunction`s of the same signature.
+      names: Of each local replica the registered function that takes part. Its arguments are the
+        collective's own, then `keys`, then what it captures.
+      dtypes: The dtypes of what it gives.
+      captured: Of each local replica what its function captures, tensors of the same dtypes.
+      keys: Numbers, int32, that tell this collective from others of the same functions.
       sent: The bytes that a rank sends, or None where sizes are known only when the step runs.
+      alive: What must live as long as the functions.
     """
 
-    functions: Sequence[Any]
+    names: Sequence[str]
+    dtypes: Sequence[tf.DType]
+    captured: Sequence[Sequence[tf.Tensor]]
+    keys: Sequence[int]
     sent: int | None
+    alive: Any
 
 
 class Communicator(Protocol):

@@ -201,7 +201,7 @@ class Conversions:
         is_first = self.write.equal(self.program.rank, 0)
         return self.write.select(is_first, output, self.write.zeros_like(output))
 
-    def masked(self, output: Output, layout: Sharded, fill: float | bool = 0) -> Output:
+    def masked(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
         """Returns a summand, or the operand of a contraction, with `fill` in place of stand-ins."""
         if not self.program.may_be_empty:
             return output

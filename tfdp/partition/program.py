@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp import bucketing
 from tfdp.partition.arithmetic import Arithmetic
 from tfdp.partition.communication import Collective, Communicator
+from tfdp.partition.layouts import Sharded
 from tfdp.partition.report import Content, Exchanged, Report
 from tfdp.partition.sizes import Batch, Size, SizeLike, Symbol
 from tfdp.partition.source import SourceOp
@@ -56,6 +57,8 @@ class Program:
       functions: The functions that others call by name, such as bodies of loops.
       collectives: The functions of the collectives by the name by which the program calls them.
       report: What is exchanged, and why.
+      cuts: How the last axis of a length was cut that is a multiple of a batch's: what is made in
+        that length is cut so, too, as it is likely to meet the other.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Program:
         self.functions: list[FunctionDef] = []
         self.collectives: dict[str, Collective] = {}
         self.report = Report(communicator.num_replicas)
+        self.cuts: dict[tuple[Batch, SizeLike], Sharded] = {}
         self._external: dict[tuple[int, ...], Output] = {}
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
         self._last: dict[Writer, str] = {}
@@ -173,11 +177,12 @@ class Program:
         self.collectives[name] = collective
         captures = [
             self.external(tensors)
-            for tensors in zip(*(f.captured_inputs for f in collective.functions), strict=True)
+            for tensors in zip(*collective.captured, strict=True)
         ]
-        dtypes = [output.dtype for output in collective.functions[0].outputs]
+        keys = [writer.constant(key, tf.int32) for key in collective.keys]
         outputs = self.in_order(
-            writer, lambda: Arithmetic(writer).call(name, [*inputs, *captures], dtypes)
+            writer,
+            lambda: Arithmetic(writer).call(name, [*inputs, *keys, *captures], collective.dtypes),
         )
         self.report.exchanged.append(
             Exchanged(

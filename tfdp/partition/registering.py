@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdp.partition._tensorflow import FunctionDef, context
 from tfdp.partition.partitioning import ReplicaProgram
@@ -35,16 +35,17 @@ class Registered:
             }
             self.names.append(renamed[program.name])
             for name, collective in program.collectives.items():
-                renamed[name] = collective.functions[index].name.decode()
+                renamed[name] = collective.names[index]
             for function in program.functions:
-                copy = _on_device(function, device, renamed)
+                copy = on_device(function, device, renamed)
                 context().add_function_def(copy)
                 registered.append(copy.signature.name)
         # The functions of the collectives live as long as the program, which holds them.
         weakref.finalize(self, _remove, registered)
 
 
-def _on_device(function: FunctionDef, device: str, renamed: dict[str, str]) -> FunctionDef:
+def on_device(function: FunctionDef, device: str, renamed: Mapping[str, str]) -> FunctionDef:
+    """Returns a copy of a function on a device; it, and what it calls, under other names."""
     copy = FunctionDef()
     copy.CopyFrom(function)
     copy.signature.name = renamed[function.signature.name]

@@ -52,7 +52,7 @@ class Exchanged:
     Attributes:
       kind: "sum", "gather" or "from first".
       contents: The tensors that travel together.
-      bytes_sent: The bytes that a replica sends each time, or None where sizes are not known before.
+      bytes_sent: The bytes that a replica sends each time; None where sizes are not known before.
       operation: The type of the operation that asked for it.
       line: The user's line that made that operation.
       why: What it needed it for.

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdp.report.attempts import Attempt, read_attempts
+from tfdp.report.exchanges import FILE as EXPLANATION
+from tfdp.report.exchanges import Exchanges, exchanges
 from tfdp.report.log_lines import Start, check_format
 from tfdp.report.log_values import LogError
 from tfdp.report.rank_log import RankLog, read_rank
@@ -29,6 +31,7 @@ class Run:
       manifest: The object in `manifest.json`; None without one.
       attempts: The starts of all ranks by `tfdp run`; empty where that was not used.
       notes: What a reader of the report must know of the files, each a sentence.
+      exchanges: What a partitioned step exchanges; None where nobody has written it.
     """
 
     directory: pathlib.Path
@@ -36,6 +39,7 @@ class Run:
     manifest: Mapping[str, Any] | None
     notes: tuple[str, ...]
     attempts: tuple[Attempt, ...] = ()
+    exchanges: Exchanges | None = None
 
     @property
     def first(self) -> RankLog:
@@ -70,10 +74,11 @@ def read_run(directory: pathlib.Path) -> Run:
             f"{str(directory)!r}. If training has just started, try again in a moment; if it "
             "failed, mend that first and train again."
         )
-    manifest, trouble = _manifest(directory / "manifest.json")
+    manifest, trouble = _object(directory / "manifest.json")
+    explained, doubts = _exchanges(directory / EXPLANATION)
     strangers = sorted(rank for rank in logs if rank >= size)
-    notes = (*_notes(ranks, strangers), *trouble)
-    return Run(directory, ranks, manifest, notes, read_attempts(directory))
+    notes = (*_notes(ranks, strangers), *trouble, *doubts)
+    return Run(directory, ranks, manifest, notes, read_attempts(directory), explained)
 
 
 def _rank_logs(directory: pathlib.Path) -> dict[int, RankLog]:
@@ -120,8 +125,8 @@ def _check_ranks(directory: pathlib.Path, logs: Mapping[int, RankLog], size: int
     )
 
 
-def _manifest(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """Returns the manifest, and a note if it cannot be read; the numbers do not need it."""
+def _object(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """Returns the object in a file, and a note if it cannot be read; the numbers do not need it."""
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -129,11 +134,22 @@ def _manifest(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
-        return None, ["manifest.json is damaged and left out: it is not a JSON object."]
+        return None, [f"{path.name} is damaged and left out: it is not a JSON object."]
     format_ = values.get("format")
     if isinstance(format_, int):
         check_format(format_, str(path))
     return values, []
+
+
+def _exchanges(path: pathlib.Path) -> tuple[Exchanges | None, list[str]]:
+    """Returns the tables of an explanation, and a note if they cannot be made."""
+    values, trouble = _object(path)
+    if values is None:
+        return None, trouble
+    try:
+        return exchanges(values), []
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        return None, [f"{path.name} is left out: it is not what `explain` writes."]
 
 
 def _notes(ranks: tuple[RankLog, ...], strangers: list[int]) -> list[str]:

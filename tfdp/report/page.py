@@ -13,7 +13,7 @@ import markupsafe
 
 from tfdp import words
 from tfdp.files import replace_text
-from tfdp.report import run_charts
+from tfdp.report import exchanges, run_charts
 from tfdp.report.attempts import attempt_rows
 from tfdp.report.breakdown import rank_splits
 from tfdp.report.hints import findings
@@ -115,6 +115,7 @@ def _context(run: Run, compared: Sequence[Run], now: float) -> dict[str, Any]:
         "optimizer": run_charts.optimizer(run),
         "skipped": skipped(run.first.steps),
         "traffic": traffic(run),
+        "exchange_heads": (exchanges.COLLECTIVES, exchanges.WHOLE, exchanges.LOCAL),
         "attempts": attempt_rows(run.attempts),
         "attempt_bars": run_charts.attempt_bars(run.attempts),
         "compared": len(compared),

@@ -3,6 +3,8 @@
 Tested with TensorFlow 2.19-2.21. `tests/strategy/test_tensorflow.py` fails when one of them moves.
 """
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 # `tf.init_scope` stops tapes, also those that are made within it; there is no public way to go on.
@@ -69,6 +71,9 @@ from tensorflow.python.distribute.values import (
     SyncOnReadVariable,
 )
 
+# The runtime, with which functions are registered.
+from tensorflow.python.eager.context import context
+
 # Whether a tape records, which would go back through a partitioned function.
 from tensorflow.python.eager.record import could_possibly_record
 
@@ -103,6 +108,19 @@ variable_creators = Attribute(tf.Graph, "_variable_creator_stack")
 # The variable with copies that a copy's handle is one of, as a weak reference.
 container_of_copy = "_distributed_container"
 
+
+def add_function(definition: object) -> None:
+    """Registers a function with the runtime."""
+    context().add_function_def(definition)
+
+
+def remove_functions(names: Sequence[str]) -> None:
+    """Takes functions out of the runtime."""
+    for name in names:
+        if context().has_function(name):
+            context().remove_function(name)
+
+
 __all__ = [
     "VARIABLE_POLICY_MAPPING",
     "CheckpointInitialValue",
@@ -122,6 +140,7 @@ __all__ = [
     "SingleDevice",
     "SyncOnReadVariable",
     "compute_batch_size",
+    "add_function",
     "container_of_copy",
     "could_possibly_record",
     "control_status_ctx",
@@ -137,6 +156,7 @@ __all__ = [
     "push_thread_mode",
     "pywrap_tfe",
     "regroup",
+    "remove_functions",
     "save_context",
     "saving_state",
     "tf_convert",

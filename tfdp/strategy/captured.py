@@ -51,11 +51,23 @@ def captured_by(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Capture
         found.states.append(REPLICATED)
         copies = _copies(tensor, devices[1:]) if _is_variable(tensor) else None
         if not copies:
-            found.of_replicas.append([tensor] * len(devices))
+            found.of_replicas.append(_for_each(tensor, len(devices)))
             continue
         found.of_replicas.append([tensor, *(copy.handle for copy in copies)])
         found.refreshed.append((tensor, copies))
     return found
+
+
+def _for_each(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """Returns a tensor once for each replica.
+
+    A resource such as a table is another tensor for each: of two operations with the same handle
+    `tf.function` has the second wait for the first, and replicas wait for each other.
+    """
+    if tensor.dtype != tf.resource:
+        return [tensor] * count
+    with tf.init_scope():
+        return [tensor, *(tf.identity(tensor) for _ in range(count - 1))]
 
 
 def _state(variable: DistributedVariable) -> Layout:

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer, random_states
-from tfdp.engines import Engine, Sequences
+from tfdp.engines import Engine, Sequences, TensorFlowEngine
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value, one_device
@@ -37,7 +37,8 @@ from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.parted import PartedVariable, parts_like
 from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.replicas import StrategyReplicas
-from tfdp.topology import Topology
+from tfdp.strategy.shared_collectives import SharedFunctions
+from tfdp.topology import Native, Topology
 
 # Knuth's multiplicative constant keeps the processes' seeds far apart. Rank 0 adds none of it, and
 # so draws as a process that is alone.
@@ -98,6 +99,7 @@ class DataParallelExtended(Inputs, Replicated):
         self._engine = processes.engine(choice, self.worker_devices, self._agreement.key_of_group)
         self._between = Between(self.worker_devices, processes, self._engine, self._agreement)
         self.topology, self.bucket_bytes = topology, bucket_bytes
+        self._shared: SharedFunctions | None = None
         self.replicas = StrategyReplicas(
             self.worker_devices, processes, self._between, self._reducer(), exchange
         )
@@ -111,6 +113,18 @@ class DataParallelExtended(Inputs, Replicated):
     def communication(self) -> Engine:
         """What moves tensors between the replicas."""
         return self._engine
+
+    def shared_collectives(self) -> SharedFunctions | None:
+        """Returns what makes functions that collectives share; None where each has its own.
+
+        Between processes, and by other topologies, ranks' collectives have keys from tracing.
+        """
+        alone = self.processes.world_size == 1 and isinstance(self.topology, Native)
+        if not alone or not isinstance(self._engine, TensorFlowEngine):
+            return None
+        if self._shared is None:
+            self._shared = SharedFunctions(self._engine, self.worker_devices)
+        return self._shared
 
     def new_sequences(self) -> Sequences:
         """Returns the records for the collectives of one more program."""

@@ -63,6 +63,7 @@ class ProgramCalls:
                 sequences,
                 self._devices,
                 self._first_rank,
+                extended.shared_collectives(),
             ),
             may_be_empty=may_be_empty,
             # Of one process' replicas rows are joined without a collective.

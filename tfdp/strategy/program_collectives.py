@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.partition import Collective
+from tfdp.strategy.shared_collectives import SharedFunctions, traced_apart
 
 _SUMMED_AS_THEY_ARE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
@@ -30,6 +31,7 @@ class ProgramCollectives:
       sequences: The records of the program's collectives, which give them their keys.
       devices: The devices of the local replicas.
       first_rank: The number of the first local replica.
+      shared: Makes functions that many collectives share, where that is possible.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class ProgramCollectives:
         sequences: Sequences,
         devices: Sequence[str],
         first_rank: int,
+        shared: SharedFunctions | None = None,
     ) -> None:
+        self._shared = shared
         self._engine, self._reducer, self._sequences = engine, reducer, sequences
         sequences.known_alike = True  # one program gives them all
         self._devices = dict(enumerate(devices, start=first_rank))
@@ -68,7 +72,7 @@ class ProgramCollectives:
 
         known = _bytes(specs)
         sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
-        return self._collective(of_rank, specs, sent)
+        return self._collective("sum", of_rank, specs, sent)
 
     def gather(self, spec: tf.TensorSpec) -> Collective:
         """Gathers rows as `Communicator` says: each replica's are padded to the most that one has."""
@@ -77,7 +81,7 @@ class ProgramCollectives:
             return [self._gathered(rows, counts)]
 
         counts = tf.TensorSpec([self.num_replicas], tf.int32)
-        return self._collective(of_rank, [spec, counts], None)
+        return self._collective("gather", of_rank, [spec, counts], None)
 
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Gives all replicas the first one's tensors, as `Communicator` says."""
@@ -87,28 +91,36 @@ class ProgramCollectives:
 
         known = _bytes(specs)
         sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
-        return self._collective(of_rank, specs, sent)
+        return self._collective("from first", of_rank, specs, sent)
 
     def _collective(
         self,
+        kind: str,
         of_rank: Callable[..., list[tf.Tensor]],
         specs: Sequence[tf.TensorSpec],
         sent: int | None,
     ) -> Collective:
+        """Makes a collective of the functions that `of_rank` gives for each local replica."""
+        if self._shared is not None:
+            return self._shared.collective(kind, of_rank, specs, sent)
         functions = []
         for rank, device in self._devices.items():
 
-            def traced(*tensors: tf.Tensor, rank: int = rank, device: str = device) -> list[tf.Tensor]:
+            def traced(
+                *tensors: tf.Tensor, rank: int = rank, device: str = device
+            ) -> list[tf.Tensor]:
                 with self._sequences.apart(rank), tf.device(device):
                     return of_rank(rank, *tensors)
 
-            # In a loop the runtime would tell the replicas' collectives apart if it were inlined.
-            made = tf.function(
-                traced, autograph=False, experimental_attributes={"_noinline": True}
-            )
-            with tf.init_scope():
-                functions.append(made.get_concrete_function(*specs))
-        return Collective(functions, sent)
+            functions.append(traced_apart(traced, specs))
+        return Collective(
+            names=[function.name.decode() for function in functions],
+            dtypes=[output.dtype for output in functions[0].outputs],
+            captured=[function.captured_inputs for function in functions],
+            keys=(),
+            sent=sent,
+            alive=functions,
+        )
 
     # ---- what one replica runs
 

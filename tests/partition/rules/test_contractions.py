@@ -1,31 +1,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check
-
-# How many examples, on how many replicas: uneven shares, and an empty one.
-in_shares = pytest.mark.parametrize(("length", "replicas"), [(7, [3]), (1, [2])])
+from partition.examples import gradients, in_shares, numbers
 
 WEIGHTS = np.random.default_rng(0).uniform(0.5, 1.5, [4, 5]).astype(np.float32)
 
 
-def numbers(length, *sizes, dtype=np.float32):
-    """Numbers that tell a missing or doubled example: none is like another, and few are small."""
-    generator = np.random.default_rng([length, *sizes])
-    return generator.uniform(0.5, 1.5, [length, *sizes]).astype(dtype)
-
-
-def gradients(function, *inputs):
-    """What the function gives, and its gradients where each entry counts differently."""
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        result = function(*inputs)
-        total = tf.reduce_sum(tf.sin(result))
-    return [result, *tape.gradient(total, inputs)]
-
-
 @in_shares
-@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_a", tiers.first_of(False, True))
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_rows_times_weights_are_rows_and_their_gradients_are_summands(
     transpose_a, transpose_b, length, replicas, layouts
@@ -116,7 +100,7 @@ def test_products_of_complex_numbers_are_those_of_one_device(length, replicas):
 
 
 @in_shares
-@pytest.mark.parametrize("adjoint_a", [False, True])
+@pytest.mark.parametrize("adjoint_a", tiers.first_of(False, True))
 @pytest.mark.parametrize("adjoint_b", [False, True])
 def test_products_of_matrices_keep_the_cut_of_the_examples(adjoint_a, adjoint_b, length, replicas):
     def function(x, y):
@@ -180,8 +164,8 @@ def test_rows_of_matrices_may_be_the_examples(length, replicas, layouts):
 
 
 EQUATIONS = [
-    ("bij,bjk->bik", (2, 3), (3, 4)),
     ("bij,jk->bik", (2, 3), None),
+    ("bij,bjk->bik", (2, 3), (3, 4)),
     ("bij,jk->kbi", (2, 3), None),
     ("bi,bj->ij", (2,), (3,)),
     ("bi,bj->bij", (2,), (3,)),
@@ -195,7 +179,7 @@ EQUATIONS = [
 
 
 @in_shares
-@pytest.mark.parametrize(("equation", "one", "other"), EQUATIONS)
+@pytest.mark.parametrize(("equation", "one", "other"), tiers.first_of(*EQUATIONS))
 def test_equations_keep_the_cut_of_the_examples(equation, one, other, length, replicas):
     def function(*inputs):
         weights = [tf.constant(WEIGHTS[: one[-1]])] if other is None else []
@@ -206,7 +190,9 @@ def test_equations_keep_the_cut_of_the_examples(equation, one, other, length, re
 
 
 @in_shares
-@pytest.mark.parametrize("equation", ["bij->ibj", "bij->ij", "bij->bi", "bij->", "b...->..."])
+@pytest.mark.parametrize(
+    "equation", tiers.first_of("bij->ij", "bij->ibj", "bij->bi", "bij->", "b...->...")
+)
 def test_equations_of_one_operand_are_those_of_one_device(equation, length, replicas):
     def function(x):
         return gradients(lambda x: tf.einsum(equation, x), x)

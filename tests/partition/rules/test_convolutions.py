@@ -1,26 +1,8 @@
-import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check
-
-# How many examples, on how many replicas: uneven shares, and an empty one.
-in_shares = pytest.mark.parametrize(("length", "replicas"), [(7, [3]), (1, [2])])
-
-
-def numbers(length, *sizes):
-    """Numbers that tell a missing or doubled example: none is like another, and few are small."""
-    generator = np.random.default_rng([length, *sizes])
-    return generator.uniform(0.5, 1.5, [length, *sizes]).astype(np.float32)
-
-
-def gradients(function, *inputs):
-    """What the function gives, and its gradients where each entry counts differently."""
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        result = function(*inputs)
-        total = tf.reduce_sum(tf.sin(result))
-    return [result, *tape.gradient(total, inputs)]
-
+from partition.examples import gradients, in_shares, numbers
 
 CONVOLUTIONS = {
     "1D": (lambda x, w: tf.nn.conv1d(x, w[0], 1, "SAME"), (6, 2), (1, 3, 2, 4)),
@@ -72,8 +54,25 @@ CONVOLUTIONS = {
 }
 
 
+# TensorFlow has no gradients of these on CPUs.
+FORWARD = ["causal 1D, dilated", "2D, dilated", "2D, in groups"]
+
+
 @in_shares
-@pytest.mark.parametrize("kind", CONVOLUTIONS)
+@pytest.mark.parametrize("kind", tiers.first_of(*FORWARD))
+def test_dilated_and_grouped_convolutions_keep_rows(kind, length, replicas):
+    convolution, image, kernel = CONVOLUTIONS[kind]
+    report = check(
+        lambda x: convolution(x, numbers(*kernel)), numbers(length, *image), replicas=replicas
+    )
+    assert not report.exchanged
+
+
+@in_shares
+@pytest.mark.parametrize(
+    "kind",
+    tiers.cases([kind for kind in CONVOLUTIONS if kind not in FORWARD], ["2D", "transposed 2D"]),
+)
 def test_convolutions_keep_rows_and_gradients_of_filters_are_summands(kind, length, replicas):
     convolution, image, kernel = CONVOLUTIONS[kind]
 
@@ -110,7 +109,7 @@ POOLING = {
 
 
 @in_shares
-@pytest.mark.parametrize("kind", POOLING)
+@pytest.mark.parametrize("kind", tiers.cases(POOLING, ["largest", "mean"]))
 def test_pooling_and_its_gradients_keep_rows(kind, length, replicas):
     def function(x):
         return gradients(POOLING[kind], x)
@@ -120,7 +119,9 @@ def test_pooling_and_its_gradients_keep_rows(kind, length, replicas):
 
 
 @in_shares
-@pytest.mark.parametrize("kind", ["largest", "largest of sizes", "mean", "largest 3D", "mean 3D"])
+@pytest.mark.parametrize(
+    "kind", tiers.first_of("largest", "largest of sizes", "mean", "largest 3D", "mean 3D")
+)
 def test_second_gradients_of_pooling_keep_rows(kind, length, replicas):
     def function(x):
         return gradients(lambda x: gradients(POOLING[kind], x)[1], x)
@@ -146,7 +147,7 @@ def test_places_of_maxima_within_the_batch_are_computed_whole():
 
 
 @in_shares
-@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize("kind", tiers.first_of("max", "avg"))
 def test_regions_that_are_drawn_are_the_same_on_all_replicas(kind, length, replicas):
     pool = {"max": tf.nn.fractional_max_pool, "avg": tf.nn.fractional_avg_pool}[kind]
 
@@ -157,7 +158,7 @@ def test_regions_that_are_drawn_are_the_same_on_all_replicas(kind, length, repli
     check(function, numbers(length, 8, 9, 1), replicas=replicas, whole=None)
 
 
-@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize("kind", tiers.first_of("max", "avg"))
 def test_regions_that_are_fixed_are_pooled_whole(kind):
     pool = {"max": tf.nn.fractional_max_pool, "avg": tf.nn.fractional_avg_pool}[kind]
 
@@ -197,7 +198,7 @@ IMAGES = {
 
 
 @in_shares
-@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("kind", tiers.cases(IMAGES, ["bilinear", "blocks there and back"]))
 def test_images_keep_rows(kind, length, replicas):
     def function(x):
         if kind == "patches 3D":  # TensorFlow has no gradient of them
@@ -221,7 +222,7 @@ COLORS = {
 
 
 @in_shares
-@pytest.mark.parametrize("kind", COLORS)
+@pytest.mark.parametrize("kind", tiers.first_of(*COLORS))
 def test_changes_of_images_keep_rows(kind, length, replicas):
     report = check(COLORS[kind], numbers(length, 4, 6, 3) / 2, replicas=replicas)
     assert not report.exchanged

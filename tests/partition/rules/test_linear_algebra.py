@@ -1,28 +1,18 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check
-
-# How many examples, on how many replicas: uneven shares, and an empty one.
-in_shares = pytest.mark.parametrize(("length", "replicas"), [(7, [3]), (1, [2])])
+from partition.examples import gradients, in_shares
 
 
 def matrices(length, *sizes):
     """Matrices of which none is like another, and all are far from singular."""
     generator = np.random.default_rng([length, *sizes])
     found = generator.uniform(0.5, 1.5, [length, *sizes])
-    if sizes[-1] == sizes[-2]:
-        found += 3 * np.diag(np.arange(1, 1 + sizes[-1]))
+    if found.shape[-1] == found.shape[-2]:
+        found += 3 * np.diag(np.arange(1, 1 + found.shape[-1]))
     return found.astype(np.float32)
-
-
-def gradients(function, *inputs):
-    """What the function gives, and its gradients where each entry counts differently."""
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        result = function(*inputs)
-        total = sum(tf.reduce_sum(tf.sin(each)) for each in tf.nest.flatten(result))
-    return [result, *tape.gradient(total, inputs)]
 
 
 def symmetric(x):
@@ -51,7 +41,9 @@ FORWARD = {
 
 
 @in_shares
-@pytest.mark.parametrize("kind", [*DECOMPOSITIONS, *FORWARD])
+@pytest.mark.parametrize(
+    "kind", tiers.cases([*DECOMPOSITIONS, *FORWARD], ["qr", "singular values"])
+)
 def test_matrices_are_decomposed_each_by_itself(kind, length, replicas):
     def function(x):
         if kind in FORWARD:
@@ -75,7 +67,7 @@ SOLUTIONS = {
 
 
 @in_shares
-@pytest.mark.parametrize("kind", SOLUTIONS)
+@pytest.mark.parametrize("kind", tiers.first_of(*SOLUTIONS))
 def test_equations_are_solved_each_by_itself(kind, length, replicas):
     def function(x, y):
         return gradients(SOLUTIONS[kind], x, y)
@@ -130,7 +122,7 @@ TRANSFORMS = {
 
 
 @in_shares
-@pytest.mark.parametrize("kind", TRANSFORMS)
+@pytest.mark.parametrize("kind", tiers.cases(TRANSFORMS, ["2D", "real"]))
 def test_signals_are_transformed_each_by_itself(kind, length, replicas):
     def function(x):
         return gradients(lambda x: tf.abs(TRANSFORMS[kind](x)), x)

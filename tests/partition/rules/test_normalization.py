@@ -2,28 +2,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
-
-# How many examples, on how many replicas: uneven shares, and an empty one.
-in_shares = pytest.mark.parametrize(("length", "replicas"), [(7, [3]), (1, [2])])
-
-
-def numbers(length, *sizes):
-    """Numbers that tell a missing or doubled example: none is like another, and few are small."""
-    generator = np.random.default_rng([length, *sizes])
-    return generator.uniform(0.5, 1.5, [length, *sizes]).astype(np.float32)
-
-
-def gradients(function, *inputs):
-    """What the function gives, and its gradients where each entry counts differently."""
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        result = function(*inputs)
-        total = tf.reduce_sum(tf.sin(result))
-    return [result, *tape.gradient(total, inputs)]
+from partition.examples import gradients, in_shares, numbers
 
 
 @in_shares
-@pytest.mark.parametrize("sizes", [(4,), (2, 4), (2, 3, 4)])
+@pytest.mark.parametrize("sizes", [(4,), (2, 3, 4)])
 def test_biases_are_added_to_rows_and_their_gradients_are_summands(sizes, length, replicas):
     def function(x):
         return gradients(tf.nn.bias_add, x, tf.constant(numbers(4)))

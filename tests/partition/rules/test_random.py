@@ -233,3 +233,10 @@ def test_a_fixed_length_of_the_batch_is_one_of_a_draw(length, is_cut):
     batch = Sharded(0, Batch("fixed", 7))
     program = partition(graph, [batch], [], Two(), may_be_empty=False, keep_rows=True)
     assert program.outputs == [batch if is_cut else REPLICATED, batch]
+
+
+def test_a_number_that_happens_to_be_the_length_is_no_batch():
+    def function(x):
+        return tf.random.stateless_uniform([7, 4], SEED) + x
+
+    check(function, UNEVEN, exact=True, whole=["AddV2"])

@@ -1,18 +1,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check, compare, strategy
+from partition.examples import in_shares, numbers
 
 REDUCTIONS = ["sum", "mean", "max", "min", "prod", "euclidean_norm"]
-
-# How many examples, on how many replicas: uneven shares, and an empty one.
-in_shares = pytest.mark.parametrize(("length", "replicas"), [(7, [3]), (1, [2])])
-
-
-def numbers(length, *sizes, dtype=np.float32):
-    """Numbers that tell a missing or doubled example: none is like another, and few are small."""
-    generator = np.random.default_rng([length, *sizes])
-    return generator.uniform(0.5, 1.5, [length, *sizes]).astype(dtype)
 
 
 def reduced(kind, *args, **kwargs):
@@ -20,7 +13,7 @@ def reduced(kind, *args, **kwargs):
 
 
 @in_shares
-@pytest.mark.parametrize("kind", REDUCTIONS)
+@pytest.mark.parametrize("kind", tiers.cases(REDUCTIONS, ["sum", "mean", "max"]))
 def test_reductions_over_any_axes_are_those_of_one_device(kind, length, replicas):
     def function(x):
         turned = tf.transpose(x, [1, 2, 0])
@@ -37,7 +30,7 @@ def test_reductions_over_any_axes_are_those_of_one_device(kind, length, replicas
 
 
 @in_shares
-@pytest.mark.parametrize("kind", REDUCTIONS)
+@pytest.mark.parametrize("kind", tiers.cases(REDUCTIONS, ["sum", "mean", "max"]))
 def test_gradients_of_reductions_are_those_of_one_device(kind, length, replicas):
     def function(x):
         with tf.GradientTape() as tape:
@@ -74,7 +67,7 @@ def test_the_largest_of_a_sum_is_that_of_the_sum_of_all(length, replicas):
 
 
 @in_shares
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64])
+@pytest.mark.parametrize("dtype", tiers.first_of(np.int32, np.uint8, np.uint64))
 def test_whole_numbers_of_any_size_are_reduced_exactly(dtype, length, replicas):
     def function(x):
         return [reduced(kind, x, 0) for kind in ("sum", "max", "prod")]
@@ -84,6 +77,23 @@ def test_whole_numbers_of_any_size_are_reduced_exactly(dtype, length, replicas):
         37 * numbers(length, 3).astype(dtype) + np.arange(3, dtype=dtype),
         replicas=replicas,
     )
+
+
+@in_shares
+def test_means_are_of_axes_whose_length_is_known_when_the_step_runs(length, replicas):
+    def function(x):
+        columns = 2 + tf.cast(x[0, 0] * 0, tf.int32)
+        rows = tf.reshape(x, [tf.shape(x)[0], -1, columns])
+        return [tf.reduce_mean(rows, [0, 1]), tf.reduce_mean(rows), tf.reduce_mean(rows, 1)]
+
+    check(function, numbers(length, 6), replicas=replicas, whole=None)
+
+
+def test_norms_of_whole_numbers_are_computed_whole():
+    def function(x):
+        return tf.math.reduce_euclidean_norm(x, 0)
+
+    check(function, np.arange(14, dtype=np.int32).reshape(7, 2), whole=["EuclideanNorm"])
 
 
 def test_means_of_whole_numbers_are_computed_whole():
@@ -100,7 +110,7 @@ def test_truths_are_reduced(kind, length, replicas):
     check(function, np.array(truths * 3)[:length], replicas=replicas)
 
 
-@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize("dtype", tiers.first_of(np.complex64, np.complex128))
 @in_shares
 def test_complex_numbers_are_reduced(dtype, length, replicas):
     def function(x):
@@ -149,7 +159,7 @@ def test_half_the_sum_of_squares_is_a_summand(length, replicas):
 
 
 @in_shares
-@pytest.mark.parametrize("kind", ["sum", "mean", "max"])
+@pytest.mark.parametrize("kind", tiers.first_of("sum", "mean", "max"))
 def test_a_batch_that_is_merged_with_other_axes_is_reduced(kind, length, replicas):
     def function(x):
         merged = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, 4])

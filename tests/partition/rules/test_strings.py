@@ -18,7 +18,10 @@ ELEMENTWISE = {
     "join": lambda x: tf.strings.join([x, "-", x], separator="/"),
     "join with a part of another": lambda x: tf.strings.join([x, x[:, 1:] + tf.fill([1, 2], "")]),
     "substrings": lambda x: tf.strings.substr(x, [0, 0], [1, 0]),
-    "substrings by example": lambda x: tf.strings.substr(x, 0, tf.strings.length(x)),
+    "substrings by example": lambda x: tf.strings.substr(
+        tf.strings.join([x, x, "ab"]), tf.ones_like(x, tf.int32), tf.strings.length(x)
+    ),
+    "substrings from a place on": lambda x: tf.strings.substr(tf.strings.join([x, "ab"]), 2, 9),
     "hash": functools.partial(tf.strings.to_hash_bucket_fast, num_buckets=97),
     "strong hash": lambda x: tf.strings.to_hash_bucket_strong(x, 97, [3, 4]),
     "legacy hash": lambda x: tf.raw_ops.StringToHashBucket(string_tensor=x, num_buckets=97),
@@ -34,15 +37,8 @@ ELEMENTWISE = {
     "transcode": lambda x: tf.strings.unicode_transcode(x, "UTF-8", "UTF-16-BE"),
     "numbers as text": lambda x: tf.strings.as_string(tf.strings.length(x)),
     "text as numbers": lambda x: tf.strings.to_number(tf.strings.as_string(tf.strings.length(x))),
-    "fixed raw numbers": lambda x: tf.io.decode_raw(x, tf.uint8, fixed_length=4),
-    "raw numbers": lambda x: tf.io.decode_raw(
-        tf.strings.as_string(tf.strings.length(x), width=4), tf.uint8
-    ),
     "join along the other axis": lambda x: tf.strings.reduce_join(x, -1, separator="+"),
     "join along the other axis, kept": lambda x: tf.strings.reduce_join(x, 1, keepdims=True),
-    "columns": lambda x: tf.io.decode_csv(
-        tf.strings.as_string(tf.strings.length(x)) + ",7,", [[0], [0.5], [b"none"]]
-    ),
 }
 
 
@@ -51,6 +47,29 @@ ELEMENTWISE = {
 def test_texts_stay_cut(function, batch):
     report = check(function, batch, replicas=(3,))
     assert not report.exchanged
+
+
+MAY_REFUSE = {
+    "fixed raw numbers": lambda x: tf.io.decode_raw(x, tf.uint8, fixed_length=4),
+    "raw numbers": lambda x: tf.io.decode_raw(
+        tf.strings.as_string(tf.strings.length(x), width=4), tf.uint8
+    ),
+    "columns": lambda x: tf.io.decode_csv(
+        tf.strings.as_string(tf.strings.length(x)) + ",7,", [[0], [0.5], [b"none"]]
+    ),
+    "compressed": lambda x: tf.io.decode_compressed(x, ""),
+}
+
+
+@pytest.mark.parametrize("function", MAY_REFUSE.values(), ids=MAY_REFUSE)
+def test_texts_that_may_be_refused_stay_cut_where_all_replicas_have_some(function):
+    report = check(function, TEXTS, replicas=(3,))
+    assert not report.exchanged
+
+
+@pytest.mark.parametrize("function", MAY_REFUSE.values(), ids=MAY_REFUSE)
+def test_no_stand_in_is_refused(function):
+    check(function, FEWER, replicas=(3,), whole=None)
 
 
 def test_text_is_joined_along_an_axis_before_the_batchs():

@@ -56,7 +56,21 @@ def test_keys_may_be_vectors():
         tf.int64, tf.float32, [-1.0], empty_key=[-1, -1], deleted_key=[-2, -2]
     )
     table.insert([[3, 3], [9, 9]], [[1.5], [2.5]])
-    check(lambda keys: table.lookup(tf.stack([keys, keys], 1)), KEYS, whole=None)
+    report = check(lambda keys: table.lookup(tf.stack([keys, keys], 1)), KEYS)
+    assert not report.exchanged
+
+
+def test_keys_of_several_axes_stay_cut_along_any():
+    table = growing_table()
+    table.insert([3, 9], [1.0, 2.0])
+    steps = tf.Variable([3, 9, 3])  # how many there are is known only when the step runs
+
+    def function(keys):
+        others = tf.cast(tf.unique(steps)[0], tf.int64)
+        return table.lookup(keys + others[:, None]), table.lookup(keys[:, None] - others)
+
+    report = check(function, KEYS)
+    assert not report.exchanged
 
 
 def test_a_default_for_each_key_is_looked_up_whole():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdp.partition.conversions import Waiting
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceGraph, SourceTensor
@@ -134,7 +135,11 @@ def loop(step: Step) -> Results:
     for _ in range(_MOST_ROUNDS):
         mark = step.program.mark()
         body = Body(step, body_graph, "loop_body")
-        body.run(_inside(step, body.writer, carried, state))
+        try:
+            body.run(_inside(step, body.writer, carried, state))
+        except Waiting:  # for sums that are made before the loop, which is then begun anew
+            step.program.go_back(mark)
+            raise
         after = [
             each.joined(step, body.outputs[index])
             for each, index in zip(state, carried, strict=True)

@@ -6,11 +6,27 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from tfdp.partition.layouts import PARTIAL, REPLICATED
 from tfdp.partition.rules.effects import on_first
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import on_rows, summands
-from tfdp.partition.sizes import divided
+from tfdp.partition.sizes import SizeLike, divided, is_size
+from tfdp.partition.tensors import Tensor
+
+# The operand whose shape the result has.
+_LIKE = {
+    **dict.fromkeys(
+        ("AdjustContrastv2", "AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV"), 0
+    ),
+    **dict.fromkeys(("Conv2DBackpropInputV2", "Conv3DBackpropInput", "Dilation2DBackpropInput"), 0),
+    **dict.fromkeys(("DrawBoundingBoxes", "DrawBoundingBoxesV2", "LRN", "LRNGrad"), 0),
+    **dict.fromkeys(("FractionalMaxPoolGrad", "MaxPool3DGrad", "MaxPoolGrad", "MaxPoolGradV2"), 0),
+    **dict.fromkeys(("MaxPool3DGradGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2"), 1),
+    **dict.fromkeys(("ResizeBicubicGrad", "ResizeBilinearGrad", "ScaleAndTranslateGrad"), 1),
+    "MaxPoolGradWithArgmax": 0,
+}
 
 
 @rule(
@@ -119,7 +135,7 @@ def sized(step: Step) -> Results:
     cut, operands = found
     if sizes.dim(0) == step.inputs[last].rank:  # else it is the size of an image
         operands[0] = step.shape_with(sizes, 0, step.entries(cut))
-    return step.results(step.emit(operands), cut)
+    return step.results(step.emit(operands), cut, [_said(sizes, step.inputs[last].rank)])
 
 
 @rule(
@@ -164,6 +180,8 @@ def fractional(step: Step) -> Results:
     Otherwise it is computed whole.
     """
     op = step.op
+    for sequence in op.outputs[1:]:  # TensorFlow's shapes are those of the pooled axes, 1 too short
+        sequence.shape = tf.TensorShape([None])
     is_fixed = op.attr("deterministic") and (op.attr("seed") or op.attr("seed2"))
     return None if is_fixed else on_first(step)
 
@@ -192,6 +210,14 @@ def batch_to_space(step: Step) -> Results:
     return step.results(step.emit(operands), dataclasses.replace(layout, outer=outer))
 
 
+def _said(sizes: Tensor, rank: int | None) -> list[SizeLike | None] | None:
+    """Returns what is known of the sizes that a vector of so many entries says."""
+    said = sizes.sizes()
+    if said is None or len(said) != rank:
+        return None
+    return [size if is_size(size) else None for size in said]
+
+
 def _places(step: Step) -> int | None:
     """Returns the number of places within a block, where the trace knows it."""
     if step.op.type in ("SpaceToBatch", "BatchToSpace"):
@@ -206,4 +232,6 @@ def _by_row(step: Step, operands: Sequence[int], axis: int = 0, broadcast: bool 
     if found is None:
         return None
     cut, given = found
-    return step.results(step.emit(given), cut)
+    like = _LIKE.get(step.op.type)
+    shapes = None if like is None else [step.inputs[like].shape]
+    return step.results(step.emit(given), cut, shapes)

@@ -22,7 +22,7 @@ from tfdp.partition.writing import Output
 def fill(step: Step) -> Results:
     """Gives a cut where one size is a multiple of a batch. Sends nothing."""
     dims, value = step.inputs
-    layout = cut(dims.sizes())
+    layout = _like_others(step, cut(dims.sizes()))
     if layout is None or any(tensor.layout != REPLICATED for tensor in step.inputs):
         return None
     return _own(step, [step.shape_with(dims, layout.axis, step.entries(layout)), value], layout)
@@ -42,7 +42,7 @@ def broadcast_to(step: Step) -> Results:
             return None
         own = [tensor.local, step.shape_with(to, layout.axis, step.entries(layout))]
         return step.results(step.emit(own), layout, shapes(step.op, step.inputs))
-    found = cut(sizes)
+    found = _like_others(step, cut(sizes))
     if found is None or tensor.layout != REPLICATED:
         return None
     axis = found.axis - shift
@@ -69,7 +69,7 @@ def tile(step: Step) -> Results:
             return None
         layout = dataclasses.replace(layout, outer=outer)
         return step.results(step.emit(step.inputs), layout, shapes(step.op, step.inputs))
-    copies = cut(times)
+    copies = _like_others(step, cut(times))
     if copies is None or tensor.layout != REPLICATED or tensor.dim(copies.axis) == 0:
         return None
     own = step.shape_with(multiples, copies.axis, step.entries(copies))
@@ -114,6 +114,16 @@ def cut(sizes: Sequence[Any] | None) -> Sharded | None:
             return None
         found = Sharded(axis, batch, factor)
     return found
+
+
+def _like_others(step: Step, layout: Sharded | None) -> Sharded | None:
+    """Returns the cut with the blocks that the last tensor of the same length had.
+
+    All entries along the axis are alike: in which order examples have them is of no importance.
+    """
+    if layout is None:
+        return None
+    return step.program.cuts.get((layout.batch, layout.length), layout).at(layout.axis)
 
 
 def _batches(size: Any) -> set[Batch]:

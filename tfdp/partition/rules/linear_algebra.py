@@ -14,6 +14,12 @@ TRANSFORMS = {
     **dict.fromkeys(("BatchFFT3D", "BatchIFFT3D", "FFT3D", "IFFT3D", "IRFFT3D", "RFFT3D"), 3),
 }
 
+# Operations whose result has the shape of their last operand.
+_LIKE_LAST = (
+    *("Cholesky", "CholeskyGrad", "MatrixExponential", "MatrixInverse", "MatrixLogarithm"),
+    *("MatrixSolve", "MatrixSquareRoot", "TridiagonalMatMul", "TridiagonalSolve"),
+)
+
 
 @rule(
     "BandedTriangularSolve",
@@ -59,7 +65,8 @@ def of_matrices(step: Step) -> Results:
     layouts: list[Layout] = [
         REPLICATED if _is_left_out(step, index) else cut for index in range(len(step.op.outputs))
     ]
-    return step.results(step.emit(operands), layouts)
+    shapes = [step.inputs[-1].shape] if step.op.type in _LIKE_LAST else None
+    return step.results(step.emit(operands), layouts, shapes)
 
 
 @rule(*TRANSFORMS)
@@ -70,7 +77,8 @@ def transform(step: Step) -> Results:
     if cut is None or tensor.rank is None or cut.axis + TRANSFORMS[step.op.type] >= tensor.rank:
         return None
     others = [step.whole(each) for each in lengths]
-    return step.results(step.emit([tensor, *others]), cut)
+    shapes = None if "RFFT" in step.op.type else [tensor.shape]
+    return step.results(step.emit([tensor, *others]), cut, shapes)
 
 
 def _is_left_out(step: Step, index: int) -> bool:

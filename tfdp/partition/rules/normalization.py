@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import can_be_summed, is_waiting, on_rows
+from tfdp.partition.sizes import SizeLike
 
 
 @rule("BiasAdd", "BiasAddV1")
@@ -19,7 +20,7 @@ def bias_add(step: Step) -> Results:
     if found is None:
         return None
     cut, operands = found
-    return step.results(step.emit(operands), cut)
+    return step.results(step.emit(operands), cut, [step.inputs[0].shape])
 
 
 @rule("BiasAddGrad", partial=True)
@@ -53,7 +54,11 @@ def cross_entropy(step: Step) -> Results:
     if found is None:
         return None
     cut, operands = found
-    return step.results(step.emit(operands), cut)
+    features, labels = step.inputs
+    classes = features.dim(1)
+    if classes == 1 and labels.rank == 2:
+        classes = labels.dim(1)
+    return step.results(step.emit(operands), cut, [[cut.length], [cut.length, classes]])
 
 
 @rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
@@ -71,7 +76,7 @@ def fused_batch_norm(step: Step) -> Results:
         return None
     cut, operands = found
     others: list[Layout] = [REPLICATED] * (len(step.op.outputs) - 1)
-    return step.results(step.emit(operands), [cut, *others])
+    return step.results(step.emit(operands), [cut, *others], _shapes(step))
 
 
 @rule("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
@@ -93,7 +98,8 @@ def fused_batch_norm_grad(step: Step) -> Results:
     cut, operands = found
     images, *sums = step.emit(operands)
     sums[:2] = [step.masked(each, cut) for each in sums[:2]]
-    return step.results([images, *sums], [cut, PARTIAL, PARTIAL, *[REPLICATED] * (len(sums) - 2)])
+    layouts: list[Layout] = [cut, PARTIAL, PARTIAL, *[REPLICATED] * (len(sums) - 2)]
+    return step.results([images, *sums], layouts, _shapes(step))
 
 
 def _by_channel(step: Step, layout: Sharded) -> Results:
@@ -119,15 +125,20 @@ def _by_channel(step: Step, layout: Sharded) -> Results:
     rest = REPLICATED if gradient else LOCAL
     layouts: list[Layout] = [cut.at(layout.axis), *by_channel]
     layouts += [rest] * (len(step.op.outputs) - len(layouts))
-    return step.results(step.emit(operands), layouts)
+    return step.results(step.emit(operands), layouts, _shapes(step))
+
+
+def _shapes(step: Step) -> list[list[SizeLike | None] | None]:
+    """Returns what is known of the shapes: the first result has that of the first operand."""
+    return [step.inputs[0].shape, *[None] * (len(step.op.outputs) - 1)]
 
 
 def _channel_axis(step: Step) -> int | None:
     """Returns the axis of the channels of batch normalization."""
+    if step.op.attr("data_format").startswith(b"NC"):
+        return 1
     rank = step.inputs[0].rank
-    return (
-        1 if step.op.attr("data_format").startswith(b"NC") else None if rank is None else rank - 1
-    )
+    return None if rank is None else rank - 1
 
 
 def _channel_axes(step: Step) -> Sequence[int] | None:

@@ -79,6 +79,8 @@ def meeting_reduction(step: Step) -> Results:
     found = _reduced(step)
     if found is None:
         return None
+    if step.op.type == "EuclideanNorm" and step.inputs[0].dtype.is_integer:  # it is rounded
+        return None
     layout, reduced = found
     if layout.axis not in reduced:
         return _rows(step, layout, reduced)

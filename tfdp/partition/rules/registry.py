@@ -124,8 +124,10 @@ class Step(Conversions):
             said = shapes[index] if shapes is not None else None
             if said is not None:
                 shape = _merged(shape, said)
-            if isinstance(own, Sharded) and shape is not None:
-                shape[own.axis] = own.length
+            if isinstance(own, Sharded):
+                self.program.cuts[own.batch, own.length] = own
+                if shape is not None:
+                    shape[own.axis] = own.length
             found.append(Tensor(output, own, shape, entries[index] if entries else None))
         return found
 

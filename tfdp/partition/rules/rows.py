@@ -44,7 +44,7 @@ def on_rows(
         for tensor, axis in ((step.inputs[index], axis) for index, axis in places.items())
         if tensor.sharded is not None and tensor.sharded.axis == axis
     ]
-    if not cuts or any(tensor.rank is None for tensor in step.inputs):
+    if not cuts or any(step.inputs[index].rank is None for index in places):
         return None
     cut = max(cuts, key=lambda each: each[0])[1]
     own = {index: cut.at(axis) for index, axis in places.items()}

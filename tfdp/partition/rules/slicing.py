@@ -37,6 +37,12 @@ class Taken:
     stride: Any
     is_index: bool
 
+    @property
+    def is_every_nth(self) -> bool:
+        """Whether it takes every n-th entry, from one of the first n on."""
+        begin, stride = self.begin, self.stride
+        return isinstance(begin, int) and isinstance(stride, int) and 0 <= begin < stride
+
     def bounds(self, length: SizeLike) -> tuple[Any, Any]:
         """Returns where it begins and ends on an axis of a length; None where that is unknown."""
         begin = _bound(self.begin, length)
@@ -167,17 +173,17 @@ def _taken(
 def _narrowed(taken: Taken, layout: Sharded) -> Cut | None:
     """Returns the cut of a slice along the axis that a layout cuts, if it is one."""
     begin, end = taken.bounds(layout.length)
-    if taken.is_index or begin is None or end is None:
+    if taken.is_index:
         return None
     if taken.stride == 1:
         first, last = blocks_in(begin, layout), blocks_in(end, layout)
         if first is None or last is None or last == first or not is_natural(last - first):
             return None
         return Cut(layout, dataclasses.replace(layout, outer=last - first), first)
-    inner = _thinned(taken, begin, divided(layout.inner, taken.stride))
-    if inner is None or end != layout.length:
+    inner = divided(layout.inner, taken.stride)
+    if inner is None or end != layout.length or not taken.is_every_nth:
         return None
-    return Cut(layout, dataclasses.replace(layout, inner=inner), offset=begin)
+    return Cut(layout, dataclasses.replace(layout, inner=inner), offset=taken.begin)
 
 
 def _widened(taken: Taken | None, layout: Sharded, length: Any) -> Cut | None:
@@ -187,25 +193,17 @@ def _widened(taken: Taken | None, layout: Sharded, length: Any) -> Cut | None:
     if taken is None:
         return Cut(layout, layout) if length == layout.length else None
     begin, end = taken.bounds(length)
-    if taken.is_index or begin is None or end is None:
+    if taken.is_index:
         return None
     if taken.stride == 1:
         first, outer = blocks_in(begin, layout), blocks_in(length, layout)
-        if first is None or outer is None or end - begin != layout.length:
+        if first is None or outer is None or end is None or end - begin != layout.length:
             return None
         return Cut(dataclasses.replace(layout, outer=outer), layout, first)
-    if not is_size(taken.stride) or length != layout.length * taken.stride or end != length:
-        return None
-    if _thinned(taken, begin, layout.inner) is None:
+    if end != length or not taken.is_every_nth or length != layout.length * taken.stride:
         return None
     source = dataclasses.replace(layout, inner=layout.inner * taken.stride)
-    return Cut(source, layout, offset=begin)
-
-
-def _thinned(taken: Taken, begin: Any, inner: Any) -> Any:
-    """Returns `inner` if a slice begins within the first stride, and takes more than one."""
-    strides = isinstance(taken.stride, int) and taken.stride > 1
-    return inner if strides and isinstance(begin, int) and begin < taken.stride else None
+    return Cut(source, layout, offset=taken.begin)
 
 
 def _local_spec(

@@ -1,11 +1,16 @@
-"""Operations on text: most compute each element of their result from one element of the text."""
+"""Operations on text: most compute each element of their result from one element of the text.
+
+A stand-in may be an empty text, where no example is at hand. Operations that refuse such a text get
+another one in its place, or are computed whole where a replica may have no examples.
+"""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdp.partition.known_shapes import broadcast_shape
 from tfdp.partition.layouts import REPLICATED, Sharded
-from tfdp.partition.rules.elementwise import aligned
+from tfdp.partition.rules.elementwise import aligned, dominant, operand
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
@@ -13,8 +18,6 @@ from tfdp.partition.writing import Output
 ELEMENTWISE = [
     "AsString",
     "DecodeBase64",
-    "DecodeCompressed",
-    "DecodeJSONExample",
     "EncodeBase64",
     "RegexFullMatch",
     "RegexReplace",
@@ -27,9 +30,7 @@ ELEMENTWISE = [
     "StringToHashBucket",
     "StringToHashBucketFast",
     "StringToHashBucketStrong",
-    "StringToNumber",
     "StringUpper",
-    "Substr",
     "UnicodeScript",
     "UnicodeTranscode",
 ]
@@ -41,15 +42,51 @@ def elementwise(step: Step) -> Results:
     return aligned(step)
 
 
+@rule("DecodeCompressed", "DecodeJSONExample")
+def decode_elementwise(step: Step) -> Results:
+    """Keeps the cut, unless a replica may have no examples. Sends nothing."""
+    return None if step.program.may_be_empty else aligned(step)
+
+
+@rule("StringToNumber")
+def to_number(step: Step) -> Results:
+    """Keeps the cut; a stand-in is zero. Sends nothing."""
+    (text,) = step.inputs
+    layout = text.sharded
+    if layout is None:
+        return None
+    numbers = step.masked(text.local, layout, "0")
+    return step.results(step.emit([numbers]), layout, [text.shape])
+
+
+@rule("Substr")
+def substring(step: Step) -> Results:
+    """Keeps the largest operand's cut; a stand-in's part begins at 0. Sends nothing."""
+    if any(tensor.rank is None for tensor in step.inputs):
+        return None
+    rank = max(tensor.rank or 0 for tensor in step.inputs)
+    layout = dominant(step.inputs, rank)
+    if layout is None:
+        return None
+    text, begin, size = (operand(step, tensor, layout, rank) for tensor in step.inputs)
+    if text is None or begin is None or size is None:
+        return None
+    outputs = step.emit([text, step.masked(begin, layout, 0), size])
+    return step.results(outputs, layout, [broadcast_shape(step.inputs, rank)])
+
+
 @rule("DecodeRaw", "DecodePaddedRaw")
 def decode(step: Step) -> Results:
-    """Keeps the cut; each text becomes numbers along a new last axis. Sends nothing.
+    """Keeps the cut, unless a replica may have no examples. Sends nothing.
 
-    Texts of unequal lengths, which one device refuses, are refused where a replica has them.
+    Each text becomes numbers along a new last axis. Texts of unequal
+    lengths, which one device refuses, are refused where a replica has them.
     """
     text, *length = step.inputs
     layout = text.sharded
-    if layout is None or text.shape is None or any(each.layout != REPLICATED for each in length):
+    if layout is None or text.shape is None or step.program.may_be_empty:
+        return None
+    if any(each.layout != REPLICATED for each in length):
         return None
     return step.results(step.emit(step.inputs), layout, [[*text.shape, None]])
 
@@ -75,10 +112,12 @@ def reduce_join(step: Step) -> Results:
 
 @rule("DecodeCSV")
 def decode_csv(step: Step) -> Results:
-    """Keeps the cut of the records in each of their columns. Sends nothing."""
+    """Keeps the records' cut in each column, unless a replica may have none. Sends nothing."""
     records, *defaults = step.inputs
     layout = records.sharded
-    if layout is None or any(each.layout != REPLICATED for each in defaults):
+    if layout is None or step.program.may_be_empty:
+        return None
+    if any(each.layout != REPLICATED for each in defaults):
         return None
     outputs = step.emit(step.inputs)
     return step.results(outputs, layout, [records.shape] * len(outputs))
@@ -88,13 +127,15 @@ def decode_csv(step: Step) -> Results:
 def parse(step: Step) -> Results:
     """Keeps the cut where all features are dense and of fixed shapes. Sends nothing.
 
-    What else there is, is padded or numbered throughout the batch.
+    What else there is, is padded or numbered throughout the batch. Where a replica may have no
+    records they are parsed whole.
     """
     records, names, *others = step.inputs
     layout = records.sharded
     shapes = [tf.TensorShape(shape) for shape in step.op.attr("dense_shapes")]
     if (
         layout is None
+        or step.program.may_be_empty
         or records.rank != 1
         or len(step.op.outputs) != len(shapes)
         or not all(shape.is_fully_defined() for shape in shapes)

@@ -1,0 +1,25 @@
+"""Batches, and what is compared of a function of them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+# How many examples, on how many replicas: uneven shares, and an empty one.
+in_shares = pytest.mark.parametrize(
+    ("length", "replicas"), [(7, [3]), (1, [2])], ids=["uneven", "empty"]
+)
+
+
+def numbers(length, *sizes, dtype=np.float32):
+    """Numbers that tell a missing or doubled example: none is like another, and none is small."""
+    generator = np.random.default_rng([length, *sizes])
+    return generator.uniform(0.5, 1.5, [length, *sizes]).astype(dtype)
+
+
+def gradients(function, *inputs):
+    """What the function gives, and its gradients where each entry counts differently."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        results = function(*inputs)
+        total = sum(tf.reduce_sum(tf.sin(result)) for result in tf.nest.flatten(results))
+    return [results, *tape.gradient(total, inputs)]

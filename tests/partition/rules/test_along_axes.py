@@ -1,0 +1,112 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+RANDOM = np.random.default_rng(3)
+UNEVEN = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
+FEWER = UNEVEN[:2]  # than three replicas
+RAW = tf.raw_ops
+
+in_shares = pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
+
+
+def turned(x):
+    """The batch's axis in the middle."""
+    return tf.transpose(x, [1, 0, 2])
+
+
+def lengths(x):
+    """Lengths of sequences, one for each example."""
+    return tf.argmax(x[:, :, 0], 1, tf.int32) % 5
+
+
+KEPT = {
+    "ReverseV2": (lambda x: tf.reverse(x, [1, -1]), "axis 0"),
+    "ReverseV2, turned": (lambda x: tf.reverse(turned(x), [0]), "axis 1"),
+    "Roll": (lambda x: tf.roll(x, [1, 2], [1, -1]), "axis 0"),
+    "Roll by one": (lambda x: tf.roll(turned(x), 2, -1), "axis 1"),
+    "Cumsum": (lambda x: tf.cumsum(x, -1), "axis 0"),
+    "Cumsum, backward": (lambda x: tf.cumsum(turned(x), 0, exclusive=True, reverse=True), "axis 1"),
+    "Cumprod": (lambda x: tf.math.cumprod(x, 1), "axis 0"),
+    "CumulativeLogsumexp": (lambda x: tf.math.cumulative_logsumexp(x, -1), "axis 0"),
+    "ReverseSequence": (lambda x: tf.reverse_sequence(x, lengths(x), 1, 0), "axis 0"),
+    "ReverseSequence, turned": (
+        lambda x: tf.reverse_sequence(turned(x), lengths(x), 0, 1),
+        "axis 1",
+    ),
+    "ReverseSequence of columns": (
+        lambda x: tf.reverse_sequence(x, [2, 1, 3, 4, 4], 2, 1),
+        "axis 0",
+    ),
+    "ReverseSequence of a whole": (
+        lambda x: tf.reverse_sequence(tf.ones_like(x[:, 0]), lengths(x) % 4, 1, 0),
+        "axis 0",
+    ),
+    "ArgMax": (lambda x: tf.argmax(x, 1), "axis 0"),
+    "ArgMin, turned": (lambda x: tf.argmin(turned(x), 0, tf.int32), "axis 0"),
+    "ArgMax of the last": (lambda x: tf.argmax(turned(x), -1), "axis 1"),
+    "TopKV2": (lambda x: tf.math.top_k(x, 2), "axis 0"),
+    "TopKV2, turned": (lambda x: tf.math.top_k(turned(x), tf.shape(x)[1] - 2), "axis 1"),
+    "NthElement": (lambda x: RAW.NthElement(input=x, n=1), "axis 0"),
+    "InTopKV2": (lambda x: tf.math.in_top_k(lengths(x), x[:, :, 1], 2), "axis 0"),
+    "LowerBound": (lambda x: tf.searchsorted(tf.sort(x, -1), x), "axis 0"),
+    "UpperBound": (lambda x: tf.searchsorted(tf.sort(x, -1), x[..., :2], "right"), "axis 0"),
+    "UpperBound of the batch": (
+        lambda x: tf.searchsorted([0.0, 1.0, 3.0], x[:, 0, 1], "right"),
+        "axis 1",
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", KEPT)
+def test_an_operation_along_another_axis_keeps_the_cut(case, batch, layouts):
+    function, cut = KEPT[case]
+    report = check(function, batch, replicas=[3], exact=True)
+    found = layouts[re.match(r"\w+", case)[0]]
+    assert f"sharded({cut})" in {re.sub(r" by [^,)]*", "", each) for each in found}
+    assert not report.exchanged
+
+
+WHOLE = {
+    "ReverseV2": lambda x: tf.reverse(x, [1, 0]),
+    "Roll": lambda x: tf.roll(x, [1, 2], [2, -3]),
+    "Cumsum": lambda x: tf.cumsum(x, 0),
+    "CumulativeLogsumexp": lambda x: tf.math.cumulative_logsumexp(turned(x), -2),
+    "ReverseSequence": lambda x: tf.reverse_sequence(x, [2, 1, 3, 4, 7], 0, 1),
+    "ArgMax": lambda x: tf.argmax(x),
+    "TopKV2": lambda x: tf.math.top_k(tf.transpose(x), 2),
+    "NthElement": lambda x: RAW.NthElement(input=tf.transpose(x), n=1),
+    "LowerBound": lambda x: tf.searchsorted(tf.sort(tf.transpose(x), -1), [[[1.0] * 3] * 5] * 4),
+}
+
+
+@pytest.mark.parametrize("type_", WHOLE)
+def test_an_operation_along_the_batch_is_computed_whole(type_):
+    also = {"NthElement": {"Reshape"}, "LowerBound": {"TopKV2"}}.get(type_, set())
+    check(WHOLE[type_], UNEVEN, whole={type_} | also if type_ != "LowerBound" else None)
+
+
+SUMMANDS = {
+    "ReverseV2": lambda s: tf.reverse(s, [0]),
+    "Roll": lambda s: tf.roll(s, 1, 0),
+    "Cumsum": lambda s: tf.cumsum(s, 1),
+    "ReverseSequence": lambda s: tf.reverse_sequence(s, [1, 2, 3, 1, 0], 1, 0),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("type_", SUMMANDS)
+def test_what_is_linear_in_a_summand_is_one(type_, batch, layouts):
+    function = SUMMANDS[type_]
+    report = check(lambda x: tf.sin(function(tf.reduce_sum(x, 0))), batch, replicas=[3])
+    assert layouts[type_] == {"partial"}
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+def test_what_is_not_linear_in_a_summand_waits_for_the_sum(layouts):
+    check(lambda x: tf.math.cumprod(tf.reduce_sum(x, 0) / 9, 1), UNEVEN, replicas=[3])
+    assert layouts["Cumprod"] == {"replicated"}

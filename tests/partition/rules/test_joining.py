@@ -1,0 +1,148 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+RANDOM = np.random.default_rng(4)
+UNEVEN = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
+FEWER = UNEVEN[:2]  # than three replicas
+
+in_shares = pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def blocks(x, count=3):
+    """Blocks of all examples."""
+    return tf.concat([x * (index + 1) for index in range(count)], 0)
+
+
+def turned(x):
+    """The batch's axis in the middle."""
+    return tf.transpose(x, [1, 0, 2])
+
+
+def gradient(function, x):
+    """The gradient where each entry counts differently."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        results = tf.nest.flatten(function(x))
+        total = tf.add_n([tf.reduce_sum(tf.sin(each)) for each in results])
+    return tape.gradient(total, x)
+
+
+def sent(report):
+    """What is exchanged besides whole results."""
+    return [each for each in report.exchanged if each.why != "it is returned"]
+
+
+JOINED = {
+    "ConcatV2 of columns": (lambda x: tf.concat([x, x[:, :1], x * 3], 1), "axis 0"),
+    "ConcatV2 of the last": (lambda x: tf.concat([x, x * 3], -1), "axis 0"),
+    "ConcatV2 beside a whole": (
+        lambda x: tf.concat([tf.ones([length(x), 2, 4]), x], 1),
+        "axis 0",
+    ),
+    "ConcatV2 of two cuts": (lambda x: tf.concat([x[:5], turned(x)[:5]], 2), "axis 0"),
+    "ConcatV2 end to end": (lambda x: tf.concat([x, -x], 0), "axis 0, outer 2"),
+    "ConcatV2 of blocks": (lambda x: tf.concat([blocks(x), -x], 0), "axis 0, outer 4"),
+    "ConcatV2 end to end, turned": (
+        lambda x: tf.concat([turned(x), turned(x) * 2], -2),
+        "axis 1, outer 2",
+    ),
+    "ConcatV2 end to end, with zeros": (
+        lambda x: tf.concat([x, tf.zeros([2 * length(x), 5, 4]), x], 0),
+        "axis 0, outer 4",
+    ),
+    "ConcatV2 of pairs": (
+        lambda x: tf.concat([tf.reshape(x, [-1, 2, 2])] * 2, 0),
+        "axis 0, inner 10, outer 2",
+    ),
+    "Pack": (lambda x: tf.stack([x, x * 2]), "axis 1"),
+    "Pack behind": (lambda x: tf.stack([x, x * 2], 1), "axis 0"),
+    "Pack at the end": (lambda x: tf.stack([x, x * 2], -1), "axis 0"),
+    "Pack beside a whole": (lambda x: tf.stack([tf.ones([length(x), 4]), x[:, 0]], -3), "axis 1"),
+    "Unpack": (lambda x: tf.unstack(x, axis=1), "axis 0"),
+    "Unpack of the last": (lambda x: tf.unstack(turned(x), axis=-1), "axis 1"),
+    "Unpack ahead": (lambda x: tf.unstack(turned(x)), "axis 0"),
+    "Split": (lambda x: tf.split(x, 2, -1), "axis 0"),
+    "Split of blocks": (lambda x: tf.split(blocks(x), 3), "axis 0"),
+    "Split of blocks in two": (lambda x: tf.split(blocks(x, 4), 2), "axis 0, outer 2"),
+    "SplitV": (lambda x: tf.split(x, [1, 4], 1), "axis 0"),
+    "SplitV with a rest": (lambda x: tf.split(x, [1, -1], 1), "axis 0"),
+    "SplitV of blocks": (
+        lambda x: tf.split(blocks(x), [length(x), 2 * length(x)]),
+        "axis 0, outer 2",
+    ),
+    "SplitV of blocks with a rest": (
+        lambda x: tf.split(blocks(x, 4), tf.stack([-1, length(x)]), num=2),
+        "axis 0, outer 3",
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", JOINED)
+def test_what_is_joined_or_taken_apart_keeps_the_cut(case, batch, layouts):
+    function, cut = JOINED[case]
+    if "two cuts" in case:
+        batch = np.concatenate([batch] * 5)[:5]
+    report = check(lambda x: (function(x), gradient(function, x)), batch, replicas=[3])
+    found = layouts[re.match(r"\w+", case)[0]]
+    assert f"sharded({cut})" in {re.sub(r" by [^,)]*", "", each) for each in found}
+    assert not sent(report)
+
+
+WHOLE = {
+    "ConcatV2": lambda x: tf.concat([x, tf.ones([1, 5, 4])], 0),
+    "Split": lambda x: tf.split(blocks(x), 2),
+    "SplitV": lambda x: tf.split(x, [1, -1]),
+    "Unpack": lambda x: tf.unstack(tf.ensure_shape(x, [8, 5, 4])),
+}
+
+
+@pytest.mark.parametrize("type_", WHOLE)
+def test_what_tears_examples_apart_is_computed_whole(type_):
+    check(WHOLE[type_], RANDOM.normal(size=[8, 5, 4]).astype(np.float32), whole=[type_])
+
+
+def test_two_batches_never_mix():
+    other = UNEVEN[:3] * 2
+
+    def function(x, y):
+        return tf.concat([x, y], 0)
+
+    check(function, UNEVEN, other, whole=["ConcatV2"])
+
+
+SUMMANDS = {
+    "ConcatV2": lambda s, t: tf.concat([s, tf.ones([1, 4]), t], 0),
+    "Pack": lambda s, t: tf.stack([s, tf.ones([5, 4]), t], 1),
+    "Unpack": lambda s, t: tf.concat(tf.unstack(tf.concat([s, t], 0), axis=1), 0),
+    "Split": lambda s, t: tf.concat(tf.split(tf.concat([s, t], 0), 2, 1), 0),
+    "SplitV": lambda s, t: tf.concat(tf.split(tf.concat([s, t], 0), [3, 7]), 0),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("type_", SUMMANDS)
+def test_summands_are_joined_and_taken_apart_and_summed_once(type_, batch, layouts):
+    def function(x):
+        return tf.sin(SUMMANDS[type_](tf.reduce_sum(x, 0), tf.reduce_mean(x * x, 0)))
+
+    report = check(function, batch, replicas=[3])
+    assert layouts[type_] == {"partial"}
+    assert [(each.kind, each.tensors) for each in report.exchanged] == [("sum", 1)]
+
+
+def test_summands_beside_much_that_is_whole_are_summed_before(layouts):
+    def function(x):
+        return tf.concat([tf.reduce_sum(x, 0), tf.ones([1000, 4])], 0)
+
+    report = check(function, UNEVEN, replicas=[3])
+    assert layouts["ConcatV2"] == {"replicated"}
+    assert [each.kind for each in report.exchanged] == ["sum"]

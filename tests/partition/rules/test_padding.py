@@ -1,0 +1,96 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+RANDOM = np.random.default_rng(2)
+UNEVEN = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
+FEWER = UNEVEN[:2]  # than three replicas
+
+in_shares = pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
+
+COLUMNS = [[0, 0], [1, 2], [0, 3]]
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def gradient(function, x):
+    """The gradient where each entry counts differently."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.reduce_sum(tf.sin(function(x)))
+    return tape.gradient(total, x)
+
+
+PADDED = {
+    "zeros": (lambda x: tf.pad(x, COLUMNS), "Pad", "axis 0"),
+    "a number": (lambda x: tf.pad(x, COLUMNS, constant_values=3.5), "PadV2", "axis 0"),
+    "a computed number": (
+        lambda x: tf.pad(x, COLUMNS, constant_values=tf.reduce_max(x)),
+        "PadV2",
+        "axis 0",
+    ),
+    "reflected": (lambda x: tf.pad(x, COLUMNS, "REFLECT"), "MirrorPad", "axis 0"),
+    "symmetric": (lambda x: tf.pad(x, COLUMNS, "SYMMETRIC"), "MirrorPad", "axis 0"),
+    "turned": (
+        lambda x: tf.pad(tf.transpose(x, [1, 0, 2]), [[2, 1], [0, 0], [0, 1]], "REFLECT"),
+        "MirrorPad",
+        "axis 1",
+    ),
+    "a block behind": (
+        lambda x: tf.pad(x, [[0, length(x)], [1, 2], [0, 3]]),
+        "Pad",
+        "axis 0, outer 2",
+    ),
+    "blocks on both sides": (
+        lambda x: tf.pad(x, [[2 * length(x), length(x)], [1, 2], [0, 3]], constant_values=2),
+        "PadV2",
+        "axis 0, outer 4",
+    ),
+    "blocks around pairs": (
+        lambda x: tf.pad(tf.reshape(x, [-1, 2, 2]), [[10 * length(x), 0], [0, 1], [0, 0]]),
+        "Pad",
+        "axis 0, inner 10, outer 2",
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", PADDED)
+def test_padding_beside_the_examples_stays_in_place(case, batch, layouts):
+    function, type_, cut = PADDED[case]
+    report = check(lambda x: (function(x), gradient(function, x)), batch, replicas=[3])
+    assert f"sharded({cut})" in {re.sub(r" by [^,)]*", "", each) for each in layouts[type_]}
+    sent = {each.operation for each in report.exchanged if each.why != "it is returned"}
+    assert sent <= {"Max", "Pad", "Fill"}  # the largest number, and its gradient
+
+
+@pytest.mark.parametrize(
+    ("paddings", "mode", "type_"),
+    [([1, 0], "CONSTANT", "Pad"), ([0, 3], "REFLECT", "MirrorPad")],
+)
+def test_padding_of_the_batch_with_single_rows_is_computed_whole(paddings, mode, type_):
+    check(lambda x: tf.pad(x, [paddings, [0, 0], [0, 0]], mode), UNEVEN, whole=[type_])
+
+
+SUMMANDS = {
+    "Pad": lambda s: tf.pad(s, [[1, 1], [0, 2]]),
+    "PadV2": lambda s: tf.pad(s, [[1, 1], [0, 2]], constant_values=7.5),
+    "MirrorPad": lambda s: tf.pad(s, [[1, 1], [0, 2]], "REFLECT"),
+    "MirrorPadGrad": lambda s: tf.raw_ops.MirrorPadGrad(
+        input=s, paddings=[[1, 1], [0, 1]], mode="REFLECT"
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("type_", SUMMANDS)
+def test_a_padded_summand_is_one_and_is_filled_once(type_, batch, layouts):
+    function = SUMMANDS[type_]
+    report = check(lambda x: tf.sin(function(tf.reduce_sum(x, 0))), batch, replicas=[3])
+    assert layouts[type_] == {"partial"}
+    assert [each.kind for each in report.exchanged] == ["sum"]

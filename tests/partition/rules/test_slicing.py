@@ -1,0 +1,222 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+from tfdp.partition.layouts import Sharded
+from tfdp.partition.rules.slicing import Taken, blocks_in, is_natural
+from tfdp.partition.sizes import UNKNOWN, Batch, Size, Symbol
+
+RANDOM = np.random.default_rng(1)
+UNEVEN = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
+FEWER = UNEVEN[:2]  # than three replicas
+RAW = tf.raw_ops
+
+in_shares = pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def blocks(x):
+    """Three blocks of all examples."""
+    return tf.concat([x, x * 2, -x], 0)
+
+
+def pairs(x):
+    """Two rows for each example, one after the other."""
+    return tf.reshape(x[:, :4], [-1, 2, 4])
+
+
+def turned(x):
+    """The batch's axis in the middle."""
+    return tf.transpose(x, [1, 0, 2])
+
+
+def gradient(function, x):
+    """The gradient where each entry counts differently."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.reduce_sum(tf.sin(function(x)))
+    return tape.gradient(total, x)
+
+
+def cuts(layouts, type_):
+    return {re.sub(r" by [^,)]*", "", each) for each in layouts[type_]}
+
+
+def sent(report):
+    """What is exchanged besides whole results."""
+    return [each for each in report.exchanged if each.why != "it is returned"]
+
+
+SLICES = {
+    "columns": (lambda x: x[:, 1:3], "axis 0"),
+    "backward columns": (lambda x: x[:, 4:0:-2, ::-1], "axis 0"),
+    "one column": (lambda x: x[:, 2], "axis 0"),
+    "the last of the last": (lambda x: x[..., -1], "axis 0"),
+    "an axis ahead": (lambda x: x[tf.newaxis], "axis 1"),
+    "an axis ahead of columns": (lambda x: x[tf.newaxis, :, 1:], "axis 1"),
+    "an axis in between": (lambda x: x[:, tf.newaxis, 1], "axis 0"),
+    "an axis behind": (lambda x: x[..., tf.newaxis, 1:, tf.newaxis], "axis 0"),
+    "by unknown numbers": (lambda x: x[:, tf.math.argmax(x[0, 0]) :], "axis 0"),
+    "turned": (lambda x: turned(x)[1:3], "axis 1"),
+    "turned, one": (lambda x: turned(x)[1, :, 2:], "axis 0"),
+    "turned, all of the last": (lambda x: turned(x)[..., :, 1:], "axis 1"),
+    "all": (lambda x: x[:], "axis 0"),
+    "all by the length": (lambda x: x[: length(x)], "axis 0"),
+    "all from the end": (lambda x: x[-length(x) :], "axis 0"),
+    "all and more": (lambda x: x[: length(x) + 3], "axis 0"),
+    "all by every name": (lambda x: x[0 : length(x) : 1, :, 1], "axis 0"),
+    "the first block": (lambda x: blocks(x)[: length(x)], "axis 0"),
+    "the second block": (lambda x: blocks(x)[length(x) : 2 * length(x), 1], "axis 0"),
+    "the last block": (lambda x: blocks(x)[2 * length(x) :], "axis 0"),
+    "the last block from the end": (lambda x: blocks(x)[-length(x) :, ..., :2], "axis 0"),
+    "two blocks": (lambda x: blocks(x)[: -length(x)], "axis 0, outer 2"),
+    "two blocks, turned": (lambda x: turned(blocks(x))[:, length(x) :], "axis 1, outer 2"),
+    "one of each pair": (lambda x: pairs(x)[:, 1], "axis 0, inner 2"),
+    "each second": (lambda x: pairs(x)[1::2], "axis 0"),
+    "each second, from the first": (lambda x: pairs(x)[::2, 0, 1:], "axis 0"),
+    "each second of blocks": (lambda x: pairs(blocks(x))[1::2], "axis 0, outer 3"),
+    "all pairs": (lambda x: pairs(x)[: 2 * length(x)], "axis 0, inner 2"),
+    "blocks of pairs": (
+        lambda x: tf.concat([pairs(x), -pairs(x)], 0)[2 * length(x) :],
+        "axis 0, inner 2",
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", SLICES)
+def test_a_slice_of_the_same_entries_of_every_example_stays_in_place(case, batch, layouts):
+    function, cut = SLICES[case]
+    unknown = "unknown" in case  # the numbers are those of the first example
+    report = check(
+        lambda x: (function(x), gradient(function, x)),
+        batch,
+        replicas=[3],
+        whole=["StridedSlice"] if unknown else (),
+    )
+    assert f"sharded({cut})" in cuts(layouts, "StridedSlice")
+    assert unknown or not sent(report)
+
+
+SLICES_OF_SIZES = {
+    "columns": (lambda x: tf.slice(x, [0, 1, 0], [-1, 2, -1]), "axis 0"),
+    "columns by the length": (lambda x: tf.slice(x, [0, 1, 2], [length(x), -1, 1]), "axis 0"),
+    "turned": (lambda x: tf.slice(turned(x), [1, 0, 2], [2, -1, 1]), "axis 1"),
+    "the first block": (lambda x: tf.slice(blocks(x), [0, 1, 0], [length(x), 2, -1]), "axis 0"),
+    "two blocks": (
+        lambda x: tf.slice(blocks(x), [length(x), 0, 0], [2 * length(x), 5, 4]),
+        "axis 0, outer 2",
+    ),
+    "the last block": (
+        lambda x: tf.slice(blocks(x), [2 * length(x), 0, 1], [-1, -1, -1]),
+        "axis 0",
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", SLICES_OF_SIZES)
+def test_a_slice_of_a_size_stays_in_place(case, batch, layouts):
+    function, cut = SLICES_OF_SIZES[case]
+    report = check(lambda x: (function(x), gradient(function, x)), batch, replicas=[3])
+    assert f"sharded({cut})" in cuts(layouts, "Slice")
+    assert not sent(report)
+
+
+TORN = {
+    "one example": lambda x: x[0],
+    "the last": lambda x: x[-1],
+    "some": lambda x: x[1:],
+    "half": lambda x: x[: length(x) // 2],
+    "backward": lambda x: x[::-1],
+    "each second": lambda x: x[::2],
+    "across blocks": lambda x: blocks(x)[1 : length(x) + 1],
+    "across pairs": lambda x: pairs(x)[: length(x)],
+    "each third of pairs": lambda x: pairs(x)[::3],
+    "each second of pairs, not from the first": lambda x: pairs(x)[2::2],
+}
+
+
+@pytest.mark.parametrize("case", TORN)
+def test_a_slice_that_tears_examples_apart_is_computed_whole(case):
+    check(TORN[case], UNEVEN, whole=["StridedSlice"])
+    check(lambda x: gradient(TORN[case], x), UNEVEN, whole=["StridedSlice"], replicas=[3])
+
+
+def test_a_slice_of_some_examples_by_its_size_is_computed_whole():
+    check(lambda x: tf.slice(x, [1, 0, 0], [-1, 5, 4]), UNEVEN, whole=["Slice"])
+    check(lambda x: tf.slice(x, [0, 0, 0], [1, 5, 4]), UNEVEN, whole=["Slice"])
+
+
+def test_a_fixed_batch_is_sliced_by_numbers():
+    def function(x):
+        x = tf.ensure_shape(x, [7, 5, 4])
+        return x[:7] * 2, x[0:100] * 2, tf.concat([x, -x], 0)[7:14] * 2, x[-9:] * 2
+
+    check(function, UNEVEN, whole=None)
+
+
+SUMMANDS = {
+    "StridedSlice": lambda s: s[1:3],
+    "Slice": lambda s: tf.slice(s, [1, 1], [2, 3]),
+    "StridedSliceGrad": lambda s: RAW.StridedSliceGrad(
+        shape=[9, 4], begin=[2, 0], end=[7, 4], strides=[1, 1], dy=s
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("type_", SUMMANDS)
+def test_a_slice_of_a_summand_is_one(type_, batch, layouts):
+    function = SUMMANDS[type_]
+    report = check(lambda x: tf.sin(function(tf.reduce_sum(x, 0))), batch, replicas=[3])
+    assert "partial" in layouts[type_]
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+BATCH, TIMES = Batch("B"), Size.of(Symbol("T"))
+B = BATCH.length
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "axis", "bounds"),
+    [
+        (0, None, 3 * B, (0, 3 * B)),
+        (0, -B, 3 * B, (0, 2 * B)),
+        (B, 2 * B, 3 * B, (B, 2 * B)),
+        (-2 * B, 5 * B, 3 * B, (B, 3 * B)),
+        (5, 7, B, (None, None)),
+        (5, 7, B + 7, (5, 7)),
+        (0, -1, B, (0, None)),
+        (-1, None, B, (None, B)),
+        (B - 1, None, B, (None, B)),
+        (TIMES, B, B, (None, B)),
+        (UNKNOWN, UNKNOWN, B, (None, None)),
+        (-9, 99, 7, (0, 7)),
+        (-2, -1, 7, (5, 6)),
+        (9, None, 7, (7, 7)),
+    ],
+)
+def test_bounds_are_those_that_are_certain(begin, end, axis, bounds):
+    assert Taken(0, begin, end, 1, False).bounds(axis) == bounds
+
+
+def test_blocks_are_counted_where_their_number_is_certain():
+    layout = Sharded(0, BATCH, 2, 3)
+    assert blocks_in(4 * B, layout) == 2
+    assert blocks_in(0, layout) == 0
+    assert blocks_in(2 * B * TIMES, layout) == TIMES
+    assert blocks_in(B, layout) is None
+    assert blocks_in(-2 * B, layout) is None
+    assert blocks_in(UNKNOWN, layout) is None
+
+
+def test_a_size_that_may_be_negative_is_no_natural_number():
+    assert is_natural(0) and is_natural(B) and is_natural(B * 2 + 1)
+    assert not is_natural(-1) and not is_natural(B - 1) and not is_natural(UNKNOWN)

@@ -1,0 +1,137 @@
+"""Functions that many collectives of one process share: each is traced once for all replicas.
+
+A step of a network with synchronized statistics has hundreds of collectives. Those of the same kind
+and shapes differ in their keys alone, which are arguments here; and what replicas run differs in the
+device, and in the token that orders their collectives.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.engines import Call, Sequences, TensorFlowEngine, next_key
+from tfdp.partition import Collective, on_device
+from tfdp.strategy._tensorflow import add_function, remove_functions
+
+
+class SharedFunctions:
+    """The shared functions of a strategy's collectives within one process.
+
+    Args:
+      engine: TensorFlow's, which takes keys when the step runs.
+      devices: The devices of the replicas.
+    """
+
+    def __init__(self, engine: TensorFlowEngine, devices: Sequence[str]) -> None:
+        self._engine, self._devices = engine, devices
+        self._made: dict[tuple[str, tuple[tf.TensorSpec, ...]], Collective] = {}
+
+    def collective(
+        self,
+        kind: str,
+        of_rank: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        sent: int | None,
+    ) -> Collective:
+        """Returns a collective with keys of its own.
+
+        Args:
+          kind: What `of_rank` does, in a word.
+          of_rank: What a replica runs, given its number and tensors. It does not depend on the
+            number, but for the first one's.
+          specs: The specifications of the tensors.
+          sent: The bytes that a rank sends.
+        """
+        key = kind, tuple(specs)
+        if key not in self._made:
+            self._made[key] = self._traced(of_rank, specs)
+        made = self._made[key]
+        keys = tuple(next_key() for _ in made.keys)
+        return Collective(made.names, made.dtypes, made.captured, keys, sent, made.alive)
+
+    def _traced(
+        self, of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+    ) -> Collective:
+        number = _count_keys(of_rank, specs)
+        keys = [tf.TensorSpec([], tf.int32)] * number
+        everyone = tuple(range(len(self._devices)))
+        functions, names, captured = [], [], []
+        for rank, device in enumerate(self._devices):
+            # The others' are copies of the second's: only the first gives something of its own.
+            if rank < 2:
+
+                def traced(*tensors: tf.Tensor, rank: int = rank) -> list[tf.Tensor]:
+                    own, given = tensors[: len(specs)], tensors[len(specs) :]
+                    with _GivenKeys(given).apart(rank):
+                        return of_rank(rank, *own)
+
+                functions.append(traced_apart(traced, [*specs, *keys]))
+            function = functions[-1]
+            definition = on_device(
+                function.function_def,
+                device,
+                {function.name.decode(): f"{function.name.decode()}_on_{rank}"},
+            )
+            add_function(definition)
+            names.append(definition.signature.name)
+            tokens = {id(self._engine.order_token(everyone, each)) for each in (0, 1)}
+            captured.append(
+                [
+                    self._engine.order_token(everyone, rank) if id(tensor) in tokens else tensor
+                    for tensor in function.captured_inputs
+                ]
+            )
+        alive = _Alive(functions)
+        weakref.finalize(alive, remove_functions, names)
+        dtypes = [output.dtype for output in functions[0].outputs]
+        return Collective(names, dtypes, captured, [0] * number, None, alive)
+
+
+class _Alive:
+    """Functions that others are copies of."""
+
+    def __init__(self, functions: Sequence[object]) -> None:
+        self.functions = list(functions)
+
+
+class _GivenKeys(Sequences):
+    """The records of a function whose collectives get their keys when the step runs."""
+
+    def __init__(self, keys: Sequence[tf.Tensor]) -> None:
+        super().__init__()
+        self.known_alike = True
+        self.used = 0
+        self._keys = keys
+
+    def instance_key(self, rank: int, call: Call, keys: int = 1) -> tf.Tensor:
+        """Returns the next of the given keys."""
+        self.used += 1
+        return self._keys[self.used - 1]
+
+
+def _count_keys(of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> int:
+    """Returns how many keys the collectives of a function need: it is traced to count them."""
+    counted: list[_GivenKeys] = []
+
+    def trial(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        counted.append(_GivenKeys([tf.constant(0)] * 64))
+        with counted[-1].apart(1):
+            return of_rank(1, *tensors)
+
+    traced_apart(trial, specs)
+    return counted[-1].used
+
+
+def traced_apart(
+    function: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+    """Traces a function outside of all graphs that is called as such, and not inlined.
+
+    In a loop the runtime would tell the replicas' collectives apart if they were inlined.
+    """
+    made = tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
+    with tf.init_scope():
+        return made.get_concrete_function(*specs)
