@@ -57,6 +57,7 @@ USERS = {"bench", "demo", "doctor", "cli", "launch", "plan"}
 
 PRIVATE = ("tensorflow.python", "keras.src")
 PRIVATE_IMPORTS_IN = {
+    "tfdp/partition/_tensorflow.py",
     "tfdp/strategy/_tensorflow.py",
     "tfdp/keras_adapter/_keras.py",
     "tfdp/keras_adapter/_tensorflow.py",

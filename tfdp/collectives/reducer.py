@@ -44,6 +44,11 @@ class Reducer:
         self._bucket_bytes = bucket_bytes
         self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
+    @property
+    def is_native(self) -> bool:
+        """Whether the engine sums in its own way."""
+        return isinstance(self._topology, Native)
+
     def all_reduce(
         self,
         values: Sequence[slices.Value],

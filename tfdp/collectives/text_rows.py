@@ -32,7 +32,9 @@ def gather(
     own = tf.io.decode_raw(joined, tf.uint8)
     characters = gather_numbers(own, tf.reshape(per_rank, [-1]))
     # Each byte becomes a string of one character, and those of a text are joined again.
-    single = tf.gather(tf.constant([bytes([code]) for code in range(256)]), tf.cast(characters, tf.int32))
+    single = tf.gather(
+        tf.constant([bytes([code]) for code in range(256)]), tf.cast(characters, tf.int32)
+    )
     texts = tf.strings.reduce_join(
         tf.RaggedTensor.from_row_lengths(single, tf.reshape(lengths, [-1])), axis=-1
     )

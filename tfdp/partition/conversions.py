@@ -22,7 +22,7 @@ from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output, Writer
 
 
-class Waiting(Exception):  # noqa: N818 - no error: the operation is written later
+class Waiting(Exception):
     """An operation needs the sums of tensors of which each replica holds a summand."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -57,7 +57,7 @@ class Conversions:
         return self.program.places[layout.batch]
 
     def entries(self, layout: Sharded) -> Output:
-        """Returns the number of entries that the replica holds along the axis, stand-ins counted."""
+        """Returns how many entries the replica holds along the axis, stand-ins counted."""
         return self._times(self.place(layout).rows, layout.inner * layout.outer)
 
     def start(self, layout: Sharded) -> Output:
@@ -117,7 +117,9 @@ class Conversions:
             order = [axis, *(each for each in range(rank) if each != axis)]
         rows = write.transpose(local, order)
         static = [tensor.shape[each] if tensor.shape else None for each in range(rank)]
-        rest = [each if isinstance(each, int) else None for at, each in enumerate(static) if at != axis]
+        rest = [
+            each if isinstance(each, int) else None for at, each in enumerate(static) if at != axis
+        ]
         if blocks:
             rest.insert(axis, layout.outer if isinstance(layout.outer, int) else None)
         if self.program.may_be_empty:
@@ -155,9 +157,7 @@ class Conversions:
             collective = program.communicator.sum(specs)
             inputs = [tensor.local for tensor in bucket]
             contents = [Content.of_tensor(tensor) for tensor in bucket]
-            sums = program.exchange(
-                self.writer, "sum", collective, inputs, self.op, why, contents
-            )
+            sums = program.exchange(self.writer, "sum", collective, inputs, self.op, why, contents)
             for tensor, output in zip(bucket, sums, strict=True):
                 tensor.whole = output
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from tfdp.partition.sizes import Batch, SizeLike
 
@@ -49,7 +49,9 @@ class Sharded:
 
     def __repr__(self) -> str:
         parts = [f"axis {self.axis} by {self.batch}"]
-        parts += [f"{name} {n}" for n, name in ((self.inner, "inner"), (self.outer, "outer")) if n != 1]
+        parts += [
+            f"{name} {n}" for n, name in ((self.inner, "inner"), (self.outer, "outer")) if n != 1
+        ]
         return f"sharded({', '.join(parts)})"
 
 
@@ -79,7 +81,7 @@ class Listed:
         return f"list of {self.element or 'nothing yet'}"
 
 
-Layout: TypeAlias = Union[Replicated, Sharded, Partial, Local, Listed]
+Layout: TypeAlias = Replicated | Sharded | Partial | Local | Listed
 
 REPLICATED, PARTIAL, LOCAL = Replicated(), Partial(), Local()
 

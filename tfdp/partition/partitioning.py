@@ -72,12 +72,10 @@ def partition(
     Raises:
       PartitionError: An operation cannot be partitioned.
     """
-    batches = list(
-        dict.fromkeys(layout.batch for layout in layouts if isinstance(layout, Sharded))
-    )
+    batches = list(dict.fromkeys(layout.batch for layout in layouts if isinstance(layout, Sharded)))
     program = Program(graph.name, batches, communicator, may_be_empty)
     source = SourceGraph(graph)
-    inputs = []
+    inputs: list[Tensor] = []
     for tensor, layout in zip(source.inputs, layouts, strict=False):
         argument = program.main.argument(f"input_{len(inputs)}", tensor.dtype)
         shape = static_shape(tensor.shape)
@@ -91,7 +89,10 @@ def partition(
     walk = Walk(program, program.main)
     outputs, effects = walk.run(source, inputs)
     kept = [
-        keep_rows and isinstance(output.layout, Sharded) and output.layout.outer == 1
+        keep_rows
+        and isinstance(output.layout, Sharded)
+        and output.layout.outer == 1
+        and isinstance(output.layout.inner, int)
         for output in outputs
     ]
     made_whole = [output for output, is_kept in zip(outputs, kept, strict=True) if not is_kept]

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import bucketing
+from tfdp.partition._tensorflow import FunctionDef
 from tfdp.partition.arithmetic import Arithmetic
 from tfdp.partition.communication import Collective, Communicator
 from tfdp.partition.layouts import Sharded
@@ -17,7 +18,6 @@ from tfdp.partition.sizes import Batch, Size, SizeLike, Symbol
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Dimension, Tensor, size_bytes
 from tfdp.partition.writing import Output, Writer, unique_name
-from tfdp.partition._tensorflow import FunctionDef
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +111,15 @@ class Program:
         if isinstance(size, int):
             return writer.constant(size, tf.int32)
         if (writer, size) not in self._sizes:
-            write, total = Arithmetic(writer), None
+            write = Arithmetic(writer)
+            total: Output | None = None
             for symbols, factor in size.terms.items():
                 term = None if factor == 1 and symbols else write.constant(factor)
                 for symbol in symbols:
                     value = self._symbol(writer, symbol)
                     term = value if term is None else write.multiply(term, value)
                 total = term if total is None else write.add(total, term)
+            assert total is not None  # a `Size` has a term
             self._sizes[writer, size] = total
         return self._sizes[writer, size]
 
@@ -175,10 +177,7 @@ class Program:
         """
         name = f"tfdp_collective_{len(self.collectives)}"
         self.collectives[name] = collective
-        captures = [
-            self.external(tensors)
-            for tensors in zip(*collective.captured, strict=True)
-        ]
+        captures = [self.external(tensors) for tensors in zip(*collective.captured, strict=True)]
         keys = [writer.constant(key, tf.int32) for key in collective.keys]
         outputs = self.in_order(
             writer,
@@ -202,10 +201,7 @@ class Program:
     def buckets(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         """Returns summands that travel together, in the order in which they come to be."""
         found = []
-        items = [
-            bucketing.Item(tensor.dtype.name, size_bytes(tensor))
-            for tensor in tensors
-        ]
+        items = [bucketing.Item(tensor.dtype.name, size_bytes(tensor)) for tensor in tensors]
         for members in bucketing.assign(items, self.communicator.bucket_bytes):
             found.append([tensors[index] for index in members])
         return found

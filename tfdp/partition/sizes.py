@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 _numbers = itertools.count()
 
@@ -132,7 +132,7 @@ class Size:
         )
 
 
-SizeLike: TypeAlias = Union[int, Size]
+SizeLike: TypeAlias = int | Size
 
 
 def divided(size: Any, by: Any) -> Any:

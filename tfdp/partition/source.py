@@ -168,8 +168,8 @@ def _in_order(ops: Sequence[SourceOp]) -> list[SourceOp]:
     return list(done)
 
 
-# TensorFlow's notes on an operation are left out, but for the one by which a branch or a loop becomes
-# operations of the graph that holds it.
+# TensorFlow's notes on an operation are left out, but for the one by which a branch or a loop
+# becomes operations of the graph that holds it.
 _KEPT = ("_lower_using_switch_merge",)
 
 
@@ -182,7 +182,7 @@ def definition(type_: str) -> Any:
 
 
 def outputs_of(node: NodeDef) -> Sequence[tuple[str, int, tf.DType]]:
-    """Returns of each output of a message's operation: its declared name, its place in that, dtype."""
+    """Returns of each output of an operation its declared name, its place in that, its dtype."""
     found: list[tuple[str, int, tf.DType]] = []
     for arg in definition(node.op).output_arg:
         if arg.type_list_attr:

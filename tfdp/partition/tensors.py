@@ -77,7 +77,7 @@ class Tensor:
         return self.layout if isinstance(self.layout, Sharded) else None
 
     def dim(self, axis: int) -> SizeLike:
-        """Returns the size of an axis of the whole tensor: a symbol where nothing is known of it."""
+        """Returns the size of an axis of the whole tensor: a symbol where nothing is known."""
         assert self.shape is not None
         size = self.shape[axis]
         if size is None:

@@ -117,7 +117,9 @@ class Walk:
         if results is None and LOCAL in layouts and not any(each.sharded for each in step.inputs):
             results = step.results(step.emit(step.inputs), LOCAL)
         if results is None:
-            results = self._whole(step, "it has no rule" if rule is None else "its rule cannot keep the layouts")
+            results = self._whole(
+                step, "it has no rule" if rule is None else "its rule cannot keep the layouts"
+            )
         return results
 
     def _sum(self, step: Step) -> None:
@@ -202,9 +204,10 @@ class _Schedule:
         summands = []
         for source, index in task.inputs:
             tensor = _result(source, index)
-            if tensor.layout == PARTIAL and tensor.whole is None:
-                if any(_needs_whole(user, source, index) for user in self._users.get(source, ())):
-                    summands.append(tensor)
+            users = self._users.get(source, ())
+            is_open = tensor.layout == PARTIAL and tensor.whole is None
+            if is_open and any(_needs_whole(user, source, index) for user in users):
+                summands.append(tensor)
         if summands:
             raise Waiting(summands)
 

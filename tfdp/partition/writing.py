@@ -98,7 +98,9 @@ class Writer:
         if output.writer is self:
             return output
         if self.outer is None:
-            raise ValueError(f"{output.name} is no tensor of {self.name} or of a function around it")
+            raise ValueError(
+                f"{output.name} is no tensor of {self.name} or of a function around it"
+            )
         outside = self.outer.use(output)
         if outside not in self.captures:
             self.captures[outside] = Output(self, self._unique("captured"), output.dtype)

@@ -74,11 +74,11 @@ from tensorflow.python.distribute.values import (
 # The runtime, with which functions are registered.
 from tensorflow.python.eager.context import context
 
-# Whether a tape records, which would go back through a partitioned function.
-from tensorflow.python.eager.record import could_possibly_record
-
 # `tf.function`'s own clone keeps the options of a function that `run` is given.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+# Whether a tape records, which would go back through a partitioned function.
+from tensorflow.python.eager.record import could_possibly_record
 
 # The type and shape of the variable that a handle outside of graphs stands for.
 from tensorflow.python.framework.ops import EagerTensor
@@ -139,17 +139,17 @@ __all__ = [
     "SaveOptions",
     "SingleDevice",
     "SyncOnReadVariable",
-    "compute_batch_size",
     "add_function",
+    "compute_batch_size",
     "container_of_copy",
-    "could_possibly_record",
     "control_status_ctx",
+    "could_possibly_record",
     "create_mirrored_variable",
     "default_replica_mode",
     "get_distributed_dataset",
     "get_distributed_datasets_from_function",
-    "handle_data",
     "get_update_replica_id",
+    "handle_data",
     "is_saving",
     "multi_device_iterator_ops",
     "pop_thread_mode",

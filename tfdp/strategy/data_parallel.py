@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,8 +19,8 @@ from tfdp.replicas import Exchange, OneProcess, ProcessGroup, one_device
 from tfdp.strategy import auto_topology, input_batches, options
 from tfdp.strategy import devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
-from tfdp.strategy.partitioned import Partitioned
 from tfdp.strategy.freed_memory import keep_freed_memory
+from tfdp.strategy.one_device_programs import OneDevicePrograms
 from tfdp.synchronization import Synchronization
 from tfdp.topology import saving
 
@@ -29,7 +28,7 @@ _LEAST_BUCKET_BYTES = 2**10
 _BUCKET_BYTES = 25 * 2**20
 
 
-class DataParallelStrategy(tf.distribute.Strategy):
+class DataParallelStrategy(OneDevicePrograms):
     """Trains a Keras model on several devices exactly as one device given the global batch would.
 
     A `tf.distribute.Strategy`: `scope`, `run`, `reduce`, `gather`,
@@ -309,88 +308,6 @@ class DataParallelStrategy(tf.distribute.Strategy):
                 f"{type(current).__name__} is. Leave it first, or build the model in one of them."
             )
         return super().scope()
-
-    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """Runs `fn` on each replica; in a `partitioned` function, as on one device, once.
-
-        See `tf.distribute.Strategy.run`.
-        """
-        if one_device.is_traced():
-            return fn(*args, **(kwargs or {}))
-        return super().run(fn, args, kwargs, options)
-
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduces `value` over the replicas, over `axis` first if it is given; nests leaf by leaf.
-
-        See `tf.distribute.Strategy.reduce`.
-        """
-        if one_device.is_traced():
-            return tf.distribute.get_strategy().reduce(reduce_op, value, axis)
-        reduce_one = super().reduce
-        return tf.nest.map_structure(lambda leaf: reduce_one(reduce_op, leaf, axis), value)
-
-    def gather(self, value: Any, axis: int) -> Any:
-        """Concatenates `value` over the replicas along `axis`; nests leaf by leaf.
-
-        See `tf.distribute.Strategy.gather`.
-        """
-        if one_device.is_traced():
-            return value
-        gather_one = super().gather
-        return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
-
-    def partitioned(
-        self,
-        function: Callable[..., Any] | None = None,
-        *,
-        input_signature: Sequence[Any] | None = None,
-        sharded: bool = False,
-    ) -> Any:
-        """Makes all replicas run a function that is written for one device.
-
-        The function is given whole batches and means what it means on one device: its gradient
-        tapes, optimizers, metrics and random draws are those of the whole batch, and
-        `num_replicas_in_sync` is 1 in it. It is traced once for batches of any length, as
-        `tf.function` traces, and each replica runs a program made of that trace: on its rows of
-        each argument, with its own copies of the variables. Where the program needs what other
-        replicas have, it is sent: gradients are summed in a few collectives; an operation that
-        mixes examples in a way that is not known is computed whole by every replica.
-
-        Args:
-          function: A function of tensors, nests of them and other values, or a method, to be
-            decorated. None: the decorator is returned.
-          input_signature: `tf.TensorSpec`s, as for `tf.function`; then it is traced once. A first
-            size that they fix is the batch's length.
-          sharded: Whether an output that has a row for each example is returned as
-            `tf.distribute.DistributedValues`, the rows of each local replica; else all are whole.
-
-        Returns:
-          A callable. It takes whole batches, the same in all processes, or elements of a
-          distributed dataset, each of which every process has its own part of.
-
-        Raises:
-          PartitionError: When it is called: the program cannot be partitioned. It names the
-            operation and the line.
-          GradientError: A tape outside goes back through it.
-
-        >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
-        >>> with strategy.scope():
-        ...     slope = tf.Variable(0.0)
-        >>> @strategy.partitioned
-        ... def step(x, y):
-        ...     with tf.GradientTape() as tape:
-        ...         loss = tf.reduce_mean((slope * x - y) ** 2)
-        ...     slope.assign_sub(0.1 * tape.gradient(loss, slope))
-        ...     return loss
-        >>> x = tf.constant([1.0, 2.0, 3.0])
-        >>> [round(float(step(x, 2 * x)), 4) for _ in range(3)]
-        [18.6667, 0.0830, 0.0004]
-        """
-        if function is None:
-            return functools.partial(
-                self.partitioned, input_signature=input_signature, sharded=sharded
-            )
-        return Partitioned(self, function, input_signature, sharded)
 
     def synchronize(self, owner: Any) -> None:
         """Ends the round that is open under a `synchronization`: all get one set of weights.

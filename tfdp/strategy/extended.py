@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer, random_states
-from tfdp.engines import Engine, Sequences, TensorFlowEngine
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value, one_device
@@ -35,10 +34,10 @@ from tfdp.strategy._tensorflow import (
 )
 from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.parted import PartedVariable, parts_like
+from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.replicas import StrategyReplicas
-from tfdp.strategy.shared_collectives import SharedFunctions
-from tfdp.topology import Native, Topology
+from tfdp.topology import Topology
 
 # Knuth's multiplicative constant keeps the processes' seeds far apart. Rank 0 adds none of it, and
 # so draws as a process that is alone.
@@ -54,6 +53,7 @@ class DataParallelExtended(Inputs, Replicated):
     Attributes:
       processes: The processes that the replicas are in.
       replicas: The operations that the replicas do together.
+      programs: What partitioned programs need of the replicas.
       topology: The topology that sums buffers.
       bucket_bytes: The most bytes that travel together.
 
@@ -99,45 +99,15 @@ class DataParallelExtended(Inputs, Replicated):
         self._engine = processes.engine(choice, self.worker_devices, self._agreement.key_of_group)
         self._between = Between(self.worker_devices, processes, self._engine, self._agreement)
         self.topology, self.bucket_bytes = topology, bucket_bytes
-        self._shared: SharedFunctions | None = None
         self.replicas = StrategyReplicas(
             self.worker_devices, processes, self._between, self._reducer(), exchange
         )
+        self.programs = ProgramSupport(self._engine, self.replicas, self._agreement, self._between)
 
     @property
     def engine(self) -> str:
         """The name of the engine that moves tensors between the replicas."""
         return self._engine.name
-
-    @property
-    def communication(self) -> Engine:
-        """What moves tensors between the replicas."""
-        return self._engine
-
-    def shared_collectives(self) -> SharedFunctions | None:
-        """Returns what makes functions that collectives share; None where each has its own.
-
-        Between processes, and by other topologies, ranks' collectives have keys from tracing.
-        """
-        alone = self.processes.world_size == 1 and isinstance(self.topology, Native)
-        if not alone or not isinstance(self._engine, TensorFlowEngine):
-            return None
-        if self._shared is None:
-            self._shared = SharedFunctions(self._engine, self.worker_devices)
-        return self._shared
-
-    def new_sequences(self) -> Sequences:
-        """Returns the records for the collectives of one more program."""
-        return self._agreement.new_sequences()
-
-    def agree_on(self, sequences: Sequences, function: str) -> None:
-        """Waits until the other processes have the same collectives in a program.
-
-        Raises:
-          CollectiveMismatchError: They have others.
-        """
-        sequences.check()
-        self._agreement.reach(sequences, function)
 
     def use_topology(self, topology: Topology, bucket_bytes: int) -> None:
         """Sums buckets by this topology in all that is traced from now on."""
@@ -207,12 +177,6 @@ class DataParallelExtended(Inputs, Replicated):
     def of_all_processes(self, number: tf.Tensor) -> tf.Tensor:
         """Returns the number that each process has, in order."""
         return self._between.of_all_processes(number)
-
-    def of_all_replicas(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns the numbers, of each process those of its replicas, in order."""
-        if self.processes.world_size == 1:
-            return numbers
-        return self._between.gather(numbers, 0)
 
     def mean_of(self, variable: DistributedValues) -> tf.Tensor:
         """Returns the mean of the values that all replicas have, in float32 at least.

@@ -11,8 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.errors import GradientError
+from tfdp.partition import Explanation, Report
 from tfdp.replicas import one_device
 from tfdp.strategy._tensorflow import DistributedValues, could_possibly_record, regroup
+from tfdp.strategy.program_calls import ProgramCalls
 from tfdp.strategy.traces import Cut, Trace
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Partitioned:
         self._sharded = sharded
         self._traces: dict[Any, list[Trace]] = {}
         self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
-        self._latest: Any = None
+        self._latest: ProgramCalls | None = None
         functools.update_wrapper(self, function)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Partitioned:
@@ -70,6 +72,24 @@ class Partitioned:
         structure = trace.source.structured_outputs
         found = tf.nest.pack_sequence_as(structure, outputs, expand_composites=True)
         return found
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Returns what a call with these arguments exchanges between replicas, and why.
+
+        It is traced if it was not called so before, and not run. As a text it has 80 columns; see
+        `tfdp.partition.Explanation`, which also writes itself into a log directory for
+        `tfdp report`.
+
+        >>> import tfdp
+        >>> strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])
+        >>> mean = strategy.partitioned(lambda x: tf.reduce_mean(x))
+        >>> found = mean.explain(tf.ones([8, 3]))
+        >>> [(each.kind, each.size_bytes, each.bytes_sent) for each in found.collectives]
+        [('sum', 4, 4)]
+        """
+        arguments = _Arguments(args, kwargs)
+        cut = arguments.cut(self._strategy.extended.num_replicas)
+        return self._trace(arguments).calls(cut).explain(arguments.shapes)
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""
@@ -111,8 +131,7 @@ class Partitioned:
                 lambda: whole.run(*arguments.parts),
             )
         outputs = [
-            each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True)
-            for each in found
+            each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found
         ]
         if could_possibly_record():
             tensors = [output for output in outputs if tf.is_tensor(output)]
@@ -121,8 +140,9 @@ class Partitioned:
         return outputs
 
     @property
-    def report(self) -> Any:
-        """What the latest call's program exchanges, and why."""
+    def report(self) -> Report:
+        """The record of what the latest call's program exchanges."""
+        assert self._latest is not None, "it was not called yet"
         return self._latest.program.report
 
 
@@ -215,10 +235,13 @@ class _Arguments:
             for spec, shape, parts in zip(specs, self.shapes, self.parts, strict=True)
         )
         if not fits:
-            given = [f"{parts[0].dtype.name}{shape}" for shape, parts in zip(self.shapes, self.parts, strict=True)]
+            given = [
+                f"{parts[0].dtype.name}{shape}"
+                for shape, parts in zip(self.shapes, self.parts, strict=True)
+            ]
             raise TypeError(
-                f"The arguments must fit `input_signature`, {[str(s) for s in specs]}, but received "
-                f"{given}. Give such tensors, or another signature."
+                f"The arguments must fit `input_signature`, {[str(s) for s in specs]}, but "
+                f"received {given}. Give such tensors, or another signature."
             )
         return specs
 

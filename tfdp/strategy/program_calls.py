@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tfdp import shares
-from tfdp.partition import Batch, Layout, Registered, Sharded, partition
+from tfdp.partition import (
+    Batch,
+    Explanation,
+    Layout,
+    Registered,
+    ReplicaProgram,
+    Sharded,
+    explain,
+    partition,
+)
 from tfdp.strategy.captured import Captured
-from tfdp.strategy.program_collectives import ProgramCollectives
-
-if TYPE_CHECKING:
-    from tfdp.strategy.extended import DataParallelExtended
+from tfdp.strategy.program_support import ProgramSupport
 
 
 class ProgramCalls:
     """A program for one cut of its arguments into batches, and the function that runs it.
 
     Args:
-      extended: The strategy's inner part.
+      support: Makes collectives.
       source: The traced function.
       captured: What it captures, as the local replicas have it.
       layouts: The layouts of its arguments.
@@ -37,7 +43,7 @@ class ProgramCalls:
 
     def __init__(
         self,
-        extended: DataParallelExtended,
+        support: ProgramSupport,
         source: tf.types.experimental.ConcreteFunction,
         captured: Captured,
         layouts: Sequence[Layout],
@@ -47,35 +53,39 @@ class ProgramCalls:
     ) -> None:
         self._source, self._captured = source, captured
         self._layouts, self._in_parts = layouts, in_parts
-        self._extended = extended
-        self._devices = extended.worker_devices
-        self._first_rank, self._num_replicas = extended.first_rank, extended.num_replicas
+        self._support = support
+        self._devices = support.devices
+        self._first_rank, self._num_replicas = support.first_rank, support.num_replicas
         self._may_be_empty = may_be_empty
-        sequences = extended.new_sequences()
+        collectives, sequences = support.collectives()
         alone = len(self._devices) == self._num_replicas
         self.program = partition(
             source.graph,
             layouts,
             captured.of_replicas,
-            ProgramCollectives(
-                extended.communication,
-                extended.replicas.reducer,
-                sequences,
-                self._devices,
-                self._first_rank,
-                extended.shared_collectives(),
-            ),
+            collectives,
             may_be_empty=may_be_empty,
             # Of one process' replicas rows are joined without a collective.
             keep_rows=keep_rows or alone,
             states=captured.states,
         )
-        extended.agree_on(sequences, self.program.name)
+        support.agree_on(sequences, source.name)
+        _tell_whole(self.program)
         self._registered = Registered(self.program, self._devices)
         self._joins = alone and not keep_rows
         self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
 
+    def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
+        """Returns what the program exchanges, and why, for arguments of these shapes."""
+        lengths = {
+            layout.batch: shape[0]
+            for layout, shape in zip(self._layouts, shapes, strict=True)
+            if isinstance(layout, Sharded) and shape[0] is not None
+        }
+        return explain(self.program, lengths)
+
     def _run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+        self._support.count_step()
         with tf.control_dependencies(self._refreshed()):
             places = self._places(arguments)
             results = []
@@ -106,14 +116,12 @@ class ProgramCalls:
     def _places(self, arguments: Sequence[Sequence[tf.Tensor]]) -> Mapping[Batch, tf.Tensor]:
         """Returns of each batch the number of each replica's examples, an int32 vector."""
         found: dict[Batch, tf.Tensor] = {}
-        for layout, parts, in_parts in zip(
-            self._layouts, arguments, self._in_parts, strict=True
-        ):
+        for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
             if not isinstance(layout, Sharded) or layout.batch in found:
                 continue
             sizes = [tf.shape(part)[0] for part in parts]
             if in_parts:
-                found[layout.batch] = self._extended.of_all_replicas(tf.stack(sizes))
+                found[layout.batch] = self._support.of_all(tf.stack(sizes))
             else:
                 ranks = tf.range(self._num_replicas)
                 place = shares.share_place(sizes[0], self._num_replicas, ranks)
@@ -134,9 +142,7 @@ class ProgramCalls:
             count, total = counts[rank], tf.reduce_sum(counts)
             begins[batch] = tf.reduce_sum(counts[:rank])
             given += [counts, count, tf.maximum(count, 1), begins[batch], total]
-        for layout, parts, in_parts in zip(
-            self._layouts, arguments, self._in_parts, strict=True
-        ):
+        for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
             if not isinstance(layout, Sharded):
                 given.append(parts[0])
             elif in_parts:
@@ -165,9 +171,7 @@ class ProgramCalls:
         if not self._may_be_empty:
             return rows
         shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
-        found = tf.cond(
-            tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.zeros(shape, rows.dtype)
-        )
+        found = tf.cond(tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.zeros(shape, rows.dtype))
         return tf.ensure_shape(found, [None, *rows.shape[1:]])
 
     @staticmethod
@@ -190,6 +194,23 @@ class ProgramCalls:
         output = tf.identity(output)
         output.set_shape(shape)
         return output
+
+
+def _tell_whole(program: ReplicaProgram) -> None:
+    """Says once for each type and line what every replica computes on whole tensors."""
+    for facts in explain(program).whole:
+        key = facts.operation, facts.line, facts.reason
+        if key not in _told and program.report.num_replicas > 1:
+            _told.add(key)
+            logging.getLogger("tfdp").warning(
+                "%s at %s is computed on the whole batch by every replica, since %s: %s are "
+                "gathered for it in each step. It is right, and costs what one device needs.",
+                *key,
+                facts.size,
+            )
+
+
+_told: set[tuple[str, str, str]] = set()
 
 
 class _Named:

@@ -75,7 +75,7 @@ class ProgramCollectives:
         return self._collective("sum", of_rank, specs, sent)
 
     def gather(self, spec: tf.TensorSpec) -> Collective:
-        """Gathers rows as `Communicator` says: each replica's are padded to the most that one has."""
+        """Gathers rows as `Communicator` says: all are padded to the most that one has."""
 
         def of_rank(rank: int, rows: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
             return [self._gathered(rows, counts)]

@@ -58,6 +58,11 @@ class StrategyReplicas:
     made_alone = staticmethod(variables.made_alone)
 
     @property
+    def devices(self) -> Sequence[str]:
+        """The devices of this process' replicas."""
+        return self._devices
+
+    @property
     def num_replicas(self) -> int:
         """The number of replicas; reading it is not noted, unlike the strategy's property."""
         return self.processes.world_size * self.processes.local_size

@@ -1,8 +1,8 @@
 """Functions that many collectives of one process share: each is traced once for all replicas.
 
 A step of a network with synchronized statistics has hundreds of collectives. Those of the same kind
-and shapes differ in their keys alone, which are arguments here; and what replicas run differs in the
-device, and in the token that orders their collectives.
+and shapes differ in their keys alone, which are arguments here; and what replicas run differs in
+the device, and in the token that orders their collectives.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Trace:
         if cut not in self._calls:
             with tf.init_scope():
                 self._calls[cut] = ProgramCalls(
-                    self._strategy.extended,
+                    self._strategy.extended.programs,
                     self.source,
                     self._captured,
                     self._layouts(cut.batches),

@@ -21,6 +21,7 @@ from tfdp.strategy._tensorflow import (
     variable_creators,
 )
 
+
 @contextlib.contextmanager
 def outside_of_graphs() -> Iterator[None]:
     """Leaves the graphs that are being built, as `tf.init_scope` does; tapes inside record."""

@@ -52,9 +52,11 @@ PADDED = {
         "axis 0, outer 4",
     ),
     "blocks around pairs": (
-        lambda x: tf.pad(tf.reshape(x, [-1, 2, 2]), [[10 * length(x), 0], [0, 1], [0, 0]]),
+        lambda x: tf.pad(
+            tf.reshape(x, [-1, 4, 1]), [[5 * length(x), 5 * length(x)], [0, 1], [0, 0]]
+        ),
         "Pad",
-        "axis 0, inner 10, outer 2",
+        "axis 0, inner 5, outer 3",
     ),
 }
 

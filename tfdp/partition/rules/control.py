@@ -151,9 +151,7 @@ def loop(step: Step) -> Results:
     else:
         raise ValueError("the layouts of a loop's variables find no fixed point")
     initial = [step.inputs[index] for index in carried]
-    step.require_sums(
-        [t for t, each in zip(initial, state, strict=True) if each.layout != PARTIAL]
-    )
+    step.require_sums([t for t, each in zip(initial, state, strict=True) if each.layout != PARTIAL])
     body.outputs = [body.outputs[index] for index in carried]
     results = body.converted([each.layout for each in state])
     condition = Body(step, condition_graph, "loop_condition")
@@ -199,9 +197,7 @@ def loop(step: Step) -> Results:
 class _Carried:
     """What is known of a loop's variable in every round."""
 
-    def __init__(
-        self, layout: Layout, shape: list[Any] | None, entries: np.ndarray | None
-    ) -> None:
+    def __init__(self, layout: Layout, shape: list[Any] | None, entries: np.ndarray | None) -> None:
         self.layout, self.shape, self.entries = layout, shape, entries
 
     @classmethod

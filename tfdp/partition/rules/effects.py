@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED
@@ -78,13 +79,17 @@ def _branch(step: Step, runs: bool) -> str:
         outputs = writer.copy(step.op.node, arguments)
     else:
         outputs = [
-            writer.constant(
-                tf.zeros([0 if size is None else size for size in out.shape] if out.shape.rank else [], out.dtype).numpy(), out.dtype
-            )
+            writer.constant(_nothing_like(out.shape, out.dtype), out.dtype)
             for out in step.op.outputs
         ]
     step.program.functions.append(writer.finish(outputs, writer.written if runs else ()))
     return writer.name
+
+
+def _nothing_like(shape: tf.TensorShape, dtype: tf.DType) -> np.ndarray:
+    """Returns zeros, or empty texts, of a shape in which what is unknown is 0."""
+    sizes = [size or 0 for size in shape.as_list()] if shape.rank is not None else []
+    return np.full(sizes, b"" if dtype == tf.string else 0, dtype.as_numpy_dtype)
 
 
 @rule("NoOp", always=True)

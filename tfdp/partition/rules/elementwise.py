@@ -16,8 +16,16 @@ from tfdp.partition.writing import Output
 _FEW = 1024
 
 
-@rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape", "PlaceholderWithDefault",
-      always=True, partial=True)
+@rule(
+    "Identity",
+    "StopGradient",
+    "PreventGradient",
+    "Snapshot",
+    "EnsureShape",
+    "PlaceholderWithDefault",
+    always=True,
+    partial=True,
+)
 def identity(step: Step) -> Results:
     """Keeps every layout. Sends nothing.
 
@@ -48,8 +56,8 @@ def identities(step: Step) -> Results:
 def elementwise(step: Step) -> Results:
     """Keeps the largest operand's cut; a part of the others is taken. Sends nothing.
 
-    An operand with another cut, or whose size along the axis is not known to be 1 or the batch's, is
-    made whole, or makes the operation whole.
+    An operand with another cut is made whole. One whose size along the axis is not known to be 1 or
+    the batch's makes the operation whole.
     """
     return aligned(step)
 
@@ -128,7 +136,7 @@ def product_without_nan(step: Step) -> Results:
 
 @rule("SelectV2", partial=True)
 def select(step: Step) -> Results:
-    """Keeps the largest operand's cut; of summands by a whole condition, a summand. Sends nothing."""
+    """Keeps the largest operand's cut, and summands that a whole condition chooses."""
     condition, *values = step.inputs
     step.require_sums([condition])
     layouts = [tensor.layout for tensor in values]
@@ -191,9 +199,7 @@ def operand(step: Step, tensor: Tensor, spot: Sharded, rank: int) -> Output | No
     return None
 
 
-def dominant(
-    tensors: Sequence[Tensor], rank: int, aligned_right: bool = True
-) -> Sharded | None:
+def dominant(tensors: Sequence[Tensor], rank: int, aligned_right: bool = True) -> Sharded | None:
     """Returns the cut of the largest of the tensors, as one of their broadcast to `rank` axes."""
     largest: tuple[int, Sharded] | None = None
     for tensor in tensors:

@@ -23,7 +23,7 @@ def new(step: Step) -> Results:
 
 @rule("TensorListFromTensor", always=True, partial=True)
 def from_tensor(step: Step) -> Results:
-    """Gives a list of elements with the tensor's layout; elements of a sharded axis are gathered."""
+    """Gives a list of elements in the tensor's layout; those of a sharded axis are gathered."""
     tensor, shape = step.inputs
     element, local = _elements(step, tensor)
     return step.results(step.emit([local, _without_batch(step, shape)]), Listed(element))
@@ -31,7 +31,7 @@ def from_tensor(step: Step) -> Results:
 
 @rule("TensorListScatterV2", always=True, partial=True)
 def scatter(step: Step) -> Results:
-    """Gives a list of elements with the tensor's layout; elements of a sharded axis are gathered."""
+    """Gives a list of elements in the tensor's layout; those of a sharded axis are gathered."""
     tensor, indices, shape, count = step.inputs
     step.require_sums([indices, count])
     element, local = _elements(step, tensor)
@@ -44,8 +44,9 @@ def stack(step: Step) -> Results:
     """Gives a tensor with the elements' layout, one axis further. Sends nothing."""
     handle, *indices, shape = step.inputs
     element = _element(handle)
-    inputs = [handle, *(step.whole(each) for each in indices), _shape_of(step, shape, element)]
-    return step.results(step.emit(inputs), _stacked(element))
+    whole = [step.whole(each) for each in indices]
+    outputs = step.emit([handle, *whole, _shape_of(step, shape, element)])
+    return step.results(outputs, _stacked(element))
 
 
 @rule("TensorListGetItem")
@@ -152,7 +153,7 @@ def _element(handle: Tensor) -> Layout:
 
 
 def _elements(step: Step, tensor: Tensor) -> tuple[Layout, Output]:
-    """Returns the layout of a tensor's elements along its first axis, and the tensor's local part."""
+    """Returns the layout of a tensor's elements along its first axis, and what is local."""
     if tensor.sharded is None:
         return tensor.layout, tensor.local
     if tensor.sharded.axis == 0:
@@ -165,14 +166,18 @@ def _stacked(element: Layout) -> Layout:
 
 
 def _fits(item: Tensor, layout: Sharded) -> bool:
-    return item.layout == REPLICATED and (item.rank or 0) > layout.axis and (
-        item.dim(layout.axis) == layout.length
+    return (
+        item.layout == REPLICATED
+        and (item.rank or 0) > layout.axis
+        and (item.dim(layout.axis) == layout.length)
     )
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    return a.entries is not None and b.entries is not None and bool(
-        a.entries.shape == b.entries.shape and (a.entries == b.entries).all()
+    return (
+        a.entries is not None
+        and b.entries is not None
+        and bool(a.entries.shape == b.entries.shape and (a.entries == b.entries).all())
     )
 
 

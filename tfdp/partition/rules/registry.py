@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
 from tfdp.partition.conversions import Conversions
 from tfdp.partition.layouts import Layout, Sharded
 from tfdp.partition.report import Whole
@@ -159,4 +160,3 @@ def _merged(
     if shape is None:
         return list(said)
     return [b if a is None else a for a, b in zip(shape, said, strict=True)]
-

@@ -14,21 +14,54 @@ from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
 from tfdp.partition.rules.registry import Results, Step, rule
 
 # What these write into a copy must be whole: they are not linear, or write a part.
-WRITES = """ResourceApplyAdaMax ResourceApplyAdadelta ResourceApplyAdagrad ResourceApplyAdagradDA
-    ResourceApplyAdagradV2 ResourceApplyAdam ResourceApplyAdamWithAmsgrad ResourceApplyAddSign
-    ResourceApplyCenteredRMSProp ResourceApplyFtrl ResourceApplyFtrlV2 ResourceApplyGradientDescent
-    ResourceApplyKerasMomentum ResourceApplyMomentum ResourceApplyPowerSign
-    ResourceApplyProximalAdagrad ResourceApplyProximalGradientDescent ResourceApplyRMSProp
-    ResourceCountUpTo ResourceScatterAdd ResourceScatterDiv ResourceScatterMax ResourceScatterMin
-    ResourceScatterMul ResourceScatterNdAdd ResourceScatterNdMax ResourceScatterNdMin
-    ResourceScatterNdSub ResourceScatterNdUpdate ResourceScatterSub ResourceScatterUpdate
-    ResourceSparseApplyAdadelta ResourceSparseApplyAdagrad ResourceSparseApplyAdagradDA
-    ResourceSparseApplyAdagradV2 ResourceSparseApplyCenteredRMSProp ResourceSparseApplyFtrl
-    ResourceSparseApplyFtrlV2 ResourceSparseApplyKerasMomentum ResourceSparseApplyMomentum
-    ResourceSparseApplyProximalAdagrad ResourceSparseApplyProximalGradientDescent
-    ResourceSparseApplyRMSProp ResourceStridedSliceAssign""".split()
+WRITES = [
+    "ResourceApplyAdaMax",
+    "ResourceApplyAdadelta",
+    "ResourceApplyAdagrad",
+    "ResourceApplyAdagradDA",
+    "ResourceApplyAdagradV2",
+    "ResourceApplyAdam",
+    "ResourceApplyAdamWithAmsgrad",
+    "ResourceApplyAddSign",
+    "ResourceApplyCenteredRMSProp",
+    "ResourceApplyFtrl",
+    "ResourceApplyFtrlV2",
+    "ResourceApplyGradientDescent",
+    "ResourceApplyKerasMomentum",
+    "ResourceApplyMomentum",
+    "ResourceApplyPowerSign",
+    "ResourceApplyProximalAdagrad",
+    "ResourceApplyProximalGradientDescent",
+    "ResourceApplyRMSProp",
+    "ResourceCountUpTo",
+    "ResourceScatterAdd",
+    "ResourceScatterDiv",
+    "ResourceScatterMax",
+    "ResourceScatterMin",
+    "ResourceScatterMul",
+    "ResourceScatterNdAdd",
+    "ResourceScatterNdMax",
+    "ResourceScatterNdMin",
+    "ResourceScatterNdSub",
+    "ResourceScatterNdUpdate",
+    "ResourceScatterSub",
+    "ResourceScatterUpdate",
+    "ResourceSparseApplyAdadelta",
+    "ResourceSparseApplyAdagrad",
+    "ResourceSparseApplyAdagradDA",
+    "ResourceSparseApplyAdagradV2",
+    "ResourceSparseApplyCenteredRMSProp",
+    "ResourceSparseApplyFtrl",
+    "ResourceSparseApplyFtrlV2",
+    "ResourceSparseApplyKerasMomentum",
+    "ResourceSparseApplyMomentum",
+    "ResourceSparseApplyProximalAdagrad",
+    "ResourceSparseApplyProximalGradientDescent",
+    "ResourceSparseApplyRMSProp",
+    "ResourceStridedSliceAssign",
+]
 
-READS = """VariableShape VarIsInitializedOp DisableCopyOnRead""".split()
+READS = ["VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"]
 
 
 @rule("ReadVariableOp", always=True, partial=True)
@@ -63,8 +96,8 @@ def write(step: Step) -> Results:
     handles = [tensor for tensor in step.inputs if tensor.dtype.name == "resource"]
     if step.op.type in WRITES and any(handle.layout != REPLICATED for handle in handles):
         raise ValueError(
-            "it writes to a variable that each replica has a share of (ON_READ) in a way that is no "
-            "assignment, addition or subtraction"
+            "it writes to a variable that each replica has a share of (ON_READ) in a way that "
+            "is no assignment, addition or subtraction"
         )
     others = [tensor for tensor in step.inputs if tensor not in handles]
     step.require_sums(others)

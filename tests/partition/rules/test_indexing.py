@@ -1,0 +1,211 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check, strategy
+
+RANDOM = np.random.default_rng(5)
+RAW = tf.raw_ops
+TABLE = RANDOM.normal(1, 2, [6, 3]).astype(np.float32)
+TABLES = RANDOM.normal(1, 2, [3, 6, 2]).astype(np.float32)
+
+
+def batch(length):
+    """Features, two indices of each example, and one."""
+    return (
+        RANDOM.normal(1, 2, [length, 5, 4]).astype(np.float32),
+        RANDOM.integers(0, 4, [length, 2]).astype(np.int32),
+        RANDOM.integers(0, 6, [length]).astype(np.int32),
+    )
+
+
+# Uneven shares, and fewer examples than three replicas.
+in_shares = pytest.mark.parametrize("batches", [batch(7), batch(2)], ids=["uneven", "fewer"])
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def turned(x):
+    """The batch's axis in the middle."""
+    return tf.transpose(x, [1, 0, 2])
+
+
+def cuts(layouts, type_):
+    return {re.sub(r" by [^,)]*", "", each) for each in layouts[type_]}
+
+
+KEPT = {
+    "GatherV2": (lambda x, i, j: tf.gather(TABLE, i), "axis 0"),
+    "GatherV2 behind": (lambda x, i, j: tf.gather(TABLES, i, axis=1), "axis 1"),
+    "GatherV2 of the last": (lambda x, i, j: tf.gather(TABLE, j % 3, axis=-1), "axis 1"),
+    "GatherV2 by turned ones": (lambda x, i, j: tf.gather(TABLES, tf.transpose(i) % 3), "axis 1"),
+    "GatherV2 of columns": (lambda x, i, j: tf.gather(x, [3, 1, 1], axis=1), "axis 0"),
+    "GatherV2 ahead of the batch": (lambda x, i, j: tf.gather(turned(x), [[3], [1]]), "axis 2"),
+    "GatherV2 by one": (lambda x, i, j: tf.gather(turned(x), 2), "axis 0"),
+    "GatherV2 in each": (lambda x, i, j: tf.gather(x, i, batch_dims=1), "axis 0"),
+    "GatherV2 in each, behind": (lambda x, i, j: tf.gather(x, i, axis=2, batch_dims=1), "axis 0"),
+    "GatherV2 in each of pairs": (
+        lambda x, i, j: tf.gather(x[:, :2], i[..., tf.newaxis], batch_dims=2),
+        "axis 0",
+    ),
+    "GatherV2 in each of a whole": (
+        lambda x, i, j: tf.gather(tf.ones([length(x), 5, 4]), i, batch_dims=-1),
+        "axis 0",
+    ),
+    "GatherV2 with other rows in common": (
+        lambda x, i, j: tf.gather(turned(x), [[3, 1]] * 5, axis=2, batch_dims=1),
+        "axis 1",
+    ),
+    "GatherNd": (lambda x, i, j: tf.gather_nd(TABLE, i % 3), "axis 0"),
+    "GatherNd of rows": (lambda x, i, j: tf.gather_nd(TABLE, i[..., tf.newaxis]), "axis 0"),
+    "GatherNd of columns": (lambda x, i, j: tf.gather_nd(turned(x), [[3], [1]]), "axis 1"),
+    "OneHot": (lambda x, i, j: tf.one_hot(i, 4), "axis 0"),
+    "OneHot ahead": (lambda x, i, j: tf.one_hot(j, 6, axis=0), "axis 1"),
+    "OneHot of numbers": (
+        lambda x, i, j: tf.one_hot(i, 4, on_value=tf.reduce_sum(TABLE), off_value=-1.5, axis=1),
+        "axis 0",
+    ),
+    "Bucketize": (lambda x, i, j: RAW.Bucketize(input=x, boundaries=[-1, 2, 3]), "axis 0"),
+    "DenseBincount": (
+        lambda x, i, j: RAW.DenseBincount(input=i, size=3, weights=[0.0][:0]),
+        "axis 0",
+    ),
+    "DenseBincount of weights": (
+        lambda x, i, j: RAW.DenseBincount(input=i, size=4, weights=x[:, :2, 0]),
+        "axis 0",
+    ),
+    "DenseBincount of weights alone": (
+        lambda x, i, j: RAW.DenseBincount(
+            input=tf.broadcast_to([0, 1], tf.shape(i)), size=3, weights=x[:, :2, 0]
+        ),
+        "axis 0",
+    ),
+    "DenseBincount of whether": (
+        lambda x, i, j: RAW.DenseBincount(input=i, size=4, weights=[0.0][:0], binary_output=True),
+        "axis 0",
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", KEPT)
+def test_entries_by_index_keep_the_cut(case, batches, layouts):
+    function, cut = KEPT[case]
+    report = check(function, *batches, replicas=[3], exact=True)
+    assert f"sharded({cut})" in cuts(layouts, re.match(r"\w+", case)[0])
+    assert not report.exchanged
+
+
+GATHERED = {
+    "GatherV2": lambda x, i, j: tf.gather(x, i % length(x)),
+    "GatherV2 across": lambda x, i, j: tf.gather(x, j % 5, axis=1),
+    "GatherNd": lambda x, i, j: tf.gather_nd(x, tf.stack([j % length(x), j % 5], 1)),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", GATHERED)
+def test_of_parameters_and_indices_that_are_cut_one_is_gathered(case, batches):
+    report = check(GATHERED[case], *batches, replicas=[3], exact=True)
+    assert [each.operation for each in report.exchanged] == [re.match(r"\w+", case)[0]]
+
+
+def test_whole_indices_of_examples_need_all_of_them(layouts):
+    x, i, j = batch(7)
+    check(lambda x: tf.gather(x, [3, 0]), x, whole=["GatherV2"])
+    check(lambda x: tf.gather_nd(x, [[3, 0], [1, 2]]), x, whole=["GatherNd"])
+    check(lambda i: tf.gather_nd(TABLES, tf.transpose(i[:3] % 3)), i, whole=None)
+
+
+COUNTS = {
+    "Bincount": lambda x, i, j: RAW.Bincount(arr=i, size=4, weights=[0.0][:0]),
+    "Bincount of weights": lambda x, i, j: RAW.Bincount(arr=j, size=6, weights=x[:, 0, 0]),
+    "DenseBincount": lambda x, i, j: RAW.DenseBincount(input=j, size=5, weights=[0][:0]),
+    "DenseBincount of weights": lambda x, i, j: RAW.DenseBincount(
+        input=j, size=6, weights=x[:, 1, 1]
+    ),
+    "DenseBincount turned": lambda x, i, j: RAW.DenseBincount(
+        input=tf.transpose(i), size=4, weights=tf.transpose(x[:, :2, 0])
+    ),
+    "HistogramFixedWidth": lambda x, i, j: tf.histogram_fixed_width(x, [-2.0, 4.0], 9),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", COUNTS)
+def test_counts_over_the_batch_are_summands(case, batches, layouts):
+    report = check(COUNTS[case], *batches, replicas=[3])
+    assert layouts[re.match(r"\w+", case)[0]] == {"partial"}
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+def test_whether_any_example_has_a_value_is_computed_whole():
+    def function(x, i, j):
+        return RAW.DenseBincount(input=j, size=6, weights=[0.0][:0], binary_output=True)
+
+    check(function, *batch(7), whole=["DenseBincount"])
+
+
+def test_counts_of_as_many_values_as_there_are_are_whole():
+    check(lambda x, i, j: tf.math.bincount(j), *batch(7))
+
+
+@in_shares
+def test_whole_indices_of_a_summand_give_one_that_is_no_larger(batches, layouts):
+    def function(x, i, j):
+        s = tf.reduce_sum(x, 0)
+        return tf.sin(tf.gather(s, [2, 1], axis=1)), tf.sin(tf.gather_nd(s, [[2, 1], [1, 1]]))
+
+    report = check(function, *batches, replicas=[3])
+    assert layouts["GatherV2"] | layouts["GatherNd"] == {"partial"}
+    assert [(each.kind, each.tensors) for each in report.exchanged] == [("sum", 2)]
+
+
+def test_many_indices_of_a_summand_wait_for_the_sum(layouts):
+    check(lambda x, i, j: tf.gather(tf.reduce_sum(x, 0), [1] * 9), *batch(7), replicas=[3])
+    check(lambda x, i, j: tf.gather(tf.reduce_sum(x, 0), j % 5), *batch(7), replicas=[3])
+    assert layouts["GatherV2"] == {"replicated", "sharded(axis 0 by batch_2)"}
+
+
+@in_shares
+def test_gradients_of_a_table_are_summands(batches):
+    def function(x, i, j):
+        tables = tf.constant(TABLES)
+        with tf.GradientTape() as tape:
+            tape.watch(tables)
+            taken = tf.gather(tables, i, axis=1), tf.gather_nd(tables, i % 3)
+            total = tf.add_n([tf.reduce_sum(tf.sin(each)) for each in taken])
+        return tape.gradient(total, tables)
+
+    report = check(function, *batches, replicas=[3])
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+@in_shares
+def test_a_variable_is_looked_up_without_a_collective(batches, layouts):
+    with strategy(3).scope():
+        table = tf.Variable(TABLE)
+
+    def function(x, i, j):
+        return (
+            tf.gather(table, i),
+            RAW.ResourceGather(resource=table.handle, indices=[3, 1], dtype=tf.float32) * 2,
+            RAW.ResourceGatherNd(resource=table.handle, indices=i % 3, dtype=tf.float32),
+            tf.nn.embedding_lookup(table, tf.transpose(i)),
+        )
+
+    expected = function(*map(tf.constant, batches))
+    partitioned = strategy(3).partitioned(function)
+    found = partitioned(*batches)
+    for one, many in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(many, one)
+    assert cuts(layouts, "ResourceGather") == {
+        "sharded(axis 0)",
+        "sharded(axis 1)",
+        "replicated",
+    }
+    assert cuts(layouts, "ResourceGatherNd") == {"sharded(axis 0)"}
+    assert not partitioned.report.exchanged and not partitioned.report.whole

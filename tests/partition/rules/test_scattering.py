@@ -1,0 +1,184 @@
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+RANDOM = np.random.default_rng(6)
+TABLE = RANDOM.normal(1, 2, [6, 4]).astype(np.float32)
+ROWS = [[1], [0], [1], [3], [3]]  # of five rows
+SORTED = [0, 0, 1, 1, 3]
+
+
+def batch(length):
+    """Features, two indices of each example, and one."""
+    return (
+        RANDOM.normal(1, 2, [length, 5, 4]).astype(np.float32),
+        RANDOM.integers(0, 6, [length, 2]).astype(np.int32),
+        RANDOM.integers(0, 6, [length]).astype(np.int32),
+    )
+
+
+# Uneven shares, and fewer examples than three replicas.
+in_shares = pytest.mark.parametrize("batches", [batch(7), batch(2)], ids=["uneven", "fewer"])
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def turned(x):
+    """The batch's axis in the middle."""
+    return tf.transpose(x, [1, 0, 2])
+
+
+def type_of(case):
+    return re.match(r"\w+", case)[0]
+
+
+SUMMANDS = {
+    "ScatterNd": lambda x, i, j: tf.scatter_nd(j[:, tf.newaxis], x, [6, 5, 4]),
+    "ScatterNd of pairs": lambda x, i, j: tf.scatter_nd(i, x[:, 0], [6, 6, 4]),
+    "ScatterNd of twos": lambda x, i, j: tf.scatter_nd(i[..., tf.newaxis], x[:, :2], [6, 4]),
+    "ScatterNd of integers": lambda x, i, j: tf.scatter_nd(j[:, tf.newaxis], i, [6, 2]),
+    "ScatterNd of ones": lambda x, i, j: tf.scatter_nd(
+        j[:, tf.newaxis], tf.ones([length(j), 2]), [6, 2]
+    ),
+    "TensorScatterAdd": lambda x, i, j: tf.tensor_scatter_nd_add(TABLE, j[:, tf.newaxis], x[:, 0]),
+    "TensorScatterSub": lambda x, i, j: tf.tensor_scatter_nd_sub(
+        TABLE, i[..., tf.newaxis], x[:, :2]
+    ),
+    "UnsortedSegmentSum": lambda x, i, j: tf.math.unsorted_segment_sum(x, j, 6),
+    "UnsortedSegmentSum of twos": lambda x, i, j: tf.math.unsorted_segment_sum(x[:, :2], i, 7),
+    "UnsortedSegmentSum, some of none": lambda x, i, j: tf.math.unsorted_segment_sum(x, j - 2, 4),
+    "UnsortedSegmentSum of ones": lambda x, i, j: tf.math.unsorted_segment_sum(
+        tf.ones_like(j, tf.int64), j, 6
+    ),
+    "UnsortedSegmentSum of the batch behind": lambda x, i, j: tf.math.unsorted_segment_sum(
+        turned(x), tf.tile(j[tf.newaxis], [5, 1]), 6
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", SUMMANDS)
+def test_what_examples_add_to_a_whole_is_a_summand(case, batches, layouts):
+    report = check(SUMMANDS[case], *batches, replicas=[3])
+    assert layouts[type_of(case)] == {"partial"}
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+def test_sums_in_as_many_segments_as_there_are_are_summands(layouts):
+    def function(x, i, j):
+        return tf.math.unsorted_segment_sum(x, j, tf.reduce_max(j) + 1)
+
+    check(function, *batch(7))
+    assert layouts["UnsortedSegmentSum"] == {"partial"}
+
+
+@in_shares
+@pytest.mark.parametrize("type_", ["max", "min", "prod", "mean", "sqrt_n"])
+def test_what_replicas_have_of_segments_meets(type_, batches):
+    def function(x, i, j):
+        reduce = getattr(tf.math, f"unsorted_segment_{type_}")
+        return reduce(x, j, 7), reduce(tf.cast(x, tf.float64), j - 1, 3)
+
+    check(function, *batches, replicas=[3])
+
+
+def test_the_largest_integers_of_segments_meet():
+    check(lambda x, i, j: tf.math.unsorted_segment_max(i - 9, j, 7), *batch(7))
+
+
+KEPT = {
+    "ScatterNd": lambda y: tf.scatter_nd(ROWS, y, [6, tf.shape(y)[1], 4]),
+    "TensorScatterAdd": lambda y: tf.tensor_scatter_nd_add(y, ROWS, y * 2),
+    "TensorScatterSub": lambda y: tf.tensor_scatter_nd_sub(y, ROWS, y * y),
+    "TensorScatterMax": lambda y: tf.tensor_scatter_nd_max(y, ROWS, y[::-1]),
+    "TensorScatterMin": lambda y: tf.tensor_scatter_nd_min(y, ROWS, y[::-1]),
+    "TensorScatterUpdate": lambda y: tf.tensor_scatter_nd_update(y, [[4], [0]], y[:2] * 2),
+    "TensorScatterUpdate with a whole": lambda y: tf.tensor_scatter_nd_update(
+        y, [[4], [0]], tf.ones([2, tf.shape(y)[1], 4])
+    ),
+    "TensorScatterAdd to a whole": lambda y: tf.tensor_scatter_nd_add(
+        tf.ones([6, tf.shape(y)[1], 4]), ROWS, y
+    ),
+    "UnsortedSegmentSum": lambda y: tf.math.unsorted_segment_sum(y, SORTED, 5),
+    "UnsortedSegmentMax": lambda y: tf.math.unsorted_segment_max(y, SORTED[::-1], 4),
+    "UnsortedSegmentProd": lambda y: tf.math.unsorted_segment_prod(y, SORTED[::-1], 4),
+    "SegmentSumV2": lambda y: tf.math.segment_sum(y, SORTED),
+    "SegmentMean": lambda y: tf.math.segment_mean(y, SORTED),
+    "SegmentMaxV2": lambda y: tf.math.segment_max(y, SORTED),
+    "SegmentProdV2": lambda y: tf.math.segment_prod(y, SORTED),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", KEPT)
+def test_the_cut_beside_what_is_indexed_is_kept(case, batches, layouts):
+    x, *_ = batches
+    report = check(lambda x: KEPT[case](turned(x)), x, replicas=[3])
+    type_ = type_of(case) if type_of(case) in layouts else type_of(case).removesuffix("V2")
+    assert layouts[type_] == {"sharded(axis 1 by batch_0)"}
+    assert not report.exchanged
+
+
+WHOLE = {
+    "ScatterNd": lambda x, i, j: tf.scatter_nd(j[:, tf.newaxis] % length(x), x, tf.shape(x)),
+    "TensorScatterUpdate": lambda x, i, j: tf.tensor_scatter_nd_update(
+        TABLE, j[:1, tf.newaxis], x[:1, 0]
+    ),
+    "TensorScatterMax": lambda x, i, j: tf.tensor_scatter_nd_max(TABLE, j[:, tf.newaxis], x[:, 0]),
+    "TensorScatterAdd": lambda x, i, j: tf.tensor_scatter_nd_add(
+        x, j[:, tf.newaxis] % length(x), x
+    ),
+    "UnsortedSegmentSum": lambda x, i, j: tf.math.unsorted_segment_sum(x, j, length(x)),
+    "SegmentSum": lambda x, i, j: tf.raw_ops.SegmentSum(data=x, segment_ids=tf.sort(j)),
+}
+
+
+@pytest.mark.parametrize("type_", WHOLE)
+def test_what_indexes_examples_or_does_not_add_up_is_computed_whole(type_):
+    also = {"TensorScatterUpdate": {"StridedSlice"}, "SegmentSum": {"TopKV2"}}
+    expected = {type_, *also.get(type_, ())}
+    if type_ == "TensorScatterUpdate":
+        expected = {"StridedSlice"}  # of examples; what follows is whole for that
+    check(WHOLE[type_], *batch(7), whole=expected)
+
+
+LINEAR = {
+    "ScatterNd": lambda s: tf.scatter_nd(ROWS, s, [6, 4]),
+    "TensorScatterAdd": lambda s: tf.tensor_scatter_nd_add(s, ROWS, s * 2),
+    "TensorScatterSub": lambda s: tf.tensor_scatter_nd_sub(s, [[1], [1]], tf.ones([2, 4])),
+    "UnsortedSegmentSum": lambda s: tf.math.unsorted_segment_sum(s, SORTED, 5),
+    "SegmentSum": lambda s: tf.raw_ops.SegmentSum(data=s, segment_ids=SORTED),
+    "SegmentMean": lambda s: tf.math.segment_mean(s, SORTED),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("type_", LINEAR)
+def test_what_is_linear_in_a_summand_is_one(type_, batches, layouts):
+    x, *_ = batches
+    report = check(lambda x: tf.sin(LINEAR[type_](tf.reduce_sum(x, 0))), x, replicas=[3])
+    assert layouts[type_] == {"partial"}
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+@in_shares
+def test_gradients_of_sums_by_segment_are_those_of_one_device(batches):
+    def function(x, i, j):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            results = [
+                tf.scatter_nd(j[:, tf.newaxis], x, [6, 5, 4]),
+                tf.math.unsorted_segment_sum(x, j, 6),
+                tf.math.unsorted_segment_mean(x, j, 6),
+                tf.tensor_scatter_nd_add(TABLE, j[:, tf.newaxis], x[:, 0]),
+                tf.math.unsorted_segment_sum(turned(x), SORTED, 4),
+            ]
+            total = tf.add_n([tf.reduce_sum(tf.sin(each)) for each in results])
+        return tape.gradient(total, x)
+
+    check(function, *batches, replicas=[3])

@@ -1,0 +1,102 @@
+"""The part of the strategy that runs programs which are written for one device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.replicas import one_device
+from tfdp.strategy.partitioned import Partitioned
+
+
+class OneDevicePrograms(tf.distribute.Strategy):
+    """A strategy whose replicas run programs that are written for one device together.
+
+    While such a program is traced, the strategy's own methods mean what they mean on one device.
+    """
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Runs `fn` on each replica; in a `partitioned` function, as on one device, once.
+
+        See `tf.distribute.Strategy.run`.
+        """
+        if one_device.is_traced():
+            return fn(*args, **(kwargs or {}))
+        return super().run(fn, args, kwargs, options)
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduces `value` over the replicas, over `axis` first if it is given; nests leaf by leaf.
+
+        See `tf.distribute.Strategy.reduce`.
+        """
+        if one_device.is_traced():
+            return tf.distribute.get_strategy().reduce(reduce_op, value, axis)
+        reduce_one = super().reduce
+        return tf.nest.map_structure(lambda leaf: reduce_one(reduce_op, leaf, axis), value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenates `value` over the replicas along `axis`; nests leaf by leaf.
+
+        See `tf.distribute.Strategy.gather`.
+        """
+        if one_device.is_traced():
+            return value
+        gather_one = super().gather
+        return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
+
+    def partitioned(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        input_signature: Sequence[Any] | None = None,
+        sharded: bool = False,
+    ) -> Any:
+        """Makes all replicas run a function that is written for one device.
+
+        The function is given whole batches and means what it means on one device: its gradient
+        tapes, optimizers, metrics and random draws are those of the whole batch, and
+        `num_replicas_in_sync` is 1 in it. It is traced once for batches of any length, as
+        `tf.function` traces, and each replica runs a program made of that trace: on its rows of
+        each argument, with its own copies of the variables. Where the program needs what other
+        replicas have, it is sent: gradients are summed in a few collectives; an operation that
+        mixes examples in a way that is not known is computed whole by every replica.
+
+        Args:
+          function: A function of tensors, nests of them and other values, or a method, to be
+            decorated. None: the decorator is returned.
+          input_signature: `tf.TensorSpec`s, as for `tf.function`; then it is traced once. A first
+            size that they fix is the batch's length.
+          sharded: Whether an output that has a row for each example is returned as
+            `tf.distribute.DistributedValues`, the rows of each local replica; else all are whole.
+
+        Returns:
+          A callable. It takes whole batches, the same in all processes, or elements of a
+          distributed dataset, each of which every process has its own part of.
+
+        Raises:
+          PartitionError: When it is called: the program cannot be partitioned. It names the
+            operation and the line.
+          GradientError: A tape outside goes back through it.
+
+        >>> import tfdp
+        >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+        >>> with strategy.scope():
+        ...     slope = tf.Variable(0.0)
+        >>> @strategy.partitioned
+        ... def step(x, y):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean((slope * x - y) ** 2)
+        ...     slope.assign_sub(0.1 * tape.gradient(loss, slope))
+        ...     return loss
+        >>> x = tf.constant([1.0, 2.0, 3.0])
+        >>> [round(float(step(x, 2 * x)), 4) for _ in range(3)]
+        [18.6667, 0.0830, 0.0004]
+        """
+        if function is None:
+            return functools.partial(
+                self.partitioned, input_signature=input_signature, sharded=sharded
+            )
+        return Partitioned(self, function, input_signature, sharded)

@@ -1,0 +1,88 @@
+"""What partitioned programs need of a strategy's replicas: collectives, and agreement on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.engines import Engine, Sequences, TensorFlowEngine
+from tfdp.replicas import Agreement
+from tfdp.strategy.program_collectives import ProgramCollectives
+from tfdp.strategy.reductions import Between
+from tfdp.strategy.replicas import StrategyReplicas
+from tfdp.strategy.shared_collectives import SharedFunctions
+
+
+class ProgramSupport:
+    """Makes the collectives of programs, the same in all processes.
+
+    Args:
+      engine: Moves tensors between replicas.
+      replicas: The replicas.
+      agreement: Brings the processes to the same collectives.
+      between: Gathers what processes have.
+    """
+
+    def __init__(
+        self, engine: Engine, replicas: StrategyReplicas, agreement: Agreement, between: Between
+    ) -> None:
+        self._engine, self._replicas = engine, replicas
+        self._agreement, self._between = agreement, between
+        self._shared: SharedFunctions | None = None
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas in all processes."""
+        return self._replicas.num_replicas
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The devices of the local replicas."""
+        return self._replicas.devices
+
+    @property
+    def first_rank(self) -> int:
+        """The number of the first local replica."""
+        return self._replicas.processes.rank * len(self.devices)
+
+    def collectives(self) -> tuple[ProgramCollectives, Sequences]:
+        """Returns what makes the collectives of one more program, and their records."""
+        sequences = self._agreement.new_sequences()
+        made = ProgramCollectives(
+            self._engine,
+            self._replicas.reducer,
+            sequences,
+            self.devices,
+            self.first_rank,
+            self._shared_functions(),
+        )
+        return made, sequences
+
+    def agree_on(self, sequences: Sequences, program: str) -> None:
+        """Waits until the other processes have the same collectives in a program.
+
+        Raises:
+          CollectiveMismatchError: They have others.
+        """
+        sequences.check()
+        self._agreement.reach(sequences, program)
+
+    def of_all(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns numbers, of each process those of its replicas, in the order of replicas."""
+        if self._replicas.processes.world_size == 1:
+            return numbers
+        return self._between.gather(numbers, 0)
+
+    def count_step(self) -> None:
+        """Counts, in the graph that is being built, that a program begins."""
+        self._replicas.processes.count_step()
+
+    def _shared_functions(self) -> SharedFunctions | None:
+        # Between processes, and by other topologies, collectives get their keys while traced.
+        alone = self._replicas.processes.world_size == 1 and self._replicas.reducer.is_native
+        if not alone or not isinstance(self._engine, TensorFlowEngine):
+            return None
+        if self._shared is None:
+            self._shared = SharedFunctions(self._engine, self.devices)
+        return self._shared
