@@ -59,7 +59,8 @@ class Flattened:
         self.arguments = Task(None, -1)
         self._all: list[Task] = []
         wires: list[Wire] = [(self.arguments, index) for index in range(len(graph.inputs))]
-        self.outputs, self.controls = self._add(graph, wires)
+        outputs, self.controls = self._add(graph, wires)
+        self.outputs = [self._without_wait(*wire) for wire in outputs]
         self.tasks = self._needed()
 
     def _add(self, graph: SourceGraph, inputs: Sequence[Wire]) -> tuple[list[Wire], list[Task]]:
@@ -91,6 +92,16 @@ class Flattened:
             ends[op] = [task]
         found = [wires[tensor] for tensor in graph.outputs]
         return found, [task for op in graph.control_outputs for task in ends[op]]
+
+    def _without_wait(self, task: Task, index: int) -> Wire:
+        """Returns what gives an output that only waits for effects, which the call waits for too.
+
+        So a summand that is returned is summed with the others, and not after the effects.
+        """
+        while task.op is not None and task.op.type in _SAME:
+            self.controls += [each for each in task.controls if each not in self.controls]
+            task, index = task.inputs[index]
+        return task, index
 
     def _needed(self) -> list[Task]:
         seen: set[Task] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import traceback
 from collections.abc import Sequence
@@ -12,7 +13,11 @@ import tensorflow as tf
 from tfdp.partition._tensorflow import FuncGraph, NodeDef, function_named, op_def_registry
 
 # Operations in files of these packages are theirs; the next frame outward may be the user's.
-_LIBRARIES = ("/tensorflow/", "/keras/", str(pathlib.Path(__file__).parents[1]))
+_TENSORFLOW = pathlib.Path(tf.__file__).parent
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in (_TENSORFLOW, _TENSORFLOW.parent / "keras", pathlib.Path(__file__).parents[1])
+)
 
 
 class SourceTensor:
@@ -92,7 +97,7 @@ class SourceOp:
             frames = self.graph.original.get_operation_by_name(self.name).traceback
         except (KeyError, ValueError):
             return "an unknown line"
-        own = [f for f in frames if not any(part in f.filename for part in _LIBRARIES)]
+        own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
         if not own:
             return "a line of the library"
         frame: traceback.FrameSummary = own[-1]

@@ -74,11 +74,14 @@ from tensorflow.python.distribute.values import (
 # The runtime, with which functions are registered.
 from tensorflow.python.eager.context import context
 
+# Takes the initial value of a variable out of the function that makes it.
+from tensorflow.python.eager.lift_to_graph import lift_to_graph
+
 # `tf.function`'s own clone keeps the options of a function that `run` is given.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-# Whether a tape records, which would go back through a partitioned function.
-from tensorflow.python.eager.record import could_possibly_record
+# Whether a tape records, which would go back through a partitioned function, and its pause.
+from tensorflow.python.eager.record import could_possibly_record, stop_recording
 
 # The type and shape of the variable that a handle outside of graphs stands for.
 from tensorflow.python.framework.ops import EagerTensor
@@ -151,6 +154,7 @@ __all__ = [
     "get_update_replica_id",
     "handle_data",
     "is_saving",
+    "lift_to_graph",
     "multi_device_iterator_ops",
     "pop_thread_mode",
     "push_thread_mode",
@@ -159,6 +163,7 @@ __all__ = [
     "remove_functions",
     "save_context",
     "saving_state",
+    "stop_recording",
     "tf_convert",
     "variable_creators",
 ]

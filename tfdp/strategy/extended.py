@@ -28,6 +28,7 @@ from tfdp.strategy._tensorflow import (
     Mirrored,
     ReductionToOneDevice,
     SingleDevice,
+    container_of_copy,
     control_status_ctx,
     create_mirrored_variable,
     tf_convert,
@@ -243,6 +244,9 @@ class DataParallelExtended(Inputs, Replicated):
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
+        for copy in variable.values:
+            # TensorFlow sets it of most kinds of variables: a traced program captures handles.
+            setattr(copy.handle, container_of_copy, weakref.ref(variable))
         if isinstance(variable, variables.ReplicaSyncOnReadVariable):
             for copy in variable.values:
                 mark(copy.handle, Mark.STATE)

@@ -13,7 +13,12 @@ import tensorflow as tf
 from tfdp.errors import GradientError
 from tfdp.partition import Explanation, Report
 from tfdp.replicas import one_device
-from tfdp.strategy._tensorflow import DistributedValues, could_possibly_record, regroup
+from tfdp.strategy._tensorflow import (
+    DistributedValues,
+    could_possibly_record,
+    regroup,
+    stop_recording,
+)
 from tfdp.strategy.program_calls import ProgramCalls
 from tfdp.strategy.traces import Cut, Trace
 
@@ -68,10 +73,19 @@ class Partitioned:
             return self.python_function(*args, **kwargs)  # part of the program around it
         arguments = _Arguments(args, kwargs)
         trace = self._trace(arguments)
-        outputs = self._run(trace, arguments)
-        structure = trace.source.structured_outputs
-        found = tf.nest.pack_sequence_as(structure, outputs, expand_composites=True)
-        return found
+        if could_possibly_record():
+            with stop_recording():
+                outputs = self._run(trace, arguments)
+            tensors = [output for output in outputs if tf.is_tensor(output)]
+            inputs = [part for parts in arguments.parts for part in parts]
+            marked = iter(_without_gradient(inputs, tensors) if tensors else ())
+            outputs = [next(marked) if tf.is_tensor(output) else output for output in outputs]
+        else:
+            outputs = self._run(trace, arguments)
+        structure, given = trace.source.structured_outputs, iter(outputs)
+        leaves = tf.nest.flatten(structure, expand_composites=True)
+        flat = [next(given) if tf.is_tensor(leaf) else leaf for leaf in leaves]
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Returns what a call with these arguments exchanges between replicas, and why.
@@ -133,10 +147,6 @@ class Partitioned:
         outputs = [
             each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found
         ]
-        if could_possibly_record():
-            tensors = [output for output in outputs if tf.is_tensor(output)]
-            marked = iter(_without_gradient(*tensors) if tensors else ())
-            outputs = [next(marked) if tf.is_tensor(output) else output for output in outputs]
         return outputs
 
     @property
@@ -304,8 +314,11 @@ def _hashable(value: Any) -> Any:
     return (type(value), value)
 
 
-@tf.custom_gradient
-def _without_gradient(*outputs: tf.Tensor) -> Any:
+def _without_gradient(
+    inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
+) -> Sequence[tf.Tensor]:
+    """Returns the outputs; a tape that goes back through them to the inputs is told why not."""
+
     def gradient(*_: tf.Tensor) -> Any:
         raise GradientError(
             "A gradient must be taken inside of a partitioned function, where it is that of the "
@@ -313,4 +326,8 @@ def _without_gradient(*outputs: tf.Tensor) -> Any:
             "its `gradient`, into the function."
         )
 
-    return [tf.identity(output) for output in outputs], gradient
+    @tf.custom_gradient
+    def passed(*tensors: tf.Tensor) -> Any:
+        return [tf.identity(tensor) for tensor in tensors[len(inputs) :]], gradient
+
+    return passed(*inputs, *outputs)

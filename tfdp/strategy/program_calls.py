@@ -198,15 +198,14 @@ class ProgramCalls:
 
 def _tell_whole(program: ReplicaProgram) -> None:
     """Says once for each type and line what every replica computes on whole tensors."""
-    for facts in explain(program).whole:
-        key = facts.operation, facts.line, facts.reason
+    for found in program.report.whole:
+        key = found.operation, found.line, found.reason
         if key not in _told and program.report.num_replicas > 1:
             _told.add(key)
             logging.getLogger("tfdp").warning(
-                "%s at %s is computed on the whole batch by every replica, since %s: %s are "
-                "gathered for it in each step. It is right, and costs what one device needs.",
+                "%s at %s is computed on the whole batch by every replica, since %s. It is right, "
+                "and costs what one device needs; `explain` says what is gathered for it.",
                 *key,
-                facts.size,
             )
 
 

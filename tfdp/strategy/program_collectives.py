@@ -18,6 +18,9 @@ from tfdp.strategy.shared_collectives import SharedFunctions, traced_apart
 
 _SUMMED_AS_THEY_ARE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
+# A tensor of TensorFlow has no more axes.
+_MOST_AXES = 254
+
 # From here on a bucket's copies cost more than the collective that it saves.
 _BUCKET_BYTES = 4 * 2**20
 
@@ -150,12 +153,16 @@ class ProgramCollectives:
             (total,) = self._reducer.all_reduce([own], rank)
             return tf.cast(total, tensor.dtype)
         # The other replicas do not know the shape, which travels first.
-        shape = tf.shape(tensor) if rank == 0 else tf.zeros([_rank_of(tensor)], tf.int32)
-        (shape,) = self._reducer.all_reduce([shape], rank)
+        own = [tf.rank(tensor)[tf.newaxis], tf.shape(tensor)] if rank == 0 else [[0]]
+        said = tf.concat(own, 0)
+        padded = tf.pad(said, [[0, _MOST_AXES + 1 - tf.size(said)]])
+        (said,) = self._reducer.all_reduce([tf.ensure_shape(padded, [_MOST_AXES + 1])], rank)
+        shape = said[1 : 1 + said[0]]
         flat = tf.reshape(tensor, [-1]) if rank == 0 else tf.zeros([0], tensor.dtype)
         others = tf.zeros([self.num_replicas - 1], tf.int32)
         counts = tf.concat([tf.reduce_prod(shape)[tf.newaxis], others], 0)
-        return tf.reshape(self._gathered(flat, counts), shape)
+        whole = tf.reshape(self._gathered(flat, counts), shape)
+        return tf.ensure_shape(whole, tensor.shape)
 
 
 def _as_summed(tensor: tf.Tensor) -> tf.Tensor:
@@ -168,13 +175,6 @@ def _as_summed(tensor: tf.Tensor) -> tf.Tensor:
 def _as_before(total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns sums in the dtype of the summands."""
     return tf.bitcast(total, dtype) if dtype.is_complex else tf.cast(total, dtype)
-
-
-def _rank_of(tensor: tf.Tensor) -> int:
-    if tensor.shape.rank is None:
-        raise ValueError("what the first replica makes must have a known number of axes")
-    rank: int = tensor.shape.rank
-    return rank
 
 
 def _bytes(specs: Sequence[tf.TensorSpec]) -> int | None:

@@ -13,6 +13,7 @@ from tfdp.strategy._tensorflow import (
     SaveOptions,
     default_replica_mode,
     is_saving,
+    lift_to_graph,
     pop_thread_mode,
     push_thread_mode,
     pywrap_tfe,
@@ -70,12 +71,32 @@ def _creator(strategy: tf.distribute.Strategy) -> Callable[..., tf.Variable]:
                 for name, value in kwargs.items()
                 if value is not None and name != "distribute_strategy"
             }
+            initial = given.get("initial_value")
+            if callable(initial):
+                initial = initial()
+            if tf.is_symbolic_tensor(initial):
+                given["initial_value"] = _outside(initial)
             with tf.init_scope(), _not_saving(), strategy.scope():
                 return tf.Variable(**given)
         finally:
             inside.pop()
 
     return create
+
+
+def _outside(value: tf.Tensor) -> tf.Tensor:
+    """Returns the value of a tensor of the graph that is being traced, which no argument decides.
+
+    Raises:
+      ValueError: An argument decides it.
+    """
+
+    @tf.function(autograph=False)
+    def alone() -> tf.Tensor:
+        return lift_to_graph([value], tf.compat.v1.get_default_graph())[value]
+
+    with tf.init_scope():
+        return alone()
 
 
 @contextlib.contextmanager

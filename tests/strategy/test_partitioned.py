@@ -1,0 +1,309 @@
+"""`strategy.partitioned`: what its callers see. What programs compute is in `tests/partition`."""
+
+import logging
+
+import harness  # noqa: F401 - makes the logical devices
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdp
+from tfdp.errors import GradientError, PartitionError
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    return tfdp.DataParallelStrategy(["CPU:0", "CPU:1", "CPU:2"])
+
+
+def rows(count, *, width=4, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, width)).astype("float32")
+
+
+def test_any_length_of_a_batch_takes_one_trace(strategy):
+    total = strategy.partitioned(lambda x: tf.reduce_sum(tf.tanh(x), 0))
+    for count in (7, 3, 2, 1, 12):
+        x = rows(count)
+        np.testing.assert_allclose(total(x), np.tanh(x).sum(0), rtol=1e-5, atol=1e-6)
+    assert total.experimental_get_tracing_count() == 1
+
+
+def test_eight_padded_lengths_take_two_traces(strategy):
+    longest = strategy.partitioned(lambda x: tf.reduce_max(tf.reduce_sum(tf.tanh(x), 1)))
+    for width in range(3, 11):
+        x = rows(7, width=width)
+        np.testing.assert_allclose(longest(x), np.tanh(x).sum(1).max(), rtol=1e-5)
+    assert longest.experimental_get_tracing_count() == 2
+
+
+def test_a_function_that_asks_python_for_the_length_gets_it(strategy):
+    def total(x):
+        return sum(x[index] * (index + 1) for index in range(x.shape[0]))
+
+    x = rows(5)
+    expected = (x * np.arange(1, 6)[:, None]).sum(0)
+    np.testing.assert_allclose(strategy.partitioned(total)(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_input_signature_traces_once_and_refuses_other_arguments(strategy):
+    spec = tf.TensorSpec([None, None], tf.float32)
+    total = strategy.partitioned(lambda x: tf.reduce_sum(x), input_signature=[spec])
+    assert [float(total(tf.ones([5, width]))) for width in (2, 3, 4)] == [10, 15, 20]
+    assert total.experimental_get_tracing_count() == 1
+    with pytest.raises(TypeError, match="must fit `input_signature`"):
+        total(tf.ones([5, 2], tf.int32))
+
+
+def test_arguments_of_other_lengths_are_batches_of_their_own(strategy):
+    def loss(labelled, unlabelled, table):
+        return (
+            tf.reduce_mean(labelled) + 2 * tf.reduce_mean(unlabelled) + tf.reduce_sum(table[:, 0])
+        )
+
+    one, two, table = rows(4), rows(11, seed=1), rows(5, seed=2)
+    found = strategy.partitioned(loss)(one, two, table)
+    assert float(found) == pytest.approx(
+        one.mean() + 2 * two.mean() + table[:, 0].sum(), rel=1e-5, abs=1e-6
+    )
+
+
+def test_arguments_that_had_one_length_may_have_two_at_the_next_call(strategy):
+    both = strategy.partitioned(lambda x, y: (tf.reduce_sum(x, 0), tf.reduce_mean(y)))
+    for first, second in ((6, 6), (6, 4), (4, 6)):
+        x, y = rows(first), rows(second, seed=1)
+        total, mean = both(x, y)
+        np.testing.assert_allclose(total, x.sum(0), rtol=1e-5, atol=1e-6)
+        assert float(mean) == pytest.approx(y.mean(), rel=1e-5, abs=1e-6)
+
+
+def test_nests_python_values_and_keywords_are_passed_as_they_are(strategy):
+    @strategy.partitioned
+    def step(batch, power, *, scale=1.0, name=None):
+        return {
+            "sum": scale * tf.reduce_sum(batch["x"] ** power),
+            "name": name,
+            "y": batch["y"] + 1,
+        }
+
+    found = step({"x": tf.constant([1.0, 2.0, 3.0]), "y": tf.constant([4, 5, 6])}, 2, scale=0.5)
+    assert float(found["sum"]) == 7.0
+    assert found["name"] is None
+    assert found["y"].numpy().tolist() == [5, 6, 7]
+    assert float(step({"x": tf.ones([3]), "y": tf.range(3)}, 3, scale=2.0)["sum"]) == 6.0
+
+
+def test_a_method_is_that_of_its_object(strategy):
+    class Counter:
+        def __init__(self, start):
+            with strategy.scope():
+                self.total = tf.Variable(start)
+
+        @strategy.partitioned
+        def add(self, x):
+            return self.total.assign_add(tf.reduce_sum(x))
+
+    one, two = Counter(0.0), Counter(10.0)
+    one.add(tf.ones([4]))
+    two.add(tf.ones([4]))
+    assert (float(one.add(tf.ones([4]))), float(two.total.numpy())) == (8.0, 14.0)
+    assert [copy.numpy() for copy in one.total.values] == [8.0] * 3
+
+
+def test_it_composes_with_functions_loops_and_nested_ones(strategy):
+    inner = strategy.partitioned(lambda x: tf.reduce_mean(x))
+
+    @strategy.partitioned
+    def outer(x):
+        return inner(x) + inner(2 * x)
+
+    @tf.function
+    def loop(x):
+        total = 0.0
+        for _ in tf.range(3):
+            total += outer(x)
+        return total
+
+    x = rows(7)
+    assert float(outer(x)) == pytest.approx(3 * x.mean(), rel=1e-4, abs=1e-6)
+    assert float(loop(tf.constant(x))) == pytest.approx(9 * x.mean(), rel=1e-4, abs=1e-6)
+
+
+def test_in_a_graph_lengths_that_are_unknown_are_compared_when_it_runs(strategy):
+    both = strategy.partitioned(lambda x, y: (x * 2, tf.reduce_sum(y)))
+    spec = tf.TensorSpec([None, 4])
+    graph = tf.function(lambda x, y: both(x, y), input_signature=[spec, spec])
+    for first, second in ((6, 6), (5, 2), (1, 4)):
+        x, y = rows(first), rows(second, seed=1)
+        doubled, total = graph(x, y)
+        np.testing.assert_allclose(doubled, 2 * x, rtol=1e-6)
+        assert float(total) == pytest.approx(y.sum(), rel=1e-4, abs=1e-5)
+
+
+def test_inside_it_there_is_one_replica(strategy):
+    seen = []
+
+    @strategy.partitioned
+    def step(x):
+        context = tf.distribute.get_replica_context()
+        seen.append((strategy.num_replicas_in_sync, context.num_replicas_in_sync))
+        total = context.all_reduce("SUM", tf.reduce_sum(x))
+        own = strategy.run(lambda y: tf.reduce_mean(y), args=(x,))
+        return total, strategy.reduce("MEAN", x, axis=0), own / strategy.num_replicas_in_sync
+
+    x = rows(5)
+    total, mean, own = step(x)
+    assert seen == [(1, 1)]
+    assert float(total) == pytest.approx(x.sum(), rel=1e-5)
+    np.testing.assert_allclose(mean, x.mean(0), rtol=1e-5, atol=1e-6)
+    assert float(own) == pytest.approx(x.mean(), rel=1e-4, abs=1e-6)
+    assert strategy.num_replicas_in_sync == 3
+
+
+def test_elements_of_a_distributed_dataset_are_taken_as_they_are_cut(strategy):
+    x = rows(10)
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(4)
+    total = strategy.partitioned(lambda batch: tf.reduce_sum(batch, 0))
+    found = [total(batch) for batch in strategy.experimental_distribute_dataset(dataset)]
+    for own, begin in zip(found, (0, 4, 8), strict=True):
+        np.testing.assert_allclose(own, x[begin : begin + 4].sum(0), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_may_stay_with_their_replicas(strategy):
+    x = rows(7)
+    doubled = strategy.partitioned(lambda x: (2 * x, tf.reduce_sum(x)), sharded=True)
+    kept, total = doubled(x)
+    parts = strategy.experimental_local_results(kept)
+    assert [len(part) for part in parts] == [3, 2, 2]
+    np.testing.assert_allclose(np.concatenate(parts), 2 * x, rtol=1e-6)
+    assert float(total) == pytest.approx(x.sum(), rel=1e-5, abs=1e-5)
+
+
+def test_effects_happen_once_and_in_order(strategy, capfd):
+    calls = []
+
+    def note(array):
+        calls.append(array.tolist())
+        return np.float32(array.sum())
+
+    @strategy.partitioned
+    def step(x):
+        tf.print("first", tf.shape(x)[0])
+        noted = tf.numpy_function(note, [x], tf.float32)
+        tf.print("second")
+        return x + noted
+
+    x = np.arange(5, dtype="float32")
+    np.testing.assert_array_equal(step(x), x + 10)
+    assert calls == [[0.0, 1.0, 2.0, 3.0, 4.0]]
+    assert capfd.readouterr().err.split() == ["first", "5", "second"]
+
+
+def test_a_summary_in_a_step_is_of_the_whole_batch(strategy, tmp_path):
+    writer = tf.summary.create_file_writer(str(tmp_path))
+
+    @strategy.partitioned
+    def step(x):
+        with writer.as_default():
+            tf.summary.scalar("mean", tf.reduce_mean(x), step=3)
+        return tf.reduce_sum(x)
+
+    step(tf.range(8.0))
+    writer.flush()
+    (file,) = tmp_path.iterdir()
+    events = [e for e in tf.compat.v1.train.summary_iterator(str(file)) if e.summary.value]
+    assert [(e.step, float(tf.make_ndarray(e.summary.value[0].tensor))) for e in events] == [
+        (3, 3.5)
+    ]
+
+
+def test_a_failed_assertion_says_what_it_says_on_one_device(strategy):
+    @strategy.partitioned
+    def step(x):
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(x > 0), ["not positive"])]):
+            return tf.reduce_sum(x)
+
+    assert float(step(tf.ones([5]))) == 5
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not positive"):
+        step(tf.constant([1.0, 2.0, -1.0, 3.0]))
+    assert float(step(tf.ones([4]))) == 4
+
+
+def test_variables_from_outside_of_the_scope_are_read_and_written(strategy):
+    outside = tf.Variable(2.0)
+
+    @strategy.partitioned
+    def step(x):
+        outside.assign_add(tf.reduce_sum(x))
+        return outside * x
+
+    np.testing.assert_array_equal(step(tf.ones([4])), [6.0] * 4)
+    outside.assign(1.0)
+    np.testing.assert_array_equal(step(tf.ones([4])), [5.0] * 4)
+    assert outside.numpy() == 5.0
+
+
+def test_variables_that_the_first_call_makes_have_a_copy_on_each_replica(strategy):
+    made = []
+
+    @strategy.partitioned
+    def step(x):
+        if not made:
+            made.append(tf.Variable(tf.zeros([4])))
+        return made[0].assign_add(tf.reduce_sum(x, 0))
+
+    x = rows(6)
+    step(x)
+    np.testing.assert_allclose(step(x), 2 * x.sum(0), rtol=1e-5, atol=1e-6)
+    copies = [copy.numpy() for copy in made[0].values]
+    assert len(copies) == 3
+    assert all((copy == copies[0]).all() for copy in copies)
+
+
+def test_keras_metrics_made_in_the_scope_read_the_same_outside(strategy):
+    with strategy.scope():
+        accuracy = keras.metrics.BinaryAccuracy()
+
+    @strategy.partitioned
+    def step(y, p):
+        accuracy.update_state(y, p)
+        return accuracy.result()
+
+    y, p = np.array([[0], [1], [1], [0], [1.0]]), np.array([[0.1], [0.9], [0.2], [0.7], [0.8]])
+    assert float(step(y, p)) == pytest.approx(0.6)
+    assert float(step(y[:1], p[:1])) == pytest.approx(4 / 6)
+    assert float(accuracy.result()) == pytest.approx(4 / 6)
+
+
+def test_a_gradient_from_outside_is_refused(strategy):
+    square = strategy.partitioned(lambda x: tf.reduce_sum(x * x))
+    x = tf.Variable([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        loss = square(x.value())
+    with pytest.raises(GradientError, match="inside of a partitioned function"):
+        tape.gradient(loss, x)
+
+
+def test_a_resource_that_a_step_makes_is_refused_with_its_line(strategy):
+    @strategy.partitioned
+    def step(x):
+        queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32])
+        tf.raw_ops.QueueEnqueueV2(handle=queue, components=[x])
+        return x
+
+    with pytest.raises(PartitionError, match=r"FIFOQueueV2 at test_partitioned.py:\d+, in step"):
+        step(tf.ones([4]))
+
+
+def test_what_is_computed_whole_is_said_once(strategy, caplog):
+    def median(x):
+        return tf.sort(x, axis=0)[tf.shape(x)[0] // 2]
+
+    x = rows(7)
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        for _ in range(2):
+            found = strategy.partitioned(median)(x)
+    np.testing.assert_array_equal(found, np.sort(x, 0)[3])
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == len(set(said)) >= 1
+    assert any("test_partitioned.py" in text and "whole batch" in text for text in said)
