@@ -94,7 +94,12 @@ class Conversions:
         if tensor.whole is None:
             if tensor.sharded is None:
                 raise ValueError(f"a {tensor.layout} tensor has no whole value")
-            tensor.whole = self._gathered(tensor, tensor.sharded, why)
+            if tensor.origin is not None:  # once, before the loop, which leaves it as it is
+                around = Conversions(self.program, tensor.origin.local.writer)
+                around.op = self.op
+                tensor.whole = around.whole(tensor.origin, why)
+            else:
+                tensor.whole = self._gathered(tensor, tensor.sharded, why)
         return tensor.whole
 
     def _gathered(self, tensor: Tensor, layout: Sharded, why: str) -> Output:

@@ -107,12 +107,19 @@ def partition(
         for output, is_kept in zip(outputs, kept, strict=True)
     ]
     main = program.main.finish(returned, program.effects(program.main, effects))
+    functions = [*program.functions, main]
+    # Those of a loop's body that was written anew are left over.
+    called = {
+        node.attr["f"].func.name for each in functions for node in each.node_def if "f" in node.attr
+    }
     return ReplicaProgram(
         name=program.main.name,
-        functions=[*program.functions, main],
+        functions=functions,
         batches=batches,
         externals=[tensors for _, tensors in program.externals],
-        collectives=program.collectives,
+        collectives={
+            name: collective for name, collective in program.collectives.items() if name in called
+        },
         outputs=[
             output.layout if is_kept else REPLICATED
             for output, is_kept in zip(outputs, kept, strict=True)

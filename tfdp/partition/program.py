@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -140,11 +140,7 @@ class Program:
         """Returns whether a function can compute a size: whether its symbols are known there."""
         if not isinstance(size, Size):
             return True
-        around = set()
-        at: Writer | None = writer
-        while at is not None:
-            around.add(at)
-            at = at.outer
+        around = set(_outwards(writer))
         return all(
             not isinstance(symbol, Dimension) or symbol.output.writer in around
             for symbol in size.symbols()
@@ -218,15 +214,19 @@ class Program:
 
     def mark(self) -> tuple[int, ...]:
         """Returns a place to go back to: a loop's body is written until its layouts are found."""
-        return len(self.functions), len(self.collectives), *self.report.mark()
+        return len(self.functions), *self.report.mark()
 
-    def go_back(self, mark: tuple[int, ...]) -> None:
-        """Forgets the functions and collectives since a mark."""
-        functions, collectives, *records = mark
+    def go_back(self, mark: tuple[int, ...], writer: Writer) -> None:
+        """Forgets the functions since a mark, and what is recorded of them.
+
+        Args:
+          mark: The mark.
+          writer: The function that would have called them. It keeps what it was given for them, and
+            so do the functions around it.
+        """
+        functions, *records = mark
         del self.functions[functions:]
-        for name in list(self.collectives)[collectives:]:
-            del self.collectives[name]
-        self.report.go_back(records)
+        self.report.go_back(records, {each.name for each in _outwards(writer)})
 
     def communicates(self, writer: Writer) -> bool:
         """Returns whether a function contains a collective."""
@@ -239,6 +239,14 @@ class Program:
         """
         last = [self._last[writer].removeprefix("^")] if writer in self._last else []
         return [*others, *last]
+
+
+def _outwards(writer: Writer) -> Iterator[Writer]:
+    """Yields a function and those around it."""
+    at: Writer | None = writer
+    while at is not None:
+        yield at
+        at = at.outer
 
 
 def _travelling(kind: str, inputs: Sequence[Output]) -> Sequence[Output]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tfdp.partition.sizes import SizeLike, product
@@ -149,8 +149,8 @@ class Report:
         """Returns a place to go back to."""
         return len(self.exchanged), len(self.whole), len(self.computed)
 
-    def go_back(self, mark: Sequence[int]) -> None:
-        """Forgets what was recorded since a mark.
+    def go_back(self, mark: Sequence[int], kept: Collection[str] = ()) -> None:
+        """Forgets what was recorded since a mark, but for collectives of the functions `kept`.
 
         >>> report = Report(2)
         >>> mark = report.mark()
@@ -160,8 +160,10 @@ class Report:
         []
         """
         records: Sequence[list[Any]] = (self.exchanged, self.whole, self.computed)
+        hoisted = [each for each in self.exchanged[mark[0] :] if each.function in kept]
         for record, length in zip(records, mark, strict=True):
             del record[length:]
+        self.exchanged += hoisted
 
 
 def total_bytes(sizes: Any) -> SizeLike | None:

@@ -138,7 +138,7 @@ def loop(step: Step) -> Results:
         try:
             body.run(_inside(step, body.writer, carried, state))
         except Waiting:  # for sums that are made before the loop, which is then begun anew
-            step.program.go_back(mark)
+            step.program.go_back(mark, step.writer)
             raise
         after = [
             each.joined(step, body.outputs[index])
@@ -146,7 +146,7 @@ def loop(step: Step) -> Results:
         ]
         if all(a.equals(b) for a, b in zip(state, after, strict=True)):
             break
-        step.program.go_back(mark)
+        step.program.go_back(mark, step.writer)
         state = after
     else:
         raise ValueError("the layouts of a loop's variables find no fixed point")

@@ -61,7 +61,7 @@ def gather_nd(step: Step) -> Results:
     params, indices = step.inputs
     if has_summands(step):
         return None if grows(step) else linear_in(step, 0)
-    depth = _depth(indices)
+    depth = depth_of(indices)
     if params.rank is None or indices.rank is None or depth is None:
         return None
     own, theirs, last = params.sharded, indices.sharded, indices.rank - 1
@@ -180,7 +180,7 @@ def _is_empty(tensor: Tensor) -> bool:
     return tensor.shape is not None and 0 in tensor.shape
 
 
-def _depth(indices: Tensor) -> int | None:
+def depth_of(indices: Tensor) -> int | None:
     """Returns the number of axes that indices name, their last axis."""
     size: Any = indices.shape[-1] if indices.shape else None
     return size if isinstance(size, int) else None

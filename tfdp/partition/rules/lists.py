@@ -123,9 +123,6 @@ def concat(step: Step) -> Results:
 
 def _concat_rows(step: Step, handle: Tensor, element: Sharded) -> Results:
     """Stacks the elements, gathers their rows, and joins them."""
-    rank = step.op.outputs[0].shape.rank
-    if rank is None:
-        raise ValueError("elements of an unknown number of axes are joined")
     write = step.write
     (stacked,) = step.writer.node(
         "TensorListStack",
@@ -133,14 +130,17 @@ def _concat_rows(step: Step, handle: Tensor, element: Sharded) -> Results:
         element_dtype=step.op.outputs[0].dtype,
         num_elements=-1,
     )
-    static = step.op.outputs[0].shape.as_list()[1:]
-    rows = Tensor(stacked, _stacked(element), [None, element.length, *static])
+    sizes = write.shape(stacked)
+    count, others = write.element(sizes, 0), write.slice(sizes, [2], [-1])
+    width = write.reduce("Prod", others, [0])
+    flat = write.reshape(stacked, [count, step.entries(element), width])
+    rows = Tensor(flat, _stacked(element), [None, element.length, None])
     whole = step.whole(rows, "elements of a list are joined along the batch")
-    sizes = [write.element(write.shape(stacked), axis) for axis in range(rank + 1)]
-    joined = write.reshape(whole, [-1, *sizes[2:]])
+    length = write.multiply(count, step.size(element.length))
+    joined = write.reshape(whole, write.concat([write.pack([length], tf.int32), others], 0))
     (lengths,) = step.writer.node(
         "Fill",
-        [write.pack([sizes[0]], tf.int32), step.size(element.length)],
+        [write.pack([count], tf.int32), step.size(element.length)],
         T=tf.int32,
         index_type=tf.int32,
     )

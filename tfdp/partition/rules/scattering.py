@@ -11,6 +11,7 @@ from typing import Any
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.along_axes import known_scalar
+from tfdp.partition.rules.indexing import depth_of
 from tfdp.partition.rules.joining import fits, part
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
@@ -30,7 +31,7 @@ def scatter(step: Step) -> Results:
     indices, updates, to = step.inputs
     if has_summands(step):
         return linear_in(step, 1)
-    sizes, depth, last = to.sizes(), _depth(indices), _last(indices)
+    sizes, depth, last = to.sizes(), depth_of(indices), _last(indices)
     if depth is None or last is None or sizes is None or updates.rank is None:
         return None
     layout, own = _spot(indices, updates), updates.sharded
@@ -165,7 +166,7 @@ def _segments_beside(step: Step) -> Results:
 def _scattered_beside(step: Step) -> Results:
     """Writes updates into a tensor that is cut along an axis that no index names."""
     tensor, indices, updates = step.inputs
-    depth, last = _depth(indices), _last(indices)
+    depth, last = depth_of(indices), _last(indices)
     if depth is None or last is None or tensor.rank is None or updates.rank is None:
         return None
     layout = tensor.sharded
@@ -212,12 +213,6 @@ def _is_no_batch(size: Any) -> bool:
     if not isinstance(size, Size):
         return True
     return not any(isinstance(symbol, Batch) for symbol in size.symbols())
-
-
-def _depth(indices: Tensor) -> int | None:
-    """Returns the number of axes that indices name, their last axis."""
-    size: Any = indices.shape[-1] if indices.shape else None
-    return size if isinstance(size, int) else None
 
 
 def _last(indices: Tensor) -> int | None:

@@ -1,0 +1,183 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check, strategy
+
+import tfdp  # noqa: F401 - the strategy's package
+
+
+def rows(count, width=3):
+    return np.random.default_rng(count).normal(size=(count, width)).astype("float32")
+
+
+SIZES = [7, 2]
+in_sizes = pytest.mark.parametrize("size", SIZES)
+
+
+@in_sizes
+def test_a_branch_keeps_the_cut(size):
+    def function(x):
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.tanh(x), lambda: x * 2)
+
+    for sign in (1, -1):
+        check(function, sign * np.abs(rows(size)))
+
+
+@in_sizes
+def test_branches_of_other_layouts_meet(size):
+    def function(x, flag):
+        total = tf.cond(flag, lambda: tf.reduce_sum(x, 0), lambda: tf.ones([3]))
+        mixed = tf.cond(flag, lambda: x, lambda: tf.zeros_like(x) + tf.reduce_mean(x, 0))
+        return total * 2, mixed
+
+    for flag in (True, False):
+        check(function, rows(size), np.array(flag))
+
+
+def test_a_sum_that_one_branch_needs_is_sent_in_that_branch():
+    def function(x, flag):
+        return tf.cond(flag, lambda: tf.sqrt(tf.reduce_sum(x * x)), lambda: 1.0)
+
+    report = check(function, rows(7), np.array(True))
+    assert [(each.kind, "branch" in each.function) for each in report.exchanged] == [("sum", True)]
+
+
+@in_sizes
+def test_a_case_chooses_among_several(size):
+    def function(x, index):
+        return tf.switch_case(index, [lambda: x, lambda: x * x, lambda: x - tf.reduce_mean(x, 0)])
+
+    for index in range(3):
+        check(function, rows(size), np.int32(index))
+
+
+@in_sizes
+def test_a_loop_keeps_the_cut_of_what_it_carries(size):
+    def function(x):
+        return tf.while_loop(
+            lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(y) + x), [0, tf.zeros_like(x)]
+        )
+
+    check(function, rows(size))
+
+
+@in_sizes
+def test_what_a_loop_sums_stays_a_summand_until_after_it(size):
+    def function(x):
+        def body(i, total):
+            return i + 1, total + tf.reduce_sum(x * tf.cast(i, tf.float32), 0)
+
+        return tf.while_loop(lambda i, _: i < 4, body, [0, tf.zeros([3])])[1]
+
+    report = check(function, rows(size))
+    assert len(report.exchanged) == 1
+
+
+@in_sizes
+def test_a_loop_may_need_sums_in_each_round(size):
+    def function(x):
+        def body(i, y):
+            return i + 1, y / (1.0 + tf.abs(tf.reduce_mean(y, 0)))
+
+        return tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
+
+    check(function, rows(size))
+
+
+def test_what_a_loop_leaves_as_it_is_is_gathered_once_and_before_it():
+    def function(x):
+        def body(i, total):
+            return i + 1, total + tf.reduce_sum(tf.reverse(x, [0])[0])
+
+        return tf.while_loop(lambda i, _: i < 3, body, [0, 0.0])[1]
+
+    report = check(function, rows(7), whole=None)
+    (gather,) = [each for each in report.exchanged if each.kind == "gather"]
+    assert not gather.function.startswith("loop")
+
+
+@in_sizes
+def test_a_loop_ends_by_a_condition_on_the_batch(size):
+    def function(x):
+        return tf.while_loop(lambda y: tf.reduce_max(y) < 50.0, lambda y: [y * 1.5 + 1.0], [x])[0]
+
+    check(function, rows(size))
+
+
+@in_sizes
+def test_the_gradient_of_a_loop_and_of_a_branch_is_one_devices(size):
+    def function(x, w):
+        w = w[0]
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+
+            def body(i, y):
+                y = tf.cond(tf.reduce_mean(y) > 0, lambda: tf.tanh(y @ w), lambda: y @ w)
+                return i + 1, y
+
+            y = tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
+            loss = tf.reduce_mean(y * y)
+        return loss, tape.gradient(loss, w)
+
+    check(function, rows(size), rows(3, 3)[None], whole=None)
+
+
+@in_sizes
+def test_tensor_arrays_hold_parts_of_batches(size):
+    def function(x):
+        array = tf.TensorArray(tf.float32, 4)
+        for index in range(4):
+            array = array.write(index, x * (index + 1.0))
+        return array.stack(), array.read(2), array.size()
+
+    check(function, rows(size))
+
+
+@in_sizes
+def test_steps_of_sequences_are_written_in_a_loop(size):
+    def function(x):
+        steps = tf.TensorArray(tf.float32, tf.shape(x)[1]).unstack(tf.transpose(x))
+
+        def body(i, found):
+            return i + 1, found.write(i, tf.cumsum(steps.read(i)[:, None] * tf.ones([1, 2]), 1))
+
+        found = tf.TensorArray(tf.float32, tf.shape(x)[1])
+        return tf.while_loop(lambda i, _: i < tf.shape(x)[1], body, [0, found])[1].stack()
+
+    check(function, rows(size))
+
+
+@in_sizes
+def test_elements_are_joined_along_the_batch(size):
+    def function(x):
+        array = tf.TensorArray(tf.float32, 2, infer_shape=False)
+        return array.write(0, x).write(1, -x).concat()
+
+    check(function, rows(size), whole=None)
+
+
+@in_sizes
+def test_a_map_over_examples_is_computed_whole(size):
+    def function(x):
+        return tf.map_fn(lambda row: tf.reduce_sum(row) * row, x)
+
+    check(function, rows(size), whole=None)
+
+
+def test_a_function_called_twice_is_written_twice():
+    inner = tf.function(lambda x: x - tf.reduce_mean(x, 0))
+    check(lambda x: inner(inner(x) + 1.0), rows(5))
+
+
+def test_a_loop_of_effects_runs_them_once_each():
+    seen = []
+
+    def function(x):
+        def body(i):
+            with tf.control_dependencies([tf.py_function(lambda n: seen.append(int(n)), [i], [])]):
+                return [i + 1]
+
+        return tf.while_loop(lambda i: i < 3, body, [0])[0] + tf.cast(tf.reduce_sum(x), tf.int32)
+
+    strategy(3).partitioned(function)(tf.ones([5]))
+    assert seen == [0, 1, 2]

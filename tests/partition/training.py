@@ -1,0 +1,97 @@
+"""Whole programs, trained from the same seed on one device and on replicas, and compared."""
+
+import contextlib
+import dataclasses
+import functools
+from typing import Any
+
+import harness
+import numpy as np
+import tensorflow as tf
+from partition.check import TOLERANCE, compare, strategy
+
+# No number of replicas shares them evenly, and the fourth leaves replicas without examples.
+LENGTHS = (5, 7, 4, 1, 6)
+
+PROGRAMS: dict[str, Any] = {}
+
+
+def program(build):
+    """Registers a program.
+
+    Without arguments it makes all variables and returns a step and a function that, of a generator
+    and a length, makes a batch: a tuple of the step's arguments.
+    """
+    assert build.__name__ not in PROGRAMS, build.__name__
+    PROGRAMS[build.__name__] = build
+    return build
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What training left behind."""
+
+    variables: list[Any]
+    logs: list[Any]  # what the steps returned, in NumPy's arrays
+    function: Any  # what ran the steps
+
+
+def trained(name, replicas=None, lengths=LENGTHS):
+    """Trains a program from its seed, on one device if there are no `replicas`."""
+    harness.start_over()
+    made = []
+
+    def noted(next_creator, **kwargs):
+        made.append(next_creator(**kwargs))
+        return made[-1]
+
+    scope = strategy(replicas).scope() if replicas else contextlib.nullcontext()
+    with scope, tf.variable_creator_scope(noted):
+        step, batch = PROGRAMS[name]()
+    generator = np.random.default_rng(1)
+    batches = [tf.nest.map_structure(_tensor, batch(generator, length)) for length in lengths]
+    if replicas:
+        function = strategy(replicas).partitioned(step)
+    else:
+        function = tf.function(step, autograph=False, input_signature=_signature(batches))
+    logs = [tf.nest.map_structure(np.asarray, function(*each)) for each in batches]
+    return Outcome(made, logs, function)
+
+
+@functools.cache
+def of_one_device(name):
+    """Training on one device, once for all numbers of replicas."""
+    outcome = trained(name)
+    values = [variable.numpy() for variable in outcome.variables]
+    return dataclasses.replace(outcome, variables=values, function=None)
+
+
+def assert_trains_alike(name, replicas, tolerance=TOLERANCE):
+    """Asserts that replicas leave the variables and logs of one device, and copies of equal bits."""
+    expected, found = of_one_device(name), trained(name, replicas)
+    for index, pair in enumerate(zip(expected.logs, found.logs, strict=True)):
+        compare(*pair, f"of step {index}", tolerance=tolerance)
+    assert len(expected.variables) == len(found.variables)
+    for value, variable in zip(expected.variables, found.variables, strict=True):
+        compare(value, variable.numpy(), variable.name, tolerance=tolerance)
+        if variable.synchronization != tf.VariableSynchronization.ON_READ:
+            bits = {np.asarray(copy.numpy()).tobytes() for copy in variable.values}
+            assert len(bits) == 1, f"copies of {variable.name} differ"
+    return found
+
+
+def _tensor(value):
+    return value if tf.is_tensor(value) else tf.convert_to_tensor(value)
+
+
+def _signature(batches):
+    """The specifications that all batches fit."""
+    found = []
+    for parts in zip(*batches, strict=True):
+        specs = [tf.nest.map_structure(tf.type_spec_from_value, part) for part in parts]
+        found.append(
+            tf.nest.map_structure(
+                lambda first, *others: first.most_specific_common_supertype(list(others)), *specs
+            )
+        )
+    return found
