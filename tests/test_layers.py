@@ -59,6 +59,7 @@ PRIVATE = ("tensorflow.python", "keras.src")
 PRIVATE_IMPORTS_IN = {
     "tfdp/partition/_tensorflow.py",
     "tfdp/strategy/_tensorflow.py",
+    "tfdp/strategy/_tensorflow_programs.py",
     "tfdp/keras_adapter/_keras.py",
     "tfdp/keras_adapter/_tensorflow.py",
     "tfdp/collectives/_tensorflow.py",

@@ -975,3 +975,76 @@ def test_strangers_change_nothing_and_find_no_port_but_the_ranks_own(strategy, b
     for port in ports if address else ():
         with pytest.raises(TimeoutError):
             socket.create_connection((address, port), 0.3)
+
+
+def trained_by_one_program(partitioned, sizes):
+    """What a step for one device leaves after batches of some sizes: weights, logs, outputs."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input([6]), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)]
+    model = keras.Sequential(layers)
+    optimizer = keras.optimizers.Adam(1e-2, global_clipnorm=0.5)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True)
+            loss = loss_of(y, logits)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        accuracy.update_state(y, logits)
+        return loss, tf.sort(logits, axis=0), tf.strings.as_string(y)
+
+    run, draw, kept = partitioned(step), np.random.default_rng(0), []
+    for size in sizes:
+        x, y = draw.normal(size=(size, 6)).astype("float32"), draw.integers(0, 3, size)
+        loss, ordered, names = run(x, y)
+        assert [int(name) for name in names.numpy()] == y.tolist()
+        kept += [np.asarray(loss), np.asarray(ordered)]
+    return [*kept, *model.get_weights(), np.asarray(accuracy.result())]
+
+
+def test_a_program_for_one_device_is_that_of_all_shares(strategy, board):
+    sizes = [13, 7, 1, 13]
+    with strategy.scope():
+        found = trained_by_one_program(strategy.partitioned, sizes)
+    alike(board, [zlib.crc32(each.tobytes()) for each in found])
+    expected = trained_by_one_program(tf.function(reduce_retracing=True), sizes)
+    for one, many in zip(expected, found, strict=True):
+        np.testing.assert_allclose(many, one, rtol=0, atol=1e-5 * max(1, np.abs(one).max()))
+
+
+def test_a_program_takes_the_shares_of_a_distributed_dataset(strategy):
+    x = np.random.default_rng(0).normal(size=(3 * 7, 4)).astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(8)
+    total = strategy.partitioned(lambda batch: (tf.reduce_sum(batch, 0), 2 * batch))
+    begin = 0
+    for batch in strategy.experimental_distribute_dataset(dataset):
+        found, doubled = total(batch)
+        whole = x[begin : begin + 8]
+        np.testing.assert_allclose(found, whole.sum(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(doubled, 2 * whole)
+        begin += 8
+
+
+def test_an_effect_of_a_program_happens_on_the_first_rank_alone(strategy, board):
+    calls = []
+
+    def noted(array):
+        calls.append(len(array))
+        return np.float32(array.sum())
+
+    @strategy.partitioned
+    def step(x):
+        return x + tf.numpy_function(noted, [x], tf.float32)
+
+    found = step(np.arange(5, dtype="float32"))
+    np.testing.assert_array_equal(found, np.arange(5) + 10)
+    assert calls == ([5] if board.rank == 0 else [])
+
+
+def test_ranks_whose_programs_differ_are_told(strategy, board):
+    step = strategy.partitioned(lambda x: tf.reduce_sum(x, 0) if board.rank else tf.reduce_sum(x))
+    with pytest.raises(tfdp.errors.CollectiveMismatchError, match="same collectives"):
+        step(np.ones([4, 3], "float32"))

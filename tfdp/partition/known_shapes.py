@@ -41,6 +41,12 @@ BROADCAST = _names("""
     TruncateMod Xdivy Xlog1py Xlogy Zeta FakeQuantWithMinMaxArgsGradient
 """)
 
+# Those of them, and others, whose operands all have the shape of the result.
+ALIKE = _names("""
+    AddN EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad
+    SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad FakeQuantWithMinMaxArgsGradient
+""")
+
 Shape: TypeAlias = Sequence["SizeLike | None"]
 Found: TypeAlias = Sequence["Shape | None"] | None
 
@@ -100,6 +106,18 @@ def broadcast_shape(tensors: Sequence[Tensor], rank: int) -> list[SizeLike | Non
     return shape
 
 
+def elementwise_shape(type_: str, tensors: Sequence[Tensor], rank: int) -> list[SizeLike | None]:
+    """Returns what is known of the sizes of the result of an elementwise operation of a type."""
+    if type_ not in ALIKE or any(tensor.rank != rank for tensor in tensors):
+        return broadcast_shape(tensors, rank)
+    return [min((tensor.dim(axis) for tensor in tensors), key=_newness) for axis in range(rank)]
+
+
+def _newness(size: SizeLike) -> Any:
+    """Returns a key that puts numbers first, and what is known of forward passes before others."""
+    return sorted(size.symbols(), reverse=True) if isinstance(size, Size) else []
+
+
 def is_nonzero(size: Any) -> bool:
     """Returns whether a size is certainly not 0, as no batch is empty."""
     if isinstance(size, Size) and len(size.terms) == 1:
@@ -145,7 +163,7 @@ def _elementwise(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     ranks = [tensor.rank for tensor in inputs]
     if None in ranks:
         return None
-    return [broadcast_shape(inputs, max(rank for rank in ranks if rank is not None))]
+    return [elementwise_shape(op.type, inputs, max(rank for rank in ranks if rank is not None))]
 
 
 @_of("BiasAdd", "CheckNumerics", "Cumprod", "Cumsum", "EnsureShape", "LogSoftmax", "MatrixBandPart",

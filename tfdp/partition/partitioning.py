@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -44,6 +45,14 @@ class ReplicaProgram:
     outputs: Sequence[Layout]
     dtypes: Sequence[tf.DType]
     report: Report
+
+    def fingerprint(self) -> str:
+        """Returns a short text that differs between programs of other operations."""
+        digest = hashlib.sha256()
+        for function in self.functions:
+            for node in function.node_def:
+                digest.update(f"{node.op} {len(node.input)}\n".encode())
+        return digest.hexdigest()[:8]
 
 
 def partition(

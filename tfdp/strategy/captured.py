@@ -11,6 +11,8 @@ from tfdp.partition import LOCAL, PARTIAL, REPLICATED, Layout
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
     SyncOnReadVariable,
+)
+from tfdp.strategy._tensorflow_programs import (
     container_of_copy,
     handle_data,
 )

@@ -28,10 +28,12 @@ from tfdp.strategy._tensorflow import (
     Mirrored,
     ReductionToOneDevice,
     SingleDevice,
-    container_of_copy,
     control_status_ctx,
     create_mirrored_variable,
     tf_convert,
+)
+from tfdp.strategy._tensorflow_programs import (
+    container_of_copy,
 )
 from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.parted import PartedVariable, parts_like

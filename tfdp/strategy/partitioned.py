@@ -15,8 +15,10 @@ from tfdp.partition import Explanation, Report
 from tfdp.replicas import one_device
 from tfdp.strategy._tensorflow import (
     DistributedValues,
-    could_possibly_record,
     regroup,
+)
+from tfdp.strategy._tensorflow_programs import (
+    could_possibly_record,
     stop_recording,
 )
 from tfdp.strategy.program_calls import ProgramCalls

@@ -29,7 +29,8 @@ class ProgramCalls:
       support: Makes collectives.
       source: The traced function.
       captured: What it captures, as the local replicas have it.
-      layouts: The layouts of its arguments.
+      specs: The specifications of its arguments.
+      layouts: Their layouts.
       in_parts: For each argument whether it is given as the local replicas' parts, which follow
         each other, in place of a whole tensor.
       may_be_empty: Whether a replica may have no examples.
@@ -46,6 +47,7 @@ class ProgramCalls:
         support: ProgramSupport,
         source: tf.types.experimental.ConcreteFunction,
         captured: Captured,
+        specs: Sequence[tf.TensorSpec],
         layouts: Sequence[Layout],
         in_parts: Sequence[bool],
         may_be_empty: bool,
@@ -69,11 +71,15 @@ class ProgramCalls:
             keep_rows=keep_rows or alone,
             states=captured.states,
         )
-        support.agree_on(sequences, source.name)
+        support.agree_on(sequences, self.program)
         _tell_whole(self.program)
         self._registered = Registered(self.program, self._devices)
         self._joins = alone and not keep_rows
-        self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
+        signature = [
+            [spec] * (len(self._devices) if parts else 1)
+            for spec, parts in zip(specs, in_parts, strict=True)
+        ]
+        self.run = tf.function(self._run, signature, autograph=False)
 
     def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
         """Returns what the program exchanges, and why, for arguments of these shapes."""

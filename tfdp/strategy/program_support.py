@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.engines import Engine, Sequences, TensorFlowEngine
+from tfdp.engines import Call, Engine, Sequences, TensorFlowEngine
+from tfdp.partition import ReplicaProgram
 from tfdp.replicas import Agreement
 from tfdp.strategy.program_collectives import ProgramCollectives
 from tfdp.strategy.reductions import Between
@@ -59,14 +60,18 @@ class ProgramSupport:
         )
         return made, sequences
 
-    def agree_on(self, sequences: Sequences, program: str) -> None:
-        """Waits until the other processes have the same collectives in a program.
+    def agree_on(self, sequences: Sequences, program: ReplicaProgram) -> None:
+        """Waits until the other processes have the same program, with the same collectives.
 
         Raises:
-          CollectiveMismatchError: They have others.
+          CollectiveMismatchError: They have another.
         """
+        everyone = tuple(range(self.num_replicas))
+        operations = f"{len(program.report.computed)} operations ({program.fingerprint()})"
+        for rank in range(self.first_rank, self.first_rank + len(self.devices)):
+            sequences.note(rank, Call("a program", operations, (), everyone))
         sequences.check()
-        self._agreement.reach(sequences, program)
+        self._agreement.reach(sequences, program.name.split("_tfdp_")[0])
 
     def of_all(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns numbers, of each process those of its replicas, in the order of replicas."""

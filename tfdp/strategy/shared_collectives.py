@@ -14,7 +14,10 @@ import tensorflow as tf
 
 from tfdp.engines import Call, Sequences, TensorFlowEngine, next_key
 from tfdp.partition import Collective, on_device
-from tfdp.strategy._tensorflow import add_function, remove_functions
+from tfdp.strategy._tensorflow_programs import (
+    add_function,
+    remove_functions,
+)
 
 
 class SharedFunctions:

@@ -77,6 +77,7 @@ class Trace:
                     self._strategy.extended.programs,
                     self.source,
                     self._captured,
+                    self.specs,
                     self._layouts(cut.batches),
                     cut.in_parts,
                     cut.may_be_empty,

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.replicas import one_device
-from tfdp.strategy._tensorflow import (
+from tfdp.strategy._tensorflow_programs import (
     SaveOptions,
     default_replica_mode,
     is_saving,

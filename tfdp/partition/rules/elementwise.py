@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from tfdp.partition.known_shapes import BROADCAST, UNARY, broadcast_shape
+from tfdp.partition.known_shapes import BROADCAST, UNARY, elementwise_shape
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
@@ -179,7 +179,7 @@ def aligned(step: Step) -> Results:
     if any(each is None for each in operands):
         return None
     outputs = step.emit([each for each in operands if each is not None])
-    return step.results(outputs, spot, [broadcast_shape(step.inputs, rank)])
+    return step.results(outputs, spot, [elementwise_shape(step.op.type, step.inputs, rank)])
 
 
 def operand(step: Step, tensor: Tensor, spot: Sharded, rank: int) -> Output | None:

@@ -1,0 +1,361 @@
+"""Programs of TensorFlow's operations: losses that look at the whole batch, and derivatives."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from partition.training import program
+
+WIDTH = 4
+
+
+def weight(*shape, seed=0, trainable=True):
+    """A variable of normal numbers."""
+    values = np.random.default_rng([seed, *shape]).normal(size=shape) / 2
+    return tf.Variable(values.astype("float32"), trainable=trainable)
+
+
+def normal(generator, *shape):
+    return generator.normal(size=shape).astype("float32")
+
+
+def rows(*widths):
+    """Makes batches of normal numbers, a matrix for each of the widths."""
+    return lambda generator, length: tuple(normal(generator, length, width) for width in widths)
+
+
+def descend(loss, *weights, rate=0.1):
+    """Computes a loss under a tape and takes a step down its gradient."""
+    with tf.GradientTape() as tape:
+        value = loss()
+    for variable, gradient in zip(weights, tape.gradient(value, weights), strict=True):
+        variable.assign_sub(rate * tf.convert_to_tensor(gradient))
+    return value
+
+
+def embedded(x, w):
+    return tf.math.l2_normalize(tf.tanh(x @ w), 1)
+
+
+# ---- losses over pairs of examples
+
+
+@program
+def contrast_of_two_views():
+    """SimCLR: each of both views of an example is told from all others of the batch."""
+    w, noise = weight(WIDTH, 3), keras.random.SeedGenerator(5)
+
+    def step(x):
+        n = tf.shape(x)[0]
+        one = x + 0.1 * keras.random.normal(tf.shape(x), seed=noise)
+
+        def loss():
+            z = embedded(tf.concat([one, 1.1 * x], 0), w)
+            logits = tf.matmul(z, z, transpose_b=True) / 0.5 - 1e9 * tf.eye(2 * n)
+            others = tf.concat([tf.range(n) + n, tf.range(n)], 0)
+            return tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=others, logits=logits)
+            )
+
+        return descend(loss, w)
+
+    return step, rows(WIDTH)
+
+
+@program
+def contrast_of_images_and_texts():
+    """CLIP: both softmaxes of one matrix of similarities."""
+    a, b, scale = weight(WIDTH, 3), weight(3, 3), weight(seed=1)
+
+    def step(x, y):
+        def loss():
+            similar = tf.exp(scale) * tf.matmul(embedded(x, a), embedded(y, b), transpose_b=True)
+            own = tf.range(tf.shape(x)[0])
+            rows_ = tf.nn.sparse_softmax_cross_entropy_with_logits(own, similar)
+            columns = tf.nn.sparse_softmax_cross_entropy_with_logits(own, tf.transpose(similar))
+            return tf.reduce_mean(rows_ + columns) / 2
+
+        return descend(loss, a, b, scale)
+
+    return step, rows(WIDTH, 3)
+
+
+@program
+def contrast_with_a_queue():
+    """MoCo: keys of earlier batches are negatives; a slow copy of the weights makes them."""
+    w, slow = weight(WIDTH, 3), weight(WIDTH, 3, trainable=False)
+    queue, place = weight(8, 3, trainable=False), tf.Variable(0, trainable=False)
+
+    def step(x, y):
+        keys = tf.stop_gradient(embedded(y, slow))
+
+        def loss():
+            queries = embedded(x, w)
+            own = tf.reduce_sum(queries * keys, 1, keepdims=True)
+            logits = tf.concat([own, tf.matmul(queries, queue, transpose_b=True)], 1) / 0.2
+            zeros = tf.zeros(tf.shape(x)[0], tf.int32)
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(zeros, logits))
+
+        value = descend(loss, w)
+        slow.assign(0.9 * slow + 0.1 * w)
+        places = tf.math.floormod(place + tf.range(tf.shape(x)[0]), 8)
+        queue.assign(tf.tensor_scatter_nd_update(queue, places[:, None], keys))
+        place.assign(tf.math.floormod(place + tf.shape(x)[0], 8))
+        return value
+
+    return step, rows(WIDTH, WIDTH)
+
+
+@program
+def queue_by_concatenation():
+    w, queue = weight(WIDTH, 3), weight(6, 3, trainable=False)
+
+    def step(x):
+        def loss():
+            return tf.reduce_mean(tf.matmul(x @ w, queue, transpose_b=True) ** 2)
+
+        value = descend(loss, w, rate=0.02)
+        queue.assign(tf.concat([embedded(x, w), queue], 0)[:6])
+        return value
+
+    return step, rows(WIDTH)
+
+
+@program
+def hardest_triplets():
+    w = weight(WIDTH, 3)
+
+    def step(x, y):
+        def loss():
+            z = x @ w
+            apart = tf.reduce_sum(tf.square(z[:, None] - z[None]), -1)
+            same = tf.equal(y[:, None], y[None])
+            furthest = tf.reduce_max(tf.where(same, apart, 0.0), 1)
+            nearest = tf.reduce_min(tf.where(same, 1e3, apart), 1)
+            each = tf.nn.relu(furthest - nearest + 0.5)
+            active = tf.cast(each > 0, tf.float32)
+            return tf.math.divide_no_nan(tf.reduce_sum(each), tf.reduce_sum(active))
+
+        return descend(loss, w)
+
+    def batch(generator, length):
+        return normal(generator, length, WIDTH), generator.integers(0, 2, length)
+
+    return step, batch
+
+
+@program
+def variance_and_covariance():
+    """VICReg, with statistics of the batch, and Barlow Twins' products of features."""
+    w = weight(WIDTH, 3)
+
+    def step(x, y):
+        def loss():
+            a, b = x @ w, y @ w
+            count = tf.cast(tf.shape(x)[0], tf.float32)
+            a0, b0 = a - tf.reduce_mean(a, 0), b - tf.reduce_mean(b, 0)
+            spread = tf.sqrt(tf.math.reduce_variance(a, 0) + 1e-4)
+            covariance = tf.matmul(a0, a0, transpose_a=True) / count
+            crossed = tf.einsum("bi,bj->ij", a0, b0) / count - tf.eye(3)
+            loose = covariance - tf.linalg.diag(tf.linalg.diag_part(covariance))
+            return (
+                tf.reduce_mean(tf.nn.relu(1 - spread))
+                + tf.reduce_sum(tf.square(loose))
+                + tf.reduce_sum(tf.square(crossed))
+                + tf.reduce_mean(tf.square(a - b))
+            )
+
+        return descend(loss, w, rate=0.01)
+
+    return step, rows(WIDTH, WIDTH)
+
+
+@program
+def whitened_features():
+    w = weight(WIDTH, 3)
+
+    def step(x):
+        def loss():
+            z = x @ w
+            z -= tf.reduce_mean(z, 0)
+            covariance = tf.matmul(z, z, transpose_a=True) + 3.0 * tf.eye(3)
+            root = tf.linalg.cholesky(covariance)
+            white = tf.linalg.triangular_solve(root, tf.transpose(z))
+            return tf.reduce_mean(tf.abs(white)) + tf.linalg.logdet(covariance)
+
+        return descend(loss, w)
+
+    return step, rows(WIDTH)
+
+
+@program
+def rounds_of_balancing():
+    """SwAV: assignments to prototypes are balanced over the batch by Sinkhorn's rounds."""
+    w, prototypes = weight(WIDTH, 3), weight(3, 5)
+
+    def step(x):
+        def loss():
+            scores = embedded(x, w) @ prototypes
+            plan = tf.exp(tf.stop_gradient(scores))
+            for _ in range(3):
+                plan /= tf.reduce_sum(plan, 0, keepdims=True)
+                plan /= tf.reduce_sum(plan, 1, keepdims=True)
+            return -tf.reduce_mean(tf.reduce_sum(plan * tf.nn.log_softmax(scores), 1))
+
+        return descend(loss, w, prototypes)
+
+    return step, rows(WIDTH)
+
+
+@program
+def kernels_of_two_samples():
+    """The distance of two distributions by kernels, with the median distance as the width."""
+    w = weight(WIDTH, 2)
+
+    def step(x, y):
+        def loss():
+            both = tf.concat([x @ w, y @ w], 0)
+            apart = tf.reduce_sum(tf.square(both[:, None] - both[None]), -1)
+            width = tf.stop_gradient(tf.reduce_mean(apart)) + 1e-3
+            kernel = tf.exp(-apart / width)
+            n = tf.shape(x)[0]
+            return tf.reduce_mean(kernel[:n, :n]) + tf.reduce_mean(kernel[n:, n:]) - (
+                2 * tf.reduce_mean(kernel[:n, n:])
+            )
+
+        return descend(loss, w)
+
+    return step, rows(WIDTH, WIDTH)
+
+
+# ---- order
+
+
+@program
+def quantiles_and_sorted_losses():
+    w = weight(WIDTH, 1)
+
+    def step(x, y):
+        def loss():
+            errors = tf.abs(x @ w - y)[:, 0]
+            n = tf.shape(errors)[0]
+            hardest = tf.reduce_mean(tf.sort(errors)[n // 2 :])
+            trimmed = tf.reduce_mean(tf.math.top_k(-errors, tf.minimum(n, 3)).values)
+            above = tf.reduce_mean(tf.maximum(0.9 * (y - x @ w), -0.1 * (y - x @ w)))
+            return hardest - 0.1 * trimmed + above + tf.reduce_max(errors)
+
+        value = descend(loss, w)
+        ranks = tf.argsort(tf.argsort(y[:, 0]))
+        return value, ranks, tf.argmax(y, 0), tf.cumsum(y), tf.searchsorted(tf.sort(y[:, 0]), [0.0])
+
+    return step, rows(WIDTH, 1)
+
+
+@program
+def listwise_ranking():
+    w = weight(WIDTH, 1)
+
+    def step(x, y):
+        def loss():
+            order = tf.argsort(y[:, 0], direction="DESCENDING", stable=True)
+            scores = tf.gather((x @ w)[:, 0], order)
+            below = tf.math.cumulative_logsumexp(scores, reverse=True)
+            return tf.reduce_sum(below - scores)
+
+        return descend(loss, w, rate=0.02)
+
+    return step, rows(WIDTH, 1)
+
+
+@program
+def losses_of_chosen_examples():
+    """What is left of a batch by a mask: its length is known when the step runs."""
+    w = weight(WIDTH, 2)
+
+    def step(x, y):
+        def loss():
+            errors = tf.reduce_sum(tf.square(x @ w - y), 1)
+            large = tf.boolean_mask(errors, y[:, 0] > 0)
+            places = tf.where(y[:, 1] > 0)[:, 0]
+            few = tf.gather(errors, places)
+            parts = tf.dynamic_partition(errors, tf.cast(y[:, 0] > 0.3, tf.int32), 2)
+            return (
+                tf.reduce_sum(large)
+                + tf.math.divide_no_nan(
+                    tf.reduce_sum(few), tf.cast(tf.size(few), tf.float32)
+                )
+                + tf.reduce_sum(parts[0]) * 0.5
+            )
+
+        return descend(loss, w, rate=0.02)
+
+    return step, rows(WIDTH, 2)
+
+
+# ---- mixing and drawing
+
+
+@program
+def mixed_examples():
+    w, draws = weight(WIDTH, 2), keras.random.SeedGenerator(3)
+
+    def step(x, y):
+        n = tf.shape(x)[0]
+        share = keras.random.uniform((n, 1), seed=draws)
+        order = keras.random.shuffle(tf.range(n), seed=draws)
+        x = share * x + (1 - share) * tf.gather(x, order)
+        y = share * y + (1 - share) * tf.gather(y, order)
+        return descend(lambda: tf.reduce_mean(tf.square(x @ w - y)), w), order
+
+    return step, rows(WIDTH, 2)
+
+
+@program
+def drawn_codes():
+    """A variational autoencoder, with numbers of the batch's shape."""
+    encoder, decoder = weight(WIDTH, 4), weight(2, WIDTH)
+    draws = tf.random.Generator.from_seed(3)
+    seeds = keras.random.SeedGenerator(4)
+
+    def step(x):
+        def loss():
+            mean, deviation = tf.split(x @ encoder, 2, axis=1)
+            code = mean + tf.exp(deviation) * draws.normal(tf.shape(mean))
+            code *= tf.cast(keras.random.binomial(tf.shape(mean), 1, 0.8, seed=seeds), tf.float32)
+            code += tf.random.stateless_normal(tf.shape(mean), seed=[1, 2])
+            apart = tf.reduce_sum(tf.square(code @ decoder - x), -1)
+            divergence = tf.reduce_sum(tf.exp(2 * deviation) + mean**2 - 2 * deviation, -1)
+            return tf.reduce_mean(apart + 0.5 * divergence)
+
+        return descend(loss, encoder, decoder, rate=0.02)
+
+    return step, rows(WIDTH)
+
+
+@program
+def chosen_actions():
+    """A policy's gradient: log probabilities of what was done, weighted by centered returns."""
+    w, value_of = weight(WIDTH, 3), weight(WIDTH, 1)
+
+    def step(x, actions, returns):
+        def loss():
+            chances = tf.nn.log_softmax(x @ w)
+            places = tf.stack([tf.range(tf.shape(x)[0]), actions], 1)
+            chosen = tf.gather_nd(chances, places)
+            value = (x @ value_of)[:, 0]
+            gain = tf.stop_gradient(returns - value)
+            gain = (gain - tf.reduce_mean(gain)) / (tf.math.reduce_std(gain) + 1e-3)
+            ratio = tf.exp(chosen - tf.stop_gradient(chosen) + 0.1 * gain)
+            clipped = tf.minimum(ratio * gain, tf.clip_by_value(ratio, 0.8, 1.2) * gain)
+            again = tf.gather(chances, actions, batch_dims=1)
+            entropy = -tf.reduce_sum(tf.exp(chances) * chances, 1)
+            return tf.reduce_mean(
+                tf.square(returns - value) - clipped - 0.1 * entropy - 0.1 * gain * again
+            )
+
+        return descend(loss, w, value_of)
+
+    def batch(generator, length):
+        actions = generator.integers(0, 3, length).astype("int32")
+        return normal(generator, length, WIDTH), actions, normal(generator, length)
+
+    return step, batch

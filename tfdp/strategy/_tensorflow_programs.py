@@ -1,0 +1,85 @@
+"""The private TensorFlow names by which the strategy traces and calls programs of one device.
+
+Tested with TensorFlow 2.19-2.21. `tests/strategy/test_tensorflow_programs.py` fails when one of
+them moves.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+# `tf.init_scope` stops tapes, also those that are made within it; there is no public way to go on.
+from tensorflow.python import pywrap_tfe
+
+# A program is traced as on one device in the mode of the default strategy's only replica.
+from tensorflow.python.distribute.distribute_lib import (
+    _get_default_replica_mode as default_replica_mode,
+)
+from tensorflow.python.distribute.distribute_lib import _pop_per_thread_mode as pop_thread_mode
+from tensorflow.python.distribute.distribute_lib import _push_per_thread_mode as push_thread_mode
+
+# The runtime, with which functions are registered.
+from tensorflow.python.eager.context import context
+
+# Takes the initial value of a variable out of the function that makes it.
+from tensorflow.python.eager.lift_to_graph import lift_to_graph
+
+# Whether a tape records, which would go back through a partitioned function, and its pause.
+from tensorflow.python.eager.record import could_possibly_record, stop_recording
+
+# The class of the handles of variables that are in no graph.
+from tensorflow.python.framework.ops import EagerTensor
+
+# Within the first, variables with copies stand for their first ones, as while a model is saved.
+from tensorflow.python.saved_model.save_context import SaveContext, save_context
+from tensorflow.python.saved_model.save_context import _save_context as saving_state
+from tensorflow.python.saved_model.save_options import SaveOptions
+
+from tfdp.hooks import Attribute
+
+# What is known of the variable that a handle stands for.
+handle_data = Attribute(EagerTensor, "_handle_data")
+
+# Whether the calling thread is in `save_context`.
+is_saving = Attribute(SaveContext, "_in_save_context")
+
+# The functions that make a graph's variables.
+variable_creators = Attribute(tf.Graph, "_variable_creator_stack")
+
+# The variable with copies that a copy's handle is one of, as a weak reference.
+container_of_copy = "_distributed_container"
+
+
+def add_function(definition: object) -> None:
+    """Registers a function with the runtime."""
+    context().add_function_def(definition)
+
+
+def remove_functions(names: Sequence[str]) -> None:
+    """Takes functions out of the runtime."""
+    for name in names:
+        if context().has_function(name):
+            context().remove_function(name)
+
+
+__all__ = [
+    "EagerTensor",
+    "SaveContext",
+    "SaveOptions",
+    "add_function",
+    "container_of_copy",
+    "context",
+    "could_possibly_record",
+    "default_replica_mode",
+    "handle_data",
+    "is_saving",
+    "lift_to_graph",
+    "pop_thread_mode",
+    "push_thread_mode",
+    "pywrap_tfe",
+    "remove_functions",
+    "save_context",
+    "saving_state",
+    "stop_recording",
+    "variable_creators",
+]
