@@ -218,8 +218,10 @@ def kernels_of_two_samples():
             width = tf.stop_gradient(tf.reduce_mean(apart)) + 1e-3
             kernel = tf.exp(-apart / width)
             n = tf.shape(x)[0]
-            return tf.reduce_mean(kernel[:n, :n]) + tf.reduce_mean(kernel[n:, n:]) - (
-                2 * tf.reduce_mean(kernel[:n, n:])
+            return (
+                tf.reduce_mean(kernel[:n, :n])
+                + tf.reduce_mean(kernel[n:, n:])
+                - (2 * tf.reduce_mean(kernel[:n, n:]))
             )
 
         return descend(loss, w)
@@ -280,9 +282,7 @@ def losses_of_chosen_examples():
             parts = tf.dynamic_partition(errors, tf.cast(y[:, 0] > 0.3, tf.int32), 2)
             return (
                 tf.reduce_sum(large)
-                + tf.math.divide_no_nan(
-                    tf.reduce_sum(few), tf.cast(tf.size(few), tf.float32)
-                )
+                + tf.math.divide_no_nan(tf.reduce_sum(few), tf.cast(tf.size(few), tf.float32))
                 + tf.reduce_sum(parts[0]) * 0.5
             )
 

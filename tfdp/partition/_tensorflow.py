@@ -19,6 +19,9 @@ from tensorflow.python.framework import op_def_registry
 # The graph of a traced function.
 from tensorflow.python.framework.func_graph import FuncGraph
 
+# Makes a graph of a function that TensorFlow has as a message alone, as older code of its own does.
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
+
 # The number that stands for nothing known of a tensor list's elements, or a tensor, in messages.
 from tensorflow.python.framework.tensor_util import make_tensor_proto
 
@@ -33,6 +36,7 @@ __all__ = [
     "FunctionDef",
     "NodeDef",
     "context",
+    "function_def_to_graph",
     "function_named",
     "make_tensor_proto",
     "op_def_registry",

@@ -218,9 +218,14 @@ def squeezed(op: SourceOp, tensor: Tensor) -> list[int] | None:
     return [axis for axis, size in enumerate(tensor.shape) if size == 1]
 
 
-@_of("Fill")
+@_of("Empty", "Fill")
 def _fill(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [_lengths(inputs[0])]
+
+
+@_of("ScatterNd")
+def _scatter(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    return [_lengths(inputs[2])]
 
 
 @_of("LinSpace")

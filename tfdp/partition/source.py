@@ -10,7 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.partition._tensorflow import FuncGraph, NodeDef, function_named, op_def_registry
+from tfdp.partition._tensorflow import (
+    FuncGraph,
+    NodeDef,
+    function_def_to_graph,
+    function_named,
+    op_def_registry,
+)
 
 # Operations in files of these packages are theirs; the next frame outward may be the user's.
 _TENSORFLOW = pathlib.Path(tf.__file__).parent
@@ -97,7 +103,7 @@ class SourceOp:
             frames = self.graph.original.get_operation_by_name(self.name).traceback
         except (KeyError, ValueError):
             return "an unknown line"
-        own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
+        own = [f for f in frames or () if not f.filename.startswith(_LIBRARIES)]
         if not own:
             return "a line of the library"
         frame: traceback.FrameSummary = own[-1]
@@ -122,8 +128,11 @@ class SourceGraph:
     def __init__(self, graph: FuncGraph, outer: SourceGraph | None = None) -> None:
         self.original, self._outer = graph, outer
         self._functions: dict[str, SourceGraph] = {}
-        definition = graph.as_graph_def(add_shapes=True)
-        self.ops = [SourceOp(node, self, number) for number, node in enumerate(definition.node)]
+        nodes = graph.as_graph_def(add_shapes=True).node
+        for node in nodes:
+            if definition(node.op) is None:
+                self._as_call(node)
+        self.ops = [SourceOp(node, self, number) for number, node in enumerate(nodes)]
         self._by_name = {op.name: op for op in self.ops}
         for op in self.ops:
             for name in op.node.input:
@@ -137,13 +146,27 @@ class SourceGraph:
         self.outputs = [self._tensor(tensor) for tensor in graph.outputs]
         self.control_outputs = [self._by_name[op.name] for op in graph.control_outputs]
 
+    def _as_call(self, node: NodeDef) -> None:
+        """Makes of an operation whose type is the name of a function a call, as `Defun`s have it."""
+        signature = self.definition(node.op).definition.signature
+        node.attr["f"].func.name = node.op
+        node.attr["Tin"].list.type.extend(arg.type for arg in signature.input_arg)
+        node.attr["Tout"].list.type.extend(arg.type for arg in signature.output_arg)
+        node.op = "PartitionedCall"
+
     def _tensor(self, tensor: tf.Tensor) -> SourceTensor:
         return self._by_name[tensor.op.name].outputs[tensor.value_index]
 
     def function(self, name: str) -> SourceGraph:
         """Returns a function that an operation of the graph calls by name."""
         if name not in self._functions:
-            self._functions[name] = SourceGraph(self.definition(name).graph, self)
+            found = self.definition(name)
+            if hasattr(found, "graph"):
+                graph = found.graph
+            else:  # made by `Defun`, as those of the loops of `tf.nn.ctc_loss`
+                with self.original.as_default():
+                    graph = function_def_to_graph(found.definition)
+            self._functions[name] = SourceGraph(graph, self)
         return self._functions[name]
 
     def definition(self, name: str) -> Any:

@@ -54,6 +54,8 @@ class Tensor:
         entries: np.ndarray | None = None,
     ) -> None:
         self.local, self.layout = local, layout
+        if entries is not None and local.dtype != tf.variant:  # of lists they are the elements'
+            shape = entries.shape
         self.shape: list[SizeLike | None] | None = None if shape is None else list(shape)
         self.entries = entries
         self.whole: Output | None = local if isinstance(layout, Replicated) else None

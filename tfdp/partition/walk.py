@@ -134,7 +134,8 @@ class Walk:
         results = step.results(step.emit(step.inputs), REPLICATED, shapes)
         values = known_values.evaluate(step.op, step.inputs)
         for tensor, value in zip(results, values or (), strict=False):
-            tensor.entries = value
+            if value is not None:
+                tensor.entries, tensor.shape = value, list(value.shape)
         return results
 
     def _whole(self, step: Step, reason: str) -> Sequence[Tensor]:

@@ -204,7 +204,9 @@ class _Carried:
     def of(cls, tensor: Tensor, inside: SourceTensor) -> _Carried:
         """Returns what is known before the first round."""
         shape = static_shape(inside.shape)
-        if shape is not None and tensor.shape is not None:
+        if shape is None:
+            shape = tensor.shape
+        elif tensor.shape is not None:
             shape = [b if a is None else a for a, b in zip(shape, tensor.shape, strict=True)]
         return cls(tensor.layout, shape, tensor.entries)
 
@@ -216,7 +218,7 @@ class _Carried:
         if self.entries is None and not empty:
             entries = None
         shape = self.shape
-        if shape is not None and after.shape is not None:
+        if shape is not None and after.shape is not None and len(shape) == len(after.shape):
             shape = [a if _is_same(a, b) else None for a, b in zip(shape, after.shape, strict=True)]
         else:
             shape = None
@@ -278,7 +280,7 @@ def _joined(tensors: Sequence[Tensor]) -> Layout:
     layout = functools.reduce(join, [tensor.layout for tensor in tensors])
     if isinstance(layout, Sharded):
         for tensor in tensors:
-            if tensor.rank is None or tensor.rank <= layout.axis:
+            if tensor.rank is None or tensor.rank != tensors[0].rank or tensor.rank <= layout.axis:
                 return REPLICATED
             if tensor.layout != layout and tensor.dim(layout.axis) != layout.length:
                 return REPLICATED

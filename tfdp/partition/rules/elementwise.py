@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from tfdp.partition.known_shapes import BROADCAST, UNARY, elementwise_shape
+from tfdp.partition.known_shapes import BROADCAST, UNARY, broadcast_shape, elementwise_shape
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
@@ -59,6 +59,12 @@ def elementwise(step: Step) -> Results:
     An operand with another cut is made whole. One whose size along the axis is not known to be 1 or
     the batch's makes the operation whole.
     """
+    rank = max(tensor.rank or 0 for tensor in step.inputs)
+    if step.op.attr("incompatible_shape_error") is False and not (
+        all(tensor.rank is not None for tensor in step.inputs)
+        and None not in broadcast_shape(step.inputs, rank)
+    ):
+        return None  # `x == y` is one truth value where shapes do not fit
     return aligned(step)
 
 

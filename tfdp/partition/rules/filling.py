@@ -18,14 +18,14 @@ from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
 
-@rule("Fill", always=True)
+@rule("Fill", "Empty", always=True)
 def fill(step: Step) -> Results:
     """Gives a cut where one size is a multiple of a batch. Sends nothing."""
-    dims, value = step.inputs
+    dims, *value = step.inputs
     layout = _like_others(step, cut(dims.sizes()))
     if layout is None or any(tensor.layout != REPLICATED for tensor in step.inputs):
         return None
-    return _own(step, [step.shape_with(dims, layout.axis, step.entries(layout)), value], layout)
+    return _own(step, [step.shape_with(dims, layout.axis, step.entries(layout)), *value], layout)
 
 
 @rule("BroadcastTo", always=True)
