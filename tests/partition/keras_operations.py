@@ -139,9 +139,9 @@ def found(group):
     written = collections.defaultdict(collections.Counter)
     replaced = collections.defaultdict(collections.Counter)
     failed = {}
-    for name, trace in GROUPS[group]():
+    for name, make in GROUPS[group]():
         try:
-            counts = operations(trace())
+            counts = operations(make())
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
             continue

@@ -67,7 +67,7 @@ def of_one_device(name):
 
 
 def assert_trains_alike(name, replicas, tolerance=TOLERANCE):
-    """Asserts that replicas leave the variables and logs of one device, and copies of equal bits."""
+    """Asserts that replicas leave one device's variables and logs, and copies of equal bits."""
     expected, found = of_one_device(name), trained(name, replicas)
     for index, pair in enumerate(zip(expected.logs, found.logs, strict=True)):
         compare(*pair, f"of step {index}", tolerance=tolerance)

@@ -147,7 +147,7 @@ class SourceGraph:
         self.control_outputs = [self._by_name[op.name] for op in graph.control_outputs]
 
     def _as_call(self, node: NodeDef) -> None:
-        """Makes of an operation whose type is the name of a function a call, as `Defun`s have it."""
+        """Makes a call of an operation whose type is a function, as `Defun`s have it."""
         signature = self.definition(node.op).definition.signature
         node.attr["f"].func.name = node.op
         node.attr["Tin"].list.type.extend(arg.type for arg in signature.input_arg)

@@ -93,7 +93,7 @@ class OneDevicePrograms(tf.distribute.Strategy):
         ...     return loss
         >>> x = tf.constant([1.0, 2.0, 3.0])
         >>> [round(float(step(x, 2 * x)), 4) for _ in range(3)]
-        [18.6667, 0.0830, 0.0004]
+        [18.6667, 0.083, 0.0004]
         """
         if function is None:
             return functools.partial(

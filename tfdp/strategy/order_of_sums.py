@@ -31,7 +31,7 @@ def described(extended: DataParallelExtended) -> dict[str, Any]:
         "topology": "auto" if decided else repr(extended.topology),
         "decided": decided,
         "bucket_bytes": extended.bucket_bytes,
-        "threads": _threads(),
+        "threads": threads(),
     }
 
 
@@ -67,7 +67,7 @@ def _decision(extended: DataParallelExtended) -> str | None:
     return None
 
 
-def _threads() -> int:
+def threads() -> int:
     """Returns how many threads an operation of TensorFlow may use."""
     chosen = tf.config.threading.get_intra_op_parallelism_threads()
     named = os.environ.get("TF_NUM_INTRAOP_THREADS", "")

@@ -9,10 +9,15 @@ import tensorflow as tf
 from tfdp.engines import Call, Engine, Sequences, TensorFlowEngine
 from tfdp.partition import ReplicaProgram
 from tfdp.replicas import Agreement
+from tfdp.strategy import order_of_sums
 from tfdp.strategy.program_collectives import ProgramCollectives
 from tfdp.strategy.reductions import Between
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.strategy.shared_collectives import SharedFunctions
+
+# What all replicas compute alike must have the same bits, or their weights part in the last ones:
+# the gradient of a convolution has others with one thread than with four.
+_BITS = "what decides the last bits of an operation (by TF_NUM_INTRAOP_THREADS)"
 
 
 class ProgramSupport:
@@ -31,6 +36,7 @@ class ProgramSupport:
         self._engine, self._replicas = engine, replicas
         self._agreement, self._between = agreement, between
         self._shared: SharedFunctions | None = None
+        self._is_compared = False
 
     @property
     def num_replicas(self) -> int:
@@ -48,7 +54,14 @@ class ProgramSupport:
         return self._replicas.processes.rank * len(self.devices)
 
     def collectives(self) -> tuple[ProgramCollectives, Sequences]:
-        """Returns what makes the collectives of one more program, and their records."""
+        """Returns what makes the collectives of one more program, and their records.
+
+        Raises:
+          RankMismatchError: The ranks would compute other bits of the same values.
+        """
+        if not self._is_compared:
+            self._replicas.processes.compare(_BITS, {"number of threads": order_of_sums.threads()})
+            self._is_compared = True
         sequences = self._agreement.new_sequences()
         made = ProgramCollectives(
             self._engine,
