@@ -1,6 +1,8 @@
 """`strategy.partitioned`: what its callers see. What programs compute is in `tests/partition`."""
 
+import gc
 import logging
+import weakref
 
 import harness  # noqa: F401 - makes the logical devices
 import keras
@@ -108,6 +110,10 @@ def test_a_method_is_that_of_its_object(strategy):
     two.add(tf.ones([4]))
     assert (float(one.add(tf.ones([4]))), float(two.total.numpy())) == (8.0, 14.0)
     assert [copy.numpy() for copy in one.total.values] == [8.0] * 3
+    reference = weakref.ref(one)
+    del one
+    gc.collect()
+    assert reference() is None
 
 
 def test_it_composes_with_functions_loops_and_nested_ones(strategy):

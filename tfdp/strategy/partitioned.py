@@ -63,7 +63,12 @@ class Partitioned:
         if owner is None:
             return self
         if owner not in self._methods:
-            method = self.python_function.__get__(owner, kind)
+            function, reference = self.python_function, weakref.ref(owner)
+
+            @functools.wraps(function)
+            def method(*args: Any, **kwargs: Any) -> Any:
+                return function(reference(), *args, **kwargs)
+
             self._methods[owner] = Partitioned(
                 self._strategy, method, self._signature, self._sharded
             )
@@ -74,6 +79,13 @@ class Partitioned:
         if one_device.is_traced():
             return self.python_function(*args, **kwargs)  # part of the program around it
         arguments = _Arguments(args, kwargs)
+        if tf.executing_eagerly():
+            # In a cluster what ended a collective is told by the rank that it began on.
+            with self._strategy.extended.processes.explained():
+                return self._called(arguments)
+        return self._called(arguments)
+
+    def _called(self, arguments: _Arguments) -> Any:
         trace = self._trace(arguments)
         if could_possibly_record():
             with stop_recording():
@@ -146,10 +158,9 @@ class Partitioned:
                 lambda: calls.run(*arguments.parts),
                 lambda: whole.run(*arguments.parts),
             )
-        outputs = [
+        return [
             each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found
         ]
-        return outputs
 
     @property
     def report(self) -> Report:
