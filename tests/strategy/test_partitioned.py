@@ -313,3 +313,94 @@ def test_what_is_computed_whole_is_said_once(strategy, caplog):
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == len(set(said)) >= 1
     assert any("test_partitioned.py" in text and "whole batch" in text for text in said)
+
+
+def test_a_gradient_of_variables_from_outside_is_refused_as_well(strategy):
+    with strategy.scope():
+        weight = tf.Variable(1.0)
+    mean = strategy.partitioned(lambda x: tf.reduce_mean(x * weight))
+    with tf.GradientTape() as tape:
+        loss = mean(rows(4))
+    with pytest.raises(GradientError, match="inside of a partitioned function"):
+        tape.gradient(loss, weight.values[0])
+
+
+def test_ragged_and_sparse_tensors_are_given_whole(strategy):
+    x = np.where(rows(6) > 0, rows(6), 0)
+    total = strategy.partitioned(lambda t: tf.sparse.reduce_sum(t, 0))
+    np.testing.assert_allclose(total(tf.sparse.from_dense(x)), x.sum(0), rtol=1e-5, atol=1e-6)
+    mean = strategy.partitioned(lambda t: tf.reduce_mean(t, 1))
+    ragged = tf.ragged.constant([[1.0], [2.0, 3.0], [4.0, 5.0, 9.0], [1.5]])
+    np.testing.assert_allclose(mean(ragged), [1, 2.5, 6, 1.5], rtol=1e-6)
+
+
+def test_an_optimizer_that_is_built_in_the_first_step_has_a_copy_on_each_replica(strategy):
+    with strategy.scope():
+        dense, optimizer = keras.layers.Dense(2), keras.optimizers.Adam(0.1)
+        dense.build([None, 4])
+
+    @strategy.partitioned
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(dense(x) ** 2)
+        optimizer.apply(tape.gradient(loss, dense.trainable_variables), dense.trainable_variables)
+        return loss
+
+    losses = [float(step(rows(7))) for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    assert {len(variable.value.values) for variable in optimizer.variables} == {3}
+
+
+def test_an_empty_batch_gives_what_it_gives_on_one_device(strategy):
+    found = strategy.partitioned(lambda x: (tf.reduce_mean(x), tf.reduce_sum(x, 0), x * 2))(rows(0))
+    assert np.isnan(found[0])
+    assert found[1].numpy().tolist() == [0.0] * 4
+    assert found[2].shape == [0, 4]
+
+
+def test_python_branches_and_loops_on_tensors_are_converted(strategy):
+    @strategy.partitioned
+    def step(x):
+        total = tf.reduce_sum(x)
+        if total > 0:
+            x = x * 2
+        while tf.reduce_sum(x) < 100:
+            x = x + 1
+        return x
+
+    def expected(x):
+        x = x * 2 if x.sum() > 0 else x
+        while x.sum() < 100:
+            x = x + 1
+        return x
+
+    for sign in (1, -1):
+        x = sign * np.abs(rows(5))
+        np.testing.assert_allclose(step(x), expected(x), rtol=1e-5)
+
+
+def test_parts_of_variables_are_refused():
+    sharded = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="optimizer")
+    with sharded.scope():
+        dense, optimizer = keras.layers.Dense(2), keras.optimizers.Adam(0.1)
+        dense.build([None, 4])
+        optimizer.build(dense.trainable_variables)
+
+    @sharded.partitioned
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(dense(x) ** 2)
+        optimizer.apply(tape.gradient(loss, dense.trainable_variables), dense.trainable_variables)
+        return loss
+
+    with pytest.raises(PartitionError, match="`shard`"):
+        step(rows(4))
+
+
+def test_it_runs_where_functions_are_run_eagerly(strategy):
+    tf.config.run_functions_eagerly(True)
+    try:
+        total = strategy.partitioned(lambda x: tf.reduce_sum(x, 0))(rows(5))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(total, rows(5).sum(0), rtol=1e-5, atol=1e-6)

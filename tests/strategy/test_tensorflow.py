@@ -103,6 +103,7 @@ METHODS = {
         "_replica_ctx_all_reduce": ["self", "reduce_op", "value", "options"],
         "_update": ["self", "var", "fn", "args", "kwargs", "group"],
         "_use_merge_call": ["self"],
+        "colocate_vars_with": ["self", "colocate_with_variable"],
         "update": ["self", "var", "fn", "args", "kwargs", "group"],
     },
     "DistributedDataset": {

@@ -195,6 +195,12 @@ class DataParallelExtended(Inputs, Replicated):
         """Returns the value of which each replica holds a part; all processes must call it."""
         return self._between.gather(variable, variable.cut.axis)
 
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
+        """Makes variables beside another; as on one device where that is traced."""
+        if one_device.is_traced():
+            return contextlib.nullcontext()
+        return super().colocate_vars_with(colocate_with_variable)
+
     def update(
         self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
     ) -> Any:

@@ -91,7 +91,7 @@ class Partitioned:
             with stop_recording():
                 outputs = self._run(trace, arguments)
             tensors = [output for output in outputs if tf.is_tensor(output)]
-            inputs = [part for parts in arguments.parts for part in parts]
+            inputs = [part for parts in arguments.parts for part in parts] + trace.values()
             marked = iter(_without_gradient(inputs, tensors) if tensors else ())
             outputs = [next(marked) if tf.is_tensor(output) else output for output in outputs]
         else:
@@ -151,6 +151,16 @@ class Partitioned:
         self._latest = calls
         if arguments.lengths_are_known:
             found = calls.run(*arguments.parts)
+        elif cut.whole() == cut:
+            fits = tf.debugging.Assert(
+                arguments.have_equal_lengths(cut),
+                [
+                    "The replicas' parts of all arguments must have equal lengths in a graph. Call "
+                    "the partitioned function outside of it, or give it whole batches."
+                ],
+            )
+            with tf.control_dependencies([fits]):
+                found = calls.run(*[list(map(tf.identity, parts)) for parts in arguments.parts])
         else:
             whole = trace.calls(cut.whole())
             found = tf.cond(
@@ -180,8 +190,9 @@ class _Arguments:
     """
 
     def __init__(self, args: Any, kwargs: Any) -> None:
-        self._structure = tf.nest.map_structure(_in_parts, (args, kwargs))
-        flat = tf.nest.flatten(self._structure, expand_composites=True)
+        given = tf.nest.map_structure(_in_parts, (args, kwargs))
+        flat = tf.nest.flatten(given, expand_composites=True)
+        self._structure = tf.nest.map_structure(_of_any_length, given)
         self._fixed: list[Any] = []  # of each leaf that is no tensor its value
         self.parts: list[list[tf.Tensor]] = []
         self._in_parts: list[bool] = []
@@ -205,7 +216,7 @@ class _Arguments:
             for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
         )
         values = tuple(value if value is _TENSOR else _hashable(value) for value in self._fixed)
-        outline = tf.nest.map_structure(lambda _: 0, self._structure, expand_composites=True)
+        outline = tf.nest.map_structure(_outline, self._structure)
         self.key = (repr(outline), values, kinds)
         self.lengths_are_known = all(
             parts[0].shape.rank is not None and None not in parts[0].shape[:1]
@@ -306,6 +317,24 @@ class _Parts:
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = values
+
+
+def _outline(leaf: Any) -> Any:
+    """Returns what tells a leaf's kind from others, but for the number of its rows."""
+    if isinstance(leaf, tf.TypeSpec):
+        return repr(leaf)
+    parts = tf.nest.flatten(leaf, expand_composites=True)
+    return 0 if len(parts) == 1 and parts[0] is leaf else repr(tf.type_spec_from_value(leaf))
+
+
+def _of_any_length(leaf: Any) -> Any:
+    """Returns of ragged and sparse tensors what they have in common with others of more rows."""
+    if isinstance(leaf, tf.RaggedTensor):
+        shape, splits = [None, *leaf.shape[1:]], leaf.row_splits.dtype
+        return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, splits)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.SparseTensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+    return leaf
 
 
 def _in_parts(leaf: Any) -> Any:

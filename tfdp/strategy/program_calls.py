@@ -79,7 +79,9 @@ class ProgramCalls:
             [spec] * (len(self._devices) if parts else 1)
             for spec, parts in zip(specs, in_parts, strict=True)
         ]
-        self.run = tf.function(self._run, signature, autograph=False)
+        # Also where `tf.config.run_functions_eagerly` is on: replicas that ran one after the other
+        # would wait for each other.
+        self.run = tf.function(self._run, autograph=False).get_concrete_function(*signature)
 
     def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
         """Returns what the program exchanges, and why, for arguments of these shapes."""

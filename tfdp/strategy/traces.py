@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy import captured, tracing
+from tfdp.strategy._tensorflow_programs import container_of_copy
 from tfdp.strategy.program_calls import ProgramCalls
 
 if TYPE_CHECKING:
@@ -61,9 +62,14 @@ class Trace:
     ) -> None:
         self._strategy, self._keep_rows = strategy, keep_rows
         self.specs = tuple(specs)
-        traced = tf.function(function, autograph=False)
-        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
-            self.source = traced.get_concrete_function(*specs)
+        traced = tf.function(function)
+        try:
+            with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
+                self.source = traced.get_concrete_function(*specs)
+        except ValueError as error:
+            if strategy.shard is None:
+                raise
+            raise captured.cut_up("what its optimizer keeps") from error
         self._captured = captured.captured_by(
             self.source.captured_inputs, strategy.extended.worker_devices
         )
@@ -84,6 +90,16 @@ class Trace:
                     self._keep_rows,
                 )
         return self._calls[cut]
+
+    def values(self) -> list[tf.Tensor]:
+        """Returns the values of the weights that the program reads, for tapes to see."""
+        found = []
+        for variable in self.source.graph.variables:
+            if variable.trainable and variable.dtype.is_floating:
+                reference = getattr(variable.handle, container_of_copy, None)
+                container = reference() if callable(reference) else None
+                found.append(tf.convert_to_tensor(variable if container is None else container))
+        return found
 
     def takes(self, shapes: Sequence[tf.TensorShape]) -> bool:
         """Returns whether tensors of these shapes can be given to the traced program."""

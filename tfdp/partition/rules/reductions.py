@@ -66,11 +66,12 @@ def mean(step: Step) -> Results:
     write, shape = step.write, _shape(step, reduced)
     wide = tf.float32 if tensor.dtype in _HALVES else tensor.dtype
     local = write.reduce("Sum", write.cast(tensor.local, wide), reduced, _keeps_axes(step))
-    local = write.divide(local, _count(step, tensor, reduced, wide))
+    count = _count(step, tensor, reduced, wide)
     if tensor.dtype in _HALVES and not any(size != 1 for size in shape):
-        return _met(step, layout, local, "Sum", shape)
-    summand = write.cast(step.masked(local, layout), tensor.dtype)
-    return step.results([summand], PARTIAL, [shape])
+        return _met(step, layout, write.divide(local, count), "Sum", shape)
+    # The mean of no examples is no number, as on one device: what is divided is masked.
+    local = write.divide(step.masked(local, layout), count)
+    return step.results([write.cast(local, tensor.dtype)], PARTIAL, [shape])
 
 
 @rule("Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
