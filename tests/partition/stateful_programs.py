@@ -336,10 +336,9 @@ def ragged_rows():
             means = tf.reduce_mean(found, 1)
             longest = tf.reduce_max(ids.row_lengths())
             dense = found.to_tensor(shape=[None, 4, 3])
-            return (
-                tf.reduce_mean(tf.square(tf.reduce_sum(means, 1) - y))
-                + tf.reduce_mean(tf.square(dense)) * tf.cast(longest, tf.float32)
-            )
+            return tf.reduce_mean(tf.square(tf.reduce_sum(means, 1) - y)) + tf.reduce_mean(
+                tf.square(dense)
+            ) * tf.cast(longest, tf.float32)
 
         return descend(loss, table), (ids + 1).to_tensor(-1, shape=[None, 4])
 
@@ -382,9 +381,7 @@ def batches_of_two_lengths():
             guess = tf.argmax(sure, 1)
             own = tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ w)
             both = tf.concat([x, 0.9 * unlabelled], 0) @ w
-            others = tf.nn.sparse_softmax_cross_entropy_with_logits(
-                guess, (0.9 * unlabelled) @ w
-            )
+            others = tf.nn.sparse_softmax_cross_entropy_with_logits(guess, (0.9 * unlabelled) @ w)
             drift = tf.reduce_mean(tf.square(both - tf.reduce_mean(both, 0)))
             return tf.reduce_mean(own) + tf.reduce_mean(mask * others) + 0.1 * drift
 

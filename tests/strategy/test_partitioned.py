@@ -235,6 +235,21 @@ def test_a_failed_assertion_says_what_it_says_on_one_device(strategy):
     assert float(step(tf.ones([4]))) == 4
 
 
+def test_an_operation_that_fails_names_the_line_that_made_it(strategy):
+    def step(x, places):
+        def body(index, total):
+            return index + 1, total + tf.reduce_sum(tf.gather([1.0, 2.0], places + index))
+
+        return tf.while_loop(lambda index, _: index < 2, body, [0, 0.0])[1] + x
+
+    run = strategy.partitioned(step)
+    assert run(tf.ones([3]), tf.zeros([3], tf.int32)).shape == [3]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"GatherV2 at test_partitioned.py:\d+"
+    ):
+        run(tf.ones([3]), tf.constant([0, 7, 1]))
+
+
 def test_variables_from_outside_of_the_scope_are_read_and_written(strategy):
     outside = tf.Variable(2.0)
 

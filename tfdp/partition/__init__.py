@@ -32,6 +32,7 @@ from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.registering import Registered, on_device
 from tfdp.partition.report import Report
 from tfdp.partition.sizes import Batch
+from tfdp.partition.source import lines_named
 
 __all__ = [
     "LOCAL",
@@ -51,6 +52,7 @@ __all__ = [
     "Report",
     "Sharded",
     "explain",
+    "lines_named",
     "on_device",
     "partition",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -100,14 +102,45 @@ class SourceOp:
     def line(self) -> str:
         """Returns the user's line that made the operation: "train.py:12, in step"."""
         try:
-            frames = self.graph.original.get_operation_by_name(self.name).traceback
+            return _line(self.graph.original.get_operation_by_name(self.name))
         except (KeyError, ValueError):
             return "an unknown line"
-        own = [f for f in frames or () if not f.filename.startswith(_LIBRARIES)]
-        if not own:
-            return "a line of the library"
-        frame: traceback.FrameSummary = own[-1]
-        return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}, in {frame.name}"
+
+
+def lines_named(graph: FuncGraph, text: str) -> list[str]:
+    """Returns of each operation of a graph that an error's text names its type and user's line.
+
+    >>> graph = tf.function(lambda x: tf.gather(x, 5)).get_concrete_function(tf.ones([3])).graph
+    >>> lines_named(graph, "index 5 is too large [[{{node GatherV2}}]]")
+    ['GatherV2 at ...']
+    """
+    found = []
+    for name in dict.fromkeys(re.findall(r"\{\{node ([^\s}]+)\}\}", text)):
+        for place in (graph, *_functions(graph)):
+            with contextlib.suppress(KeyError, ValueError):
+                op = place.get_operation_by_name(name)
+                found.append(f"{op.type} at {_line(op)}")
+                break
+    return found
+
+
+def _functions(graph: FuncGraph) -> Iterator[FuncGraph]:
+    """Yields the functions that a graph's operations call, such as a loop's body."""
+    for op in graph.get_operations():
+        for value in op.node_def.attr.values():
+            definition = function_named(graph, value.func.name) if value.HasField("func") else None
+            inner = getattr(definition, "graph", None)
+            if inner is not None:
+                yield inner
+                yield from _functions(inner)
+
+
+def _line(op: tf.Operation) -> str:
+    own = [frame for frame in op.traceback or () if not frame.filename.startswith(_LIBRARIES)]
+    if not own:
+        return "a line of the library"
+    frame: traceback.FrameSummary = own[-1]
+    return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}, in {frame.name}"
 
 
 class SourceGraph:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.errors import GradientError
-from tfdp.partition import Explanation, Report
+from tfdp.partition import Explanation, Report, lines_named
 from tfdp.replicas import one_device
 from tfdp.strategy._tensorflow import (
     DistributedValues,
@@ -82,11 +82,18 @@ class Partitioned:
         if tf.executing_eagerly():
             # In a cluster what ended a collective is told by the rank that it began on.
             with self._strategy.extended.processes.explained():
-                return self._called(arguments)
-        return self._called(arguments)
+                trace = self._trace(arguments)
+                try:
+                    return self._called(trace, arguments)
+                except tf.errors.OpError as error:
+                    lines = lines_named(trace.source.graph, error.message)
+                    if not lines:
+                        raise
+                    said = f"{error.message}\nIn the program: {'; '.join(lines)}."
+                    raise type(error)(error.node_def, error.op, said) from None
+        return self._called(self._trace(arguments), arguments)
 
-    def _called(self, arguments: _Arguments) -> Any:
-        trace = self._trace(arguments)
+    def _called(self, trace: Trace, arguments: _Arguments) -> Any:
         if could_possibly_record():
             with stop_recording():
                 outputs = self._run(trace, arguments)
