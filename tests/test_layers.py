@@ -92,7 +92,7 @@ PRIVATE_ATTRIBUTES_IN = {
 }
 
 # Python's own.
-PYTHONS = {"_SubParsersAction", "_exit", "_getframe"}
+PYTHONS = {"_SubParsersAction", "_exit", "_getframe", "_replace"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SHIPPED_OR_NOT = MODULES + sorted(BENCHMARKS.rglob("*.py"))

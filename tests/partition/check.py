@@ -5,10 +5,14 @@ import functools
 import harness
 import numpy as np
 import tensorflow as tf
+from replica_counts import FAST
 
 import tfdp
 
 TOLERANCE = 1e-5  # of the largest number
+
+# Three replicas share nearly every batch unevenly; `make test-all` shows an even number, too.
+REPLICAS = (3,) if FAST else (2, 3)
 
 
 @functools.cache
@@ -18,7 +22,7 @@ def strategy(replicas):
     return tfdp.DataParallelStrategy([f"CPU:{index}" for index in range(replicas)])
 
 
-def check(function, *batches, replicas=(2, 3), whole=(), exact=False, tolerance=TOLERANCE):
+def check(function, *batches, replicas=REPLICAS, whole=(), exact=False, tolerance=TOLERANCE):
     """Asserts that replicas give what one device gives, and returns the last program's report.
 
     Args:

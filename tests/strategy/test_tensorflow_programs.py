@@ -102,6 +102,23 @@ def test_a_registered_function_is_called_by_its_name_until_it_is_removed():
     assert not names.context().has_function("added_by_a_test")
 
 
+def test_a_context_lets_autograph_convert_what_is_traced_in_it():
+    def step(x):
+        if tf.reduce_sum(x) > 0:
+            return x
+        return -x
+
+    found = []
+
+    @tf.autograph.experimental.do_not_convert
+    def outer():
+        with names.ControlStatusCtx(names.Status.UNSPECIFIED):
+            found.append(tf.function(step)(tf.constant([-1.0])))
+
+    outer()
+    assert found[0].numpy().tolist() == [1.0]
+
+
 def test_a_tape_is_noticed_and_stopped():
     assert not names.could_possibly_record()
     with tf.GradientTape():

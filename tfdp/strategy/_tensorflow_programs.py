@@ -11,6 +11,9 @@ import tensorflow as tf
 # `tf.init_scope` stops tapes, also those that are made within it; there is no public way to go on.
 from tensorflow.python import pywrap_tfe
 
+# AutoGraph converts a function or not by the status of the context that it is traced in.
+from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
+
 # A program is traced as on one device in the mode of the default strategy's only replica.
 from tensorflow.python.distribute.distribute_lib import (
     _get_default_replica_mode as default_replica_mode,
@@ -63,9 +66,11 @@ def remove_functions(names: Sequence[str]) -> None:
 
 
 __all__ = [
+    "ControlStatusCtx",
     "EagerTensor",
     "SaveContext",
     "SaveOptions",
+    "Status",
     "add_function",
     "container_of_copy",
     "context",

@@ -74,6 +74,7 @@ class Partitioned:
             )
         return self._methods[owner]
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on the whole batch, as its replicas' programs do together."""
         if one_device.is_traced():

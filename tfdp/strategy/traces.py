@@ -73,10 +73,13 @@ class Trace:
         self._captured = captured.captured_by(
             self.source.captured_inputs, strategy.extended.worker_devices
         )
+        self._hides_states = _hides_states(self.source.graph)
         self._calls: dict[Cut, ProgramCalls] = {}
 
     def calls(self, cut: Cut) -> ProgramCalls:
         """Returns the program for arguments that are cut in one way."""
+        if self._hides_states:
+            cut = cut._replace(may_be_empty=True)
         if cut not in self._calls:
             with tf.init_scope():
                 self._calls[cut] = ProgramCalls(
@@ -117,3 +120,14 @@ class Trace:
                 made[number] = Batch(f"batch_{number}", spec.shape[0])
             found.append(Sharded(0, made[number]))
         return found
+
+
+def _hides_states(graph: tf.Graph) -> bool:
+    """Returns whether operations draw numbers from states of their own, as those of `tf.random` do.
+
+    Each program has such states of its own, so batches of all lengths must run in one program: in
+    another the numbers would begin anew.
+    """
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(n for each in definition.library.function for n in each.node_def)]
+    return any("seed2" in node.attr for node in nodes)

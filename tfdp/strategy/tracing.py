@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from tfdp.replicas import one_device
 from tfdp.strategy._tensorflow_programs import (
+    ControlStatusCtx,
     SaveOptions,
+    Status,
     default_replica_mode,
     is_saving,
     lift_to_graph,
@@ -50,7 +52,9 @@ def as_on_one_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
     try:
         # While a model is saved, too, variables with copies stand for the first of them.
         creator = tf.variable_creator_scope(_creator(strategy))
-        with one_device.traced(), save_context(SaveOptions()), creator:
+        # A function around that AutoGraph leaves alone does not decide for this one.
+        converts = ControlStatusCtx(Status.UNSPECIFIED)
+        with one_device.traced(), save_context(SaveOptions()), creator, converts:
             yield
     finally:
         pop_thread_mode()

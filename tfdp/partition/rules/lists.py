@@ -182,13 +182,21 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _without_batch(step: Step, shape: Tensor) -> Output:
-    """Returns the shape of elements of any layout: sizes that are not constant are left open."""
+    """Returns the shape of elements of any layout: sizes that may be of a batch are left open."""
     sizes = shape.sizes()
     if sizes is None:
         constant = shape.constant()
         return step.write.constant(-1 if constant is None else constant, shape.dtype)
-    known: Sequence[Any] = [size if isinstance(size, int) else -1 for size in sizes]
+    known: Sequence[Any] = [-1 if _may_be_cut(step, size) else size for size in sizes]
     return step.write.constant(known, shape.dtype)
+
+
+def _may_be_cut(step: Step, size: Any) -> bool:
+    """Returns whether a size may be a multiple of a batch's length, which may be a number, too."""
+    lengths = [batch.length for batch in step.program.places]
+    return not isinstance(size, int) or any(
+        isinstance(length, int) and size % max(length, 1) == 0 for length in lengths
+    )
 
 
 def _shape_of(step: Step, shape: Tensor, element: Layout) -> Output:
