@@ -1,8 +1,7 @@
 """Programs of derivatives: of derivatives, of steps, of each example, of functions of one's own."""
 
 import tensorflow as tf
-from partition.plain_programs import WIDTH, descend, normal, rows, weight
-from partition.training import program
+from partition.training import WIDTH, descend, normal, program, rows, weight
 
 
 @program

@@ -333,3 +333,58 @@ def normalizations_of_groups_and_weights():
         shape=(5, 5, 2),
     )
     return compiled(model, "sgd", "mse", numbers_of(5, 5, 2))
+
+
+@program
+def convolutions_in_groups():
+    """Keras has XLA compile these: TensorFlow's kernels for CPUs have no gradients of them."""
+    model = sequential(
+        layers.Conv2D(4, 2, groups=2),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(1),
+        shape=(4, 4, 2),
+    )
+    return compiled(model, "sgd", "mse", numbers_of(4, 4, 2))
+
+
+@program
+def several_outputs_and_penalties():
+    inputs = keras.Input((4,))
+    hidden = layers.Dense(
+        5,
+        "tanh",
+        kernel_regularizer="l2",
+        activity_regularizer="l1",
+        kernel_constraint=keras.constraints.MaxNorm(1.0),
+    )(inputs)
+    outputs = {"number": layers.Dense(1)(hidden), "kind": layers.Dense(3)(hidden)}
+    model = keras.Model(inputs, outputs)
+
+    def batch(generator, length):
+        targets = {"number": normal(generator, length, 1), "kind": labels(generator, 3, length)}
+        weights = {
+            "number": generator.uniform(0, 2, length).astype("float32"),
+            "kind": generator.uniform(0, 1, length).astype("float32"),
+        }
+        return normal(generator, length, 4), targets, weights
+
+    losses = {"number": keras.losses.MeanSquaredError(reduction="sum"), "kind": CLASSES}
+    return compiled(
+        model,
+        "sgd",
+        losses,
+        batch,
+        loss_weights={"number": 0.1, "kind": 0.5},
+        weighted_metrics={"number": ["mae"], "kind": ["accuracy"]},
+    )
+
+
+@program
+def states_of_sequences():
+    """Each of four sequences goes on in the next batch, where the last one's states stand."""
+    model = keras.Sequential(
+        [keras.Input(batch_shape=(4, 3, 2)), layers.LSTM(3, stateful=True), layers.Dense(1)]
+    )
+    return compiled(
+        model, keras.optimizers.SGD(0.1), "mse", lambda generator, _: numbers_of(3, 2)(generator, 4)
+    )

@@ -1,35 +1,8 @@
 """Programs of TensorFlow's operations: losses that look at the whole batch, and derivatives."""
 
 import keras
-import numpy as np
 import tensorflow as tf
-from partition.training import program
-
-WIDTH = 4
-
-
-def weight(*shape, seed=0, trainable=True):
-    """A variable of normal numbers."""
-    values = np.random.default_rng([seed, *shape]).normal(size=shape) / 2
-    return tf.Variable(values.astype("float32"), trainable=trainable)
-
-
-def normal(generator, *shape):
-    return generator.normal(size=shape).astype("float32")
-
-
-def rows(*widths):
-    """Makes batches of normal numbers, a matrix for each of the widths."""
-    return lambda generator, length: tuple(normal(generator, length, width) for width in widths)
-
-
-def descend(loss, *weights, rate=0.1):
-    """Computes a loss under a tape and takes a step down its gradient."""
-    with tf.GradientTape() as tape:
-        value = loss()
-    for variable, gradient in zip(weights, tape.gradient(value, weights), strict=True):
-        variable.assign_sub(rate * tf.convert_to_tensor(gradient))
-    return value
+from partition.training import WIDTH, descend, normal, program, rows, weight
 
 
 def embedded(x, w):
@@ -291,71 +264,70 @@ def losses_of_chosen_examples():
     return step, rows(WIDTH, 2)
 
 
-# ---- mixing and drawing
-
-
 @program
-def mixed_examples():
-    w, draws = weight(WIDTH, 2), keras.random.SeedGenerator(3)
+def mixture_of_experts():
+    """Each example goes to one of three networks, of which each takes so many in their order."""
+    gate, experts = weight(WIDTH, 3), weight(3, WIDTH, 2)
 
     def step(x, y):
-        n = tf.shape(x)[0]
-        share = keras.random.uniform((n, 1), seed=draws)
-        order = keras.random.shuffle(tf.range(n), seed=draws)
-        x = share * x + (1 - share) * tf.gather(x, order)
-        y = share * y + (1 - share) * tf.gather(y, order)
-        return descend(lambda: tf.reduce_mean(tf.square(x @ w - y)), w), order
+        def loss():
+            chances = tf.nn.softmax(x @ gate)
+            best, chosen = tf.math.top_k(chances, 1)
+            chosen = chosen[:, 0]
+            places = tf.cumsum(tf.one_hot(chosen, 3), 0) * tf.one_hot(chosen, 3)
+            room = tf.cast(tf.shape(x)[0] // 3 + 1, tf.float32)
+            kept = tf.cast(places <= room, tf.float32) * tf.one_hot(chosen, 3)
+            found = tf.einsum("bd,edo,be->bo", x, experts, kept * best)
+            parts = tf.dynamic_partition(x, chosen, 3)
+            numbers = tf.dynamic_partition(tf.range(tf.shape(x)[0]), chosen, 3)
+            computed = [part @ experts[index] for index, part in enumerate(parts)]
+            found += tf.dynamic_stitch(numbers, computed)
+            load = tf.reduce_mean(kept, 0) * tf.reduce_mean(chances, 0)
+            return tf.reduce_mean(tf.square(found - y)) + 3 * tf.reduce_sum(load)
+
+        return descend(loss, gate, experts)
 
     return step, rows(WIDTH, 2)
 
 
 @program
-def drawn_codes():
-    """A variational autoencoder, with numbers of the batch's shape."""
-    encoder, decoder = weight(WIDTH, 4), weight(2, WIDTH)
-    draws = tf.random.Generator.from_seed(3)
-    seeds = keras.random.SeedGenerator(4)
+def the_batch_s_axis_turned_about():
+    w = weight(WIDTH, 3)
 
     def step(x):
-        def loss():
-            mean, deviation = tf.split(x @ encoder, 2, axis=1)
-            code = mean + tf.exp(deviation) * draws.normal(tf.shape(mean))
-            code *= tf.cast(keras.random.binomial(tf.shape(mean), 1, 0.8, seed=seeds), tf.float32)
-            code += tf.random.stateless_normal(tf.shape(mean), seed=[1, 2])
-            apart = tf.reduce_sum(tf.square(code @ decoder - x), -1)
-            divergence = tf.reduce_sum(tf.exp(2 * deviation) + mean**2 - 2 * deviation, -1)
-            return tf.reduce_mean(apart + 0.5 * divergence)
+        n = tf.shape(x)[0]
 
-        return descend(loss, encoder, decoder, rate=0.02)
+        def loss():
+            y = x @ w
+            products = tf.matmul(y, y, transpose_b=True)
+            outer, inner = tf.meshgrid(y[:, 0], y[:, 1])
+            terms = [
+                tf.square(tf.roll(y, 1, 0) - y),
+                tf.reverse(y, [0]) * y,
+                tf.linalg.band_part(products, 0, -1),
+                tf.linalg.set_diag(products, tf.zeros([n])),
+                tf.einsum("bi,cj->bcij", y, y) ** 2,
+                tf.tensordot(y, y, [[0], [0]]),
+                tf.nn.softmax(y, 0) ** 2,
+                tf.cumsum(y, 0, exclusive=True),
+                tf.math.cumulative_logsumexp(y, 0),
+                tf.repeat(y, 3, 0)[::2],
+                tf.reshape(tf.repeat(y, 2, 0), [n, 2, 3])[:, 1],
+                tf.one_hot(tf.range(n), n) @ y,
+                tf.linalg.diag(y[:, 0]) @ y,
+                tf.abs(outer - inner),
+                tf.reshape(tf.transpose(tf.reshape(y, [n, 3, 1]), [1, 0, 2]), [3 * n]),
+                tf.gather(y, tf.range(n - 1, -1, -1)) * y,
+                tf.where(y > tf.reduce_mean(y, 0), y, tf.reduce_min(y, 0)),
+                tf.clip_by_global_norm([y], 1.0)[0],
+                tf.linalg.normalize(y, axis=0)[0],
+                tf.reduce_logsumexp(y, 0),
+                tf.reduce_prod(tf.tanh(y)),
+                tf.math.top_k(tf.transpose(y), 1).values,
+            ]
+            return tf.add_n([tf.reduce_mean(each) for each in terms])
+
+        value = descend(loss, w, rate=0.01)
+        return value, tf.eye(n), tf.linspace(0.0, 1.0, n), tf.broadcast_to(x[:1], [n, WIDTH])
 
     return step, rows(WIDTH)
-
-
-@program
-def chosen_actions():
-    """A policy's gradient: log probabilities of what was done, weighted by centered returns."""
-    w, value_of = weight(WIDTH, 3), weight(WIDTH, 1)
-
-    def step(x, actions, returns):
-        def loss():
-            chances = tf.nn.log_softmax(x @ w)
-            places = tf.stack([tf.range(tf.shape(x)[0]), actions], 1)
-            chosen = tf.gather_nd(chances, places)
-            value = (x @ value_of)[:, 0]
-            gain = tf.stop_gradient(returns - value)
-            gain = (gain - tf.reduce_mean(gain)) / (tf.math.reduce_std(gain) + 1e-3)
-            ratio = tf.exp(chosen - tf.stop_gradient(chosen) + 0.1 * gain)
-            clipped = tf.minimum(ratio * gain, tf.clip_by_value(ratio, 0.8, 1.2) * gain)
-            again = tf.gather(chances, actions, batch_dims=1)
-            entropy = -tf.reduce_sum(tf.exp(chances) * chances, 1)
-            return tf.reduce_mean(
-                tf.square(returns - value) - clipped - 0.1 * entropy - 0.1 * gain * again
-            )
-
-        return descend(loss, w, value_of)
-
-    def batch(generator, length):
-        actions = generator.integers(0, 3, length).astype("int32")
-        return normal(generator, length, WIDTH), actions, normal(generator, length)
-
-    return step, batch

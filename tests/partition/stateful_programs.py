@@ -1,17 +1,10 @@
-"""Programs of states, branches, loops, texts, and tensors whose rows have different lengths."""
+"""Programs of states: counters, statistics, memories, averages."""
 
 import keras
 import numpy as np
 import tensorflow as tf
-from partition.plain_programs import WIDTH, descend, embedded, normal, rows, weight
-from partition.training import program
-
-
-def counter(value=0, dtype=tf.int32):
-    return tf.Variable(value, dtype=dtype, trainable=False)
-
-
-# ---- states
+from partition.plain_programs import embedded
+from partition.training import WIDTH, counter, descend, normal, program, rows, weight
 
 
 @program
@@ -142,233 +135,6 @@ def counts_in_a_table():
     return step, batch
 
 
-# ---- branches and loops
-
-
-@program
-def updates_in_branches():
-    """What the batch says decides whether and how weights are written."""
-    w, b, skipped = weight(WIDTH, 1), weight(1), counter()
-
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            error = tf.square(x @ w + b - y)
-            loss = tf.cond(
-                tf.reduce_max(error) > 3,
-                lambda: tf.reduce_mean(tf.sqrt(error + 1e-3)),
-                lambda: tf.reduce_mean(error),
-            )
-        gradients = tape.gradient(loss, [w, b])
-
-        def update():
-            w.assign_sub(0.1 * gradients[0] * tf.reduce_max(x))
-            b.assign_sub(0.1 * gradients[1])
-            return tf.reduce_sum(x)
-
-        def skip():
-            skipped.assign_add(1)
-            return tf.reduce_min(x)
-
-        told = tf.cond(tf.linalg.global_norm(gradients) < 4, update, skip)
-        chosen = tf.switch_case(
-            tf.math.floormod(tf.shape(x)[0], 3),
-            [lambda: tf.reduce_mean(x, 0), lambda: x[0], lambda: tf.reduce_max(x, 0)],
-        )
-        return loss, told, chosen, tf.cond(loss > 1, lambda: x + 1, lambda: x * y)
-
-    return step, rows(WIDTH, 1)
-
-
-@program
-def loops_until_the_batch_agrees():
-    """Loops whose number of rounds the batch decides, with and without gradients."""
-    w, best = weight(WIDTH, 2), counter(0.0, tf.float32)
-
-    def step(x, y):
-        def loss():
-            def body(i, z, error):
-                z = tf.tanh(z @ tf.matmul(w, w, transpose_a=True)) + 0.1 * y
-                return i + 1, z, tf.reduce_mean(tf.square(z - y))
-
-            start = x @ w
-            going = lambda i, z, error: (i < 4) & (error > 0.3)  # noqa: E731
-            rounds, z, _ = tf.while_loop(going, body, [0, start, 1.0])
-            return tf.reduce_mean(tf.square(z - y)) + 0.1 * tf.cast(rounds, tf.float32)
-
-        value = descend(loss, w)
-
-        def halve(rate):
-            w.assign_sub(rate * tf.reduce_mean(x) * tf.ones_like(w))
-            best.assign(tf.maximum(best, tf.reduce_max(x) * rate))
-            return rate / 2
-
-        rate = tf.while_loop(lambda rate: rate > 0.01, lambda rate: [halve(rate)], [0.1])
-        return value, rate
-
-    return step, rows(WIDTH, 2)
-
-
-@program
-def means_of_clusters():
-    """K-means within a step: assignments and means, round by round."""
-    centers = weight(3, WIDTH, trainable=False)
-
-    def step(x):
-        def body(i, centers):
-            apart = tf.reduce_sum(tf.square(x[:, None] - centers[None]), -1)
-            chosen = tf.one_hot(tf.argmin(apart, 1), 3)
-            counts = tf.reduce_sum(chosen, 0)
-            means = tf.matmul(chosen, x, transpose_a=True) / tf.maximum(counts[:, None], 1)
-            return i + 1, tf.where(counts[:, None] > 0, means, centers)
-
-        _, found = tf.while_loop(lambda i, _: i < 3, body, [0, tf.convert_to_tensor(centers)])
-        centers.assign(found)
-        return tf.reduce_sum(found)
-
-    return step, rows(WIDTH)
-
-
-@program
-def maps_over_examples():
-    """Examples one after the other, and steps of time of all examples together."""
-    w, v = weight(3, 3), weight(3)
-
-    def step(x, y):
-        def loss():
-            each = tf.map_fn(
-                lambda pair: tf.reduce_sum(tf.square(tf.tanh(pair[0] @ w) - pair[1])),
-                (x, y),
-                fn_output_signature=tf.float32,
-            )
-            steps = tf.transpose(x, [1, 0, 2])
-            states = tf.scan(lambda h, now: tf.tanh(h @ w + now), steps, tf.zeros_like(steps[0]))
-            folded = tf.foldl(lambda total, row: 0.5 * total + tf.reduce_sum(row @ w), x, 0.0)
-            return tf.reduce_mean(each) + tf.reduce_mean(states[-1] * v) + 0.01 * folded
-
-        return descend(loss, w, v, rate=0.05)
-
-    def batch(generator, length):
-        return normal(generator, length, 4, 3), normal(generator, length, 4, 3)
-
-    return step, batch
-
-
-@program
-def micro_batches_in_a_loop():
-    """Gradients added up in a loop over parts of the batch, which are written and read in lists."""
-    w = weight(WIDTH, 1)
-
-    def step(x, y):
-        parts = tf.math.minimum(2, tf.shape(x)[0])
-        each = tf.shape(x)[0] // parts
-
-        def body(i, total, losses):
-            own = slice(i * each, (i + 1) * each)
-            with tf.GradientTape() as tape:
-                tape.watch(w)
-                loss = tf.reduce_mean(tf.square(x[own] @ w - y[own]))
-            return i + 1, total + tape.gradient(loss, w), losses.write(i, loss)
-
-        losses = tf.TensorArray(tf.float32, size=parts)
-        start = [0, tf.zeros_like(w), losses]
-        _, total, losses = tf.while_loop(lambda i, *_: i < parts, body, start)
-        w.assign_sub(0.1 * total)
-        return losses.stack()
-
-    return step, rows(WIDTH, 1)
-
-
-@program
-def beams_of_a_decoder():
-    """A sequence is grown token by token, with the best continuations of each example."""
-    table, w = weight(6, 3), weight(3, 6)
-
-    def step(x):
-        def body(t, ids, scores, state):
-            state = tf.tanh(state + tf.gather(table, ids))
-            chances = scores[:, :, None] + tf.nn.log_softmax(state @ w)
-            scores, places = tf.math.top_k(tf.reshape(chances, [-1, 12]), 2)
-            state = tf.gather(state, places // 6, batch_dims=1)
-            return t + 1, places % 6, scores, state
-
-        n = tf.shape(x)[0]
-        start = [0, tf.zeros([n, 2], tf.int32), tf.tile([[0.0, -9.0]], [n, 1])]
-        found = tf.while_loop(lambda t, *_: t < 3, body, [*start, tf.tile(x[:, None], [1, 2, 1])])
-        with tf.GradientTape() as tape:
-            scores = body(0, *found[1:])[2]
-            loss = -tf.reduce_mean(tf.reduce_logsumexp(scores, 1))
-        for variable, gradient in zip([table, w], tape.gradient(loss, [table, w]), strict=True):
-            variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
-        return loss, found[1]
-
-    return step, rows(3)
-
-
-# ---- Python, texts, ragged and sparse tensors
-
-
-@program
-def python_in_the_step():
-    w, calls = weight(WIDTH, 1), []
-
-    def centered(x):
-        calls.append(len(x))
-        return (x - x.mean(0)).astype("float32")
-
-    def step(x, y):
-        moved = tf.numpy_function(centered, [x], tf.float32, stateful=False)
-        moved.set_shape(x.shape)
-        noted = tf.py_function(lambda total: len(calls) * 0 + total, [tf.reduce_sum(x)], tf.float32)
-        loss = descend(lambda: tf.reduce_mean(tf.square(moved @ w - y)), w)
-        with tf.control_dependencies([tf.debugging.Assert(loss < 1e6, [loss])]):
-            return tf.identity(loss), noted, tf.debugging.check_numerics(moved, "not finite")
-
-    return step, rows(WIDTH, 1)
-
-
-@program
-def ragged_rows():
-    table = weight(9, 3)
-
-    def step(ids, y):
-        def loss():
-            found = tf.gather(table, ids)
-            means = tf.reduce_mean(found, 1)
-            longest = tf.reduce_max(ids.row_lengths())
-            dense = found.to_tensor(shape=[None, 4, 3])
-            return tf.reduce_mean(tf.square(tf.reduce_sum(means, 1) - y)) + tf.reduce_mean(
-                tf.square(dense)
-            ) * tf.cast(longest, tf.float32)
-
-        return descend(loss, table), (ids + 1).to_tensor(-1, shape=[None, 4])
-
-    def batch(generator, length):
-        lengths = generator.integers(1, 5, length)
-        ids = generator.integers(0, 9, lengths.sum()).astype("int32")
-        return tf.RaggedTensor.from_row_lengths(ids, lengths), normal(generator, length)
-
-    return step, batch
-
-
-@program
-def sparse_rows():
-    w = weight(6, 2)
-
-    def step(x, y):
-        def loss():
-            found = tf.sparse.sparse_dense_matmul(x, w)
-            return tf.reduce_mean(tf.square(found - y)) + tf.sparse.reduce_sum(x)
-
-        value = descend(loss, w)
-        return value, tf.sparse.to_dense(x), tf.sparse.reduce_sum(x, 0)
-
-    def batch(generator, length):
-        dense = normal(generator, length, 6)
-        return tf.sparse.from_dense(np.where(dense > 0.3, dense, 0)), normal(generator, length, 2)
-
-    return step, batch
-
-
 @program
 def batches_of_two_lengths():
     """Labelled and unlabelled examples: what is sure of the latter counts as a label."""
@@ -413,5 +179,34 @@ def teacher_and_pupil():
         teacher.assign_add(0.1 * (pupil - teacher))
         order = keras.random.shuffle(tf.range(3), seed=seeds)
         return value, tf.gather(center, order), embedded(x, pupil)
+
+    return step, rows(WIDTH)
+
+
+@program
+def last_batch_in_a_variable():
+    w = weight(WIDTH, 3)
+    last = tf.Variable(tf.zeros([1, WIDTH]), shape=[None, WIDTH], trainable=False)
+
+    def step(x):
+        def loss():
+            return tf.reduce_mean(tf.matmul(x @ w, last @ w, transpose_b=True) ** 2)
+
+        value = descend(loss, w, rate=0.01)
+        last.assign(x)
+        return value, tf.shape(last), tf.convert_to_tensor(last)
+
+    return step, rows(WIDTH)
+
+
+@program
+def other_data_from_an_iterator():
+    w = weight(WIDTH, 1)
+    numbers = tf.data.Dataset.range(100).map(lambda i: tf.cast(i, tf.float32) * tf.ones([WIDTH]))
+    others = iter(numbers.batch(3))
+
+    def step(x):
+        other = next(others) / 50
+        return descend(lambda: tf.reduce_mean(tf.concat([x, other], 0) @ w), w, rate=0.01), other
 
     return step, rows(WIDTH)

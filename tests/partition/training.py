@@ -100,3 +100,36 @@ def _signature(batches):
             )
         )
     return found
+
+
+# ---- for programs of TensorFlow's operations
+
+WIDTH = 4
+
+
+def weight(*shape, seed=0, trainable=True):
+    """A variable of normal numbers."""
+    values = np.random.default_rng([seed, *shape]).normal(size=shape) / 2
+    return tf.Variable(values.astype("float32"), trainable=trainable)
+
+
+def normal(generator, *shape):
+    return generator.normal(size=shape).astype("float32")
+
+
+def rows(*widths):
+    """Makes batches of normal numbers, a matrix for each of the widths."""
+    return lambda generator, length: tuple(normal(generator, length, width) for width in widths)
+
+
+def descend(loss, *weights, rate=0.1):
+    """Computes a loss under a tape and takes a step down its gradient."""
+    with tf.GradientTape() as tape:
+        value = loss()
+    for variable, gradient in zip(weights, tape.gradient(value, weights), strict=True):
+        variable.assign_sub(rate * tf.convert_to_tensor(gradient))
+    return value
+
+
+def counter(value=0, dtype=tf.int32):
+    return tf.Variable(value, dtype=dtype, trainable=False)

@@ -50,15 +50,27 @@ class SourceOp:
       inputs: The tensors that it is given.
       control_inputs: The operations that it waits for.
       outputs: The tensors that it gives.
+      is_compiled: Whether it calls a function that XLA compiles.
     """
 
-    __slots__ = ("control_inputs", "graph", "inputs", "name", "node", "number", "outputs", "type")
+    __slots__ = (
+        "control_inputs",
+        "graph",
+        "inputs",
+        "is_compiled",
+        "name",
+        "node",
+        "number",
+        "outputs",
+        "type",
+    )
 
     def __init__(self, node: NodeDef, graph: SourceGraph, number: int) -> None:
         self.name, self.type, self.node = node.name, node.op, node
         self.graph, self.number = graph, number
         self.inputs: list[SourceTensor] = []
         self.control_inputs: list[SourceOp] = []
+        self.is_compiled = _COMPILED in node.attr and node.attr[_COMPILED].b
         shapes = [_shape(proto) for proto in node.attr["_output_shapes"].list.shape]
         for key in [key for key in node.attr if key.startswith("_") and key not in _KEPT]:
             del node.attr[key]
@@ -97,7 +109,9 @@ class SourceOp:
 
     def function(self, attr: str) -> SourceGraph:
         """Returns the function that an attribute names."""
-        return self.graph.function(self.attr(attr))
+        found = self.graph.function(self.attr(attr))
+        found.is_compiled |= self.is_compiled
+        return found
 
     def line(self) -> str:
         """Returns the user's line that made the operation: "train.py:12, in step"."""
@@ -156,10 +170,12 @@ class SourceGraph:
       inputs: The function's arguments, captured tensors last.
       outputs: What it returns.
       control_outputs: The operations that a call waits for besides.
+      is_compiled: Whether XLA compiles it on one device.
     """
 
     def __init__(self, graph: FuncGraph, outer: SourceGraph | None = None) -> None:
         self.original, self._outer = graph, outer
+        self.is_compiled: bool = outer is not None and outer.is_compiled
         self._functions: dict[str, SourceGraph] = {}
         nodes = graph.as_graph_def(add_shapes=True).node
         for node in nodes:
@@ -232,6 +248,9 @@ def _in_order(ops: Sequence[SourceOp]) -> list[SourceOp]:
 # TensorFlow's notes on an operation are left out, but for the one by which a branch or a loop
 # becomes operations of the graph that holds it.
 _KEPT = ("_lower_using_switch_merge",)
+
+# By this one a call is compiled.
+_COMPILED = "_XlaMustCompile"
 
 
 def definition(type_: str) -> Any:

@@ -137,6 +137,22 @@ class Writer:
             for name, index, dtype in outputs_of(new)
         ]
 
+    def call_compiled(self, function: FunctionDef, inputs: Sequence[Output]) -> list[Output]:
+        """Writes a call of a function that XLA compiles; the program must hold the function."""
+        function.attr["_XlaMustCompile"].b = True
+        given = function.signature.output_arg
+        return self.node(
+            "PartitionedCall",
+            inputs,
+            Tin=[each.dtype for each in inputs],
+            Tout=[tf.as_dtype(arg.type) for arg in given],
+            f=Called(function.signature.name),
+            config="",
+            config_proto="",
+            executor_type="",
+            _XlaMustCompile=True,
+        )
+
     def constant(self, value: Any, dtype: tf.DType) -> Output:
         """Returns a constant; equal ones are written once."""
         array = np.asarray(value, dtype.as_numpy_dtype)

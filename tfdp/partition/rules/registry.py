@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from tfdp.partition.report import Whole
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor, static_shape
-from tfdp.partition.writing import Output
+from tfdp.partition.writing import Output, Writer, unique_name
 
 if TYPE_CHECKING:
     from tfdp.partition.walk import Walk
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # What a rule returns: the operation's outputs, or None where it cannot keep the layouts: then the
 # operation is computed whole.
 Results: TypeAlias = Sequence[Tensor] | None
+
+# Of these TensorFlow's own kernels for CPUs lack variants, such as gradients of convolutions in
+# groups, for which Keras has XLA compile them.
+_COMPILED = ("Conv2D", "Conv3D")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +105,18 @@ class Step(Conversions):
           attrs: Attributes that differ from the operation's own.
         """
         outputs = [each.local if isinstance(each, Tensor) else each for each in inputs]
+        if self.op.graph.is_compiled and self.op.type.startswith(_COMPILED):
+            return self._emit_compiled(outputs, attrs)
         return self.writer.copy(self.op.node, outputs, attrs)
+
+    def _emit_compiled(self, inputs: Sequence[Output], attrs: Mapping[str, Any]) -> list[Output]:
+        """Writes a function that XLA compiles, of the operation alone, and its call."""
+        inner = Writer(unique_name("compiled"))
+        arguments = [inner.argument(f"input_{at}", each.dtype) for at, each in enumerate(inputs)]
+        function = inner.finish(inner.copy(self.op.node, arguments, attrs))
+        function.signature.is_stateful = False
+        self.program.functions.append(function)
+        return self.writer.call_compiled(function, inputs)
 
     def results(
         self,

@@ -1,0 +1,68 @@
+"""Whole programs, each as one device trains it and as replicas do.
+
+Their batches have different lengths, one of which leaves replicas without examples. Variables,
+and all that steps return, are compared.
+"""
+
+import pytest
+import tiers
+from partition import (
+    derivative_programs,
+    drawing_programs,
+    irregular_programs,
+    layered_programs,
+    looping_programs,
+    plain_programs,
+    stateful_programs,
+)
+from partition.training import PROGRAMS, assert_trains_alike
+
+MODULES = (
+    layered_programs,
+    plain_programs,
+    drawing_programs,
+    derivative_programs,
+    stateful_programs,
+    looping_programs,
+    irregular_programs,
+)
+
+# `make test` runs these, on two replicas.
+KEPT = {
+    "accumulation_and_averages",
+    "batch_normalization",
+    "contrast_of_two_views",
+    "convolutions_and_dropout",
+    "counters_and_statistics",
+    "dense_layers_with_clipping",
+    "draws_from_hidden_states",
+    "hardest_triplets",
+    "losses_of_chosen_examples",
+    "loss_scale_with_an_overflow",
+    "lstm_of_unknown_length",
+    "python_in_the_step",
+    "ragged_rows",
+    "results_of_many_kinds",
+    "steps_within_a_step",
+    "summands_in_branches_and_loops",
+}
+
+# Sums in float16 are rounded otherwise.
+TOLERANCES = {"half_precision": 2e-2}
+
+CASES = [(name, replicas) for name in PROGRAMS for replicas in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas"),
+    tiers.cases(CASES, [(name, 2) for name in KEPT]),
+    ids=[f"{name}-{replicas}" for name, replicas in CASES],
+)
+def test_replicas_train_as_one_device(name, replicas):
+    assert_trains_alike(name, replicas, TOLERANCES.get(name, 1e-5))
+
+
+def test_every_program_is_found_in_a_module():
+    found = {build.__module__ for build in PROGRAMS.values()}
+    assert found == {module.__name__ for module in MODULES}
+    assert PROGRAMS.keys() >= KEPT
