@@ -50,9 +50,7 @@ def centers_of_classes():
         counts = tf.math.unsorted_segment_sum(tf.ones_like(y, tf.float32), y, 3)
         means = tf.math.divide_no_nan(totals, counts[:, None])
         centers.assign(tf.where(counts[:, None] > 0, 0.5 * centers + 0.5 * means, centers))
-        tf.raw_ops.ResourceScatterNdAdd(
-            ref=centers.handle, indices=y[:, None], updates=0.01 * z, use_locking=True
-        )
+        centers.scatter_nd_add(y[:, None], 0.01 * z)
         centers[0].assign(0.9 * centers[0] + 0.1 * tf.reduce_mean(z, 0))
         nearest = tf.math.unsorted_segment_min(z, y, 3)
         return value, tf.where(counts[:, None] > 0, nearest, 0)

@@ -50,6 +50,31 @@ KEPT = {
 # Sums in float16 are rounded otherwise.
 TOLERANCES = {"half_precision": 2e-2}
 
+# Of these nothing is computed whole: what is common in training stays cut.
+WITHOUT_WHOLE = {
+    "accumulation_and_averages",
+    "batch_normalization",
+    "contrast_of_images_and_texts",
+    "convolutions_and_dropout",
+    "convolutions_in_groups",
+    "counters_and_statistics",
+    "dense_layers_with_clipping",
+    "drawn_codes",
+    "embedding_with_gradients_of_rows",
+    "functions_within_the_step",
+    "gradients_of_each_example",
+    "half_precision",
+    "loss_scale_with_an_overflow",
+    "lstm",
+    "lstm_of_unknown_length",
+    "many_metrics",
+    "maps_over_examples",
+    "masked_token_losses",
+    "steps_within_a_step",
+    "transformer",
+    "variance_and_covariance",
+}
+
 CASES = [(name, replicas) for name in PROGRAMS for replicas in (2, 3)]
 
 
@@ -59,7 +84,27 @@ CASES = [(name, replicas) for name in PROGRAMS for replicas in (2, 3)]
     ids=[f"{name}-{replicas}" for name, replicas in CASES],
 )
 def test_replicas_train_as_one_device(name, replicas):
-    assert_trains_alike(name, replicas, TOLERANCES.get(name, 1e-5))
+    found = assert_trains_alike(name, replicas, TOLERANCES.get(name, 1e-5))
+    if name in WITHOUT_WHOLE:
+        assert not [*map(str, found.function.report.whole)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiers.first_of(
+        "lstm",
+        "contrast_of_two_views",
+        "loops_until_the_batch_agrees",
+        "maps_over_examples",
+        "masked_gru_in_both_directions",
+        "mixture_of_experts",
+        "states_of_sequences",
+        "the_batch_s_axis_turned_about",
+        "transformer",
+    ),
+)
+def test_a_length_that_the_program_knows_is_no_other_axis_length(name):
+    assert_trains_alike(name, 3, lengths=(4, 4))
 
 
 def test_every_program_is_found_in_a_module():

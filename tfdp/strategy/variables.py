@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter.variables import statistics
-from tfdp.replicas import Value, replicas_of
+from tfdp.replicas import Value, one_device, replicas_of
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
     MirroredVariable,
@@ -229,6 +229,31 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
                     "Use tf.constant(...) for a replica's own term."
                 )
         return value
+
+
+def _of_one_device(name: str) -> Callable[..., Any]:
+    """Returns a method that distributed variables lack, for what is traced as on one device."""
+
+    def method(variable: ReplicaMirroredVariable, *args: Any, **kwargs: Any) -> Any:
+        if not one_device.is_traced():
+            return getattr(MirroredVariable, name)(variable, *args, **kwargs)
+        return getattr(variable._get_on_device_or_primary(), name)(*args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"Writes the variable as `tf.Variable.{name}` does, in a partitioned function."
+    return method
+
+
+for _name in (
+    "batch_scatter_update",
+    "count_up_to",
+    "scatter_nd_add",
+    "scatter_nd_max",
+    "scatter_nd_min",
+    "scatter_nd_sub",
+    "scatter_nd_update",
+):
+    setattr(ReplicaMirroredVariable, _name, _of_one_device(_name))
 
 
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
