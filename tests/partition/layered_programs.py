@@ -98,7 +98,7 @@ def convolutions_and_dropout():
 @program
 def batch_normalization():
     model = sequential(
-        layers.Conv2D(3, 3),
+        layers.Conv2D(3, 3, use_bias=False),
         layers.BatchNormalization(momentum=0.8),
         layers.ReLU(),
         layers.GlobalAveragePooling2D(),

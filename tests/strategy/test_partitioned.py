@@ -394,6 +394,18 @@ def test_python_branches_and_loops_on_tensors_are_converted(strategy):
         np.testing.assert_allclose(step(x), expected(x), rtol=1e-5)
 
 
+def test_what_a_lambda_calls_is_converted_and_nothing_is_said_of_it(strategy, capfd, caplog):
+    def doubled(x):
+        if tf.reduce_sum(x) > 0:
+            return 2 * x
+        return x
+
+    run = strategy.partitioned(lambda x: doubled(x))
+    for sign, expected in ((1.0, 2.0), (-1.0, -1.0)):
+        np.testing.assert_array_equal(run(tf.fill([4], sign)), [expected] * 4)
+    assert "AutoGraph" not in capfd.readouterr().err + caplog.text
+
+
 def test_parts_of_variables_are_refused():
     sharded = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="optimizer")
     with sharded.scope():

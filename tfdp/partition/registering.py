@@ -18,13 +18,14 @@ class Registered:
     Args:
       program: The program.
       devices: The devices of the local replicas.
+      options: How the functions that it calls are optimized, a serialized `ConfigProto`.
 
     Attributes:
       program: The program.
       names: The function's name for each local replica.
     """
 
-    def __init__(self, program: ReplicaProgram, devices: Sequence[str]) -> None:
+    def __init__(self, program: ReplicaProgram, devices: Sequence[str], options: bytes) -> None:
         self.program = program
         self.names: list[str] = []
         registered: list[str] = []
@@ -37,20 +38,27 @@ class Registered:
             for name, collective in program.collectives.items():
                 renamed[name] = collective.names[index]
             for function in program.functions:
-                copy = on_device(function, device, renamed)
+                copy = on_device(function, device, renamed, options)
                 context().add_function_def(copy)
                 registered.append(copy.signature.name)
         # The functions of the collectives live as long as the program, which holds them.
         weakref.finalize(self, _remove, registered)
 
 
-def on_device(function: FunctionDef, device: str, renamed: Mapping[str, str]) -> FunctionDef:
-    """Returns a copy of a function on a device; it, and what it calls, under other names."""
+def on_device(
+    function: FunctionDef, device: str, renamed: Mapping[str, str], options: bytes = b""
+) -> FunctionDef:
+    """Returns a copy of a function on a device; it, and what it calls, under other names.
+
+    Functions that it calls are optimized with the `options`, a serialized `ConfigProto`.
+    """
     copy = FunctionDef()
     copy.CopyFrom(function)
     copy.signature.name = renamed[function.signature.name]
     for node in copy.node_def:
         node.device = device
+        if options and node.op in ("PartitionedCall", "StatefulPartitionedCall"):
+            node.attr["config_proto"].s = options
         for attr in node.attr.values():
             kind = attr.WhichOneof("value")
             if kind == "func":

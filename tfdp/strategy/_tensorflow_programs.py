@@ -7,6 +7,7 @@ them moves.
 from collections.abc import Sequence
 
 import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 # `tf.init_scope` stops tapes, also those that are made within it; there is no public way to go on.
 from tensorflow.python import pywrap_tfe
@@ -21,8 +22,8 @@ from tensorflow.python.distribute.distribute_lib import (
 from tensorflow.python.distribute.distribute_lib import _pop_per_thread_mode as pop_thread_mode
 from tensorflow.python.distribute.distribute_lib import _push_per_thread_mode as push_thread_mode
 
-# The runtime, with which functions are registered.
-from tensorflow.python.eager.context import context
+# The runtime, with which functions are registered, and how it optimizes what it is given.
+from tensorflow.python.eager.context import FunctionCallOptions, context
 
 # Takes the initial value of a variable out of the function that makes it.
 from tensorflow.python.eager.lift_to_graph import lift_to_graph
@@ -66,8 +67,10 @@ def remove_functions(names: Sequence[str]) -> None:
 
 
 __all__ = [
+    "ConfigProto",
     "ControlStatusCtx",
     "EagerTensor",
+    "FunctionCallOptions",
     "SaveContext",
     "SaveOptions",
     "Status",

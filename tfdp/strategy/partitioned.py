@@ -241,7 +241,8 @@ class _Arguments:
             args, kwargs = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
             return function(*args, **kwargs)
 
-        of_tensors.__name__ = getattr(function, "__name__", "function")
+        # AutoGraph would look for the source of a lambda.
+        of_tensors.__name__ = getattr(function, "__name__", "function").strip("<>")
         return of_tensors
 
     def fixed(self) -> list[tf.TensorSpec]:

@@ -18,6 +18,7 @@ from tfdp.partition import (
     explain,
     partition,
 )
+from tfdp.strategy import graph_options
 from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_support import ProgramSupport
 
@@ -38,8 +39,6 @@ class ProgramCalls:
 
     Attributes:
       program: The program of a replica.
-      run: A `tf.function` of the arguments, or their parts, which returns for each output of the
-        program a list: the whole value, or the rows of each local replica.
     """
 
     def __init__(
@@ -73,7 +72,10 @@ class ProgramCalls:
         )
         support.agree_on(sequences, self.program)
         _tell_whole(self.program)
-        self._registered = Registered(self.program, self._devices)
+        self._options = graph_options.of_program(self._devices)
+        self._registered = Registered(
+            self.program, self._devices, self._options.config_proto_serialized
+        )
         self._joins = alone and not keep_rows
         signature = [
             [spec] * (len(self._devices) if parts else 1)
@@ -81,7 +83,19 @@ class ProgramCalls:
         ]
         # Also where `tf.config.run_functions_eagerly` is on: replicas that ran one after the other
         # would wait for each other.
-        self.run = tf.function(self._run, autograph=False).get_concrete_function(*signature)
+        self._traced = tf.function(self._run, autograph=False).get_concrete_function(*signature)
+
+    def run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+        """Runs the program on every local replica.
+
+        Args:
+          *arguments: For each argument of the program the whole tensor, or the replicas' parts.
+
+        Returns:
+          For each output of the program a list: the whole value, or the rows of each replica.
+        """
+        with graph_options.calling_with(self._options):
+            return self._traced(*arguments)
 
     def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
         """Returns what the program exchanges, and why, for arguments of these shapes."""
@@ -163,6 +177,7 @@ class ProgramCalls:
             args=given,
             Tout=self.program.dtypes,
             f=_Named(self._registered.names[index]),
+            config_proto=self._options.config_proto_serialized,
         )
         return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 

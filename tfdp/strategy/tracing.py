@@ -100,7 +100,7 @@ def _outside(value: tf.Tensor) -> tf.Tensor:
         return lift_to_graph([value], tf.compat.v1.get_default_graph())[value]
 
     with tf.init_scope():
-        return alone()
+        return alone.get_concrete_function()()  # a call would warn of many traces
 
 
 @contextlib.contextmanager

@@ -237,7 +237,7 @@ def _of_one_device(name: str) -> Callable[..., Any]:
     def method(variable: ReplicaMirroredVariable, *args: Any, **kwargs: Any) -> Any:
         if not one_device.is_traced():
             return getattr(MirroredVariable, name)(variable, *args, **kwargs)
-        return getattr(variable._get_on_device_or_primary(), name)(*args, **kwargs)
+        return getattr(variable.values[0], name)(*args, **kwargs)
 
     method.__name__ = name
     method.__doc__ = f"Writes the variable as `tf.Variable.{name}` does, in a partitioned function."
