@@ -1,6 +1,7 @@
 """The promise holds across processes: its own tests, run in every process of a cluster at once.
 
-So are those of the strategy there, `strategy/in_cluster.py`: to start a cluster costs as much.
+So are those of the strategy there, `strategy/in_cluster.py`, and of the programs that replicas run
+together, `partition/in_cluster.py`: to start a cluster costs as much.
 """
 
 import pathlib
@@ -61,7 +62,9 @@ def named(names):
 def test_in_two_processes_the_telling_tests_pass():
     # Each rank reads the modules that it is given, which takes a second for each few of them.
     telling = {path.stem for path in modules() if "mark.telling" in path.read_text()}
-    files = [FOLDER.parent / "strategy" / "in_cluster.py", *named(telling - OF_SUMS)]
+    strategy, programs = (FOLDER.parent / name for name in ("strategy", "partition"))
+    files = [each / "in_cluster.py" for each in (strategy, programs)]
+    files += named(telling - OF_SUMS)
     options = ["-m", "telling and not exhaustive"]
     clusters.every_rank_passes(files, options, 2, **ONLY_FIRST_CASES)
 

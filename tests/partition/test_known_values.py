@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tfdp.partition.known_values import evaluate
+from tfdp.partition.known_values import evaluate, shapes
 from tfdp.partition.layouts import REPLICATED
 from tfdp.partition.sizes import UNKNOWN, Batch, Size
 from tfdp.partition.source import SourceGraph
@@ -154,9 +154,11 @@ def walked(graph, given):
                 {out: known[source] for out, source in zip(op.outputs, op.inputs, strict=False)}
             )
             continue
-        found = evaluate(op, [known[tensor] for tensor in op.inputs])
-        for out, value in zip(op.outputs, found or [None] * len(op.outputs), strict=True):
-            shape = out.shape.as_list() if out.shape.rank is not None else None
+        inputs, nothing = [known[tensor] for tensor in op.inputs], [None] * len(op.outputs)
+        found, said = evaluate(op, inputs) or nothing, shapes(op, inputs) or nothing
+        for out, value, shape in zip(op.outputs, found, said, strict=True):
+            if shape is None and out.shape.rank is not None:
+                shape = out.shape.as_list()
             known[out] = Tensor(writer.argument("x", out.dtype), REPLICATED, shape, value)
     return [known[tensor].entries for tensor in graph.outputs]
 
@@ -255,6 +257,20 @@ def entries_of(function, *given_):
         (lambda x: RAW.ListDiff(x=x, y=[1, 3])[0], [[3, 2, 1, 0]], [2, 0]),
         (lambda x: x + 2, [2**31 - 1], -(2**31) + 1),
         (lambda x: tf.tile(x, [2]), [[B, 1]], [B, 1, B, 1]),
+        (lambda x: tf.shape(tf.slice(tf.fill(x, 1.0), [0, 2], [5, -1])), [[B, T]], [5, T - 2]),
+        (
+            lambda x: tf.shape(tf.slice(tf.fill(x, 1.0), [0, 0], tf.gather(x, [1, 0]))),
+            [[B, T]],
+            [T, B],
+        ),
+        (lambda x: tf.shape(tf.math.top_k(tf.fill(x, 1.0), x[0])[1]), [[B, T]], [B, B]),
+        (
+            lambda x: tf.shape(
+                RAW.StridedSliceGrad(shape=x, begin=[1], end=[2], strides=[1], dy=tf.ones([1, 2]))
+            ),
+            [[B, T]],
+            [B, T],
+        ),
         (lambda x: RAW.BroadcastArgs(s0=x, s1=[7, 1, 1]), [[B, T]], [7, B, T]),
         (lambda x: RAW.BroadcastArgs(s0=x, s1=[4, 4]), [[B, 1]], [4, 4]),
     ],

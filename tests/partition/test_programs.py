@@ -107,6 +107,25 @@ def test_a_length_that_the_program_knows_is_no_other_axis_length(name):
     assert_trains_alike(name, 3, lengths=(4, 4))
 
 
+@pytest.mark.exhaustive("test_replicas_train_as_one_device")
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "accumulation_and_averages",
+        "batch_normalization",
+        "drawn_codes",
+        "hardest_triplets",
+        "lstm_of_unknown_length",
+        "mixture_of_experts",
+        "ragged_rows",
+        "summands_in_branches_and_loops",
+    ],
+)
+def test_one_replica_and_more_than_there_are_examples_train_alike(name, replicas):
+    assert_trains_alike(name, replicas, lengths=(13, 2, 1))
+
+
 def test_every_program_is_found_in_a_module():
     found = {build.__module__ for build in PROGRAMS.values()}
     assert found == {module.__name__ for module in MODULES}

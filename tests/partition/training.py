@@ -40,30 +40,31 @@ class Outcome:
     function: Any  # what ran the steps
 
 
-def trained(name, replicas=None, lengths=LENGTHS):
+def trained(name, replicas=None, lengths=LENGTHS, jit_compile=None):
     """Trains a program from its seed, on one device if there are no `replicas`.
 
-    If all batches have one length, the programs of replicas know it when they are made.
+    They are a number, or a strategy. If all batches have one length, the programs of replicas know
+    it when they are made.
     """
     harness.start_over()
-    made = []
+    made, many = [], strategy(replicas) if isinstance(replicas, int) else replicas
 
     def noted(next_creator, **kwargs):
         made.append(next_creator(**kwargs))
         return made[-1]
 
-    scope = strategy(replicas).scope() if replicas else contextlib.nullcontext()
+    scope = many.scope() if many else contextlib.nullcontext()
     with scope, tf.variable_creator_scope(noted):
         step, batch = PROGRAMS[name]()
     generator = np.random.default_rng(1)
     batches = [tf.nest.map_structure(_tensor, batch(generator, length)) for length in lengths]
-    signature = _signature(batches)
-    if not replicas:
+    signature = signature_of(batches)
+    if not many:
         function = tf.function(step, autograph=False, input_signature=signature)
     elif len(set(lengths)) == 1:
-        function = strategy(replicas).partitioned(step, input_signature=signature)
+        function = many.partitioned(step, input_signature=signature, jit_compile=jit_compile)
     else:
-        function = strategy(replicas).partitioned(step)
+        function = many.partitioned(step, jit_compile=jit_compile)
     logs = [function(*each) for each in batches]
     return Outcome(made, logs, function)
 
@@ -76,9 +77,10 @@ def of_one_device(name, lengths=LENGTHS):
     return dataclasses.replace(outcome, variables=values, function=None)
 
 
-def assert_trains_alike(name, replicas, tolerance=TOLERANCE, lengths=LENGTHS):
+def assert_trains_alike(name, replicas, tolerance=TOLERANCE, lengths=LENGTHS, jit_compile=None):
     """Asserts that replicas leave one device's variables and logs, and copies of equal bits."""
-    expected, found = of_one_device(name, lengths), trained(name, replicas, lengths)
+    expected = of_one_device(name, lengths)
+    found = trained(name, replicas, lengths, jit_compile)
     for index, pair in enumerate(zip(expected.logs, found.logs, strict=True)):
         compare(*pair, f"of step {index}", tolerance=tolerance)
     assert len(expected.variables) == len(found.variables)
@@ -96,7 +98,7 @@ def _tensor(value):
     return value if tf.is_tensor(value) else tf.convert_to_tensor(value)
 
 
-def _signature(batches):
+def signature_of(batches):
     """The specifications that all batches fit."""
     found = []
     for parts in zip(*batches, strict=True):

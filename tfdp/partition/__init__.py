@@ -11,11 +11,12 @@ the step runs.
     layouts, sizes, values                   layouts, sizes, tensors, known_values
     the walk: one operation after the other  walk, rules/
     what a replica computes and sends        conversions, program, writing, arithmetic
-    the replica's functions                  partitioning, registering
+    the replica's functions                  partitioning, compiling, registering
     what is exchanged, and why               report, ordering, dependencies, explanation
 """
 
 from tfdp.partition.communication import Collective, Communicator
+from tfdp.partition.compiling import compiled
 from tfdp.partition.explanation import Explanation, explain
 from tfdp.partition.layouts import (
     LOCAL,
@@ -51,6 +52,7 @@ __all__ = [
     "Replicated",
     "Report",
     "Sharded",
+    "compiled",
     "explain",
     "lines_named",
     "on_device",

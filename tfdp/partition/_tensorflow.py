@@ -3,6 +3,10 @@
 Tested with TensorFlow 2.19-2.21. `tests/partition/test_tensorflow.py` fails when one of them moves.
 """
 
+import functools
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 # The messages in which TensorFlow keeps a function and its operations: the partitioner writes them.
@@ -22,6 +26,9 @@ from tensorflow.python.framework.func_graph import FuncGraph
 # Makes a graph of a function that TensorFlow has as a message alone, as older code of its own does.
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
+# The kernels of an operation, by the type of the device.
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+
 # The number that stands for nothing known of a tensor list's elements, or a tensor, in messages.
 from tensorflow.python.framework.tensor_util import make_tensor_proto
 
@@ -29,6 +36,13 @@ from tfdp.hooks import method
 
 # The function that a graph holds by a name.
 function_named = method(tf.Graph, "_get_function")
+
+
+@functools.cache
+def kernels_of(type_: str) -> Sequence[Any]:
+    """Returns the declarations of the kernels of an operation."""
+    return get_registered_kernels_for_op(type_).kernel
+
 
 __all__ = [
     "AttrValue",
@@ -38,6 +52,7 @@ __all__ = [
     "context",
     "function_def_to_graph",
     "function_named",
+    "kernels_of",
     "make_tensor_proto",
     "op_def_registry",
 ]

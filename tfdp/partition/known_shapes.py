@@ -223,6 +223,20 @@ def _fill(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [_lengths(inputs[0])]
 
 
+@_of("StridedSliceGrad")
+def _of_sliced(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    return [_lengths(inputs[0])]
+
+
+@_of("Slice")
+def _slice(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    begins, sizes = inputs[1].sizes(), inputs[2].sizes()
+    if inputs[0].rank is None or begins is None or sizes is None:
+        return None
+    triples = zip(inputs[0].dims(), begins, sizes, strict=True)
+    return [[_length(length - begin if n == -1 else n) for length, begin, n in triples]]
+
+
 @_of("ScatterNd")
 def _scatter(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [_lengths(inputs[2])]
@@ -300,6 +314,14 @@ def _gather(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     batch_dims = op.attr("batch_dims")
     rows = indices.dims()[batch_dims + (indices.rank if batch_dims < 0 else 0) :]
     return [[*array.dims()[: axes[0]], *rows, *array.dims()[axes[0] + 1 :]]]
+
+
+@_of("TopKV2")
+def _largest(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    tensor, count = inputs
+    if tensor.rank is None or count.entries is None:
+        return None
+    return [[*tensor.dims()[:-1], _length(count.entries[()])] for _ in op.outputs]
 
 
 @_of("MatMul")

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.replicas import one_device
 from tfdp.strategy.partitioned import Partitioned
+from tfdp.strategy.program_calls import ProgramOptions
 
 
 class OneDevicePrograms(tf.distribute.Strategy):
@@ -53,6 +54,7 @@ class OneDevicePrograms(tf.distribute.Strategy):
         *,
         input_signature: Sequence[Any] | None = None,
         sharded: bool = False,
+        jit_compile: bool | None = None,
     ) -> Any:
         """Makes all replicas run a function that is written for one device.
 
@@ -71,6 +73,9 @@ class OneDevicePrograms(tf.distribute.Strategy):
             size that they fix is the batch's length.
           sharded: Whether an output that has a row for each example is returned as
             `tf.distribute.DistributedValues`, the rows of each local replica; else all are whole.
+          jit_compile: Whether XLA compiles what lies between the collectives: once for each shape
+            of what it is given, in each local replica. Draws are not compiled: their numbers are
+            those of the program that is not compiled.
 
         Returns:
           A callable. It takes whole batches, the same in all processes, or elements of a
@@ -97,6 +102,10 @@ class OneDevicePrograms(tf.distribute.Strategy):
         """
         if function is None:
             return functools.partial(
-                self.partitioned, input_signature=input_signature, sharded=sharded
+                self.partitioned,
+                input_signature=input_signature,
+                sharded=sharded,
+                jit_compile=jit_compile,
             )
-        return Partitioned(self, function, input_signature, sharded)
+        options = ProgramOptions(keep_rows=sharded, jit_compile=bool(jit_compile))
+        return Partitioned(self, function, input_signature, options)

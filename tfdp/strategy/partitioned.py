@@ -21,7 +21,7 @@ from tfdp.strategy._tensorflow_programs import (
     could_possibly_record,
     stop_recording,
 )
-from tfdp.strategy.program_calls import ProgramCalls
+from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
 from tfdp.strategy.traces import Cut, Trace
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Partitioned:
       strategy: The strategy.
       function: The function.
       input_signature: See `partitioned`.
-      sharded: See `partitioned`.
+      options: What its programs are asked for.
 
     Attributes:
       python_function: The function.
@@ -48,11 +48,11 @@ class Partitioned:
         strategy: DataParallelStrategy,
         function: Callable[..., Any],
         input_signature: Sequence[Any] | None,
-        sharded: bool,
+        options: ProgramOptions,
     ) -> None:
         self._strategy, self.python_function = strategy, function
         self._signature = None if input_signature is None else tuple(input_signature)
-        self._sharded = sharded
+        self._options = options
         self._traces: dict[Any, list[Trace]] = {}
         self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
         self._latest: ProgramCalls | None = None
@@ -70,7 +70,7 @@ class Partitioned:
                 return function(reference(), *args, **kwargs)
 
             self._methods[owner] = Partitioned(
-                self._strategy, method, self._signature, self._sharded
+                self._strategy, method, self._signature, self._options
             )
         return self._methods[owner]
 
@@ -140,17 +140,17 @@ class Partitioned:
         function = arguments.function(self.python_function)
         if self._signature is not None:
             specs = arguments.signed(self._signature)
-            traces.append(Trace(self._strategy, function, specs, self._sharded))
+            traces.append(Trace(self._strategy, function, specs, self._options))
             return traces[-1]
         specs = arguments.specs(traces[-1].specs if traces else None)
         try:
-            traces.append(Trace(self._strategy, function, specs, self._sharded))
+            traces.append(Trace(self._strategy, function, specs, self._options))
         except (TypeError, ValueError, NotImplementedError, tf.errors.InvalidArgumentError):
             fixed = arguments.fixed()
             if fixed == specs:
                 raise
             # The function asks Python for sizes: it is traced for these alone, as on one device.
-            traces.append(Trace(self._strategy, function, fixed, self._sharded))
+            traces.append(Trace(self._strategy, function, fixed, self._options))
         return traces[-1]
 
     def _run(self, trace: Trace, arguments: _Arguments) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -15,12 +17,25 @@ from tfdp.partition import (
     Registered,
     ReplicaProgram,
     Sharded,
+    compiled,
     explain,
     partition,
 )
 from tfdp.strategy import graph_options
 from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_support import ProgramSupport
+
+
+class ProgramOptions(NamedTuple):
+    """What a program is asked for.
+
+    Attributes:
+      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
+      jit_compile: Whether XLA compiles what lies between its collectives.
+    """
+
+    keep_rows: bool
+    jit_compile: bool
 
 
 class ProgramCalls:
@@ -35,7 +50,7 @@ class ProgramCalls:
       in_parts: For each argument whether it is given as the local replicas' parts, which follow
         each other, in place of a whole tensor.
       may_be_empty: Whether a replica may have no examples.
-      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
+      options: What the program is asked for.
 
     Attributes:
       program: The program of a replica.
@@ -50,7 +65,7 @@ class ProgramCalls:
         layouts: Sequence[Layout],
         in_parts: Sequence[bool],
         may_be_empty: bool,
-        keep_rows: bool,
+        options: ProgramOptions,
     ) -> None:
         self._source, self._captured = source, captured
         self._layouts, self._in_parts = layouts, in_parts
@@ -67,16 +82,19 @@ class ProgramCalls:
             collectives,
             may_be_empty=may_be_empty,
             # Of one process' replicas rows are joined without a collective.
-            keep_rows=keep_rows or alone,
+            keep_rows=options.keep_rows or alone,
             states=captured.states,
         )
         support.agree_on(sequences, self.program)
         _tell_whole(self.program)
+        if options.jit_compile:
+            kind = tf.DeviceSpec.from_string(self._devices[0]).device_type
+            self.program = compiled(self.program, kind)
         self._options = graph_options.of_program(self._devices)
         self._registered = Registered(
             self.program, self._devices, self._options.config_proto_serialized
         )
-        self._joins = alone and not keep_rows
+        self._joins = alone and not options.keep_rows
         signature = [
             [spec] * (len(self._devices) if parts else 1)
             for spec, parts in zip(specs, in_parts, strict=True)
@@ -110,10 +128,11 @@ class ProgramCalls:
         self._support.count_step()
         with tf.control_dependencies(self._refreshed()):
             places = self._places(arguments)
+            stand_ins = self._stand_ins(places, arguments)
             results = []
             for index, device in enumerate(self._devices):
                 with tf.device(device):
-                    results.append(self._on_replica(index, places, arguments))
+                    results.append(self._on_replica(index, places, arguments, stand_ins))
         found = []
         for which, layout in enumerate(self.program.outputs):
             if not isinstance(layout, Sharded):
@@ -155,6 +174,7 @@ class ProgramCalls:
         index: int,
         places: Mapping[Batch, tf.Tensor],
         arguments: Sequence[Sequence[tf.Tensor]],
+        stand_ins: Sequence[tf.Tensor | None],
     ) -> list[tf.Tensor]:
         rank = self._first_rank + index
         given: list[tf.Tensor] = [tf.constant(rank)]
@@ -164,11 +184,11 @@ class ProgramCalls:
             count, total = counts[rank], tf.reduce_sum(counts)
             begins[batch] = tf.reduce_sum(counts[:rank])
             given += [counts, count, tf.maximum(count, 1), begins[batch], total]
-        for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
+        for layout, parts, stand_in in zip(self._layouts, arguments, stand_ins, strict=True):
             if not isinstance(layout, Sharded):
                 given.append(parts[0])
-            elif in_parts:
-                given.append(self._with_stand_in(parts[index]))
+            elif stand_in is not None:
+                given.append(self._with_stand_in(parts[index], stand_in))
             else:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
@@ -187,14 +207,42 @@ class ProgramCalls:
             return whole[begin : begin + count]
         rows = tf.maximum(count, 1)
         begin = tf.minimum(begin, tf.maximum(tf.shape(whole)[0] - rows, 0))
-        return self._with_stand_in(whole[begin : begin + rows])
+        return self._with_stand_in(whole[begin : begin + rows], whole[:0])
 
-    def _with_stand_in(self, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of a replica, or a row of zeros or of empty texts if there are none."""
+    def _stand_ins(
+        self, places: Mapping[Batch, tf.Tensor], arguments: Sequence[Sequence[tf.Tensor]]
+    ) -> list[tf.Tensor | None]:
+        """Returns of each argument that is given in parts rows of some examples; None: of others.
+
+        A program may fail on other numbers than an example's, such as a division by zeros. A row
+        comes from another process if this one has none, and some replica has none.
+        """
+        found: list[tf.Tensor | None] = []
+        alone = len(self._devices) == self._num_replicas
+        for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
+            if not (in_parts and isinstance(layout, Sharded)):
+                found.append(None)
+                continue
+            own = tf.concat([part[:1] for part in parts], 0)
+            if not alone and self._may_be_empty:
+                all_have_some = tf.reduce_min(places[layout.batch]) > 0
+                own = tf.cond(
+                    all_have_some,
+                    functools.partial(tf.identity, own),
+                    functools.partial(self._support.rows_of_all, own),
+                )
+            found.append(own)
+        return found
+
+    def _with_stand_in(self, rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of a replica; if there are none the first of `others`, or zeros."""
         if not self._may_be_empty:
             return rows
         shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
-        found = tf.cond(tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.zeros(shape, rows.dtype))
+        zeros = tf.zeros(shape, rows.dtype)
+        found = tf.cond(
+            tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1]
+        )
         return tf.ensure_shape(found, [None, *rows.shape[1:]])
 
     @staticmethod

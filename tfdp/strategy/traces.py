@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy import captured, tracing
 from tfdp.strategy._tensorflow_programs import container_of_copy
-from tfdp.strategy.program_calls import ProgramCalls
+from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy
@@ -46,7 +46,7 @@ class Trace:
       strategy: The strategy.
       function: The program, of flat tensors.
       specs: Their specifications.
-      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
+      options: What its programs are asked for.
 
     Attributes:
       source: The traced program.
@@ -58,9 +58,9 @@ class Trace:
         strategy: DataParallelStrategy,
         function: Callable[..., Any],
         specs: Sequence[tf.TensorSpec],
-        keep_rows: bool,
+        options: ProgramOptions,
     ) -> None:
-        self._strategy, self._keep_rows = strategy, keep_rows
+        self._strategy, self._options = strategy, options
         self.specs = tuple(specs)
         traced = tf.function(function)
         try:
@@ -90,7 +90,7 @@ class Trace:
                     self._layouts(cut.batches),
                     cut.in_parts,
                     cut.may_be_empty,
-                    self._keep_rows,
+                    self._options,
                 )
         return self._calls[cut]
 

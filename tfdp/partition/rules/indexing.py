@@ -8,6 +8,7 @@ from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
 from tfdp.partition.rules.along_axes import known_scalar
 from tfdp.partition.rules.elementwise import aligned, grows
 from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.rules.own_places import own_places
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.slicing import constant_axes, has_summands, linear_in
 from tfdp.partition.sizes import SizeLike
@@ -55,7 +56,8 @@ def gather(step: Step) -> Results:
 def gather_nd(step: Step) -> Results:
     """Takes of whole parameters what a replica's indices name, or whole indices of a part.
 
-    Parameters that are cut along an axis that is indexed are gathered. Whole indices of a summand
+    Where each example names itself, of parameters that are cut along their first axis nothing is
+    sent. Others that are cut along an axis that is indexed are gathered. Whole indices of a summand
     give a summand, unless that has more elements.
     """
     params, indices = step.inputs
@@ -69,6 +71,9 @@ def gather_nd(step: Step) -> Results:
     if own is not None and own.axis >= depth:
         outputs = step.emit([params.local, _whole(step, indices)])
         return step.results(outputs, own.at(last + own.axis - depth), [shape])
+    places = own_places(step, 1, own)
+    if own is not None and places is not None:
+        return step.results(step.emit([params.local, places]), own, [shape])
     if theirs is not None and theirs.axis < last:
         return step.results(step.emit([_whole(step, params), indices.local]), theirs, [shape])
     return None

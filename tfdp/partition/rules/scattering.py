@@ -13,6 +13,7 @@ from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.along_axes import known_scalar
 from tfdp.partition.rules.indexing import depth_of
 from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.rules.own_places import own_places
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import can_be_summed
@@ -26,7 +27,8 @@ from tfdp.partition.writing import Output
 def scatter(step: Step) -> Results:
     """Adds up a replica's updates: a summand. Updates cut along other axes keep the cut.
 
-    Sends nothing, unless indices or updates are cut otherwise than the other.
+    So do those of a result as long as the batch where each example names itself. Sends nothing,
+    unless indices or updates are cut otherwise than the other.
     """
     indices, updates, to = step.inputs
     if has_summands(step):
@@ -42,6 +44,12 @@ def scatter(step: Step) -> Results:
             return None
         local = step.shape_with(to, result.axis, step.entries(result))
         return step.results(step.emit([step.whole(indices), updates.local, local]), result, [shape])
+    if layout is not None and sizes[0] == layout.length and fits(updates, layout):
+        places = own_places(step, 0, layout)
+        if places is not None and length_of(to) == len(sizes):
+            local = step.shape_with(to, 0, step.entries(layout))
+            outputs = step.emit([places, part(step, updates, layout), local])
+            return step.results(outputs, layout, [shape])
     if layout is None or layout.axis >= last or not all(map(_is_no_batch, sizes)):
         return None
     added = _added(step, indices, updates, layout)
@@ -65,7 +73,7 @@ def scatter_add(step: Step) -> Results:
         return None
     layout = _spot(indices, updates)
     if tensor.sharded is not None or layout is None or layout.axis >= last:
-        return _scattered_beside(step)
+        return _scattered_into_own(step) or _scattered_beside(step)
     if tensor.layout != REPLICATED or not all(map(_is_no_batch, tensor.dims())):
         return None
     added = _added(step, indices, updates, layout)
@@ -77,8 +85,11 @@ def scatter_add(step: Step) -> Results:
 
 @rule("TensorScatterUpdate", "TensorScatterMax", "TensorScatterMin")
 def scatter_update(step: Step) -> Results:
-    """Keeps the cut of an axis that no index names. Sends nothing."""
-    return _scattered_beside(step)
+    """Keeps the cut of an axis that no index names, or where each example names itself.
+
+    Sends nothing.
+    """
+    return _scattered_into_own(step) or _scattered_beside(step)
 
 
 @rule("UnsortedSegmentSum", partial=True)
@@ -161,6 +172,19 @@ def _segments_beside(step: Step) -> Results:
     size = known_scalar(count[0]) if count else None
     result = layout.at(layout.axis - segments.rank + 1)
     return step.results(outputs, result, [[size, *data.dims()[segments.rank :]]])
+
+
+def _scattered_into_own(step: Step) -> Results:
+    """Writes updates into a tensor of which each example names its own entries."""
+    tensor, _, updates = step.inputs
+    layout = tensor.sharded
+    if layout is None or not fits(updates, layout):
+        return None
+    places = own_places(step, 1, layout)
+    if places is None:
+        return None
+    outputs = step.emit([tensor.local, places, part(step, updates, layout)])
+    return step.results(outputs, layout, [tensor.shape])
 
 
 def _scattered_beside(step: Step) -> Results:

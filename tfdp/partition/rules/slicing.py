@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdp.partition import known_values
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, divided, is_size
@@ -288,7 +289,8 @@ def linear_in(step: Step, index: int) -> Results:
     others = [tensor for at, tensor in enumerate(step.inputs) if at != index]
     if step.inputs[index].layout != PARTIAL or any(each.layout != REPLICATED for each in others):
         return None
-    return step.results(step.emit(step.inputs), PARTIAL)
+    shapes = known_values.shapes(step.op, step.inputs)
+    return step.results(step.emit(step.inputs), PARTIAL, shapes)
 
 
 def blocks_in(size: Any, layout: Sharded) -> Any:

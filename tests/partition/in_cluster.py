@@ -1,0 +1,107 @@
+"""Whole programs that the replicas of several processes run together, asserted on every rank.
+
+Not collected by itself: `keras_adapter/test_across_processes.py` runs the telling test in two
+processes, and `test_across_processes.py` all of them in other clusters.
+"""
+
+import zlib
+
+import harness
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiers
+from partition import test_programs  # noqa: F401 - registers the programs
+from partition.training import assert_trains_alike
+
+import tfdp
+
+# One for each thing that replicas share: states of draws, summands, also in branches and loops,
+# statistics, rows, what happens once.
+TELLING = "drawn_codes"
+OTHERS = (
+    "summands_in_branches_and_loops",
+    "dense_layers_with_clipping",
+    "batch_normalization",
+    "ragged_rows",
+    "python_in_the_step",
+)
+
+
+def train(name, strategy):
+    """Trains a program as on one device, and compares the ranks' copies of its variables."""
+    found = assert_trains_alike(name, strategy)
+    read_as_sums = tf.VariableSynchronization.ON_READ
+    alike = [each for each in found.variables if each.synchronization != read_as_sums]
+    bits = [zlib.crc32(np.asarray(variable.values[0]).tobytes()) for variable in alike]
+    board = strategy.extended.processes.board
+    values = [post.value for post in board.all_gather("variables", bits)]
+    assert all(value == values[0] for value in values), values
+
+
+@pytest.mark.telling
+@pytest.mark.parametrize("name", tiers.first_of(TELLING, *OTHERS))
+def test_the_replicas_of_all_processes_train_as_one_device(name):
+    train(name, harness.strategy(None))
+
+
+@pytest.mark.exhaustive("test_the_replicas_of_all_processes_train_as_one_device")
+@pytest.mark.parametrize("topology", sorted({*tfdp.topology.names()} - {"native"}))
+@pytest.mark.parametrize("name", ["batch_normalization", "ragged_rows"])  # sums, and rows
+def test_by_every_topology_replicas_train_as_one_device(name, topology):
+    train(name, harness.strategy(None, topology=topology))
+
+
+@pytest.mark.telling
+def test_a_loop_in_a_graph_over_a_distributed_dataset_gives_a_program_all_shares():
+    strategy = harness.strategy(None)
+    x = np.random.default_rng(0).normal(size=[19, 3]).astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(6)
+    with strategy.scope():
+        weight = tf.Variable(tf.ones([3, 1]))
+
+    @strategy.partitioned
+    def step(rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(rows @ weight - 1.0))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    @tf.function
+    def epoch(batches):
+        total = 0.0
+        for batch in batches:
+            total += step(batch)
+        return total
+
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    found = [float(epoch(distributed)) for _ in range(2)]
+    own, expected = np.ones([3, 1]), []
+    for _ in range(2):
+        total = 0.0
+        for start in range(0, 19, 6):
+            rows = x[start : start + 6].astype("float64")
+            error = rows @ own - 1.0
+            total += np.mean(error**2)
+            own -= 0.1 * 2 * rows.T @ error / len(rows)
+        expected.append(total)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(weight.numpy(), own, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.telling
+def test_a_replica_without_examples_computes_on_another_s():
+    strategy = harness.strategy(None)
+    numbers, texts = np.arange(1, 6, dtype="int32"), np.array(["1", "22", "3", "4", "55"])
+    dataset = tf.data.Dataset.from_tensor_slices((numbers, texts)).batch(4)
+
+    @strategy.partitioned
+    def step(number, text):
+        values = tf.strings.to_number(text)
+        return tf.reduce_sum(100 // number), tf.debugging.check_numerics(1.0 / values, "infinite")
+
+    batches = strategy.experimental_distribute_dataset(dataset)
+    for batch, rows in zip(batches, (slice(0, 4), slice(4, 5)), strict=True):
+        total, inverse = step(*batch)
+        assert int(total) == (100 // numbers[rows]).sum()
+        np.testing.assert_allclose(inverse, 1 / texts[rows].astype("float32"), rtol=1e-6)

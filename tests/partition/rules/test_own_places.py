@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import check
+
+RANDOM = np.random.default_rng(8)
+
+
+def batch(length):
+    """Features, and an index and two indices of each example."""
+    return (
+        RANDOM.normal(1, 2, [length, 5, 4]).astype(np.float32),
+        RANDOM.integers(0, 5, [length]).astype(np.int32),
+        RANDOM.integers(0, 5, [length, 2]).astype(np.int32),
+    )
+
+
+# Uneven shares, and fewer examples than three replicas.
+in_shares = pytest.mark.parametrize("batches", [batch(7), batch(2)], ids=["uneven", "fewer"])
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def own(x):
+    return tf.range(length(x))
+
+
+def wide(x):
+    return tf.range(tf.shape(x, tf.int64)[0])
+
+
+# How programs let each example name itself.
+INDICES = {
+    "stacked": lambda x, i, j: tf.stack([own(x), i], 1),
+    "stacked from behind": lambda x, i, j: tf.stack([wide(x), tf.cast(i, tf.int64)], -1),
+    "cast": lambda x, i, j: tf.stack([tf.cast(own(x), tf.int64), tf.cast(i, tf.int64)], 1),
+    "joined": lambda x, i, j: tf.concat([own(x)[:, tf.newaxis], i[:, tf.newaxis]], 1),
+    "joined, reshaped": lambda x, i, j: tf.concat([tf.reshape(own(x), [-1, 1]), j % 4], -1),
+    "joined, expanded": lambda x, i, j: tf.concat([tf.expand_dims(own(x), -1), i[:, None]], 1),
+    "repeated": lambda x, i, j: tf.stack([tf.tile(own(x)[:, tf.newaxis], [1, 2]), j], 2),
+    "repeated in a graph": lambda x, i, j: tf.stack(
+        [tf.tile(own(x)[:, tf.newaxis], [1, tf.shape(j)[1]]), j], -1
+    ),
+    "alone": lambda x, i, j: own(x)[:, tf.newaxis],
+    "with what all have": lambda x, i, j: tf.stack([own(x), tf.ones_like(own(x))], 1),
+}
+
+
+@in_shares
+def test_examples_that_name_themselves_keep_the_cut(batches, layouts):
+    def function(x, i, j):
+        return {name: tf.gather_nd(x, made(x, i, j)) for name, made in INDICES.items()}
+
+    report = check(function, *batches, replicas=[3], exact=True)
+    assert layouts["GatherNd"] == {"sharded(axis 0 by batch_0)"}
+    assert not report.exchanged
+
+
+UPDATES = [tf.tensor_scatter_nd_update, tf.tensor_scatter_nd_add, tf.tensor_scatter_nd_sub]
+UPDATES += [tf.tensor_scatter_nd_max, tf.tensor_scatter_nd_min]
+
+
+@in_shares
+def test_what_examples_write_to_their_own_entries_is_sent_to_nobody(batches, layouts):
+    def function(x, i, j):
+        places, updates = tf.stack([own(x), i], 1), x[:, 0] - x[:, 1]
+        added = tf.scatter_nd(places, updates, tf.shape(x))
+        return added, [update(x, places, updates) for update in UPDATES]
+
+    report = check(function, *batches, replicas=[3], exact=True)
+    assert layouts["ScatterNd"] == {"sharded(axis 0 by batch_0)"}
+    assert not report.exchanged
+
+
+@in_shares
+def test_the_gradient_of_chosen_entries_stays_with_the_examples(batches):
+    def function(x, i, j):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            chosen = tf.gather_nd(tf.nn.log_softmax(x), tf.stack([own(x), i, i % 4], 1))
+            loss = tf.reduce_mean(tf.square(chosen))
+        return loss, tape.gradient(loss, x)
+
+    report = check(function, *batches, replicas=[3])
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+OTHERS = {
+    "other entries": lambda x, i: tf.stack([i % length(x), i], 1),
+    "turned round": lambda x, i: tf.stack([own(x)[::-1], i], 1),
+    "the next ones": lambda x, i: tf.stack([tf.range(1, length(x) + 1) % length(x), i], 1),
+    "every other one": lambda x, i: tf.stack([tf.range(0, 2 * length(x), 2) // 2, i], 1),
+    "one more than they are": lambda x, i: tf.stack([own(x), i], 1)[:1],
+    "the same ones again": lambda x, i: tf.concat([tf.stack([own(x), i], 1)] * 2, 0),
+    "repeated along the batch": lambda x, i: tf.tile(own(x)[:, tf.newaxis], [2, 1]),
+    "one behind": lambda x, i: tf.stack([tf.minimum(i, length(x) - 1), own(x) % 5], 1),
+}
+
+
+def test_other_places_of_examples_are_those_of_one_device():
+    x, i, _ = batch(7)
+
+    def function(x, i):
+        found = {}
+        for name, made in OTHERS.items():
+            taken = tf.gather_nd(x, made(x, i))
+            added = tf.scatter_nd(made(x, i), taken, tf.shape(x))
+            found[name] = taken, added, tf.tensor_scatter_nd_add(x, made(x, i), 2 * taken)
+        return found
+
+    report = check(function, x, i, replicas=[3], whole=None)
+    whole = [each.operation for each in report.whole]
+    assert whole.count("TensorScatterAdd") == len(OTHERS)
