@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import random
 import weakref
 
 import harness  # noqa: F401 - makes the logical devices
@@ -46,6 +47,19 @@ def test_a_function_that_asks_python_for_the_length_gets_it(strategy):
     x = rows(5)
     expected = (x * np.arange(1, 6)[:, None]).sum(0)
     np.testing.assert_allclose(strategy.partitioned(total)(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_python_draws_are_those_of_one_device_where_the_length_is_asked_for(strategy):
+    def scaled(x):
+        factor = random.random() + np.random.random()
+        return next(factor * x[index] for index in range(x.shape[0]))
+
+    def drawn(function):
+        random.seed(1)
+        np.random.seed(1)
+        return [float(function(tf.ones([length]))) for length in (5, 3)]
+
+    assert drawn(strategy.partitioned(scaled)) == drawn(tf.function(scaled))
 
 
 def test_an_input_signature_traces_once_and_refuses_other_arguments(strategy):

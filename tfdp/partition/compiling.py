@@ -22,8 +22,9 @@ from tfdp.partition.writing import Called, attr_value, unique_name
 # Of fewer operations a call costs more than it saves.
 SMALLEST = 4
 
-# XLA has kernels of these, for programs that it compiles as a whole: their results have sizes that
-# no shape tells, they fail or print, or are drawn by another algorithm than one device's.
+# XLA has kernels of these, but their results have sizes that no shape tells, or they fail or print.
+# Of loops it refuses some, such as that of CTC's gradient (TensorFlow 2.21): their bodies are
+# compiled, pass by pass.
 _NOT_COMPILED = frozenset(
     {
         "Assert",
@@ -34,10 +35,12 @@ _NOT_COMPILED = frozenset(
         "NonMaxSuppressionV3",
         "NonMaxSuppressionV4",
         "Print",
+        "StatelessWhile",
         "Unique",
         "UniqueV2",
         "UniqueWithCounts",
         "Where",
+        "While",
     }
 )
 

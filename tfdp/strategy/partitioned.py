@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class Partitioned:
         self._signature = None if input_signature is None else tuple(input_signature)
         self._options = options
         self._traces: dict[Any, list[Trace]] = {}
+        self._asks_for_sizes: set[Any] = set()
         self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
         self._latest: ProgramCalls | None = None
         functools.update_wrapper(self, function)
@@ -142,15 +144,20 @@ class Partitioned:
             specs = arguments.signed(self._signature)
             traces.append(Trace(self._strategy, function, specs, self._options))
             return traces[-1]
-        specs = arguments.specs(traces[-1].specs if traces else None)
+        specs, fixed = arguments.specs(traces[-1].specs if traces else None), arguments.fixed()
+        if arguments.key in self._asks_for_sizes:
+            specs = fixed
+        drawn = random.getstate(), np.random.get_state()
         try:
             traces.append(Trace(self._strategy, function, specs, self._options))
         except (TypeError, ValueError, NotImplementedError, tf.errors.InvalidArgumentError):
-            fixed = arguments.fixed()
             if fixed == specs:
                 raise
             # The function asks Python for sizes: it is traced for these alone, as on one device.
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])
             traces.append(Trace(self._strategy, function, fixed, self._options))
+            self._asks_for_sizes.add(arguments.key)
         return traces[-1]
 
     def _run(self, trace: Trace, arguments: _Arguments) -> list[Any]:
