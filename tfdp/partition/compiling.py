@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -23,9 +23,9 @@ from tfdp.partition.writing import Called, attr_value, unique_name
 SMALLEST = 4
 
 # XLA has kernels of these, but their results have sizes that no shape tells, or they fail or print.
-# Of loops it refuses some, such as that of CTC's gradient (TensorFlow 2.21): their bodies are
-# compiled, pass by pass.
-_NOT_COMPILED = frozenset(
+# Of loops it refuses some, such as that of CTC's gradient (TensorFlow 2.21).
+_LOOPS = frozenset({"StatelessWhile", "While"})
+_NOT_COMPILED = _LOOPS | frozenset(
     {
         "Assert",
         "CheckNumerics",
@@ -35,12 +35,10 @@ _NOT_COMPILED = frozenset(
         "NonMaxSuppressionV3",
         "NonMaxSuppressionV4",
         "Print",
-        "StatelessWhile",
         "Unique",
         "UniqueV2",
         "UniqueWithCounts",
         "Where",
-        "While",
     }
 )
 
@@ -55,8 +53,9 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 def compiled(program: ReplicaProgram, device_type: str) -> ReplicaProgram:
     """Returns the program with functions that XLA compiles in place of its operations.
 
-    Variables, draws, texts, lists of tensors, and what XLA has no kernel of stay outside of them.
-    A function is compiled at its first call, and again for each other shape of its inputs.
+    Variables, draws, texts, lists of tensors, loops, and what XLA has no kernel of stay outside of
+    them. A function is compiled at its first call, and again for each other shape of its inputs;
+    and for each other value of a place, which in a loop would be at each pass.
 
     Args:
       program: The program.
@@ -67,9 +66,11 @@ def compiled(program: ReplicaProgram, device_type: str) -> ReplicaProgram:
         name
         for function in program.functions
         for node in function.node_def
-        if _must_compile(node) or with_kernels.has(node)
+        if _must_compile(node) or with_kernels.has(node) or node.op in _LOOPS
         for name in _called(node)
     }
+    while more := _called_by(program.functions, within) - within:
+        within |= more
     found: list[FunctionDef] = []
     for function in program.functions:
         if function.signature.name in within:
@@ -303,6 +304,17 @@ def _only_controls(inputs: Sequence[str]) -> bool:
 
 def _must_compile(node: NodeDef) -> bool:
     return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
+
+
+def _called_by(functions: Iterable[FunctionDef], names: Collection[str]) -> set[str]:
+    """Returns the names of the functions that some functions call."""
+    return {
+        name
+        for function in functions
+        if function.signature.name in names
+        for node in function.node_def
+        for name in _called(node)
+    }
 
 
 def _called(node: NodeDef) -> Iterable[str]:

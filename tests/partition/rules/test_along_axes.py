@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 RANDOM = np.random.default_rng(3)
 UNEVEN = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
@@ -109,3 +110,43 @@ def test_what_is_linear_in_a_summand_is_one(type_, batch, layouts):
 def test_what_is_not_linear_in_a_summand_waits_for_the_sum(layouts):
     check(lambda x: tf.math.cumprod(tf.reduce_sum(x, 0) / 9, 1), UNEVEN, replicas=[3])
     assert layouts["Cumprod"] == {"replicated"}
+
+
+@of_drawn_batches
+def test_any_operation_along_an_axis_is_that_of_one_device_wherever_the_batch_is(case):
+    axis = case.choose([*case.others, case.axis])
+    other = case.choose(range(case.rank))
+    count = case.choose([1, min(2, case.shape[-1])])
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        found = [
+            tf.reverse(t, [axis]),
+            tf.roll(t, 1, axis),
+            tf.roll(t, [1, 2], [axis, other]),
+            tf.cumsum(t, axis, exclusive=True),
+            tf.cumsum(t, axis, reverse=True),
+            tf.math.cumprod(t % 3 + 1, axis),
+            tf.argmax(t % 5, axis),
+            tf.argmin(t % 5, axis, tf.int32),
+            tf.math.top_k(t, count),
+        ]
+        if axis != other:
+            sizes = tf.cast(
+                tf.reduce_max(t, [at for at in range(case.rank) if at != other]), "int32"
+            )
+            along = sizes % (case.shape[axis] + 1)
+            found += [tf.reverse_sequence(each, along, axis, other) for each in (t, whole)]
+        rows = tf.reshape(t, [-1, case.shape[-1]])
+        all_rows = tf.reshape(whole, [-1, case.shape[-1]])
+        found += [RAW.NthElement(input=rows, n=0)]
+        for one, values in ((rows, all_rows), (all_rows, rows), (rows, rows)):
+            found += [
+                tf.searchsorted(tf.sort(one), values),
+                tf.searchsorted([[2.0, 9.0, 30.0]], tf.reshape(values, [1, -1]), "right"),
+            ]
+            classes = tf.cast(tf.reduce_max(one, 1), tf.int32) % case.shape[-1]
+            found += [tf.math.in_top_k(classes, values % 5, 1)]
+        return found
+
+    case.check(function, exact=True)

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from hypothesis import strategies as st
 from partition.check import check
+from partition.drawn import MERGES, of_drawn_batches
 from partition.examples import gradients, in_shares, numbers
 
 WEIGHTS = np.random.default_rng(0).uniform(0.5, 1.5, [4, 5]).astype(np.float32)
@@ -245,3 +247,33 @@ def test_stand_ins_add_nothing_whether_operands_or_the_result_are_masked(wide, l
 
     check(function, numbers(length, wide), numbers(length, wide), replicas=replicas)
     check(function, numbers(length, 1), numbers(length, 1500), replicas=replicas)
+
+
+@of_drawn_batches(merges=MERGES[:3])
+def test_any_product_is_that_of_one_device_wherever_the_batch_is(case):
+    names = "abc"[: case.rank]
+    left = "".join(case.draw(st.permutations(names)))
+    result = "".join(case.some(names))
+    if case.choose([True, False]):  # over the batch
+        result = result.replace(names[case.axis], "")
+    turn = case.choose([False, True])
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        turned = tf.transpose(t, [names.index(each) for each in left])
+        found = [
+            tf.einsum(f"{names},{left}->{result}", t, turned),
+            tf.einsum(f"{names},{left}->{result}", whole, turned),
+            tf.einsum(f"{names}->{result}", t),
+            tf.einsum(f"{names},d->{result}d", t, tf.constant([1.0, 2.0])),
+            tf.matmul(t, t, transpose_a=turn, transpose_b=not turn),
+            tf.matmul(t, whole, transpose_a=turn, transpose_b=not turn),
+            tf.matmul(whole, t, adjoint_a=not turn, adjoint_b=turn),
+        ]
+        if case.rank == 3:
+            found += [tf.matmul(t, t[0], transpose_b=True), tf.matmul(t[:, 0], t, transpose_b=True)]
+        s = tf.reduce_sum(t, case.axis)
+        ones = np.ones([case.shape[case.others[-1]], 1], np.float32)
+        return [*found, tf.einsum("...i,ij->...j", s, ones)]
+
+    case.check(function, whole=["Cumsum", "StridedSlice"])

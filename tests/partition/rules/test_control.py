@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, strategy
+from partition.drawn import of_drawn_batches
 
 import tfdp  # noqa: F401 - the strategy's package
 
@@ -181,3 +182,32 @@ def test_a_loop_of_effects_runs_them_once_each():
 
     strategy(3).partitioned(function)(tf.ones([5]))
     assert seen == [0, 1, 2]
+
+
+@of_drawn_batches
+def test_branches_loops_and_lists_are_those_of_one_device_wherever_the_batch_is(case):
+    least, rounds = case.choose([30, 3, 11]), case.choose([3, 1])
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        s, flag = tf.reduce_sum(t, case.axis), tf.reduce_max(t) < least
+
+        def body(i, y, total, other):
+            return i + 1, whole - y, total + tf.reduce_sum(y, case.axis), y[:1] * 0 + other
+
+        carried = [0, t, tf.zeros_like(s), t[:1] * 0 + 1]
+        same = [None] * case.rank
+        shapes = [tf.TensorShape(each) for each in ([], same, same[1:], same)]
+        items = tf.TensorArray(tf.float32, 2).write(0, t).write(1, whole * 2)
+        return (
+            tf.while_loop(lambda i, *_: i < rounds, body, carried, shapes),
+            tf.cond(flag, lambda: t, lambda: whole),
+            tf.cond(flag, lambda: s, lambda: tf.ones_like(s)),
+            tf.cond(flag, lambda: s * 2, lambda: tf.reduce_max(t, case.axis)),
+            tf.switch_case(tf.cast(t[(0,) * case.rank], tf.int32) % 2, [lambda: t, lambda: -t]),
+            items.stack(),
+            items.read(1),
+            tf.TensorArray(tf.float32, tf.shape(t)[0]).unstack(t).stack(),
+        )
+
+    case.check(function, exact=True)

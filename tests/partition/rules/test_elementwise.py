@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import MERGES, of_drawn_batches
 
 
 def rows(*shape, seed=0):
@@ -87,8 +88,84 @@ def test_whether_shapes_fit_is_asked_as_on_one_device(shape):
     check(lambda x: [x == y, x != y, x == x * 1.0], rows(7, 3), whole=None)
 
 
+def test_rows_of_other_widths_are_unequal_as_on_one_device():
+    def function(x):
+        return x == tf.concat([x, x], 1), x != tf.concat([x, x], 1)[:, :3]
+
+    check(function, rows(7, 3), whole=["Equal"])
+
+
 def test_select_by_rows_chooses_whole_rows():
     def function(x):
         return tf.raw_ops.Select(condition=x[:, 0] > 0, x=x, y=-2 * x)
 
     check(function, rows(7, 3))
+
+
+@of_drawn_batches
+def test_operands_of_any_axes_meet_wherever_the_batch_is(case):
+    ones, fewer = case.some(range(case.rank)), case.choose(range(case.rank))
+
+    def function(t):
+        narrow = tf.reduce_max(t, ones, keepdims=True) - 2.0
+        lower = tf.reduce_min(t, range(fewer))
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        vector = tf.reduce_max(whole, case.others)
+        last = tf.reduce_max(whole, range(case.rank - 1)) if case.axis == case.rank - 1 else lower
+        return (
+            t - narrow,
+            lower - t,
+            whole - t,
+            t / last,
+            tf.where(t > narrow, lower, whole),
+            tf.math.maximum(tf.zeros_like(t) + lower, narrow),
+            vector * tf.reduce_max(t, case.others),
+        )
+
+    case.check(function, whole=["Cumsum"])
+
+
+@of_drawn_batches(merges=MERGES[:1])
+def test_rows_are_chosen_wherever_the_batch_is(case):
+    def function(t):
+        whole = tf.cumsum(t, case.axis) % 5
+        select = tf.raw_ops.Select
+        rows, all_rows = (tf.reduce_max(each, [1, 2]) % 3 > 1 for each in (t, whole))
+        return (
+            select(condition=rows, x=t, y=-t),
+            select(condition=all_rows, x=t, y=whole),
+            select(condition=rows, x=whole, y=t),
+            select(condition=rows, x=whole, y=whole),
+            select(condition=t > whole, x=t, y=-t),
+            select(condition=rows[0], x=t, y=whole),
+        )
+
+    case.check(function, whole=["Cumsum", "StridedSlice", *(["Select"] if case.axis else [])])
+
+
+@of_drawn_batches
+def test_sums_of_any_batch_go_on_as_summands(case):
+    signs = np.resize([1.0, -2.0, 3.0], [case.shape[axis] for axis in case.others])
+
+    def function(t):
+        s = tf.reduce_sum(t, case.axis)
+        ones = tf.ones_like(s) * 4
+        flags = tf.constant(signs > 0)
+        means, number = tf.reduce_mean(t * t, case.axis), tf.reduce_sum(t)
+        return (
+            tf.add_n([s, ones, means]),
+            s - ones,
+            ones - s + means,
+            tf.where(flags, s, ones),
+            tf.where(flags, ones, s) * 2,
+            tf.where(s > 20, s, means),
+            tf.where(number > 100, s, ones),
+            s * signs / 4,
+            s / means,
+            s * means,
+            tf.cast(s / 8, tf.int32),
+            tf.cast(-s, tf.float64),
+            signs * number,
+        )
+
+    case.check(function, whole=[])

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 UNEVEN = np.arange(7 * 4, dtype=np.float32).reshape(7, 4) ** 2 - 20
 FEWER = UNEVEN[:2]  # than three replicas
@@ -139,3 +140,34 @@ def test_the_parts_of_two_batches_do_not_mix(layouts):
 
     check(function, UNEVEN, UNEVEN[:3])
     assert layouts["Fill"] == {"replicated"}
+
+
+@of_drawn_batches
+def test_what_is_made_in_the_shape_of_a_batch_is_that_of_one_device(case):
+    other = case.choose([3, 1, 2])
+    times = [case.choose([2, 1, 3]) for _ in case.shape]
+
+    def function(t):
+        sizes = tf.shape(t)
+        entries = sizes[case.axis]
+        row = tf.reduce_min(t, case.axis, keepdims=True)
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        multiples = tf.stack(
+            [entries if axis == case.axis else count for axis, count in enumerate(times)]
+        )
+        numbers = tf.range(entries * other + 2, 2, -1) - tf.range(0, other * entries)
+        return (
+            t - tf.fill(sizes, 2.5),
+            tf.fill([other, entries * other], 3) + numbers,
+            t * tf.broadcast_to(row, sizes),
+            tf.broadcast_to(whole, tf.concat([[other], sizes], 0)) - t,
+            tf.broadcast_to(t, tf.concat([[other, 1], sizes], 0)),
+            tf.tile(t, times),
+            tf.tile(row, multiples),
+            tf.tile(tf.constant([[1.0, 2], [3, 4]]), [entries, other]),
+            tf.tile(tf.constant([[1.0, 2], [3, 4]]), [other, entries]),
+            tf.range(5, 5 + entries) * tf.cast(tf.reduce_min(t, case.others), tf.int32),
+            tf.range(entries, 3 * entries, 2),
+        )
+
+    case.check(function, exact=True, whole=["Cumsum", "Range"])

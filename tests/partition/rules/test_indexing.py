@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, strategy
+from partition.drawn import of_drawn_batches
 
 RANDOM = np.random.default_rng(5)
 RAW = tf.raw_ops
@@ -212,3 +213,53 @@ def test_a_variable_is_looked_up_without_a_collective(batches, layouts):
     }
     assert cuts(layouts, "ResourceGatherNd") == {"sharded(axis 0)"}
     assert not partitioned.report.exchanged and not partitioned.report.whole
+
+
+@of_drawn_batches
+def test_any_entries_are_those_of_one_device_wherever_the_batch_is(case):
+    axis = case.choose(range(case.rank))
+    common = case.choose(range(axis + 1))
+    depth = case.choose(range(case.rank)) + 1
+    size = case.shape[axis]
+    new = case.choose([0, -1, case.rank])
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        numbers, all_numbers = (tf.cast(each, tf.int32) for each in (t, whole))
+        few = tf.constant([[size - 1, 0], [0, size // 2]])
+        rows, all_rows = (tf.reshape(each, [-1]) for each in (numbers, all_numbers))
+        named = [size for at, size in enumerate(case.shape) if at < depth]
+        places, all_places = (
+            tf.stack([each // (at + 1) % size for at, size in enumerate(named)], -1)
+            for each in (numbers, all_numbers)
+        )
+        found = [
+            tf.gather(t, few, axis=axis),
+            tf.gather(whole, numbers % size, axis=axis),
+            tf.gather(t, all_numbers % size, axis=axis),
+            tf.gather(t, numbers % size, axis=axis, batch_dims=common),
+            tf.gather(t, all_numbers % size, axis=axis, batch_dims=common),
+            tf.gather(whole, numbers % size, axis=axis, batch_dims=common),
+            tf.gather_nd(t, [[each - 1 for each in named], [0] * depth]),
+            tf.gather_nd(whole, places),
+            tf.gather_nd(t, all_places),
+            tf.one_hot(numbers % 5, 5, axis=new),
+            RAW.Bucketize(input=t, boundaries=[4, 9, 17]),
+            tf.histogram_fixed_width(t, [0.0, 25.0], 5),
+            RAW.Bincount(arr=numbers, size=24, weights=[0.0][:0]),
+            RAW.Bincount(arr=rows, size=24, weights=tf.reshape(whole, [-1])),
+            RAW.Bincount(arr=all_rows % 24, size=24, weights=tf.reshape(t, [-1])),
+            RAW.DenseBincount(input=rows, size=9, weights=[0][:0]),
+            RAW.DenseBincount(input=all_rows % 9, size=9, weights=tf.reshape(t, [-1])),
+            RAW.DenseBincount(input=rows, size=9, weights=[0][:0], binary_output=True),
+        ]
+        if case.rank == 2:
+            for one, other in ((numbers, whole), (all_numbers % 9, t), (numbers, t)):
+                found += [
+                    RAW.DenseBincount(input=one, size=9, weights=other),
+                    RAW.DenseBincount(input=one, size=9, weights=[0][:0], binary_output=True),
+                ]
+        s = tf.reduce_sum(t, case.axis, keepdims=True)
+        return [*found, tf.gather_nd(s, [[0]]), tf.gather(s, [0], axis=axis % case.rank)]
+
+    case.check(function, exact=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 RANDOM = np.random.default_rng(4)
 UNEVEN = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
@@ -154,3 +155,49 @@ def test_summands_beside_much_that_is_whole_are_summed_before(layouts):
     report = check(function, UNEVEN, replicas=[3])
     assert layouts["ConcatV2"] == {"replicated"}
     assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+@of_drawn_batches
+def test_what_is_joined_and_taken_apart_is_that_of_one_device_wherever_the_batch_is(case):
+    axis = case.choose(range(case.rank))
+    at = case.choose([0, case.rank, -1])
+    size = case.shape[axis]
+    sizes = [size - 1, 1] if size > 1 else [1]  # no part without entries
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        zeros = tf.zeros_like(t)
+        whole_sizes = sizes
+        if axis == case.axis:
+            whole_sizes = [tf.shape(t)[axis] // case.blocks] * case.blocks
+        return (
+            tf.concat([t, zeros, -t], axis),
+            tf.concat([whole, t], axis),
+            tf.stack([t, whole, zeros], at),
+            tf.split(tf.concat([t, whole, -t], case.axis), 3, case.axis),
+            tf.split(t, size if axis != case.axis else case.blocks, axis),
+            tf.split(t, whole_sizes, axis),
+            tf.split(tf.concat([t, -t], case.axis), 2, case.axis),
+            tf.unstack(tf.stack([t, whole], at), axis=at),
+            [] if axis == case.axis else tf.unstack(t, axis=axis),
+        )
+
+    case.check(function, exact=True, whole=["Cumsum", "Split", "SplitV"])
+
+
+@of_drawn_batches
+def test_sums_of_any_batch_are_joined_and_taken_apart(case):
+    at = case.choose(range(case.rank))
+
+    def function(t):
+        s, means = tf.reduce_sum(t, case.axis), tf.reduce_mean(t, case.axis)
+        both = tf.stack([s, means, tf.ones_like(s)], at)
+        return (
+            both,
+            tf.unstack(both, axis=at),
+            tf.split(both, 3, at),
+            tf.split(both, [1, -1], at),
+            tf.concat([both, tf.ones_like(both) * 2], at),
+        )
+
+    case.check(function)

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from partition.check import check
+from partition.drawn import MERGES, of_drawn_batches
 from partition.examples import gradients, in_shares
 
 
@@ -137,3 +138,29 @@ def test_signals_along_the_batch_are_transformed_whole(length, replicas):
         return tf.signal.rfft(tf.transpose(x))
 
     check(function, matrices(length, 3), replicas=replicas, whole=["RFFT"])
+
+
+@of_drawn_batches(merges=MERGES[:1])
+def test_any_matrices_are_those_of_one_device_wherever_the_batch_is(case):
+    size = min(case.shape[1:])
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        if case.axis == 0:
+            spread = tf.eye(case.shape[1]) * 50
+            squares = tf.matmul(t, t, transpose_b=True) + spread
+            others = tf.matmul(whole, whole, transpose_b=True) + spread
+        else:
+            squares = others = tf.reduce_max(t, [0, 1, 2], keepdims=True) + tf.eye(3) * 5
+        return (
+            tf.linalg.cholesky(squares),
+            tf.linalg.det(others / 50) + tf.linalg.det(squares / 50),
+            tf.linalg.solve(squares, t[:, : case.shape[1]]) if case.axis == 0 else squares,
+            tf.linalg.solve(others, t) if case.axis == 0 else squares,
+            tf.linalg.solve(squares, whole) if case.axis == 0 else squares,
+            tf.signal.rfft(t, [size]),
+            tf.signal.fft(tf.complex(t, -t)),
+            tf.signal.fft2d(tf.complex(t, whole)),
+        )
+
+    case.check(function, tolerance=1e-4)

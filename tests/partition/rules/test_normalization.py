@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 from partition.examples import gradients, in_shares, numbers
 
 
@@ -177,3 +178,51 @@ def test_moments_of_the_batch_are_summed(length, replicas):
         return gradients(normalized, x, tf.constant(numbers(4)), tf.constant(numbers(4)))
 
     check(function, numbers(length, 3, 4), replicas=replicas)
+
+
+@of_drawn_batches
+def test_biases_and_classes_are_those_of_one_device_wherever_the_batch_is(case):
+    if case.rank == 1:
+        return
+    width = case.shape[-1]
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        bias = tf.reduce_max(whole % 7, range(case.rank - 1))
+        front = tf.reduce_max(whole % 5, [axis for axis in range(case.rank) if axis != 1])
+        rows, all_rows = (tf.reshape(each, [-1, width]) % 5 for each in (t, whole))
+        classes = tf.cast(tf.reduce_max(rows, 1), tf.int32) % width
+        raw = tf.raw_ops
+        in_front = (
+            [
+                raw.BiasAdd(value=t, bias=front, data_format="NCHW"),
+                raw.BiasAddGrad(out_backprop=t, data_format="NCHW"),
+            ]
+            if case.rank == 3
+            else []
+        )
+        return (
+            *in_front,
+            raw.BiasAdd(value=t, bias=bias),
+            raw.BiasAddV1(value=t, bias=bias),
+            raw.BiasAddGrad(out_backprop=t),
+            tf.nn.softmax(t % 5),
+            raw.SoftmaxCrossEntropyWithLogits(features=rows, labels=all_rows),
+            raw.SoftmaxCrossEntropyWithLogits(features=all_rows[:1], labels=rows),
+            raw.SparseSoftmaxCrossEntropyWithLogits(features=all_rows, labels=classes),
+        )
+
+    case.check(
+        function,
+        whole=[
+            "Cumsum",
+            "BiasAdd",
+            "Reshape",
+            "BiasAddV1",
+            "BiasAddGrad",
+            "Softmax",
+            "StridedSlice",
+            "SoftmaxCrossEntropyWithLogits",
+            "SparseSoftmaxCrossEntropyWithLogits",
+        ],
+    )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 RANDOM = np.random.default_rng(2)
 UNEVEN = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
@@ -96,3 +97,35 @@ def test_a_padded_summand_is_one_and_is_filled_once(type_, batch, layouts):
     report = check(lambda x: tf.sin(function(tf.reduce_sum(x, 0))), batch, replicas=[3])
     assert layouts[type_] == {"partial"}
     assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+@of_drawn_batches
+def test_any_padding_is_that_of_one_device_wherever_the_batch_is(case):
+    beside = [[case.choose([1, 0, 2]), case.choose([2, 1, 0])] for _ in case.shape]
+    beside[case.axis] = [0, 0]
+    before, after = case.choose([1, 0, 2]), case.choose([0, 1])
+    rows = [*beside[: case.axis], [case.choose([1, 0]), 1], *beside[case.axis + 1 :]]
+    mode = case.choose(["SYMMETRIC", "REFLECT"])
+    mirrored = [
+        [min(each, size - (mode == "REFLECT")) for each in pair]
+        for pair, size in zip(beside, case.shape, strict=True)
+    ]
+
+    def function(t):
+        width = tf.shape(t)[case.axis] // case.blocks
+        blocks = [*beside]
+        blocks[case.axis] = [before * width, after * width]
+        with tf.GradientTape() as tape:
+            tape.watch(t)
+            found = (
+                tf.pad(t, beside, constant_values=tf.reduce_max(t)),
+                tf.pad(t, tf.stack(blocks)),
+                tf.pad(t, tf.stack(blocks), constant_values=-1),
+                tf.pad(t, rows),
+                tf.pad(t, mirrored, mode),
+            )
+            total = tf.add_n([tf.reduce_sum(each * each) for each in found])
+        s = tf.reduce_sum(t, case.axis, keepdims=True)
+        return found, tape.gradient(total, t), tf.pad(s, rows, constant_values=3)
+
+    case.check(function, exact=True, whole=["Pad", "PadV2", "Slice"])

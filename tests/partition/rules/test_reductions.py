@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from partition.check import check, compare, strategy
+from partition.drawn import of_drawn_batches
 from partition.examples import in_shares, numbers
 
 REDUCTIONS = ["sum", "mean", "max", "min", "prod", "euclidean_norm"]
@@ -186,3 +187,32 @@ def test_infinite_numbers_and_those_that_are_none_are_kept(length, replicas):
         return [reduced(kind, x, 0) for kind in ("sum", "mean", "max")]
 
     check(function, x, replicas=replicas)
+
+
+@of_drawn_batches
+def test_every_reduction_of_any_axes_is_that_of_one_device_wherever_the_batch_is(case):
+    every = [*range(case.rank)]
+    axes = case.choose([[case.axis], every, case.others, every[1:], every[:-1], []])
+    keep = case.choose([False, True])
+
+    def function(t):
+        whole_numbers, truths = tf.cast(t, tf.int32), t > 3
+        found = [reduced(kind, t, axes, keepdims=keep) for kind in REDUCTIONS]
+        found += [reduced(kind, whole_numbers, axes, keep) for kind in ("sum", "max", "min")]
+        found += [reduced(kind, truths, axes, keep) for kind in ("all", "any")]
+        below = [reduced(kind, -t, axes, keep) for kind in ("max", "min")]
+        return [*found, *below, tf.nn.l2_loss(t)]
+
+    case.check(function, whole=[])
+
+
+@of_drawn_batches
+def test_reductions_of_sums_of_any_batch_are_summands(case):
+    axes = case.some(range(case.rank - 1))
+
+    def function(t):
+        s = tf.reduce_sum(t, case.axis)
+        computed = tf.cast(tf.reduce_sum(t), tf.int32) * 0 + axes
+        return [tf.reduce_sum(s, axes), tf.reduce_mean(s, axes), tf.reduce_sum(s, computed)]
+
+    case.check(function)

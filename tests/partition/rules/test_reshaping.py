@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.rules.reshaping import reshaped_cut
@@ -287,3 +288,28 @@ def test_a_batch_of_a_fixed_length_is_not_taken_for_another_axis(old, new, inner
         unknown = data.draw(st.sets(st.integers(0, len(new) - 1)))
         inferred = data.draw(st.sampled_from(sorted(unknown))) if len(unknown) == 1 else None
         is_carried(tensor, tensor.layout, new, unknown, inferred, int)
+
+
+@of_drawn_batches
+def test_axes_are_moved_added_and_taken_away_wherever_the_batch_is(case):
+    order = case.draw(st.permutations(range(case.rank)))
+    at = case.choose([*range(case.rank + 1), *range(-case.rank - 1, 0)])
+    ones = [axis for axis, size in enumerate(case.shape) if size == 1]
+
+    def function(t):
+        s = tf.reduce_sum(t, case.axis)
+        return (
+            tf.transpose(t, order),
+            tf.transpose(tf.complex(t, -t), order, conjugate=True),
+            tf.expand_dims(t, at),
+            tf.expand_dims(s, min(max(at, -case.rank), case.rank - 1)),
+            tf.squeeze(tf.expand_dims(t, at), [at]),
+            tf.squeeze(t, ones),
+            tf.squeeze(tf.expand_dims(t, at)),
+            tf.bitcast(t, tf.int32),
+            tf.bitcast(t, tf.int16),
+            tf.reshape(tf.transpose(t, order), [-1, case.shape[order[-1]]]),
+            tf.reshape(s, [-1]),
+        )
+
+    case.check(function, exact=True, whole=["Reshape", "Squeeze"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 RANDOM = np.random.default_rng(6)
 TABLE = RANDOM.normal(1, 2, [6, 4]).astype(np.float32)
@@ -31,6 +32,14 @@ def length(x):
 def turned(x):
     """The batch's axis in the middle."""
     return tf.transpose(x, [1, 0, 2])
+
+
+PAIRS = [[[1], [0]], [[3], [1]]]  # of five rows
+
+
+def pairs(y):
+    """Four of five rows, two by two."""
+    return tf.stack([y[:2], y[3:]])
 
 
 def type_of(case):
@@ -107,6 +116,14 @@ KEPT = {
     "UnsortedSegmentSum": lambda y: tf.math.unsorted_segment_sum(y, SORTED, 5),
     "UnsortedSegmentMax": lambda y: tf.math.unsorted_segment_max(y, SORTED[::-1], 4),
     "UnsortedSegmentProd": lambda y: tf.math.unsorted_segment_prod(y, SORTED[::-1], 4),
+    "ScatterNd of pairs": lambda y: tf.scatter_nd(PAIRS, pairs(y), [6, tf.shape(y)[1], 4]),
+    "TensorScatterAdd of pairs": lambda y: tf.tensor_scatter_nd_add(y, PAIRS, pairs(y)),
+    "TensorScatterAdd of pairs to a whole": lambda y: tf.tensor_scatter_nd_add(
+        tf.ones([6, tf.shape(y)[1], 4]), PAIRS, pairs(y)
+    ),
+    "UnsortedSegmentSum of pairs": lambda y: tf.math.unsorted_segment_sum(
+        pairs(y), [[0, 1], [1, 3]], 5
+    ),
     "SegmentSumV2": lambda y: tf.math.segment_sum(y, SORTED),
     "SegmentMean": lambda y: tf.math.segment_mean(y, SORTED),
     "SegmentMaxV2": lambda y: tf.math.segment_max(y, SORTED),
@@ -179,3 +196,42 @@ def test_gradients_of_sums_by_segment_are_those_of_one_device(batches):
         return tape.gradient(total, x)
 
     check(function, *batches, replicas=[3])
+
+
+@of_drawn_batches
+def test_anything_written_by_index_is_that_of_one_device_wherever_the_batch_is(case):
+    number = case.choose([case.axis + 1, *range(1, case.rank + 1)])  # of axes that have an index
+    size = case.choose([4, 2])
+    behind = case.shape[number:]
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        axes = range(number, case.rank)
+        places, all_places = (
+            tf.cast(tf.reduce_max(each, axes), tf.int32) % size for each in (t, whole)
+        )
+        entries = tf.shape(t)[number:]
+        found = []
+        for one, values in ((places, t), (all_places, t), (places, whole)):
+            table = tf.ones([size, *behind]) if case.axis < number else whole[:0]
+            if case.axis >= number:
+                table = tf.ones(tf.concat([[size], entries], 0)) + tf.reduce_max(
+                    whole, range(number)
+                )
+            unique = tf.range(tf.minimum(size, tf.shape(t)[0]))[:, tf.newaxis]
+            first = tf.reshape(values, tf.concat([[-1], entries], 0))[: tf.shape(unique)[0]]
+            index = one[..., tf.newaxis]
+            found += [
+                tf.scatter_nd(index, values, tf.concat([[size], entries], 0)),
+                tf.tensor_scatter_nd_add(table, index, values),
+                tf.tensor_scatter_nd_sub(table, index, values),
+                tf.tensor_scatter_nd_max(table, index, values),
+                tf.tensor_scatter_nd_update(table, unique, first),
+                tf.math.unsorted_segment_sum(values, one - 1, size),
+                tf.math.unsorted_segment_max(-values, one, size),
+                tf.math.unsorted_segment_prod(values % 3 + 1, one, size),
+            ]
+        order = tf.range(tf.shape(t)[0]) // 2
+        return [*found, tf.math.segment_sum(t, order), tf.math.segment_max(-t, order)]
+
+    case.check(function)

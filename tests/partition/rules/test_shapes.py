@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 UNEVEN = np.arange(7 * 4 * 3, dtype=np.float32).reshape(7, 4, 3)
 FEWER = UNEVEN[:2]  # than three replicas
@@ -55,3 +56,11 @@ def test_axes_of_gradients_do_not_depend_on_the_number_of_examples(batch):
         return tape.gradient(loss, [x, row, column])
 
     check(function, batch, replicas=[3])
+
+
+@of_drawn_batches
+def test_sizes_are_those_of_one_device_wherever_the_batch_is(case):
+    def function(t):
+        return tf.shape(t), tf.size(t), tf.rank(t), RAW.ShapeN(input=[t, tf.reduce_sum(t, 0)])
+
+    case.check(function, whole=[])

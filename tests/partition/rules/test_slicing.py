@@ -3,7 +3,9 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import strategies as st
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.rules.slicing import Taken, blocks_in, is_natural
@@ -220,3 +222,57 @@ def test_blocks_are_counted_where_their_number_is_certain():
 def test_a_size_that_may_be_negative_is_no_natural_number():
     assert is_natural(0) and is_natural(B) and is_natural(B * 2 + 1)
     assert not is_natural(-1) and not is_natural(B - 1) and not is_natural(UNKNOWN)
+
+
+@of_drawn_batches(blocks=(3, 1, 2))
+def test_any_slice_is_that_of_one_device_wherever_the_batch_is(case):
+    def taken(axis):
+        """Some entries of an axis, or one."""
+        end = case.shape[axis]
+        if case.choose([False, False, True]):
+            return case.choose([-1, 0])
+        begin, stride = case.choose([0, 1, -1, None]), case.choose([1, 2, -1, None])
+        return slice(begin, None if stride == -1 else case.choose([end, -1, None]), stride)
+
+    spec = [taken(axis) for axis in case.others]
+    first = case.choose(range(case.blocks))
+    last = case.choose(range(first, case.blocks)) + 1
+    every = case.choose([2, 3, 1])
+    start = case.choose(range(every))
+    new = case.choose(range(case.rank + 1))
+    one = case.choose(range(case.shape[case.axis]))
+    some = [case.draw(st.integers(0, size - 1)) for size in case.shape]
+
+    def function(t):
+        width = tf.shape(t)[case.axis] // case.blocks
+
+        def along(own):
+            specs = [*spec[: case.axis], own, *spec[case.axis :]]
+            specs.insert(new, tf.newaxis)
+            return t[tuple(specs)]
+
+        begin = [0 if at == case.axis else each for at, each in enumerate(some)]
+        of_blocks = list(begin)
+        of_blocks[case.axis] = first * width
+        size = [-1] * case.rank
+        size[case.axis] = (last - first) * width
+        return (
+            along(slice(None)),
+            along(slice(first * width, last * width)),
+            along(slice(-width, None)),
+            along(slice(start, None, every)),
+            along(slice(one, None)),
+            along(one),
+            tf.slice(t, of_blocks, size),
+            tf.slice(t, begin, [-1] * case.rank),
+            tf.slice(t, some, [-1] * case.rank),
+        )
+
+    def both(t):
+        with tf.GradientTape() as tape:
+            tape.watch(t)
+            results = function(t)
+            total = tf.add_n([tf.reduce_sum(each * each) for each in results])
+        return results, tape.gradient(total, t)
+
+    case.check(both if case.choose([True, False]) else function, exact=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check
+from partition.drawn import of_drawn_batches
 
 TEXTS = np.array(
     [[b"Ab", b" c3 "], [b"xYz", b""], [b"5", b"Q"], [b"\xc3\xa9t\xc3\xa9", b"b1"], [b"u", b"vw"]]
@@ -143,3 +144,27 @@ def examples(count):
         return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
     return np.array([record(number) for number in range(count)], object)
+
+
+@of_drawn_batches
+def test_any_text_is_that_of_one_device_wherever_the_batch_is(case):
+    axes, keep = case.some(range(case.rank)) or [0], case.choose([False, True])
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        numbers = tf.cast(t, tf.int32)
+        text, all_text = (tf.strings.as_string(tf.cast(each, tf.int32)) for each in (t, whole))
+        twos = tf.ones_like(numbers) * 2
+        joined = tf.strings.join([text, all_text, "."])
+        return (
+            joined,
+            tf.strings.substr(joined, numbers % 2, twos),
+            tf.strings.substr(text + "!!", tf.cast(whole, tf.int32) % 2, twos),
+            tf.strings.substr(all_text + "!!", numbers % 2, twos),
+            tf.strings.to_number(text),
+            tf.strings.reduce_join(text, axes, keepdims=keep, separator=","),
+            tf.strings.length(joined),
+            tf.io.decode_raw(tf.strings.substr(joined + "!", 0, 3), tf.uint8),
+        )
+
+    case.check(function, exact=True)
