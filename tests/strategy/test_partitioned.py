@@ -445,3 +445,17 @@ def test_it_runs_where_functions_are_run_eagerly(strategy):
     finally:
         tf.config.run_functions_eagerly(False)
     np.testing.assert_allclose(total, rows(5).sum(0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_tensors_without_elements_are_gathered_and_summed(strategy, known):
+    def step(x, width):
+        none = x[:, :0] if known else x[:, :width]
+        return tf.cumsum(none, 0), tf.reduce_sum(none, 0), tf.reduce_max(none, 1)
+
+    run = strategy.partitioned(step)
+    for length in (5, 2):
+        gathered, total, largest = run(tf.ones([length, 4]), tf.constant(0))
+        assert gathered.shape == [length, 0]
+        assert total.shape == [0]
+        assert largest.numpy().tolist() == [-np.inf] * length

@@ -89,9 +89,19 @@ class Engine(abc.ABC):
     ) -> tf.Tensor:
         """Concatenates rows as `all_gather_rows` does, where all members know the `counts`."""
         longest = tf.maximum(tf.reduce_max(counts), 1)
-        padding = [[0, longest - tf.shape(tensor)[0]]] + [[0, 0]] * (tensor.shape.rank - 1)
-        gathered = self.all_gather(tf.pad(tensor, padding), group)
-        return tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(counts, longest), [-1]))
+        sizes = tensor.shape[1:]
+        rows = tensor
+        may_have_no_elements = not sizes.is_fully_defined() or 0 in sizes
+        if may_have_no_elements:  # TensorFlow's collectives die of tensors without any
+            rows = tf.reshape(rows, [tf.shape(rows)[0], tf.reduce_prod(tf.shape(rows)[1:])])
+            rows = tf.pad(rows, [[0, 0], [0, 1]])
+        padding = [[0, longest - tf.shape(rows)[0]]] + [[0, 0]] * (rows.shape.rank - 1)
+        gathered = self.all_gather(tf.pad(rows, padding), group)
+        found = tf.boolean_mask(gathered, tf.reshape(tf.sequence_mask(counts, longest), [-1]))
+        if may_have_no_elements:
+            shape = tf.concat([tf.shape(found)[:1], tf.shape(tensor)[1:]], 0)
+            found = tf.ensure_shape(tf.reshape(found[:, :-1], shape), [None, *sizes])
+        return found
 
 
 def check_can_be_gathered(tensor: tf.Tensor) -> None:

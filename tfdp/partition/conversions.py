@@ -102,13 +102,30 @@ class Conversions:
                 tensor.whole = self._gathered(tensor, tensor.sharded, why)
         return tensor.whole
 
+    def _gathered_in_three_axes(self, tensor: Tensor, layout: Sharded, why: str) -> Output:
+        """Gathers a tensor whose number of axes is known when the step runs: those before the cut
+        one are merged, and those after it.
+        """
+        write, axis = self.write, layout.axis
+        shape = write.shape(tensor.local)
+        before, after = write.slice(shape, [0], [axis]), write.slice(shape, [axis + 1], [-1])
+        entries = self.entries(layout)
+        sizes = [write.reduce("Prod", before, [0]), entries, write.reduce("Prod", after, [0])]
+        merged = Tensor(
+            write.reshape(tensor.local, sizes), layout.at(1), [None, layout.length, None]
+        )
+        found = self._gathered(merged, layout.at(1), why)
+        total = write.pack([self.size(layout.length)], tf.int32)
+        return write.reshape(found, write.concat([before, total, after], 0))
+
     def _gathered(self, tensor: Tensor, layout: Sharded, why: str) -> Output:
         """Gathers rows: entries of the axis are brought in front, example by example."""
         if self.program.num_replicas == 1:
             return self.write.identity(tensor.local)
         write, rank, axis = self.write, tensor.rank, layout.axis
+        if rank is None:
+            return self._gathered_in_three_axes(tensor, layout, why)
         place = self.place(layout)
-        assert rank is not None
         others = [self.size(tensor.dim(each)) for each in range(rank) if each != axis]
         before, after = others[:axis], others[axis:]
         local, blocks = tensor.local, layout.outer != 1

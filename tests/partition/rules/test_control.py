@@ -211,3 +211,15 @@ def test_branches_loops_and_lists_are_those_of_one_device_wherever_the_batch_is(
         )
 
     case.check(function, exact=True)
+
+
+@in_sizes
+@pytest.mark.parametrize("axis", [0, 1])
+def test_elements_of_a_list_whose_number_of_axes_is_unknown_are_returned(size, axis):
+    def function(x):
+        moved = tf.transpose(x) if axis else x
+        array = tf.TensorArray(tf.float32, 2, infer_shape=False, element_shape=None)
+        array = array.write(0, moved).write(1, moved * 2)
+        return array.stack(), array.read(1), array.read(0) * 2
+
+    check(function, rows(size), whole=None, exact=True)
