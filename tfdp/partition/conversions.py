@@ -230,6 +230,16 @@ class Conversions:
         has_rows = self.write.greater(self.place(layout).count, 0)
         return self.write.select(has_rows, output, self.write.constant(fill, output.dtype))
 
+    def filled(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
+        """Returns a stand-in with `fill` in its place, where the whole batch has no example.
+
+        Any other stand-in is a copy of an example, and takes what examples take.
+        """
+        if not self.program.may_be_empty:
+            return output
+        has_examples = self.write.greater(self.place(layout).total, 0)
+        return self.write.select(has_examples, output, self.write.constant(fill, output.dtype))
+
     def to(self, tensor: Tensor, layout: Layout, why: str = "") -> Output:
         """Returns what a replica holds of a tensor in another layout, one that `join` gave.
 

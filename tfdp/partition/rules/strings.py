@@ -50,18 +50,21 @@ def decode_elementwise(step: Step) -> Results:
 
 @rule("StringToNumber")
 def to_number(step: Step) -> Results:
-    """Keeps the cut; a stand-in is zero. Sends nothing."""
+    """Keeps the cut; of an empty batch the stand-in is zero. Sends nothing."""
     (text,) = step.inputs
     layout = text.sharded
     if layout is None:
         return None
-    numbers = step.masked(text.local, layout, "0")
+    numbers = step.filled(text.local, layout, "0")
     return step.results(step.emit([numbers]), layout, [text.shape])
 
 
 @rule("Substr")
 def substring(step: Step) -> Results:
-    """Keeps the largest operand's cut; a stand-in's part begins at 0. Sends nothing."""
+    """Keeps the largest operand's cut. Sends nothing.
+
+    Of an empty batch the stand-in's part begins at 0.
+    """
     if any(tensor.rank is None for tensor in step.inputs):
         return None
     rank = max(tensor.rank or 0 for tensor in step.inputs)
@@ -71,7 +74,7 @@ def substring(step: Step) -> Results:
     text, begin, size = (operand(step, tensor, layout, rank) for tensor in step.inputs)
     if text is None or begin is None or size is None:
         return None
-    outputs = step.emit([text, step.masked(begin, layout, 0), size])
+    outputs = step.emit([text, step.filled(begin, layout, 0), size])
     return step.results(outputs, layout, [broadcast_shape(step.inputs, rank)])
 
 
