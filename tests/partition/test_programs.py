@@ -127,6 +127,11 @@ def test_one_replica_and_more_than_there_are_examples_train_alike(name, replicas
 
 
 def test_every_program_is_found_in_a_module():
-    found = {build.__module__ for build in PROGRAMS.values()}
-    assert found == {module.__name__ for module in MODULES}
+    found = {_name(build.__module__) for build in PROGRAMS.values()}
+    assert found == {_name(module.__name__) for module in MODULES}
     assert PROGRAMS.keys() >= KEPT
+
+
+def _name(module):
+    """A module's name, which a search for doctests writes with that of its folder."""
+    return module.rpartition(".")[2]
