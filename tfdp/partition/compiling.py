@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfdp.partition._tensorflow import FunctionDef, NodeDef, kernels_of, op_def_registry
 from tfdp.partition.partitioning import ReplicaProgram
 from tfdp.partition.source import outputs_of
-from tfdp.partition.writing import Called, attr_value, unique_name
+from tfdp.partition.writing import attr_value, attrs_of_compiled, unique_name
 
 # Of fewer operations a call costs more than it saves.
 SMALLEST = 4
@@ -175,7 +175,8 @@ class _Clusters:
         for name, function, inputs, controls in calls:
             call = outer.node_def.add(name=name, op="PartitionedCall", input=[*inputs, *controls])
             self._rewire(call, renamed)
-            self._complete(call, function)
+            for key, value in attrs_of_compiled(function).items():
+                call.attr[key].CopyFrom(attr_value(value))
         for key, value in self._function.ret.items():
             outer.ret[key] = renamed.get(value, value)
         self._rewire_effects(outer)
@@ -184,7 +185,7 @@ class _Clusters:
     def _phases(self, kernels: _Kernels) -> dict[str, int]:
         """Returns the phase of each operation that is compiled."""
         phases: dict[str, int] = {}
-        compiled: dict[str, int] = {}
+        compiled: set[str] = set()
         after_compiled: set[str] = set()
         for node in self._function.node_def:
             if node.op == "Const":
@@ -193,14 +194,15 @@ class _Clusters:
             needs = [each for each in needs if each in phases]
             depends = [each for each in needs if each in compiled or each in after_compiled]
             if kernels.has(node) and (depends or not self._is_of_integers(node)):
-                phases[node.name] = compiled[node.name] = max(
+                compiled.add(node.name)
+                phases[node.name] = max(
                     (phases[each] + (each in after_compiled) for each in needs), default=0
                 )
                 continue
             phases[node.name] = max((phases[each] for each in needs), default=0)
             if depends:
                 after_compiled.add(node.name)
-        return compiled
+        return {name: phases[name] for name in phases if name in compiled}
 
     def _is_of_integers(self, node: NodeDef) -> bool:
         """Returns whether all it takes and gives are integers: sizes and places, that is."""
@@ -226,7 +228,6 @@ class _Clusters:
         """Returns a function of some operations, and the tensors that it takes."""
         made = FunctionDef()
         made.signature.name = unique_name("compiled")
-        made.attr["_XlaMustCompile"].b = True
         made.attr["_noinline"].b = True
         own = {node.name for node in nodes}
         inputs: dict[str, str] = {}
@@ -259,27 +260,12 @@ class _Clusters:
                     made.ret[output] = tensor
         return made, list(inputs)
 
-    def _complete(self, call: NodeDef, function: FunctionDef) -> None:
-        attrs = {
-            "Tin": [tf.as_dtype(arg.type) for arg in function.signature.input_arg],
-            "Tout": [tf.as_dtype(arg.type) for arg in function.signature.output_arg],
-            "f": Called(function.signature.name),
-            "config": "",
-            "config_proto": "",
-            "executor_type": "",
-            "_XlaMustCompile": True,
-        }
-        for name, value in attrs.items():
-            call.attr[name].CopyFrom(attr_value(value))
-
     def _rewire(self, node: NodeDef, renamed: Mapping[str, str]) -> None:
         """Lets an operation take what the compiled functions give."""
-        inputs = [
-            self._control(each) if each.startswith("^") else renamed.get(each, each)
-            for each in node.input
-        ]
+        tensors = [renamed.get(each, each) for each in node.input if not each.startswith("^")]
+        waits = dict.fromkeys(self._control(each) for each in node.input if each.startswith("^"))
         node.ClearField("input")
-        node.input.extend(dict.fromkeys(inputs) if _only_controls(inputs) else inputs)
+        node.input.extend([*tensors, *waits])
 
     def _rewire_effects(self, outer: FunctionDef) -> None:
         """Lets the function wait for the compiled functions whose operations it waited for."""
@@ -296,10 +282,6 @@ class _Clusters:
     @staticmethod
     def _owner(tensor: str) -> str:
         return tensor[1:] if tensor.startswith("^") else tensor.partition(":")[0]
-
-
-def _only_controls(inputs: Sequence[str]) -> bool:
-    return all(each.startswith("^") for each in inputs)
 
 
 def _must_compile(node: NodeDef) -> bool:

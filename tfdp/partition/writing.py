@@ -139,19 +139,7 @@ class Writer:
 
     def call_compiled(self, function: FunctionDef, inputs: Sequence[Output]) -> list[Output]:
         """Writes a call of a function that XLA compiles; the program must hold the function."""
-        function.attr["_XlaMustCompile"].b = True
-        given = function.signature.output_arg
-        return self.node(
-            "PartitionedCall",
-            inputs,
-            Tin=[each.dtype for each in inputs],
-            Tout=[tf.as_dtype(arg.type) for arg in given],
-            f=Called(function.signature.name),
-            config="",
-            config_proto="",
-            executor_type="",
-            _XlaMustCompile=True,
-        )
+        return self.node("PartitionedCall", inputs, **attrs_of_compiled(function))
 
     def constant(self, value: Any, dtype: tf.DType) -> Output:
         """Returns a constant; equal ones are written once."""
@@ -203,6 +191,20 @@ class Writer:
         count = self._used.get(name, 0)
         self._used[name] = count + 1
         return self._unique(f"{name}_{count}") if count else name
+
+
+def attrs_of_compiled(function: FunctionDef) -> dict[str, Any]:
+    """Marks a function as one that XLA compiles; returns the attributes of a call of it."""
+    function.attr["_XlaMustCompile"].b = True
+    return {
+        "Tin": [tf.as_dtype(arg.type) for arg in function.signature.input_arg],
+        "Tout": [tf.as_dtype(arg.type) for arg in function.signature.output_arg],
+        "f": Called(function.signature.name),
+        "config": "",
+        "config_proto": "",
+        "executor_type": "",
+        "_XlaMustCompile": True,
+    }
 
 
 def attr_value(value: Any) -> AttrValue:

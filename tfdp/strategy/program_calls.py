@@ -74,7 +74,7 @@ class ProgramCalls:
         self._first_rank, self._num_replicas = support.first_rank, support.num_replicas
         self._may_be_empty = may_be_empty
         collectives, sequences = support.collectives()
-        alone = len(self._devices) == self._num_replicas
+        self._alone = len(self._devices) == self._num_replicas
         self.program = partition(
             source.graph,
             layouts,
@@ -82,7 +82,7 @@ class ProgramCalls:
             collectives,
             may_be_empty=may_be_empty,
             # Of one process' replicas rows are joined without a collective.
-            keep_rows=options.keep_rows or alone,
+            keep_rows=options.keep_rows or self._alone,
             states=captured.states,
         )
         support.agree_on(sequences, self.program)
@@ -94,7 +94,7 @@ class ProgramCalls:
         self._registered = Registered(
             self.program, self._devices, self._options.config_proto_serialized
         )
-        self._joins = alone and not options.keep_rows
+        self._joins = self._alone and not options.keep_rows
         signature = [
             [spec] * (len(self._devices) if parts else 1)
             for spec, parts in zip(specs, in_parts, strict=True)
@@ -218,13 +218,12 @@ class ProgramCalls:
         comes from another process if this one has none, and some replica has none.
         """
         found: list[tf.Tensor | None] = []
-        alone = len(self._devices) == self._num_replicas
         for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
             if not (in_parts and isinstance(layout, Sharded)):
                 found.append(None)
                 continue
             own = tf.concat([part[:1] for part in parts], 0)
-            if not alone and self._may_be_empty:
+            if not self._alone and self._may_be_empty:
                 all_have_some = tf.reduce_min(places[layout.batch]) > 0
                 own = tf.cond(
                     all_have_some,
