@@ -1,10 +1,29 @@
-"""Rows of text between ranks: as bytes, for collectives move numbers alone."""
+"""Rows that collectives, which move real numbers alone, move as such: texts, complex numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import tensorflow as tf
+
+
+def gather_any(
+    rows: tf.Tensor,
+    counts: tf.Tensor,
+    gather_numbers: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Gathers rows of any dtype as `gather` does those of text.
+
+    >>> pairs = tf.constant([1 + 2j, 3j], tf.complex64)
+    >>> gather_any(pairs, tf.constant([2]), lambda rows, counts: rows).numpy().tolist()
+    [(1+2j), 3j]
+    """
+    if rows.dtype == tf.string:
+        return gather(rows, counts, gather_numbers)
+    if rows.dtype.is_complex:
+        real = tf.bitcast(rows, rows.dtype.real_dtype)
+        return tf.bitcast(gather_numbers(real, counts), rows.dtype)
+    return gather_numbers(rows, counts)
 
 
 def gather(

@@ -224,11 +224,14 @@ class ProgramCalls:
                 continue
             own = tf.concat([part[:1] for part in parts], 0)
             if not self._alone and self._may_be_empty:
-                all_have_some = tf.reduce_min(places[layout.batch]) > 0
+                has_some = tf.minimum(places[layout.batch], 1)
+                per_process = tf.reshape(has_some, [-1, len(self._devices)])
                 own = tf.cond(
-                    all_have_some,
+                    tf.reduce_all(has_some > 0),
                     functools.partial(tf.identity, own),
-                    functools.partial(self._support.rows_of_all, own),
+                    functools.partial(
+                        self._support.rows_of_all, own, tf.reduce_sum(per_process, 1)
+                    ),
                 )
             found.append(own)
         return found

@@ -136,12 +136,10 @@ class ProgramCollectives:
         ]
 
     def _gathered(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        if rows.dtype == tf.string:
-            return text_rows.gather(rows, counts, self._gathered)
-        if rows.dtype.is_complex:
-            real = rows.dtype.real_dtype
-            return tf.bitcast(self._gathered(tf.bitcast(rows, real), counts), rows.dtype)
-        return self._engine.gather_counted(rows, counts, self._everyone)
+        def numbers(own: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+            return self._engine.gather_counted(own, counts, self._everyone)
+
+        return text_rows.gather_any(rows, counts, numbers)
 
     def _from_first(self, rank: int, tensor: tf.Tensor) -> tf.Tensor:
         if tensor.shape.is_fully_defined() and not (

@@ -93,15 +93,9 @@ class ProgramSupport:
             return numbers
         return self._between.gather(numbers, 0)
 
-    def rows_of_all(self, rows: tf.Tensor) -> tf.Tensor:
-        """Returns rows, of each process its own; their number may differ, and they may be texts."""
-        if rows.dtype == tf.string:
-            counts = self._between.gather(tf.shape(rows)[:1], 0)
-            return text_rows.gather(rows, counts, lambda own, _: self._between.gather(own, 0))
-        if rows.dtype.is_complex:
-            real = rows.dtype.real_dtype
-            return tf.bitcast(self._between.gather(tf.bitcast(rows, real), 0), rows.dtype)
-        return self._between.gather(rows, 0)
+    def rows_of_all(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """Returns rows of any dtype, of each process as many as `counts` says."""
+        return text_rows.gather_any(rows, counts, lambda own, _: self._between.gather(own, 0))
 
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a program begins."""
