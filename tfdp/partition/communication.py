@@ -15,7 +15,10 @@ class Collective:
 
     Attributes:
       names: Of each local replica the registered function that takes part. Its arguments are the
-        collective's own, then `keys`, then what it captures.
+        collective's own, then `keys`, then what it captures. It is called as a function, and not
+        inlined, so that it may stand in the body of a loop.
+      inlined: The same functions for graphs into which they are inlined. They may write into the
+        memory of their arguments, and must not stand in a loop.
       dtypes: The dtypes of what it gives.
       captured: Of each local replica what its function captures, tensors of the same dtypes.
       keys: Numbers, int32, that tell this collective from others of the same functions.
@@ -24,6 +27,7 @@ class Collective:
     """
 
     names: Sequence[str]
+    inlined: Sequence[str]
     dtypes: Sequence[tf.DType]
     captured: Sequence[Sequence[tf.Tensor]]
     keys: Sequence[int]

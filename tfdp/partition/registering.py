@@ -22,27 +22,52 @@ class Registered:
 
     Attributes:
       program: The program.
-      names: The function's name for each local replica.
     """
 
     def __init__(self, program: ReplicaProgram, devices: Sequence[str], options: bytes) -> None:
         self.program = program
-        self.names: list[str] = []
-        registered: list[str] = []
-        for index, device in enumerate(devices):
-            renamed = {
-                function.signature.name: f"{function.signature.name}_on_{index}"
-                for function in program.functions
-            }
-            self.names.append(renamed[program.name])
-            for name, collective in program.collectives.items():
-                renamed[name] = collective.names[index]
-            for function in program.functions:
-                copy = on_device(function, device, renamed, options)
-                context().add_function_def(copy)
-                registered.append(copy.signature.name)
+        self._devices, self._options = devices, options
+        self._called = [each for each in program.functions if each.signature.name != program.name]
+        (self._main,) = (each for each in program.functions if each.signature.name == program.name)
+        self._names: dict[bool, list[str]] = {}
+        self._registered: list[str] = []
+        for index in range(len(devices)):
+            for function in self._called:
+                self._register(function, index, self._renamed(index, inlined=False))
         # The functions of the collectives live as long as the program, which holds them.
-        weakref.finalize(self, _remove, registered)
+        weakref.finalize(self, _remove, self._registered)
+
+    def names(self, *, inlined: bool) -> list[str]:
+        """Returns the function's name for each local replica.
+
+        Args:
+          inlined: Whether its collectives are inlined, see `Collective`; not those of functions
+            that it calls, which may be a loop's.
+        """
+        if inlined not in self._names:
+            suffix = "_inlined" if inlined else ""
+            found = []
+            for index in range(len(self._devices)):
+                renamed = self._renamed(index, inlined=inlined)
+                renamed[self.program.name] += suffix
+                self._register(self._main, index, renamed)
+                found.append(renamed[self.program.name])
+            self._names[inlined] = found
+        return self._names[inlined]
+
+    def _renamed(self, index: int, *, inlined: bool) -> dict[str, str]:
+        found = {
+            function.signature.name: f"{function.signature.name}_on_{index}"
+            for function in self.program.functions
+        }
+        for name, collective in self.program.collectives.items():
+            found[name] = (collective.inlined if inlined else collective.names)[index]
+        return found
+
+    def _register(self, function: FunctionDef, index: int, renamed: Mapping[str, str]) -> None:
+        copy = on_device(function, self._devices[index], renamed, self._options)
+        context().add_function_def(copy)
+        self._registered.append(copy.signature.name)
 
 
 def on_device(

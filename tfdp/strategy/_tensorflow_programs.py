@@ -7,6 +7,9 @@ them moves.
 from collections.abc import Sequence
 
 import tensorflow as tf
+
+# Functions as the runtime knows them, and how it is asked to optimize them.
+from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 # `tf.init_scope` stops tapes, also those that are made within it; there is no public way to go on.
@@ -71,6 +74,7 @@ __all__ = [
     "ControlStatusCtx",
     "EagerTensor",
     "FunctionCallOptions",
+    "FunctionDef",
     "SaveContext",
     "SaveOptions",
     "Status",

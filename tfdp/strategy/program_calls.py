@@ -95,13 +95,11 @@ class ProgramCalls:
             self.program, self._devices, self._options.config_proto_serialized
         )
         self._joins = self._alone and not options.keep_rows
-        signature = [
+        self._signature = [
             [spec] * (len(self._devices) if parts else 1)
             for spec, parts in zip(specs, in_parts, strict=True)
         ]
-        # Also where `tf.config.run_functions_eagerly` is on: replicas that ran one after the other
-        # would wait for each other.
-        self._traced = tf.function(self._run, autograph=False).get_concrete_function(*signature)
+        self._traced: dict[bool, tf.types.experimental.ConcreteFunction] = {}
 
     def run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         """Runs the program on every local replica.
@@ -112,8 +110,16 @@ class ProgramCalls:
         Returns:
           For each output of the program a list: the whole value, or the rows of each replica.
         """
+        # Within a graph it may be a loop's body.
+        inlined = tf.executing_eagerly()
+        if inlined not in self._traced:
+            # A function also where `tf.config.run_functions_eagerly` is on: replicas that ran one
+            # after the other would wait for each other.
+            run = tf.function(functools.partial(self._run, inlined), autograph=False)
+            with tf.init_scope():
+                self._traced[inlined] = run.get_concrete_function(*self._signature)
         with graph_options.calling_with(self._options):
-            return self._traced(*arguments)
+            return self._traced[inlined](*arguments)
 
     def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
         """Returns what the program exchanges, and why, for arguments of these shapes."""
@@ -124,15 +130,18 @@ class ProgramCalls:
         }
         return explain(self.program, lengths)
 
-    def _run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+    def _run(self, inlined: bool, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         self._support.count_step()
+        names = self._registered.names(inlined=inlined)
         with tf.control_dependencies(self._refreshed()):
             places = self._places(arguments)
             stand_ins = self._stand_ins(places, arguments)
             results = []
             for index, device in enumerate(self._devices):
                 with tf.device(device):
-                    results.append(self._on_replica(index, places, arguments, stand_ins))
+                    results.append(
+                        self._on_replica(index, names[index], places, arguments, stand_ins)
+                    )
         found = []
         for which, layout in enumerate(self.program.outputs):
             if not isinstance(layout, Sharded):
@@ -172,6 +181,7 @@ class ProgramCalls:
     def _on_replica(
         self,
         index: int,
+        name: str,
         places: Mapping[Batch, tf.Tensor],
         arguments: Sequence[Sequence[tf.Tensor]],
         stand_ins: Sequence[tf.Tensor | None],
@@ -196,7 +206,7 @@ class ProgramCalls:
         outputs = tf.raw_ops.StatefulPartitionedCall(
             args=given,
             Tout=self.program.dtypes,
-            f=_Named(self._registered.names[index]),
+            f=_Named(name),
             config_proto=self._options.config_proto_serialized,
         )
         return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

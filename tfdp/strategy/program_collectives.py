@@ -14,7 +14,11 @@ import tensorflow as tf
 from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.partition import Collective
-from tfdp.strategy.shared_collectives import SharedFunctions, traced_apart
+from tfdp.strategy.shared_collectives import (
+    SharedFunctions,
+    registered_collective,
+    traced_apart,
+)
 
 _SUMMED_AS_THEY_ARE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
@@ -116,14 +120,9 @@ class ProgramCollectives:
                     return of_rank(rank, *tensors)
 
             functions.append(traced_apart(traced, specs))
-        return Collective(
-            names=[function.name.decode() for function in functions],
-            dtypes=[output.dtype for output in functions[0].outputs],
-            captured=[function.captured_inputs for function in functions],
-            keys=(),
-            sent=sent,
-            alive=functions,
-        )
+        definitions = [function.function_def for function in functions]
+        captured = [function.captured_inputs for function in functions]
+        return registered_collective(functions, definitions, captured, (), sent)
 
     # ---- what one replica runs
 

@@ -7,6 +7,7 @@ the device, and in the token that orders their collectives.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from tfdp.engines import Call, Sequences, TensorFlowEngine, next_key
 from tfdp.partition import Collective, on_device
 from tfdp.strategy._tensorflow_programs import (
+    FunctionDef,
     add_function,
     remove_functions,
 )
@@ -53,7 +55,7 @@ class SharedFunctions:
             self._made[key] = self._traced(of_rank, specs)
         made = self._made[key]
         keys = tuple(next_key() for _ in made.keys)
-        return Collective(made.names, made.dtypes, made.captured, keys, sent, made.alive)
+        return dataclasses.replace(made, keys=keys, sent=sent)
 
     def _traced(
         self, of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
@@ -61,7 +63,7 @@ class SharedFunctions:
         number = _count_keys(of_rank, specs)
         keys = [tf.TensorSpec([], tf.int32)] * number
         everyone = tuple(range(len(self._devices)))
-        functions, names, captured = [], [], []
+        functions, definitions, captured = [], [], []
         for rank, device in enumerate(self._devices):
             # The others' are copies of the second's: only the first gives something of its own.
             if rank < 2:
@@ -78,8 +80,7 @@ class SharedFunctions:
                 device,
                 {function.name.decode(): f"{function.name.decode()}_on_{rank}"},
             )
-            add_function(definition)
-            names.append(definition.signature.name)
+            definitions.append(definition)
             tokens = {id(self._engine.order_token(everyone, each)) for each in (0, 1)}
             captured.append(
                 [
@@ -87,17 +88,55 @@ class SharedFunctions:
                     for tensor in function.captured_inputs
                 ]
             )
-        alive = _Alive(functions)
-        weakref.finalize(alive, remove_functions, names)
-        dtypes = [output.dtype for output in functions[0].outputs]
-        return Collective(names, dtypes, captured, [0] * number, None, alive)
+        return registered_collective(functions, definitions, captured, [0] * number, None)
 
 
 class _Alive:
-    """Functions that others are copies of."""
+    """Functions that others are copies of; those are registered as long as it lives."""
 
-    def __init__(self, functions: Sequence[object]) -> None:
+    def __init__(self, functions: Sequence[object], copies: Sequence[FunctionDef]) -> None:
         self.functions = list(functions)
+        for copy in copies:
+            add_function(copy)
+        weakref.finalize(self, remove_functions, [copy.signature.name for copy in copies])
+
+
+def registered_collective(
+    functions: Sequence[tf.types.experimental.ConcreteFunction],
+    definitions: Sequence[FunctionDef],
+    captured: Sequence[Sequence[tf.Tensor]],
+    keys: Sequence[int],
+    sent: int | None,
+) -> Collective:
+    """Returns a collective whose functions the runtime knows, with copies that are inlined.
+
+    Args:
+      functions: What `traced_apart` made, which the collective keeps alive.
+      definitions: Of each local replica its function: one of these, or a copy of one.
+      captured: See `Collective`.
+      keys: See `Collective`.
+      sent: See `Collective`.
+    """
+    inlined = [_inlined(definition) for definition in definitions]
+    known = {function.name.decode() for function in functions}
+    copies = [each for each in definitions if each.signature.name not in known]
+    return Collective(
+        names=[definition.signature.name for definition in definitions],
+        inlined=[definition.signature.name for definition in inlined],
+        dtypes=[output.dtype for output in functions[0].outputs],
+        captured=captured,
+        keys=keys,
+        sent=sent,
+        alive=_Alive(functions, [*copies, *inlined]),
+    )
+
+
+def _inlined(definition: FunctionDef) -> FunctionDef:
+    copy = FunctionDef()
+    copy.CopyFrom(definition)
+    copy.signature.name += "_inlined"
+    del copy.attr["_noinline"]
+    return copy
 
 
 class _GivenKeys(Sequences):
