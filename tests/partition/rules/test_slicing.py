@@ -164,6 +164,17 @@ def test_a_fixed_batch_is_sliced_by_numbers():
     check(function, UNEVEN, whole=None)
 
 
+def test_as_many_columns_from_the_end_as_a_batch_has_examples_are_all_where_it_has_none():
+    def function(x, y):
+        n = length(y)
+        columns = tf.concat([x, tf.zeros([length(x), n])], 1)
+        last, others = columns[:, -n:], columns[:, :-n]
+        return tf.reshape(last, [-1, tf.shape(last)[1]]), tf.reduce_mean(last), others
+
+    for count in (0, 2):
+        check(function, UNEVEN[:, 0], np.ones([count], np.float32), replicas=[3], whole=None)
+
+
 SUMMANDS = {
     "StridedSlice": lambda s: s[1:3],
     "Slice": lambda s: tf.slice(s, [1, 1], [2, 3]),
@@ -195,6 +206,9 @@ B = BATCH.length
         (-2 * B, 5 * B, 3 * B, (B, 3 * B)),
         (5, 7, B, (None, None)),
         (5, 7, B + 7, (5, 7)),
+        (-B, 7, B + 7, (None, 7)),
+        (-B - 1, None, B + 7, (6, B + 7)),
+        (-B * TIMES, -B, B * TIMES + B, (None, B * TIMES)),
         (0, -1, B, (0, None)),
         (-1, None, B, (None, B)),
         (B - 1, None, B, (None, B)),

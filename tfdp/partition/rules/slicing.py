@@ -15,7 +15,7 @@ import numpy as np
 from tfdp.partition import known_values
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, divided, is_size
+from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, divided, is_positive, is_size
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
@@ -327,12 +327,20 @@ def _bound(value: Any, length: SizeLike) -> Any:
     if not is_size(value):
         return None
     if value != 0 and is_natural(-value):
+        if not (is_positive(-value) or _is_none_with(length, -value)):
+            return None  # `x[-n:]` is all of `x` where `n` is 0
         value = value + length
     if is_natural(value - length):
         return length
     if is_natural(-value):
         return 0
     return value if is_natural(value) and is_natural(length - value) else None
+
+
+def _is_none_with(length: SizeLike, size: Size) -> bool:
+    """Returns whether a length is certainly 0 where a size is, as 3 * B where B is."""
+    terms = length.terms if isinstance(length, Size) else {(): length}
+    return any(all(set(own) <= set(term) for term in terms) for own in size.terms)
 
 
 def length_of(vector: Tensor) -> int | None:
