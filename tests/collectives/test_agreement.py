@@ -1,5 +1,6 @@
 """Processes compare what they traced, whenever each of them traces."""
 
+import re
 import threading
 import time
 
@@ -81,3 +82,39 @@ def test_what_stays_inside_a_process_is_nobody_elses_business():
     with meeting.boards(2, timeout_seconds=0.5) as boards:
         first, _ = agreements(boards, local_size=2)
         first.reach(traced(0, (3,), group=(0, 1)), "f")
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "said"),
+    [
+        (["Sin#1", "Sum#2"], ["Exp#1", "Sum#2"], "number 1 is Sin at a.py:0 .* and Exp in"),
+        (["Sin#1", "Sum#2"], ["Sin#1", "Sum#3"], "number 2 is Sum at a.py:1 .* another one, of"),
+        (["Sin#1"], ["Sin#1", "Sum#2"], "number 2 is missing .* and Sum in"),
+        (["Sin#1", "Sum#2"], ["Sin#1"], "number 2 is Sum at a.py:1 .* and missing in"),
+    ],
+)
+def test_the_first_operation_that_differs_between_programs_is_named(mine, theirs, said):
+    with meeting.boards(2, timeout_seconds=2.0) as boards:
+
+        def reach(agreement, own):
+            def described(number):
+                return f"{own[number].partition('#')[0]} at a.py:{number}"
+
+            with pytest.raises(CollectiveMismatchError) as raised:
+                agreement.reach_program(own, "f", described)
+            return str(raised.value)
+
+        first, second = agreements(boards)
+        told, _ = meeting.on_all(lambda: reach(first, mine), lambda: reach(second, theirs))
+        assert re.search(said, told)
+
+
+def test_ranks_with_the_same_program_go_on_and_never_ask_again():
+    with meeting.boards(2, timeout_seconds=5.0) as boards:
+        first, second = agreements(boards)
+        operations = ["Sin#1", "Sum#2"]
+        assert meeting.on_all(
+            lambda: first.reach_program(operations, "f", str),
+            lambda: second.reach_program(operations, "g", str),
+        ) == [None, None]
+        first.reach_program(operations, "f", str)

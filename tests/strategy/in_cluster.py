@@ -1045,6 +1045,20 @@ def test_an_effect_of_a_program_happens_on_the_first_rank_alone(strategy, board)
 
 
 def test_ranks_whose_programs_differ_are_told(strategy, board):
-    step = strategy.partitioned(lambda x: tf.reduce_sum(x, 0) if board.rank else tf.reduce_sum(x))
-    with pytest.raises(tfdp.errors.CollectiveMismatchError, match="same collectives"):
+    def differing(x):
+        doubled = 2 * x
+        y = tf.exp(doubled) if board.rank else tf.sin(doubled)
+        return tf.reduce_sum(y)
+
+    step, own, other = strategy.partitioned(differing), *["Sin", "Exp"][:: 1 - 2 * board.rank]
+    line = differing.__code__.co_firstlineno + 2
+    said = rf"is {own} at in_cluster.py:{line}, in differing .* and {other} in"
+    with pytest.raises(tfdp.errors.CollectiveMismatchError, match=said):
+        step(np.ones([4, 3], "float32"))
+
+
+def test_ranks_whose_programs_hold_other_numbers_are_told(strategy, board):
+    step = strategy.partitioned(lambda x: tf.reduce_sum(x * (1.0 + board.rank)))
+    said = r"is Const at in_cluster.py.* another one, of"
+    with pytest.raises(tfdp.errors.CollectiveMismatchError, match=said):
         step(np.ones([4, 3], "float32"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+from collections.abc import Callable, Sequence
 
 from tfdp.cluster.board import Board, Post
 from tfdp.engines.sequence import Call, Sequences
@@ -66,34 +67,85 @@ class Agreement:
             key = f"{self._prefix} traced {group} {digest}"
             if key in self._agreed:
                 continue
-            if key not in self._posted:
-                trial = {"key": key, "calls": calls, "function": function}
-                self._board.post(self._trial(group), trial)
-                self._board.post(key)
-                self._posted.add(key)
-            waiting.append((key, group, members, calls))
-        for key, group, members, calls in waiting:
-            self._board.wait(
-                key,
-                members,
-                f"the trace of {function}",
-                check=functools.partial(self._compare, group, calls, function),
-                keep=True,
-            )
-            self._agreed.add(key)
+            trial = f"{self._prefix} traces {group}"
+            self._post(trial, key, {"calls": calls, "function": function})
+            differ = functools.partial(self._collectives_differ, calls, function)
+            waiting.append((trial, key, members, differ))
+        for trial, key, members, differ in waiting:
+            self._wait(trial, key, members, function, differ)
 
-    def _trial(self, group: tuple[int, ...]) -> str:
-        return f"{self._prefix} traces {group}"
+    def reach_program(
+        self, operations: Sequence[str], function: str, described: Callable[[int], str]
+    ) -> None:
+        """Waits until the other processes have traced a program of the same operations.
 
-    def _compare(self, group: tuple[int, ...], calls: list[str], function: str) -> None:
-        for rank, post in self._board.posted(self._trial(group)).items():
-            if post.value["key"] not in self._posted:
-                raise self._difference(rank, post, calls, function)
+        Args:
+          operations: A text for each, alike in all processes.
+          function: The name of the traced function, for errors.
+          described: Returns what to say of this process' operation of a number.
 
-    def _difference(self, other: int, post: Post, calls: list[str], function: str) -> Exception:
-        theirs: list[str] = post.value["calls"]
-        pairs = enumerate(itertools.zip_longest(calls, theirs))
-        position, (a, b) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+        Raises:
+          CollectiveMismatchError: Another process has traced another program, and waits as well.
+          CollectiveTimeoutError: Another process traces nothing.
+        """
+        digest = hashlib.sha256("\n".join(operations).encode()).hexdigest()
+        key = f"{self._prefix} traced a program {digest}"
+        if key in self._agreed:
+            return
+        trial = f"{self._prefix} traces a program"
+        self._post(trial, key, {"operations": list(operations), "function": function})
+        differ = functools.partial(self._programs_differ, operations, function, described)
+        self._wait(trial, key, range(self._board.world_size), function, differ)
+
+    def _post(self, trial: str, key: str, value: dict[str, object]) -> None:
+        """Tells the others, once, what this process has traced."""
+        if key not in self._posted:
+            self._board.post(trial, {"key": key, **value})
+            self._board.post(key)
+            self._posted.add(key)
+
+    def _wait(
+        self,
+        trial: str,
+        key: str,
+        members: Sequence[int],
+        function: str,
+        differ: Callable[[int, Post], Exception],
+    ) -> None:
+        """Waits until the members have posted the key; raises if one has traced something else."""
+
+        def compare() -> None:
+            for rank, post in self._board.posted(trial).items():
+                if post.value["key"] not in self._posted:
+                    raise differ(rank, post)
+
+        self._board.wait(key, members, f"the trace of {function}", check=compare, keep=True)
+        self._agreed.add(key)
+
+    def _programs_differ(
+        self,
+        operations: Sequence[str],
+        function: str,
+        described: Callable[[int], str],
+        other: int,
+        post: Post,
+    ) -> Exception:
+        position, (a, b) = _first_difference(operations, post.value["operations"])
+        theirs = b.partition("#")[0] if b else "missing"
+        if a and b and theirs == a.partition("#")[0]:
+            theirs = "another one, of other inputs or attributes,"
+        return CollectiveMismatchError(
+            f"Rank {self._board.rank}: every rank must trace the same program, but operation "
+            f"number {position + 1} is {described(position) if a else 'missing'} in {function!r} "
+            f"of rank {self._board.rank} and {theirs} in {post.value['function']!r} of rank "
+            f"{other}. Take what depends on the rank out of the function: Python branches, and "
+            "numbers that Python computes. Give all ranks arguments of the same shapes."
+        )
+
+    def _collectives_differ(
+        self, calls: list[str], function: str, other: int, post: Post
+    ) -> Exception:
+        position, (a, b) = _first_difference(calls, post.value["calls"])
         return CollectiveMismatchError(
             f"Rank {self._board.rank}: every rank must issue the same collectives in the same "
             f"order, but number {position + 1} is {a or 'missing'} in {function!r} of rank "
@@ -101,3 +153,15 @@ class Agreement:
             f"{other}. Take Python branches that depend on the rank out of the step, and give all "
             "ranks batches of the same shapes."
         )
+
+
+def _first_difference(
+    own: Sequence[str], theirs: Sequence[str]
+) -> tuple[int, tuple[str | None, str | None]]:
+    """Returns where two lists first differ, and what they have there.
+
+    >>> _first_difference(["a", "b"], ["a"])
+    (1, ('b', None))
+    """
+    pairs = enumerate(itertools.zip_longest(own, theirs))
+    return next((at, pair) for at, pair in pairs if pair[0] != pair[1])

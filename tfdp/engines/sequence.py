@@ -149,10 +149,6 @@ class Sequences:
             self._instance_keys.setdefault((call.group, position), next_key(keys))
         return self._instance_keys[call.group, position]
 
-    def note(self, rank: int, call: Call) -> None:
-        """Records what all ranks must have alike, and is no collective."""
-        self._calls.setdefault(rank, []).append(call)
-
     def note_shape(self, rank: int, tensor: tf.Tensor) -> None:
         """Notes the tensor of the last call; `check` compares its shape when the step runs."""
         call = self._calls[rank][-1]

@@ -12,6 +12,7 @@ the step runs.
     the walk: one operation after the other  walk, rules/
     what a replica computes and sends        conversions, program, writing, arithmetic
     the replica's functions                  partitioning, compiling, registering
+    whether ranks have the same program      likeness
     what is exchanged, and why               report, ordering, dependencies, explanation
 """
 
@@ -29,6 +30,7 @@ from tfdp.partition.layouts import (
     Replicated,
     Sharded,
 )
+from tfdp.partition.likeness import operations_of, text_of
 from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.registering import Registered, on_device
 from tfdp.partition.report import Report
@@ -56,5 +58,7 @@ __all__ = [
     "explain",
     "lines_named",
     "on_device",
+    "operations_of",
     "partition",
+    "text_of",
 ]

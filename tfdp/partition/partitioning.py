@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -35,6 +34,7 @@ class ReplicaProgram:
       outputs: The layouts of what it returns, in the order of the function's outputs.
       dtypes: The dtypes of what it returns.
       report: What it exchanges, and why.
+      source: The one-device program that it was made from.
     """
 
     name: str
@@ -45,14 +45,7 @@ class ReplicaProgram:
     outputs: Sequence[Layout]
     dtypes: Sequence[tf.DType]
     report: Report
-
-    def fingerprint(self) -> str:
-        """Returns a short text that differs between programs of other operations."""
-        digest = hashlib.sha256()
-        for function in self.functions:
-            for node in function.node_def:
-                digest.update(f"{node.op} {len(node.input)}\n".encode())
-        return digest.hexdigest()[:8]
+    source: SourceGraph
 
 
 def partition(
@@ -135,4 +128,5 @@ def partition(
         ],
         dtypes=[output.dtype for output in returned],
         report=program.report,
+        source=source,
     )

@@ -125,3 +125,8 @@ class NothingToAgreeOn:
 
     def reach(self, sequences: Sequences, function: str) -> None:
         """Returns at once."""
+
+    def reach_program(
+        self, operations: Sequence[str], function: str, described: Callable[[int], str]
+    ) -> None:
+        """Returns at once."""

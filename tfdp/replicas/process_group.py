@@ -34,6 +34,21 @@ class Agreement(Protocol):
           CollectiveTimeoutError: Another process traces no function.
         """
 
+    def reach_program(
+        self, operations: Sequence[str], function: str, described: Callable[[int], str]
+    ) -> None:
+        """Waits until the other processes have traced a program of the same operations.
+
+        Args:
+          operations: A text for each, alike in all processes.
+          function: The name of the traced function, for errors.
+          described: Returns what to say of this process' operation of a number.
+
+        Raises:
+          CollectiveMismatchError: Another process waits with another program.
+          CollectiveTimeoutError: Another process traces no function.
+        """
+
 
 class ProcessGroup(Protocol):
     """The processes that hold the replicas: one, or those of a cluster.

@@ -85,7 +85,11 @@ class ProgramCalls:
             keep_rows=options.keep_rows or self._alone,
             states=captured.states,
         )
-        support.agree_on(sequences, self.program)
+        places = [
+            f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"
+            for layout in layouts
+        ]
+        support.agree_on(sequences, self.program, f"the cut of arguments ({', '.join(places)})")
         _tell_whole(self.program)
         if options.jit_compile:
             kind = tf.DeviceSpec.from_string(self._devices[0]).device_type

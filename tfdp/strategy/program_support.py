@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.collectives import text_rows
-from tfdp.engines import Call, Engine, Sequences, TensorFlowEngine
-from tfdp.partition import ReplicaProgram
+from tfdp.engines import Engine, Sequences, TensorFlowEngine
+from tfdp.partition import ReplicaProgram, operations_of, text_of
 from tfdp.replicas import Agreement
 from tfdp.strategy import order_of_sums
 from tfdp.strategy.program_collectives import ProgramCollectives
@@ -74,18 +74,30 @@ class ProgramSupport:
         )
         return made, sequences
 
-    def agree_on(self, sequences: Sequences, program: ReplicaProgram) -> None:
+    def agree_on(self, sequences: Sequences, program: ReplicaProgram, cut: str) -> None:
         """Waits until the other processes have the same program, with the same collectives.
+
+        Args:
+          sequences: The records of its collectives.
+          program: The program.
+          cut: How its arguments are cut.
 
         Raises:
           CollectiveMismatchError: They have another.
         """
-        everyone = tuple(range(self.num_replicas))
-        operations = f"{len(program.report.computed)} operations ({program.fingerprint()})"
-        for rank in range(self.first_rank, self.first_rank + len(self.devices)):
-            sequences.note(rank, Call("a program", operations, (), everyone))
         sequences.check()
-        self._agreement.reach(sequences, program.name.split("_tfdp_")[0])
+        if self._replicas.processes.world_size == 1:
+            return
+        name = program.name.split("_tfdp_")[0]
+        operations = list(operations_of(program.source))
+
+        def described(number: int) -> str:
+            if number == len(operations):
+                return cut
+            return f"{operations[number].type} at {operations[number].line()}"
+
+        self._agreement.reach_program([*map(text_of, operations), cut], name, described)
+        self._agreement.reach(sequences, name)
 
     def of_all(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns numbers, of each process those of its replicas, in the order of replicas."""
