@@ -2,6 +2,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from partition.check import check
+from partition.drawn import of_drawn_batches
 from partition.examples import gradients, in_shares, numbers
 
 CONVOLUTIONS = {
@@ -295,3 +296,271 @@ def test_filters_of_the_batch_make_a_convolution_whole(length, replicas):
         return tf.nn.conv2d(x, tf.transpose(x, [1, 2, 3, 0]), 1, "VALID")
 
     check(function, numbers(length, 4, 4, 2), replicas=replicas)
+
+
+# The batch is along the images' rows, alone or merged with another axis.
+of_drawn_rows = of_drawn_batches(orders=[(0, 1, 2), (1, 0, 2)], merges=[((0, 1), (2,))])
+
+
+def images(t, *sizes):
+    """Images of these sizes, one of each row."""
+    first = tf.reshape(tf.reduce_sum(t, 1), [-1, *[1] * len(sizes)])
+    return tf.sin(first * numbers(*sizes))
+
+
+def drawn_sizes(case, number):
+    return [case.choose([4, 5, 3, 7]) for _ in range(number)]
+
+
+@of_drawn_rows
+def test_convolutions_of_any_strides_and_padding_are_those_of_one_device(case):
+    height, width, depth = drawn_sizes(case, 3)
+    kernel, stride, channels = case.choose([2, 3, 1]), case.choose([1, 2]), case.choose([2, 1])
+    padding = case.choose(["SAME", "VALID"])
+    given = case.choose([[[0, 0], [1, 2], [0, 1], [0, 0]], padding])
+    missing = case.choose(range(stride))  # from the largest size that a transposed one may have
+    strides = [1, stride, stride, 1]
+
+    def filters(rank, inner, outer):
+        return tf.constant(numbers(*[kernel] * rank, inner, outer))
+
+    def larger(x):
+        same = padding == "SAME"
+        sizes = [n * stride - missing if same else (n - 1) * stride + kernel for n in x.shape[1:-1]]
+        return [tf.shape(x)[0], *sizes, 3]
+
+    def function(t):
+        line, plane = images(t, width, channels), images(t, height, width, channels)
+        space = images(t, depth, height, 3, channels)
+        three = [1, *[stride] * 3, 1]
+        return [
+            gradients(
+                lambda x, w: tf.nn.conv1d(x, w, stride, padding), line, filters(1, channels, 3)
+            ),
+            gradients(
+                lambda x, w: tf.nn.conv2d(x, w, stride, given), plane, filters(2, channels, 3)
+            ),
+            gradients(
+                lambda x, w: tf.nn.depthwise_conv2d(x, w, strides, given),
+                plane,
+                filters(2, channels, 2),
+            ),
+            gradients(
+                lambda x, w: tf.nn.conv2d_transpose(x, w, larger(x), stride, padding),
+                plane,
+                filters(2, 3, channels),
+            ),
+            gradients(
+                lambda x, w: tf.nn.conv3d(x, w, three, padding), space, filters(3, channels, 2)
+            ),
+            gradients(
+                lambda x, w: tf.nn.conv3d_transpose(x, w, larger(x), stride, padding),
+                space,
+                filters(3, 3, channels),
+            ),
+            gradients(
+                lambda x, w: tf.nn.dilation2d(x, w[..., 0], strides, padding, "NHWC", [1] * 4),
+                plane,
+                filters(2, channels, 1),
+            ),
+        ]
+
+    case.check(function, whole=[])
+
+
+@of_drawn_rows
+def test_dilated_and_grouped_convolutions_of_any_images_are_those_of_one_device(case):
+    height, width = (4 + size for size in drawn_sizes(case, 2))
+    kernel, groups = case.choose([2, 3, 1]), case.choose([2, 1, 3])
+    far = [case.choose([2, 1, 3]) for _ in range(2)]
+    padding = case.choose(["SAME", "VALID"])
+
+    def function(t):
+        x = images(t, height, width, 2 * groups)
+        every = tf.constant(numbers(kernel, kernel, 2 * groups, 2))
+        return [
+            tf.nn.conv2d(x, numbers(kernel, kernel, 2, 3 * groups), 1, padding, dilations=far),
+            tf.nn.convolution(
+                images(t, width, 2), numbers(kernel, 2, 3), 1, padding, None, far[:1]
+            ),
+            tf.nn.depthwise_conv2d(x, every, [1] * 4, padding, None, far),
+            gradients(lambda x, w: tf.nn.atrous_conv2d(x, w, far[0], padding), x, every),
+            tf.nn.dilation2d(x, every[..., 0], [1] * 4, padding, "NHWC", [1, *far, 1]),
+        ]
+
+    case.check(function, whole=[])
+
+
+@of_drawn_rows
+def test_operands_of_convolutions_may_be_whole_cut_or_summands(case):
+    turned = case.choose([0, 1, 3, 2])  # the axis of the images that takes the place of the rows
+    sizes = [3, 3, 3]
+
+    def function(t):
+        order = [turned if at == 0 else 0 if at == turned else at for at in range(4)]
+        cut, whole = images(t, *sizes), images(tf.cumsum(t), *sizes)
+        filters = tf.stack([tf.reduce_sum(cut, 0), tf.reduce_mean(whole, 0)])
+        options = {"strides": [1] * 4, "padding": "SAME"}
+        found = [tf.nn.conv2d(tf.transpose(cut, order), numbers(2, 2, 3, 2), **options)] * (
+            turned != 3
+        )
+        found.append(tf.nn.max_pool2d(tf.transpose(cut, order), 2, 1, "SAME"))
+        for x, y in ((cut, whole), (whole, cut), (cut, cut)):
+            both = {**options, "out_backprop": tf.sin(3 * y)}
+            found += [
+                tf.nn.conv2d(x, filters, 1, "SAME"),
+                tf.raw_ops.Conv2DBackpropFilter(input=x, filter_sizes=[2, 3, 3, 3], **both),
+                tf.raw_ops.Conv2DBackpropInput(input_sizes=tf.shape(x), filter=filters, **both),
+                tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+                    input=x, filter_sizes=[2, 2, 3, 1], **both
+                ),
+                tf.raw_ops.Dilation2DBackpropInput(
+                    input=x, filter=filters[:, :, 0], rates=[1] * 4, **both
+                ),
+                tf.raw_ops.Dilation2DBackpropFilter(
+                    input=x, filter=filters[:, :, 0], rates=[1] * 4, **both
+                ),
+                tf.raw_ops.MaxPoolGrad(
+                    orig_input=x,
+                    orig_output=tf.nn.max_pool2d(x, 2, 1, "SAME"),
+                    grad=y,
+                    ksize=[1, 2, 2, 1],
+                    **options,
+                ),
+                tf.raw_ops.LRNGrad(
+                    input_grads=y, input_image=x, output_image=tf.nn.local_response_normalization(x)
+                ),
+            ]
+        return found
+
+    case.check(function)
+
+
+@of_drawn_rows
+def test_pooling_of_any_windows_is_that_of_one_device(case):
+    height, width, depth = (1 + size for size in drawn_sizes(case, 3))
+    window, strides = ([case.choose(values) for _ in range(2)] for values in ([2, 3, 1], [1, 2, 3]))
+    padding = case.choose(["SAME", "VALID"])
+    options = {"ksize": window, "strides": strides, "padding": padding}
+    whole = {"ksize": [1, *window, 1], "strides": [1, *strides, 1], "padding": padding}
+    first = {"ksize": window[0], "strides": strides[0], "padding": padding}
+    pools = [
+        lambda x: tf.nn.max_pool2d(x, **options),
+        lambda x: tf.nn.avg_pool2d(x, **options),
+        lambda x: tf.raw_ops.MaxPoolV2(input=x, **whole),
+        lambda x: tf.nn.max_pool_with_argmax(x, **options)[0],
+        lambda x: tf.nn.local_response_normalization(x, window[0], 1.0, 0.5, 0.7),
+    ]
+
+    def function(t):
+        plane, space = images(t, height, width, 3), images(t, depth, height, width, 2)
+        found = [gradients(pool, plane) for pool in pools]
+        found += [gradients(lambda x: tf.nn.max_pool3d(x, **first), space)]
+        found += [gradients(lambda x: tf.nn.avg_pool3d(x, **first), space)]
+        twice = gradients(lambda x: gradients(pools[0], x)[1], plane)
+        return [*found, twice, tf.nn.max_pool_with_argmax(plane, **options)]
+
+    case.check(function, whole=[])
+
+
+@of_drawn_rows
+def test_images_of_any_sizes_are_resized_as_on_one_device(case):
+    height, width, new_height, new_width = drawn_sizes(case, 4)
+    how = {"align_corners": case.choose([False, True])}
+    how["half_pixel_centers"] = not how["align_corners"] and case.choose([True, False])
+    smooth = case.choose([False, True])
+    boxes = [[0.1, 0.2, 0.9, 0.7], [0.5, 0.0, 1.2, 0.4]]
+
+    def function(t):
+        x, size = images(t, height, width, 3), [new_height, new_width]
+        found = [
+            gradients(lambda x, kind=kind: kind(images=x, size=size, **how), x)
+            for kind in (
+                tf.raw_ops.ResizeBilinear,
+                tf.raw_ops.ResizeBicubic,
+                tf.raw_ops.ResizeNearestNeighbor,
+            )
+        ]
+        named = tf.range(tf.shape(x)[0])[::-1]
+        one = images(t, 4)
+        all_boxes = tf.cumsum(one)
+        found += [
+            tf.image.resize(x, size, "area"),
+            gradients(lambda x: tf.image.resize(x, size, "lanczos3", antialias=smooth), x),
+            tf.image.crop_and_resize(x, boxes, [0, tf.shape(x)[0] - 1], size),
+            gradients(lambda x, one: tf.image.crop_and_resize(x, one, named, size), x, one),
+            tf.image.crop_and_resize(x, all_boxes, named, size),
+            tf.image.draw_bounding_boxes(tf.abs(x), all_boxes[:, None], [[1.0, 0.0, 0.5]]),
+            tf.image.adjust_contrast(x, 0.3),
+            tf.image.adjust_hue(tf.abs(x), 0.3),
+        ]
+        return found
+
+    case.check(function)
+
+
+@of_drawn_rows
+def test_blocks_of_any_images_are_moved_as_on_one_device(case):
+    blocks = [case.choose([2, 3, 1]) for _ in range(2)]
+    rates = [case.choose([1, 2]) for _ in range(2)]
+    times = [case.choose([1, 2]) for _ in range(2)]
+    before = [case.choose(range(block)) for block in blocks]
+    pads = [[n, 2 * block - n] for n, block in zip(before, blocks, strict=True)]
+    crops = [[n, case.choose([0, 1])] for n in before]
+    padding = case.choose(["SAME", "VALID"])
+
+    def function(t):
+        x = images(t, *(n * block for n, block in zip(times, blocks, strict=True)), 4)
+        moved = tf.space_to_batch(x, blocks, pads)
+        pooled = tf.nn.max_pool2d(moved, 2, 1, "SAME") * tf.reduce_sum(x)
+        square = images(t, 4, 2, 4)
+
+        def patches(x):
+            return tf.image.extract_patches(
+                x, [1, 2, 1, 1], [1, *rates, 1], [1, *rates[::-1], 1], padding
+            )
+
+        def there_and_back(x):
+            return tf.batch_to_space(tf.tanh(tf.space_to_batch(x, blocks, pads)), blocks, crops)
+
+        return [
+            moved,
+            pooled,
+            tf.reduce_sum(pooled, 0),
+            tf.batch_to_space(pooled, blocks, crops),
+            tf.batch_to_space(tf.tile(x, [blocks[0] * blocks[1], 1, 1, 1]), blocks, crops),
+            tf.batch_to_space(pooled, blocks[:1], crops[:1]),
+            tf.space_to_batch(moved, [2], [[0, moved.shape[1] % 2]]),
+            gradients(there_and_back, x),
+            gradients(patches, images(t, 5, 4, 2)),
+            gradients(lambda x: tf.nn.space_to_depth(x, 2), square),
+            gradients(lambda x: tf.nn.depth_to_space(x, 2), square),
+            tf.raw_ops.SpaceToBatch(input=square, paddings=[[0, 2], [1, 1]], block_size=2),
+            tf.raw_ops.BatchToSpace(
+                input=tf.raw_ops.SpaceToBatch(input=square, paddings=[[0] * 2] * 2, block_size=2),
+                crops=[[1, 0], [0, 1]],
+                block_size=2,
+            ),
+        ]
+
+    case.check(function)
+
+
+@of_drawn_batches
+def test_convolutions_below_several_axes_of_rows_are_those_of_one_device(case):
+    def function(t):
+        x = tf.sin(t[..., None, None, None] * numbers(3, 2, 2))
+
+        def convolution(x, axes):
+            return tf.raw_ops.Conv(
+                input=x,
+                filter=numbers(2, 2, 2, 3),
+                strides=[1] * 4,
+                padding="SAME",
+                batch_dims=axes,
+                dilations=[1] * 4,
+            )
+
+        return [convolution(x, case.rank), convolution(tf.reduce_sum(x, case.axis), case.rank - 1)]
+
+    case.check(function)
