@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import REPLICAS, check
+from partition.drawn import of_drawn_batches
 
 from tfdp.partition import REPLICATED, Batch, Sharded, partition
 from tfdp.partition.rules import random as rules
@@ -240,3 +241,72 @@ def test_a_number_that_happens_to_be_the_length_is_no_batch():
         return tf.random.stateless_uniform([7, 4], SEED) + x
 
     check(function, UNEVEN, exact=True, whole=["AddV2"])
+
+
+@of_drawn_batches
+def test_draws_of_any_shape_are_the_numbers_of_one_device_wherever_the_batch_is(case):
+    columns = case.choose([[20], [], [7], [4, 5], [1, 17], [0]])
+    ahead = case.choose([[], [1], [2]])
+    counts = case.choose([tf.int32, tf.int64])
+    draws = [case.choose([*IN_ORDER.values()]) for _ in range(4)]
+
+    def function(t):
+        shape = tf.concat([ahead, tf.shape(t, counts), columns], 0)
+        number = tf.shape(t, counts)[case.axis]
+        each = tf.ones_like(tf.reduce_sum(t, case.others))
+        found = [draw(shape, SEED) for draw in draws]
+        found += [draw([number, 3, *columns], SEED) for draw in draws[:2]]
+        found += [draw([2 * number, *columns, 8], SEED) for draw in draws[:2]]
+        found += [
+            tf.random.stateless_normal([number, number], SEED),
+            tf.random.stateless_truncated_normal(shape, SEED),
+            tf.random.stateless_binomial(shape, SEED, 9.0, 0.4),
+            tf.random.stateless_uniform(tf.shape(tf.concat([t, t], case.axis)), SEED),
+            tf.random.stateless_uniform(tf.reverse(tf.shape(t), [0]), SEED),
+            tf.random.stateless_uniform([tf.size(t)], SEED),
+            tf.random.stateless_uniform([tf.size(t) * 20], SEED),
+        ]
+        own = tf.random.stateless_uniform([number, 20], SEED) + each[:, None]
+        return [*found, own, tf.where(tf.random.stateless_uniform(tf.shape(t), SEED) > 0.5, t, 0)]
+
+    case.check(function, exact=True)
+
+
+@of_drawn_batches
+def test_draws_from_what_the_batch_gives_are_those_of_one_device(case):
+    kinds = case.choose([tf.int32, tf.int64])
+
+    def function(t):
+        whole, last = tf.cumsum(t, case.axis), tf.shape(t)[-1:]
+        rows = tf.reshape(t, [-1, last[0]])
+        ahead = tf.concat([[2], tf.shape(t)], 0)
+        seed = tf.cast(tf.stack([tf.reduce_sum(t), tf.reduce_max(t)]), kinds)
+        index = tf.cast(tf.reshape(t, [-1]), kinds)
+        seeds = tf.stack([index, index + 1, index * 3], 1)
+        all_seeds = tf.cumsum(seeds)
+        shuffled = functools.partial(tf.raw_ops.RandomIndexShuffle, index=index)
+        most = tf.constant(23, kinds)
+        found = [
+            tf.random.stateless_poisson(ahead, seed, t),
+            tf.random.stateless_gamma(tf.shape(t), seed, whole),
+            tf.random.stateless_gamma(ahead, SEED, t),
+            tf.random.stateless_normal(tf.concat([tf.shape(t), [17]], 0), seed),
+            tf.random.stateless_categorical(rows / 5, 4, seed),
+            tf.random.stateless_categorical(tf.reshape(whole, [-1, last[0]]) / 5, 4, SEED),
+            tf.random.experimental.stateless_shuffle(t, seed),
+            tf.random.experimental.stateless_shuffle(whole, SEED),
+            shuffled(seed=[1, 2, 3], max_index=most),
+            shuffled(seed=seeds, max_index=most),
+            shuffled(seed=all_seeds, max_index=index + 1),
+            shuffled(seed=seeds, max_index=tf.cumsum(index)),
+            tf.raw_ops.RandomIndexShuffle(
+                index=tf.cumsum(index), seed=seeds, max_index=tf.cumsum(index)
+            ),
+        ]
+        derivatives = [
+            tf.raw_ops.RandomGammaGrad(alpha=a, sample=b * 0.7)
+            for a, b in ((t, t), (t, whole), (whole, t), (t[..., None], tf.constant([1.0, 2.0])))
+        ]
+        return found, derivatives
+
+    case.check(function)

@@ -1,7 +1,10 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, strategy
+from partition.drawn import of_drawn_batches
 
 ROWS = np.arange(7 * 4, dtype=np.float32).reshape(7, 4)
 FEWER = ROWS[:2]  # than three replicas
@@ -144,3 +147,103 @@ def test_candidates_are_the_same_for_all():
     classes = np.arange(14, dtype=np.int64).reshape(7, 2)
     report = check(function, classes, exact=True)
     assert kinds(report) == ["gather", "from first"]
+
+
+@of_drawn_batches
+def test_a_generator_draws_any_shape_as_on_one_device(case):
+    generator = tf.random.Generator.from_seed(3)
+    draws = [case.choose([*GENERATED.values()]) for _ in range(4)]
+    columns = case.choose([[20], [], [3]])
+    steps = case.choose([11, 0, 1])
+
+    def function(t):
+        number = tf.shape(t)[case.axis]
+        shape = tf.concat([tf.shape(t), columns], 0)
+        generator.reset_from_seed(4)
+        found = [draws[0](generator, shape), draws[1](generator, [2, number, *columns])]
+        generator.skip(steps)
+        found.append(draws[2](generator, [3, 2]))
+        generator.skip(tf.cast(number, tf.int64))
+        generator.skip(tf.cast(tf.reduce_sum(t), tf.int64))
+        found += [draws[3](generator, tf.shape(t)) + draws[3](generator, [])]
+        scaled = t * generator.normal(tf.shape(t)) + generator.normal(tf.shape(t), t, 2.0)
+        found.append(generator.binomial(tf.shape(t), tf.cumsum(t, case.axis), 0.5))
+        found.append(generator.binomial(tf.shape(t), t, 0.5))
+        split = generator.make_seeds(2)
+        return found, scaled, split, generator.state.read_value()
+
+    case.check(function, exact=True)
+
+
+def of_shapes(seed, columns):
+    """Draws from a hidden state, of the shapes of a tensor, its rows and all its examples."""
+
+    def shape(t):
+        return tf.concat([tf.shape(t), columns], 0)
+
+    return [
+        lambda t, rows, whole: tf.random.shuffle(t, seed=seed),
+        lambda t, rows, whole: tf.random.poisson([2], t, seed=seed),
+        lambda t, rows, whole: tf.random.uniform(shape(t), seed=seed),
+        lambda t, rows, whole: tf.random.normal([2, length(rows), *columns], seed=seed),
+        lambda t, rows, whole: tf.random.categorical(rows / 5, 4, seed=seed),
+        lambda t, rows, whole: tf.random.truncated_normal([length(rows)] * 2, seed=seed),
+        lambda t, rows, whole: tf.random.uniform(shape(t), -4, 99, tf.int32, seed=seed),
+        lambda t, rows, whole: tf.random.gamma([length(rows), 2], [1.0, 3.0], seed=seed),
+        lambda t, rows, whole: tf.random.gamma([], t, seed=seed),
+        lambda t, rows, whole: tf.random.poisson(shape(t), [1.0, 30.0], seed=seed),
+        lambda t, rows, whole: tf.random.poisson([3, 1], whole, seed=seed),
+        lambda t, rows, whole: tf.random.poisson([length(rows)], t, seed=seed),
+        lambda t, rows, whole: (
+            tf.random.categorical(whole[..., None] / 5, 4, seed=seed)
+            if whole.shape.rank == 1
+            else tf.random.shuffle(whole, seed=seed)
+        ),
+        lambda t, rows, whole: tf.raw_ops.ParameterizedTruncatedNormal(
+            shape=[length(rows), *columns],
+            means=tf.reduce_max(t),
+            stdevs=2.0,
+            minvals=-1.0,
+            maxvals=50.0,
+            seed=seed,
+        ),
+    ]
+
+
+@of_drawn_batches
+def test_a_hidden_state_draws_any_shape_as_on_one_device(case):
+    tf.random.set_seed(1)
+    draws = of_shapes(case.choose([5, 1, 9]), case.choose([[20], [], [3]]))
+    chosen = [case.choose(draws) for _ in range(5)]
+
+    def function(t):
+        rows, whole = tf.reshape(t, [-1, tf.shape(t)[-1]]), tf.cumsum(t, case.axis)
+        found = [draw(t, rows, whole) for draw in chosen]
+        return found, t * tf.random.uniform(tf.shape(t), seed=3)
+
+    case.check(function, exact=True)
+
+
+@of_drawn_batches
+def test_candidates_of_any_classes_are_those_of_one_device(case):
+    tf.random.set_seed(1)
+    number = case.choose([5, 1, 12])
+    unique = case.choose([True, False])
+    samplers = [
+        tf.random.uniform_candidate_sampler,
+        tf.random.log_uniform_candidate_sampler,
+        tf.random.learned_unigram_candidate_sampler,
+        functools.partial(tf.random.fixed_unigram_candidate_sampler, unigrams=[*range(1, 61)]),
+    ]
+    chosen = [case.choose(samplers) for _ in range(2)]
+
+    def function(t):
+        found = []
+        width = case.shape[-1]
+        for classes in (t, tf.cumsum(t, case.axis) % 50):
+            classes = tf.cast(tf.reshape(classes, [-1, width]), tf.int64)
+            options = {"num_true": width, "num_sampled": number, "unique": unique, "seed": 5}
+            found += [sampler(classes, range_max=60, **options) for sampler in chosen]
+        return [tuple(each) for each in found]
+
+    case.check(function, exact=True)
