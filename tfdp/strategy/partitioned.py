@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,7 @@ import tensorflow as tf
 from tfdp.errors import GradientError
 from tfdp.partition import Explanation, Report, lines_named
 from tfdp.replicas import one_device
+from tfdp.strategy import graph_options
 from tfdp.strategy._tensorflow import (
     DistributedValues,
     regroup,
@@ -96,20 +98,39 @@ class Partitioned:
                     raise type(error)(error.node_def, error.op, said) from None
         return self._called(self._trace(arguments), arguments)
 
-    def _called(self, trace: Trace, arguments: _Arguments) -> Any:
+    def _called(self, trace: Trace, arguments: _Arguments, shares: _Shares | None = None) -> Any:
         if could_possibly_record():
             with stop_recording():
-                outputs = self._run(trace, arguments)
+                outputs = self._run(trace, arguments, shares)
             tensors = [output for output in outputs if tf.is_tensor(output)]
             inputs = [part for parts in arguments.parts for part in parts] + trace.values()
             marked = iter(_without_gradient(inputs, tensors) if tensors else ())
             outputs = [next(marked) if tf.is_tensor(output) else output for output in outputs]
         else:
-            outputs = self._run(trace, arguments)
+            outputs = self._run(trace, arguments, shares)
         structure, given = trace.source.structured_outputs, iter(outputs)
         leaves = tf.nest.flatten(structure, expand_composites=True)
         flat = [next(given) if tf.is_tensor(leaf) else leaf for leaf in leaves]
         return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_shares(self, length: tf.Tensor, all_have_some: bool, *args: Any) -> Any:
+        """Runs the function on a batch, of which every process has its own replicas' shares.
+
+        Args:
+          length: The batch's length, a scalar, from which each share's follows.
+          all_have_some: Whether every replica is known to have examples. One without has a row of
+            another's in their place.
+          *args: The arguments, with a `tf.distribute.DistributedValues` for each tensor.
+        """
+        arguments = _Arguments(args, {})
+        trace = self._trace(arguments)
+        return self._called(trace, arguments, _Shares(tf.cast(length, tf.int32), all_have_some))
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for calls of graphs that hold the function: optimized as it is."""
+        devices = self._strategy.extended.worker_devices
+        return graph_options.calling_with(graph_options.of_program(devices))
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Returns what a call with these arguments exchanges between replicas, and why.
@@ -160,11 +181,15 @@ class Partitioned:
             self._asks_for_sizes.add(arguments.key)
         return traces[-1]
 
-    def _run(self, trace: Trace, arguments: _Arguments) -> list[Any]:
+    def _run(self, trace: Trace, arguments: _Arguments, shares: _Shares | None) -> list[Any]:
         cut = arguments.cut(self._strategy.extended.num_replicas)
+        if shares is not None:
+            cut = arguments.cut_of_shares(shares)
         calls = trace.calls(cut)
         self._latest = calls
-        if arguments.lengths_are_known:
+        if shares is not None:
+            found = calls.run([shares.length], *arguments.parts)
+        elif arguments.lengths_are_known:
             found = calls.run(*arguments.parts)
         elif cut.whole() == cut:
             fits = tf.debugging.Assert(
@@ -192,6 +217,13 @@ class Partitioned:
         """The record of what the latest call's program exchanges."""
         assert self._latest is not None, "it was not called yet"
         return self._latest.program.report
+
+
+class _Shares(NamedTuple):
+    """What is known of the batch whose shares the arguments are: see `Partitioned.on_shares`."""
+
+    length: tf.Tensor
+    all_have_some: bool
 
 
 class _Arguments:
@@ -312,6 +344,14 @@ class _Arguments:
         whole = self.lengths_are_known and not any(self._in_parts)
         may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
         return Cut(tuple(batches), tuple(self._in_parts), may_be_empty)
+
+    def cut_of_shares(self, shares: _Shares) -> Cut:
+        """Returns how the arguments are cut that are the replicas' shares of one batch."""
+        batches = tuple(
+            0 if in_parts and parts[0].shape.rank != 0 else None
+            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
+        )
+        return Cut(batches, tuple(self._in_parts), not shares.all_have_some, of_shares=True)
 
     def have_equal_lengths(self, cut: Cut) -> tf.Tensor:
         """Returns whether arguments that are taken for one batch have one length."""

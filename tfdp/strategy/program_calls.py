@@ -51,6 +51,8 @@ class ProgramCalls:
         each other, in place of a whole tensor.
       may_be_empty: Whether a replica may have no examples.
       options: What the program is asked for.
+      of_shares: Whether the parts are the shares of a batch, which hold a row also where a replica
+        has no example; its length is then the first argument of a call.
 
     Attributes:
       program: The program of a replica.
@@ -66,7 +68,9 @@ class ProgramCalls:
         in_parts: Sequence[bool],
         may_be_empty: bool,
         options: ProgramOptions,
+        of_shares: bool = False,
     ) -> None:
+        self._of_shares = of_shares
         self._source, self._captured = source, captured
         self._layouts, self._in_parts = layouts, in_parts
         self._support = support
@@ -103,13 +107,16 @@ class ProgramCalls:
             [spec] * (len(self._devices) if parts else 1)
             for spec, parts in zip(specs, in_parts, strict=True)
         ]
+        if of_shares:
+            self._signature.insert(0, [tf.TensorSpec([], tf.int32)])
         self._traced: dict[bool, tf.types.experimental.ConcreteFunction] = {}
 
     def run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         """Runs the program on every local replica.
 
         Args:
-          *arguments: For each argument of the program the whole tensor, or the replicas' parts.
+          *arguments: For each argument of the program the whole tensor, or the replicas' parts;
+            of shares before them a list of the batch's length, an int32 scalar.
 
         Returns:
           For each output of the program a list: the whole value, or the rows of each replica.
@@ -137,8 +144,12 @@ class ProgramCalls:
     def _run(self, inlined: bool, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         self._support.count_step()
         names = self._registered.names(inlined=inlined)
+        length: tf.Tensor | None = None
+        if self._of_shares:
+            (length,), *rest = arguments
+            arguments = tuple(rest)
         with tf.control_dependencies(self._refreshed()):
-            places = self._places(arguments)
+            places = self._places(arguments, length)
             stand_ins = self._stand_ins(places, arguments)
             results = []
             for index, device in enumerate(self._devices):
@@ -167,19 +178,26 @@ class ProgramCalls:
             updates += [copy.assign(value, read_value=False) for copy in copies]
         return updates
 
-    def _places(self, arguments: Sequence[Sequence[tf.Tensor]]) -> Mapping[Batch, tf.Tensor]:
-        """Returns of each batch the number of each replica's examples, an int32 vector."""
+    def _places(
+        self, arguments: Sequence[Sequence[tf.Tensor]], length: tf.Tensor | None
+    ) -> Mapping[Batch, tf.Tensor]:
+        """Returns of each batch the number of each replica's examples, an int32 vector.
+
+        Args:
+          arguments: The arguments.
+          length: The length of the batch whose shares they are; None: they are no shares.
+        """
         found: dict[Batch, tf.Tensor] = {}
         for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
             if not isinstance(layout, Sharded) or layout.batch in found:
                 continue
             sizes = [tf.shape(part)[0] for part in parts]
-            if in_parts:
+            if in_parts and length is None:
                 found[layout.batch] = self._support.of_all(tf.stack(sizes))
-            else:
-                ranks = tf.range(self._num_replicas)
-                place = shares.share_place(sizes[0], self._num_replicas, ranks)
-                found[layout.batch] = place[1]
+                continue
+            whole = sizes[0] if length is None else length
+            ranks = tf.range(self._num_replicas)
+            found[layout.batch] = shares.share_place(whole, self._num_replicas, ranks)[1]
         return found
 
     def _on_replica(
@@ -201,6 +219,8 @@ class ProgramCalls:
         for layout, parts, stand_in in zip(self._layouts, arguments, stand_ins, strict=True):
             if not isinstance(layout, Sharded):
                 given.append(parts[0])
+            elif self._of_shares:
+                given.append(parts[index])
             elif stand_in is not None:
                 given.append(self._with_stand_in(parts[index], stand_in))
             else:
@@ -233,7 +253,7 @@ class ProgramCalls:
         """
         found: list[tf.Tensor | None] = []
         for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
-            if not (in_parts and isinstance(layout, Sharded)):
+            if self._of_shares or not (in_parts and isinstance(layout, Sharded)):
                 found.append(None)
                 continue
             own = tf.concat([part[:1] for part in parts], 0)

@@ -24,11 +24,13 @@ class Cut(NamedTuple):
         to each replica as it is. Arguments of the same number have the same length.
       in_parts: For each argument whether it is given as the local replicas' parts.
       may_be_empty: Whether a replica may have no examples.
+      of_shares: Whether the parts are the shares of a batch whose length is given beside them.
     """
 
     batches: tuple[int | None, ...]
     in_parts: tuple[bool, ...]
     may_be_empty: bool
+    of_shares: bool = False
 
     def whole(self) -> Cut:
         """Returns the cut that gives each replica all that is given whole."""
@@ -91,6 +93,7 @@ class Trace:
                     cut.in_parts,
                     cut.may_be_empty,
                     self._options,
+                    of_shares=cut.of_shares,
                 )
         return self._calls[cut]
 

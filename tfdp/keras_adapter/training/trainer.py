@@ -27,7 +27,14 @@ from tfdp.keras_adapter.gradients.windows import Windows, check_waiting
 from tfdp.keras_adapter.layers import recurrent
 from tfdp.keras_adapter.metrics import batch_metrics
 from tfdp.keras_adapter.step import current
-from tfdp.keras_adapter.training import compiling, cut, predictions, scopes, step_recording
+from tfdp.keras_adapter.training import (
+    compiling,
+    cut,
+    one_program,
+    predictions,
+    scopes,
+    step_recording,
+)
 from tfdp.keras_adapter.training.sharing import place_in_batch, sharing
 from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.keras_adapter.variables.statistics import end_written, warn_of_undeclared
@@ -44,6 +51,8 @@ def make_function(
     if replicas is None:
         return original(self, step_function)
     scopes.check_made_in_scope(self, strategy, replicas)
+    if one_program.is_chosen(strategy):
+        return one_program.made(original, self, step_function)
     trains = step_function == self.train_step
     recorder = recording.Recorder.of(self) if trains else None
     with compiling.forward_only(self):
@@ -77,6 +86,9 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     if replicas is None or (self.predict_function is not None and not force):
         return original(self, force)
     scopes.check_made_in_scope(self, strategy, replicas)
+    if one_program.is_chosen(strategy):
+        one_program.make_predict_function(original, self)
+        return None
     place_in_batch(strategy)
     predicting = predictions.Predicting(self)
     with compiling.forward_only(self):
