@@ -59,6 +59,7 @@ CUT = {
         "inner 6",
     ),
     "tiles of the batch": (lambda x: tf.tile(x, [3, 2]) * 2, "Tile", "outer 3"),
+    "tiles of another axis": (lambda x: tf.tile(tf.transpose(x), [3, 2]), "Tile", "outer 2"),
     "tiles of each example": (lambda x: tf.tile(x, [1, 5]), "Tile", ""),
     "tiles of merged axes": (
         lambda x: tf.tile(tf.reshape(x, [-1, 2]), [2, 1]) + 1,
@@ -83,7 +84,8 @@ CUT = {
 def test_a_replica_makes_its_own_part(case, batch, layouts):
     function, type_, cut = CUT[case]
     given = [np.int32(5)] if "unknown" in case else []
-    report = check(function, batch, *given, replicas=[3])
+    # What is returned may be the whole: its negative is made of the parts.
+    report = check(lambda *args: -function(*args), batch, *given, replicas=[3])
     assert any("sharded" in each and cut in each for each in layouts[type_])
     assert len(report.exchanged) <= ("outer" in cut)  # blocks are joined in the end
 
@@ -98,6 +100,7 @@ WHOLE = {
     "a tiled square": lambda x: tf.tile(one(x)[:, :1], [length(x), length(x)]),
     "a broadcast square": lambda x: tf.broadcast_to(one(x)[0, 0], [length(x), length(x)]),
     "a line of numbers": lambda x: RAW.LinSpace(start=0.0, stop=1.0, num=length(x)),
+    "tiles of nothing": lambda x: tf.tile(one(x)[:0], [length(x), 1]),
     "nothing of the batch": lambda x: tf.tile(tf.fill([2, 1], 3.0), [2, 2]) + x[0, 0] * 0,
 }
 
@@ -123,6 +126,7 @@ def test_what_needs_the_whole_makes_it_without_sending(batch):
 def test_tiles_of_an_unknown_number_make_the_batch_whole():
     check(lambda x, n: tf.tile(x, [n, 1]), UNEVEN, np.int32(2), whole=["Tile"])
     check(lambda x, n: tf.tile(x, [1, n]), UNEVEN, np.int32(2))
+    check(lambda x: tf.tile(x, [0, 1]), UNEVEN, whole=["Tile"])
 
 
 def test_a_broadcast_to_an_unknown_number_makes_the_batch_whole():
@@ -163,9 +167,9 @@ def test_what_is_made_in_the_shape_of_a_batch_is_that_of_one_device(case):
             tf.broadcast_to(whole, tf.concat([[other], sizes], 0)) - t,
             tf.broadcast_to(t, tf.concat([[other, 1], sizes], 0)),
             tf.tile(t, times),
-            tf.tile(row, multiples),
-            tf.tile(tf.constant([[1.0, 2], [3, 4]]), [entries, other]),
-            tf.tile(tf.constant([[1.0, 2], [3, 4]]), [other, entries]),
+            -tf.tile(row, multiples),  # of the parts; what is returned may be the whole
+            -tf.tile(tf.constant([[1.0, 2], [3, 4]]), [entries, other]),
+            -tf.tile(tf.constant([[1.0, 2], [3, 4]]), [other, entries]),
             tf.range(5, 5 + entries) * tf.cast(tf.reduce_min(t, case.others), tf.int32),
             tf.range(entries, 3 * entries, 2),
         )

@@ -34,6 +34,12 @@ def turned(x):
     return tf.transpose(x, [1, 0, 2])
 
 
+def whole_rows(x):
+    """Whole numbers from 0 to 4 on every replica, two for each example."""
+    numbers = RAW.LinSpace(start=0.0, stop=4.0, num=2 * length(x))
+    return tf.reshape(tf.cast(numbers, tf.int32), [length(x), 2])
+
+
 def cuts(layouts, type_):
     return {re.sub(r" by [^,)]*", "", each) for each in layouts[type_]}
 
@@ -56,6 +62,22 @@ KEPT = {
         lambda x, i, j: tf.gather(tf.ones([length(x), 5, 4]), i, batch_dims=-1),
         "axis 0",
     ),
+    "GatherV2 in each of what is whole": (
+        lambda x, i, j: tf.gather(whole_rows(x), i % 2, batch_dims=1),
+        "axis 0",
+    ),
+    "GatherV2 in each, by what is whole": (
+        lambda x, i, j: tf.gather(x, whole_rows(x), batch_dims=1),
+        "axis 0",
+    ),
+    "GatherV2 by indices with whole rows in common": (
+        lambda x, i, j: tf.gather(TABLES, tf.stack([j, 5 - j, j]), batch_dims=1),
+        "axis 1",
+    ),
+    "GatherV2 ahead of the batch, with rows in common": (
+        lambda x, i, j: tf.gather(tf.transpose(x, [1, 2, 0]), [[3, 1, 0]] * 5, batch_dims=1),
+        "axis 2",
+    ),
     "GatherV2 with other rows in common": (
         lambda x, i, j: tf.gather(turned(x), [[3, 1]] * 5, axis=2, batch_dims=1),
         "axis 1",
@@ -65,6 +87,7 @@ KEPT = {
     "GatherNd of columns": (lambda x, i, j: tf.gather_nd(turned(x), [[3], [1]]), "axis 1"),
     "OneHot": (lambda x, i, j: tf.one_hot(i, 4), "axis 0"),
     "OneHot ahead": (lambda x, i, j: tf.one_hot(j, 6, axis=0), "axis 1"),
+    "OneHot between": (lambda x, i, j: tf.one_hot(tf.transpose(i), 4, axis=1), "axis 2"),
     "OneHot of numbers": (
         lambda x, i, j: tf.one_hot(i, 4, on_value=tf.reduce_sum(TABLE), off_value=-1.5, axis=1),
         "axis 0",
@@ -104,6 +127,7 @@ GATHERED = {
     "GatherV2": lambda x, i, j: tf.gather(x, i % length(x)),
     "GatherV2 across": lambda x, i, j: tf.gather(x, j % 5, axis=1),
     "GatherNd": lambda x, i, j: tf.gather_nd(x, tf.stack([j % length(x), j % 5], 1)),
+    "GatherNd across": lambda x, i, j: tf.gather_nd(turned(x), i[:, 1:]),
 }
 
 
@@ -213,6 +237,51 @@ def test_a_variable_is_looked_up_without_a_collective(batches, layouts):
     }
     assert cuts(layouts, "ResourceGatherNd") == {"sharded(axis 0)"}
     assert not partitioned.report.exchanged and not partitioned.report.whole
+
+
+@pytest.mark.parametrize("aggregation", ["SUM", "MEAN"])
+def test_of_a_variable_with_a_share_on_each_replica_the_whole_is_looked_up(aggregation):
+    with strategy(3).scope():
+        table = tf.Variable(
+            TABLE,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation[aggregation],
+            trainable=False,
+        )
+
+    def function(x, i, j):
+        table.assign(TABLE + tf.reduce_sum(x))
+        with tf.control_dependencies([table.read_value()]):
+            few = tf.identity([[3, 1], [0, 2]])
+        return [
+            tf.sin(RAW.ResourceGather(resource=table.handle, indices=few, dtype=tf.float32)),
+            RAW.ResourceGather(resource=table.handle, indices=i, dtype=tf.float32),
+            RAW.ResourceGatherNd(resource=table.handle, indices=few, dtype=tf.float32),
+        ]
+
+    batches = batch(7)
+    values = TABLE + batches[0].sum()
+    found = strategy(3).partitioned(function)(*batches)
+    few = np.array([[3, 1], [0, 2]])
+    np.testing.assert_allclose(found[0], np.sin(values[few]), rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found[1], values[batches[1]], rtol=1e-5)
+    np.testing.assert_allclose(found[2], values[tuple(few.T)], rtol=1e-5)
+
+
+def test_rows_in_common_with_a_variable_are_looked_up_whole(layouts):
+    table = RANDOM.normal(size=[7, 4]).astype(np.float32)
+    with strategy(3).scope():
+        variable = tf.Variable(table)
+
+    def function(x, i, j):
+        return RAW.ResourceGather(
+            resource=variable.handle, indices=i, batch_dims=1, dtype=tf.float32
+        )
+
+    x, i, j = batch(7)
+    found = strategy(3).partitioned(function)(x, i, j)
+    np.testing.assert_array_equal(found, np.take_along_axis(table, i, 1))
+    assert layouts["ResourceGather"] == {"replicated"}
 
 
 @of_drawn_batches
