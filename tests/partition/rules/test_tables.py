@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, strategy
+from partition.drawn import of_drawn_batches
 
 import tfdp
 
@@ -134,3 +135,85 @@ def test_a_table_that_a_step_makes_is_refused():
         tfdp.errors.PartitionError, match=r"MutableHashTableV2 .* make the table outside"
     ):
         function(KEYS)
+
+
+@of_drawn_batches
+def test_any_keys_are_looked_up_as_on_one_device_wherever_the_batch_is(case):
+    names = case.some(range(24)) or [5]
+    known = tf.constant(names, tf.int64)
+    fixed = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(known, tf.strings.as_string(known)), "none"
+    )
+    hashed = tf.lookup.StaticVocabularyTable(
+        tf.lookup.KeyValueTensorInitializer(
+            tf.strings.as_string(known), tf.range(len(names), dtype=tf.int64)
+        ),
+        case.choose([1, 5]),
+    )
+    wide = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, [-1.0, -2.0])
+    wide.insert(known, tf.stack([tf.range(len(names), dtype=tf.float32)] * 2, 1))
+    plain = growing_table()
+    plain.insert(known, tf.cast(known, tf.float32) / 2)
+    pairs = tf.lookup.experimental.DenseHashTable(
+        tf.int64, tf.float32, [-1.0], empty_key=[-1, -1], deleted_key=[-2, -2]
+    )
+    pairs.insert(tf.stack([known, known + 1], 1), tf.cast(known, tf.float32)[:, None])
+    default = tf.constant([-3.0, 4.0])
+
+    def function(t):
+        keys = tf.cast(t, tf.int64)
+        whole = tf.cumsum(keys, case.axis) % 24
+        flat = tf.reshape(keys, [-1])
+        sums = tf.reduce_sum(keys, case.axis)
+        found = [(fixed.lookup(each), plain.lookup(each)) for each in (keys, whole, sums % 24)]
+        found.append((wide.lookup(keys), wide.lookup(flat, default), wide.lookup(whole)))
+        found.append((hashed.lookup(tf.strings.as_string(keys)), hashed.size(), plain.size()))
+        found.append((plain.lookup(keys, t), plain.lookup(keys, tf.reduce_max(t))))
+        found.append(plain.lookup(whole, t))
+        found += [
+            pairs.lookup(tf.stack(each, 1))
+            for each in ([flat, flat + 1], [flat, tf.reshape(whole, [-1])])
+        ]
+        # A key's axis must not be cut: here it is the batch's, if two examples make a key.
+        return [*found, pairs.lookup(tf.reshape(flat, [-1, 2]))] if len(names) % 2 else found
+
+    case.check(function)
+
+
+@of_drawn_batches(blocks=(2, 1))
+def test_any_changes_of_a_table_are_seen_as_on_one_device(case):
+    tables = [
+        growing_table(),
+        tf.lookup.experimental.DenseHashTable(
+            tf.int64, tf.float32, -1.0, empty_key=-1, deleted_key=-2
+        ),
+    ]
+    most = case.choose([24, 5, 2])  # the fewer keys there are, the more often each is written
+    changes = [case.choose(["insert", "whole keys", "remove", "import"]) for _ in range(4)]
+
+    def function(t):
+        keys = tf.cast(t, tf.int64) % most
+        whole = tf.cumsum(keys, case.axis) % most
+        values = tf.cast(tf.reshape(tf.range(tf.size(t)), tf.shape(t)), tf.float32)
+        found = []
+        for table in tables:
+            if table is tables[1]:  # it takes keys of one axis alone
+                keys, whole, values, t = (tf.reshape(x, [-1]) for x in (keys, whole, values, t))
+            table.remove(tf.range(most, dtype=tf.int64))
+            for number, change in enumerate(changes):
+                if change == "insert":  # where a key is there twice, the last value stays
+                    table.insert(keys, t + values + number)
+                elif change == "whole keys":
+                    table.insert(whole, t * 2 + number)
+                elif change == "remove" or table is tables[1]:  # whose imports have another form
+                    table.remove((keys + number) % most)
+                else:
+                    tf.raw_ops.LookupTableImportV2(
+                        table_handle=table.resource_handle, keys=keys, values=t - values
+                    )
+                found += [table.lookup(keys), table.lookup(whole + 1), table.size()]
+            names, held = table.export()
+            found.append(tf.gather([names, tf.cast(held, tf.int64)], tf.argsort(names), axis=1))
+        return found
+
+    case.check(function)
