@@ -35,6 +35,47 @@ def test_branches_of_other_layouts_meet(size):
         check(function, rows(size), np.array(flag))
 
 
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_of_other_shapes_are_whole(flag):
+    def function(x, flag):
+        turned = tf.transpose(x)  # [3, batch]
+        length = tf.shape(x)[0]
+        numbers = tf.raw_ops.LinSpace(start=0.0, stop=1.0, num=length * 5)  # on every replica
+        return (
+            tf.cond(flag, lambda: x, lambda: tf.ones([3])),
+            tf.cond(flag, lambda: x, lambda: tf.ones([5, 3])),
+            tf.cond(flag, lambda: turned, lambda: tf.reshape(numbers, [length, 5])),
+        )
+
+    check(function, rows(7), np.array(flag))
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_sizes_that_branches_give_are_those_of_the_branch_that_is_taken(flag):
+    def function(x, flag):
+        sizes = tf.cond(flag, lambda: tf.shape(x), lambda: tf.shape(x) * 2)
+        few = tf.cond(flag, lambda: tf.constant([3, 3]), lambda: tf.constant([3]))
+        return -tf.fill(sizes, 2.0), -tf.fill([tf.size(few) * tf.shape(x)[0]], 3.0)
+
+    check(function, rows(7), np.array(flag))
+
+
+@in_sizes
+def test_sizes_that_a_loop_carries_are_those_of_the_round(size):
+    def function(x):
+        turned = tf.transpose(x)
+
+        def body(length, y, total):
+            total += tf.reduce_sum(-tf.ones([length, 2])) * tf.cast(tf.shape(y)[0], tf.float32)
+            return length * 2, turned - y, total
+
+        return tf.while_loop(
+            lambda length, *_: length < 50, body, [tf.shape(x)[0], turned * 2, 0.0]
+        )
+
+    check(function, rows(size))
+
+
 def test_a_sum_that_one_branch_needs_is_sent_in_that_branch():
     def function(x, flag):
         return tf.cond(flag, lambda: tf.sqrt(tf.reduce_sum(x * x)), lambda: 1.0)
@@ -155,6 +196,68 @@ def test_elements_are_joined_along_the_batch(size):
         return array.write(0, x).write(1, -x).concat()
 
     check(function, rows(size), whole=None)
+
+
+@in_sizes
+def test_elements_that_are_cut_along_another_axis_are_joined_as_they_are(size):
+    def function(x):
+        array = tf.TensorArray(tf.float32, 2, infer_shape=False)
+        numbers = tf.raw_ops.LinSpace(start=0.0, stop=1.0, num=tf.shape(x)[0])  # on every replica
+        whole = tf.stack([numbers, numbers * 2, numbers * 3])
+        return array.write(0, tf.transpose(x)).write(1, whole).concat()
+
+    report = check(function, rows(size))
+    assert not [each for each in report.exchanged if each.why != "it is returned"]
+
+
+def test_elements_are_put_and_taken_where_the_batch_says():
+    def function(x, places, marks):
+        place = tf.reduce_sum(marks)  # 2, though each replica has less
+        array = tf.raw_ops.TensorListScatterV2(
+            tensor=x, indices=places, element_shape=[3], num_elements=4 * place + 1
+        )
+        parts = tf.TensorArray(tf.float32, 3).write(place, x).write(0, -x).write(1, x * 2)
+        stacked = tf.raw_ops.TensorListStack(
+            input_handle=array, element_shape=[3], element_dtype=x.dtype
+        )
+        return stacked, parts.stack(), parts.gather(places % 3)
+
+    places = np.array([8, 0, 3, 4, 1, 7, 5], np.int32)
+    check(function, rows(7), places, np.array([0, 1, 0, 0, 0, 0, 1], np.int32), whole=None)
+
+
+@in_sizes
+@pytest.mark.parametrize("axis", [0, 1])
+def test_elements_whose_shape_is_said_are_parts_of_it(size, axis):
+    raw = tf.raw_ops
+
+    def function(x):
+        item = tf.transpose(x) if axis else x
+        shape = tf.shape(item)
+        items = raw.TensorListReserve(element_shape=shape, num_elements=2, element_dtype=x.dtype)
+        items = raw.TensorListSetItem(input_handle=items, index=1, item=item)
+        longer = raw.TensorListResize(input_handle=items, size=3)
+
+        def taken(items, index):
+            return raw.TensorListGetItem(
+                input_handle=items, index=index, element_shape=shape, element_dtype=x.dtype
+            )
+
+        stacked = raw.TensorListStack(
+            input_handle=longer, element_shape=shape, element_dtype=x.dtype
+        )
+        length = raw.TensorListLength(input_handle=longer)
+        return taken(items, 1) * 2, taken(items, 0) + 1, stacked * 2, length
+
+    check(function, rows(size))
+
+
+def test_of_an_element_that_was_never_written_nothing_is_taken_for_known():
+    def function(x):
+        array = tf.TensorArray(tf.int32, 2, element_shape=[2]).write(0, tf.shape(x))
+        return -tf.fill(array.read(1), 2.0), -tf.fill(array.read(0), 3.0)
+
+    check(function, rows(7))
 
 
 @in_sizes

@@ -72,8 +72,9 @@ def pop_back(step: Step) -> Results:
 def set_item(step: Step) -> Results:
     """Keeps the list's layout, which is the first element's; another is made to have it.
 
-    What is known of the values of all elements, such as the shapes that the gradient of a loop
-    takes out again, is known of the list.
+    What is known of the values of all elements that are pushed, such as the shapes that the
+    gradient of a loop takes out again, is known of the list. A list whose elements are set by
+    number may have others, which are zeros.
     """
     handle, *place, item = step.inputs
     if step.op.type == "TensorListSetItem":
@@ -89,8 +90,8 @@ def set_item(step: Step) -> Results:
             step.require_sums([item])
     inputs = [handle.local, *(step.whole(each) for each in place), step.to(item, element)]
     results = step.results(step.emit(inputs), Listed(element))
-    same = before is not None and _same(handle, item)
-    results[0].entries = item.entries if before is None or same else None
+    if step.op.type == "TensorListPushBack" and (before is None or _same(handle, item)):
+        results[0].entries = item.entries
     return results
 
 
