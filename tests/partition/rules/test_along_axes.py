@@ -24,6 +24,11 @@ def lengths(x):
     return tf.argmax(x[:, :, 0], 1, tf.int32) % 5
 
 
+def whole_numbers(x):
+    """Whole numbers from 0 to 4 on every replica, one for each example."""
+    return tf.cast(RAW.LinSpace(start=0.0, stop=4.0, num=tf.shape(x)[0]), tf.int32)
+
+
 KEPT = {
     "ReverseV2": (lambda x: tf.reverse(x, [1, -1]), "axis 0"),
     "ReverseV2, turned": (lambda x: tf.reverse(turned(x), [0]), "axis 1"),
@@ -44,6 +49,16 @@ KEPT = {
     ),
     "ReverseSequence of a whole": (
         lambda x: tf.reverse_sequence(tf.ones_like(x[:, 0]), lengths(x) % 4, 1, 0),
+        "axis 0",
+    ),
+    "ReverseSequence of what is whole": (
+        lambda x: tf.reverse_sequence(
+            tf.stack([whole_numbers(x) * each for each in range(1, 5)]), lengths(x), 0, 1
+        ),
+        "axis 1",
+    ),
+    "ReverseSequence by what is whole": (
+        lambda x: tf.reverse_sequence(x, whole_numbers(x), 1, 0),
         "axis 0",
     ),
     "ArgMax": (lambda x: tf.argmax(x, 1), "axis 0"),
@@ -88,6 +103,19 @@ WHOLE = {
 @pytest.mark.parametrize("type_", WHOLE)
 def test_an_operation_along_the_batch_is_computed_whole(type_):
     check(WHOLE[type_], UNEVEN, whole=[type_])
+
+
+def test_what_is_cut_and_needed_by_all_examples_is_gathered():
+    def function(x):
+        pairs = x[:, tf.newaxis, 0] + x[tf.newaxis, :, 1]
+        rising = tf.exp(tf.cast(tf.range(tf.shape(x)[0]), tf.float32) / 3)
+        return (
+            tf.reverse_sequence(pairs, lengths(x), 2, 1),
+            RAW.UpperBound(sorted_inputs=rising[None], values=x[None, :, 0, 0]),
+        )
+
+    report = check(function, UNEVEN, replicas=[3])
+    assert {"ReverseSequence", "UpperBound"} <= {each.operation for each in report.exchanged}
 
 
 SUMMANDS = {

@@ -154,7 +154,10 @@ def test_regions_that_are_drawn_are_the_same_on_all_replicas(kind, length, repli
 
     def function(x):
         pooled, rows, columns = pool(x, [1.0, 1.4, 1.7, 1.0], True)
-        return [tf.cast(tf.shape(pooled), tf.float32), rows[0], rows[-1], columns[-1]]
+        of_each = x[:, 0, 0] * 0 + tf.cast(rows, tf.float32)
+        differences = tf.reduce_max(of_each, 0) - tf.reduce_min(of_each, 0)
+        shape = tf.cast(tf.shape(pooled), tf.float32)
+        return [shape, rows[0], rows[-1], columns[-1], differences]
 
     check(function, numbers(length, 8, 9, 1), replicas=replicas, whole=None)
 
@@ -167,6 +170,28 @@ def test_regions_that_are_fixed_are_pooled_whole(kind):
         return gradients(lambda x: pool(x, [1.0, 1.4, 1.7, 1.0], True, seed=3)[0], x)
 
     check(function, numbers(7, 8, 9, 1), whole=None)
+
+
+def test_what_mixes_pixels_that_are_the_examples_is_computed_whole():
+    def function(x):
+        turned = tf.transpose(x, [1, 0, 2, 3])  # images whose rows of pixels are the examples
+        blocks = tf.concat([turned, turned * 2, -turned, turned + 1], 1)
+        return [
+            tf.image.adjust_contrast(turned, 0.3),
+            tf.batch_to_space(blocks, [2, 2], [[0, 0], [0, 0]]),
+            tf.nn.avg_pool2d(turned, 3, 1, "SAME"),
+        ]
+
+    whole = ["AdjustContrastv2", "AvgPool", "BatchToSpaceND"]
+    check(function, numbers(7, 4, 6, 3) / 2, replicas=[3], whole=whole)
+
+
+def test_colors_that_are_the_examples_are_changed_whole():
+    def function(x):
+        colors = tf.transpose(x, [1, 2, 0])
+        return tf.raw_ops.RGBToHSV(images=colors), tf.raw_ops.AdjustHue(images=colors, delta=0.3)
+
+    check(function, numbers(3, 4, 5), replicas=[2], whole=["RGBToHSV", "AdjustHue"])
 
 
 def resized(method, antialias=False):
@@ -288,6 +313,26 @@ def test_a_convolution_with_several_axes_of_rows_keeps_any_of_them(length, repli
         return [convolution(x), convolution(tf.transpose(x, [1, 0, 2, 3, 4]))]
 
     check(function, numbers(length, 3, 4, 5, 2), replicas=replicas)
+
+
+def test_a_convolution_along_the_batch_is_computed_whole():
+    def function(x):
+        def convolution(x):
+            return tf.raw_ops.Conv(
+                input=x,
+                filter=numbers(3, 3, 2, 4),
+                strides=[1] * 4,
+                padding="SAME",
+                batch_dims=2,
+                dilations=[1] * 4,
+            )
+
+        return [
+            convolution(tf.transpose(x, [1, 2, 0, 3, 4])),
+            convolution(tf.transpose(x, [1, 2, 3, 0, 4])),
+        ]
+
+    check(function, numbers(7, 3, 4, 5, 2), replicas=[3], whole=["Conv"])
 
 
 @in_shares

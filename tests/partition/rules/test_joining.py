@@ -64,6 +64,8 @@ JOINED = {
     ),
     "Pack": (lambda x: tf.stack([x, x * 2]), "axis 1"),
     "Pack behind": (lambda x: tf.stack([x, x * 2], 1), "axis 0"),
+    "Pack between": (lambda x: tf.stack([turned(x), -turned(x)], 1), "axis 2"),
+    "Pack behind, turned": (lambda x: tf.stack([turned(x), -turned(x)], 2), "axis 1"),
     "Pack at the end": (lambda x: tf.stack([x, x * 2], -1), "axis 0"),
     "Pack beside a whole": (lambda x: tf.stack([tf.ones([length(x), 4]), x[:, 0]], -3), "axis 1"),
     "Unpack": (lambda x: tf.unstack(x, axis=1), "axis 0"),
@@ -77,6 +79,10 @@ JOINED = {
     "SplitV of blocks": (
         lambda x: tf.split(blocks(x), [length(x), 2 * length(x)]),
         "axis 0, outer 2",
+    ),
+    "SplitV of blocks, turned": (
+        lambda x: tf.split(tf.concat([turned(x)] * 3, 1), [length(x), 2 * length(x)], 1),
+        "axis 1, outer 2",
     ),
     "SplitV of blocks with a rest": (
         lambda x: tf.split(blocks(x, 4), tf.stack([-1, length(x)]), num=2),
@@ -93,6 +99,24 @@ def test_what_is_joined_or_taken_apart_keeps_the_cut(case, batch, layouts):
     found = layouts[re.match(r"\w+", case)[0]]
     assert f"sharded({cut})" in {re.sub(r" by [^,)]*", "", each) for each in found}
     assert not sent(report)
+
+
+def test_operands_with_other_entries_of_each_example_are_joined_to_them(layouts):
+    def function(x):
+        one, five = x[:, 0], tf.reshape(x, [-1, 4])
+        return tf.concat([one, five], 0), tf.concat([five, one], 0), tf.concat([one, one[:0]], 0)
+
+    check(function, UNEVEN, replicas=[3], whole=None)
+    assert "sharded(axis 0 by batch_0, outer 6)" in layouts["ConcatV2"]
+
+
+def test_sizes_of_parts_of_an_axis_of_any_length_are_those_of_one_device():
+    def function(x):
+        pairs = x[:, tf.newaxis, 0] + x[tf.newaxis, :, 1]
+        parts = [*tf.split(pairs, 2, 1), *tf.split(pairs, [1, 3, -1], 1)]
+        return [tf.ones(tf.shape(each)[1:]) for each in parts]
+
+    check(function, RANDOM.normal(size=[8, 5, 4]).astype(np.float32), replicas=[3])
 
 
 WHOLE = {
@@ -155,6 +179,25 @@ def test_summands_beside_much_that_is_whole_are_summed_before(layouts):
     report = check(function, UNEVEN, replicas=[3])
     assert layouts["ConcatV2"] == {"replicated"}
     assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+def test_a_summand_beside_a_batch_is_summed_before():
+    check(
+        lambda x: tf.concat([tf.reduce_sum(x, 0), x[:, 0]], 0),
+        UNEVEN,
+        replicas=[3],
+        whole=["ConcatV2"],
+    )
+
+
+def test_an_axis_that_is_a_sum_over_the_batch_is_awaited():
+    def function(x, marks):
+        axis = tf.reduce_sum(marks)  # 1, though it is 0 of most examples
+        s = tf.reduce_sum(x, 0)
+        both = tf.concat([s, s[:, :2], 2 * s[:, :2]], axis)
+        return both, tf.split(both, 2, axis), tf.split(both, [3, 5], axis)
+
+    check(function, UNEVEN, np.array([0, 0, 0, 0, 0, 0, 1], np.int32), replicas=[3])
 
 
 @of_drawn_batches

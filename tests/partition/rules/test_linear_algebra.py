@@ -103,7 +103,13 @@ def test_matrices_that_are_the_same_for_all_are_cut(length, replicas):
 
 def test_matrices_whose_rows_are_the_examples_are_decomposed_whole():
     def function(x):
-        return [tf.linalg.qr(x), tf.linalg.svd(tf.transpose(x), compute_uv=False)]
+        many = tf.stack([x, tf.sin(x) + 2])  # [2, batch, 3]
+        return [
+            tf.linalg.qr(x),
+            tf.linalg.svd(tf.transpose(x), compute_uv=False),
+            tf.linalg.svd(many, compute_uv=False),
+            tf.linalg.qr(tf.transpose(many, [0, 2, 1])),
+        ]
 
     check(function, matrices(7, 3), replicas=[3], whole=["Qr", "Svd"], tolerance=1e-4)
 
