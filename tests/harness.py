@@ -15,7 +15,7 @@ from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, SHARD, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
-LOGICAL_DEVICES = 4
+LOGICAL_DEVICES = 5
 
 if DEVICE == "GPU" and not CLUSTER_REPLICAS:
     from benchmarks.devices import split

@@ -1,4 +1,4 @@
-"""Which devices a strategy trains on. The process has CPU:0 to CPU:3 and no GPU."""
+"""Which devices a strategy trains on. The process has CPU:0 to CPU:4 and no GPU."""
 
 import types
 
@@ -44,7 +44,7 @@ def test_the_devices_of_a_strategy_make_another_one():
         (2, TypeError, r"must be a list of device names, but received 2"),
         ([], ValueError, r"must name at least one device.*Leave it out"),
         (["CPU:0", "/cpu:0"], ValueError, r"each device once.*CPU:0.*stands 2 times"),
-        (["CPU:0", "CPU:7"], ValueError, r"must exist, but received 'CPU:7'.*'CPU:0'.*'CPU:3'"),
+        (["CPU:0", "CPU:7"], ValueError, r"must exist, but received 'CPU:7'.*'CPU:0'.*'CPU:4'"),
         (["GPU:0"], ValueError, r"must exist, but received 'GPU:0'"),
         (["banana"], ValueError, r"must hold device names, but received 'banana'"),
         ([3], ValueError, r"must hold device names, but received 3"),
