@@ -83,6 +83,13 @@ def test_a_summand_is_summed_before_a_product_that_is_larger_or_has_the_batch(le
     check(function, numbers(length, 4), numbers(length, 2), replicas=replicas)
 
 
+def test_a_summand_is_summed_before_a_smaller_product_with_the_batch():
+    def function(x, y):
+        return tf.einsum("ij,bj->i", tf.matmul(x, y, transpose_a=True), y)
+
+    check(function, numbers(7, 4), numbers(7, 2), replicas=[3])
+
+
 @in_shares
 def test_products_of_whole_numbers_are_exact(length, replicas):
     def function(x):
@@ -232,6 +239,13 @@ def test_cross_products_keep_the_cut(length, replicas):
         return gradients(tf.linalg.cross, x, y)
 
     check(function, numbers(length, 2, 3), numbers(length, 2, 3)[::-1], replicas=replicas)
+
+
+def test_cross_products_of_vectors_along_the_batch_are_computed_whole():
+    def function(x):
+        return tf.linalg.cross(tf.transpose(x), tf.transpose(x * x))
+
+    check(function, numbers(3, 4), replicas=[2], whole=["Cross"])
 
 
 def test_products_of_two_batches_keep_the_rows_of_one():
