@@ -58,6 +58,8 @@ CUT = {
         "Tile",
         "inner 6",
     ),
+    "tiles of columns": (lambda x: tf.tile(one(x), [2, length(x)]), "Tile", "inner 4"),
+    "tiles of tiles": (lambda x: tf.tile(tf.tile(x, [2, 1]), [3, 1]), "Tile", "outer 6"),
     "tiles of the batch": (lambda x: tf.tile(x, [3, 2]) * 2, "Tile", "outer 3"),
     "tiles of another axis": (lambda x: tf.tile(tf.transpose(x), [3, 2]), "Tile", "outer 2"),
     "tiles of each example": (lambda x: tf.tile(x, [1, 5]), "Tile", ""),
