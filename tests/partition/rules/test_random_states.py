@@ -172,7 +172,7 @@ def test_a_generator_draws_any_shape_as_on_one_device(case):
         split = generator.make_seeds(2)
         return found, scaled, split, generator.state.read_value()
 
-    case.check(function, exact=True)
+    case.check(function)  # products and sums may be fused, which rounds once
 
 
 def of_shapes(seed, columns):

@@ -209,7 +209,9 @@ def test_any_changes_of_a_table_are_seen_as_on_one_device(case):
                     table.remove((keys + number) % most)
                 else:
                     tf.raw_ops.LookupTableImportV2(
-                        table_handle=table.resource_handle, keys=keys, values=t - values
+                        table_handle=table.resource_handle,
+                        keys=tf.reshape(keys, [-1]),
+                        values=tf.reshape(t - values, [-1]),
                     )
                 found += [table.lookup(keys), table.lookup(whole + 1), table.size()]
             names, held = table.export()
