@@ -20,7 +20,7 @@ LOGICAL_DEVICES = 5
 if DEVICE == "GPU" and not CLUSTER_REPLICAS:
     from benchmarks.devices import split
 
-    split(LOGICAL_DEVICES, "GPU")
+    split(4, "GPU")  # each of them sets memory aside
 if not CLUSTER_REPLICAS:
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
