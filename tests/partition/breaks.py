@@ -42,6 +42,7 @@ TESTED_BY = {
     "lists": ["control"],
     "philox": ["random"],
     "rows": ["normalization", "contractions", "convolutions"],
+    "scattering": ["scattering", "own_places"],
 }
 # They hold no rules.
 NOT_FAMILIES = {"__init__", "registry"}
@@ -116,9 +117,7 @@ class Breaking:
 
         usual, _ = self.told.get("reached", {}).get(item.nodeid, (_LONG, None))
         say(wait=8 + 5 * usual)
-        others = [each for each in self.items.values() if each.path == item.path]
-        following = next((each for each in others if each is not item), None)
-        for report in runtestprotocol(item, log=False, nextitem=following):
+        for report in runtestprotocol(item, log=False, nextitem=None):
             if report.failed:
                 return report
         return None

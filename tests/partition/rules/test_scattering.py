@@ -152,13 +152,75 @@ WHOLE = {
     ),
     "UnsortedSegmentSum": lambda x, i, j: tf.math.unsorted_segment_sum(x, j, length(x)),
     "SegmentSum": lambda x, i, j: tf.raw_ops.SegmentSum(data=x, segment_ids=tf.sort(j)),
+    "ScatterNd of what is not summed": lambda x, i, j: tf.scatter_nd(
+        j[:, tf.newaxis], tf.cast(i, tf.int16), [6, 2]
+    ),
+    "UnsortedSegmentSum of what is not summed": lambda x, i, j: tf.math.unsorted_segment_sum(
+        tf.cast(i, tf.int16), j, 6
+    ),
 }
 
 
-@pytest.mark.parametrize("type_", WHOLE)
-def test_what_indexes_examples_or_does_not_add_up_is_computed_whole(type_):
+@pytest.mark.parametrize("case", WHOLE)
+def test_what_indexes_examples_or_does_not_add_up_is_computed_whole(case):
     also = {"SegmentSum": ["TopKV2"]}
-    check(WHOLE[type_], *batch(7), whole=[type_, *also.get(type_, ())])
+    check(WHOLE[case], *batch(7), whole=[type_of(case), *also.get(case, ())])
+
+
+@in_shares
+def test_what_is_whole_is_written_beside_what_is_cut(batches, layouts):
+    def function(x, i, j):
+        y = turned(x)
+        whole, places = tf.cumsum(y, 1), tf.expand_dims(tf.cumsum(j) % 6, 1)
+        total = tf.reduce_sum(x, 0)
+        return (
+            tf.tensor_scatter_nd_add(whole, ROWS, y),
+            tf.tensor_scatter_nd_sub(whole, PAIRS, pairs(y)),
+            tf.tensor_scatter_nd_max(y, ROWS, whole),
+            tf.scatter_nd(places, x, [6, 5, 4]),
+            tf.scatter_nd(j[:, tf.newaxis], tf.cumsum(x), [6, 5, 4]),
+            tf.tensor_scatter_nd_add(TABLE, places, x[:, 0]),
+            tf.tensor_scatter_nd_add(total, j[:, tf.newaxis] % 5, tf.cumsum(x[:, 0])),
+            tf.tensor_scatter_nd_add(total, places % 5, x[:, 0]),
+        )
+
+    check(function, *batches, replicas=[3], whole=None)
+    for type_ in ("TensorScatterSub", "TensorScatterMax"):
+        assert layouts[type_] == {"sharded(axis 1 by batch_0)"}
+    assert layouts["ScatterNd"] == {"partial"}
+
+
+@in_shares
+def test_indices_of_examples_name_rows_that_are_cut_along_another_axis(batches, layouts):
+    def function(x, i, j):
+        one = x[:, 0, :1]
+        each = tf.transpose(one * tf.transpose(tf.cumsum(one)))  # of all examples with one's own
+        names, table = j[:, tf.newaxis], tf.zeros([6, length(x)])
+        return (
+            tf.scatter_nd(names, each, [6, length(x)]),
+            tf.tensor_scatter_nd_add(table, names, each),
+            tf.tensor_scatter_nd_min(table, names, each),
+            tf.math.unsorted_segment_sum(each, j, 6),
+            tf.math.unsorted_segment_max(each, j, 6),
+        )
+
+    check(function, *batches, replicas=[3], whole=["Cumsum"])
+    assert layouts["ScatterNd"] == {"sharded(axis 1 by batch_0)"}
+
+
+def test_a_batch_as_long_as_an_index_is_not_taken_for_the_indexs_numbers():
+    def function(x, i, j):
+        i, beside = tf.ensure_shape(i, [2, 2]), tf.transpose(tf.ensure_shape(x[:, 0], [2, 4]))
+        table, corners = tf.ones([6, 6, 2]), [[0, 1], [1, 0], [1, 1], [5, 0]]
+        ones = tf.constant([[1.0, 2], [3, 4]])
+        return (
+            tf.scatter_nd(tf.transpose(i), ones, [6, 6, 2]),
+            tf.tensor_scatter_nd_add(table, tf.transpose(i), ones),
+            tf.scatter_nd(corners, beside, [6, 6, 2]),
+            tf.tensor_scatter_nd_add(table, corners, beside),
+        )
+
+    check(function, *batch(2), replicas=[3], whole=None)
 
 
 LINEAR = {

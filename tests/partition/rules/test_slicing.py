@@ -83,6 +83,14 @@ SLICES = {
     "each second": (lambda x: pairs(x)[1::2], "axis 0"),
     "each second, from the first": (lambda x: pairs(x)[::2, 0, 1:], "axis 0"),
     "each second of blocks": (lambda x: pairs(blocks(x))[1::2], "axis 0, outer 3"),
+    "each second of fours": (
+        lambda x: tf.reshape(x[:, :4], [-1, 4])[1::2],
+        "axis 0, inner 2",
+    ),
+    "each second, whatever the first is": (
+        lambda x: tf.strided_slice(pairs(x), [5], [0], [2], begin_mask=1, end_mask=1),
+        "axis 0",
+    ),
     "all pairs": (lambda x: pairs(x)[: 2 * length(x)], "axis 0, inner 2"),
     "blocks of pairs": (
         lambda x: tf.concat([pairs(x), -pairs(x)], 0)[2 * length(x) :],
@@ -142,6 +150,10 @@ TORN = {
     "across pairs": lambda x: pairs(x)[: length(x)],
     "each third of pairs": lambda x: pairs(x)[::3],
     "each second of pairs, not from the first": lambda x: pairs(x)[2::2],
+    "each second of some pairs": lambda x: pairs(x)[: length(x) : 2],
+    "none": lambda x: x[:0],
+    "none behind all": lambda x: blocks(x)[3 * length(x) :],
+    "none between blocks": lambda x: blocks(x)[2 * length(x) : length(x)],
 }
 
 
@@ -154,6 +166,29 @@ def test_a_slice_that_tears_examples_apart_is_computed_whole(case):
 def test_a_slice_of_some_examples_by_its_size_is_computed_whole():
     check(lambda x: tf.slice(x, [1, 0, 0], [-1, 5, 4]), UNEVEN, whole=["Slice"])
     check(lambda x: tf.slice(x, [0, 0, 0], [1, 5, 4]), UNEVEN, whole=["Slice"])
+    check(lambda x: tf.slice(x, [0, 0, 0], [0, 5, 4]), UNEVEN, whole=["Slice"])
+
+
+def test_the_only_example_is_taken_whole():
+    def function(x):
+        x = tf.ensure_shape(x, [1, 5, 4])
+        return x[0], x[-1, 1:], gradient(lambda x: x[0], x)
+
+    check(function, UNEVEN[:1], replicas=[3], whole=["StridedSlice"])
+
+
+def test_a_batch_as_the_gradient_of_some_entries_is_made_whole():
+    def function(x):
+        n = length(x)
+        slices = [(2 * n + 5, 1, 2 * n), (2 * n - 1, 0, 2 * n - 1)]
+        return [
+            RAW.StridedSliceGrad(
+                shape=[size, 5, 4], begin=[begin, 0, 0], end=[end, 5, 4], strides=[2, 1, 1], dy=x
+            )
+            for size, begin, end in slices
+        ]
+
+    check(function, UNEVEN, whole=["StridedSliceGrad"], replicas=[3])
 
 
 def test_a_fixed_batch_is_sliced_by_numbers():
@@ -168,8 +203,11 @@ def test_as_many_columns_from_the_end_as_a_batch_has_examples_are_all_where_it_h
     def function(x, y):
         n = length(y)
         columns = tf.concat([x, tf.zeros([length(x), n])], 1)
-        last, others = columns[:, -n:], columns[:, :-n]
-        return tf.reshape(last, [-1, tf.shape(last)[1]]), tf.reduce_mean(last), others
+        slices = [columns[:, -n:], columns[:, :-n], columns[:, ::2], columns[:, 2:n]]
+        return [
+            (each, tf.reshape(each, [-1, tf.shape(each)[1]]), tf.reduce_mean(each))
+            for each in slices
+        ]
 
     for count in (0, 2):
         check(function, UNEVEN[:, 0], np.ones([count], np.float32), replicas=[3], whole=None)
@@ -191,6 +229,13 @@ def test_a_slice_of_a_summand_is_one(type_, batch, layouts):
     report = check(lambda x: tf.sin(function(tf.reduce_sum(x, 0))), batch, replicas=[3])
     assert "partial" in layouts[type_]
     assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+def test_a_summand_is_sliced_by_numbers_that_are_summed():
+    def function(x, begin):
+        return tf.slice(tf.reduce_sum(x, 0), tf.reduce_sum(begin, 0), [2, 2])
+
+    check(function, UNEVEN, np.eye(2, dtype=np.int32), replicas=[3], whole=None)
 
 
 BATCH, TIMES = Batch("B"), Size.of(Symbol("T"))

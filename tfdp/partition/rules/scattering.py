@@ -17,7 +17,7 @@ from tfdp.partition.rules.own_places import own_places
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import can_be_summed
-from tfdp.partition.rules.slicing import has_summands, length_of, linear_in
+from tfdp.partition.rules.slicing import has_summands, linear_in
 from tfdp.partition.sizes import Batch, Size, SizeLike, is_size
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
@@ -40,13 +40,13 @@ def scatter(step: Step) -> Results:
     shape = [size if is_size(size) else None for size in sizes]
     if own is not None and own.axis >= last:  # along an axis that no index names
         result = own.at(own.axis - last + depth)
-        if sizes[result.axis] != own.length or length_of(to) != len(sizes):
+        if sizes[result.axis] != own.length:
             return None
         local = step.shape_with(to, result.axis, step.entries(result))
         return step.results(step.emit([step.whole(indices), updates.local, local]), result, [shape])
     if layout is not None and sizes[0] == layout.length and fits(updates, layout):
         places = own_places(step, 0, layout)
-        if places is not None and length_of(to) == len(sizes):
+        if places is not None:
             local = step.shape_with(to, 0, step.entries(layout))
             outputs = step.emit([places, part(step, updates, layout), local])
             return step.results(outputs, layout, [shape])
