@@ -95,6 +95,7 @@ OTHERS = {
     "one more than they are": lambda x, i: tf.stack([own(x), i], 1)[:1],
     "the same ones again": lambda x, i: tf.concat([tf.stack([own(x), i], 1)] * 2, 0),
     "repeated along the batch": lambda x, i: tf.tile(own(x)[:, tf.newaxis], [2, 1]),
+    "the first three": lambda x, i: tf.stack([tf.range(3), i[:3]], 1),
     "one behind": lambda x, i: tf.stack([tf.minimum(i, length(x) - 1), own(x) % 5], 1),
 }
 
@@ -113,3 +114,31 @@ def test_other_places_of_examples_are_those_of_one_device():
     report = check(function, x, i, replicas=[3], whole=None)
     whole = [each.operation for each in report.whole]
     assert whole.count("TensorScatterAdd") == len(OTHERS)
+
+
+def test_places_in_rows_that_are_no_examples_are_those_of_one_device():
+    x, i, _ = batch(7)
+
+    def function(x, i):
+        def counted(rows, columns):
+            return tf.stack([tf.range(length(rows)), columns], 1)
+
+        rows, blocks = tf.reshape(x, [-1, 4]), tf.concat([x, -x], 0)
+        turned = tf.transpose(x, [1, 0, 2])
+        examples = tf.tile(i[tf.newaxis] % length(x), [5, 1])
+        first = tf.tile(tf.range(5)[:, tf.newaxis], [1, length(x)])
+        return (
+            tf.gather_nd(rows, counted(rows, tf.reshape(tf.tile(i[:, None] % 4, [1, 5]), [-1]))),
+            tf.gather_nd(blocks, counted(blocks, tf.concat([i, i], 0))),
+            tf.gather_nd(turned, tf.stack([first, examples], 2)),
+        )
+
+    check(function, x, i, replicas=[3], exact=True, whole=None)
+
+
+def test_places_of_few_bits_are_those_of_one_device():
+    def function(x, i, j):
+        places = tf.cast(tf.range(length(x)), tf.int16)
+        return tf.gather_nd(x, tf.stack([places, tf.cast(i, tf.int16)], 1))
+
+    check(function, *batch(7), replicas=[3], exact=True, whole=None)
