@@ -7,7 +7,7 @@ import functools
 import random
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,16 +16,14 @@ from tfdp.errors import GradientError
 from tfdp.partition import Explanation, Report, lines_named
 from tfdp.replicas import one_device
 from tfdp.strategy import graph_options
-from tfdp.strategy._tensorflow import (
-    DistributedValues,
-    regroup,
-)
+from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import (
     could_possibly_record,
     stop_recording,
 )
+from tfdp.strategy.arguments import Arguments, Shares
 from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
-from tfdp.strategy.traces import Cut, Trace
+from tfdp.strategy.traces import Trace
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy
@@ -83,7 +81,7 @@ class Partitioned:
         """Runs the function on the whole batch, as its replicas' programs do together."""
         if one_device.is_traced():
             return self.python_function(*args, **kwargs)  # part of the program around it
-        arguments = _Arguments(args, kwargs)
+        arguments = Arguments(args, kwargs)
         if tf.executing_eagerly():
             # In a cluster what ended a collective is told by the rank that it began on.
             with self._strategy.extended.processes.explained():
@@ -98,7 +96,7 @@ class Partitioned:
                     raise type(error)(error.node_def, error.op, said) from None
         return self._called(self._trace(arguments), arguments)
 
-    def _called(self, trace: Trace, arguments: _Arguments, shares: _Shares | None = None) -> Any:
+    def _called(self, trace: Trace, arguments: Arguments, shares: Shares | None = None) -> Any:
         if could_possibly_record():
             with stop_recording():
                 outputs = self._run(trace, arguments, shares)
@@ -123,9 +121,9 @@ class Partitioned:
             another's in their place.
           *args: The arguments, with a `tf.distribute.DistributedValues` for each tensor.
         """
-        arguments = _Arguments(args, {})
+        arguments = Arguments(args, {})
         trace = self._trace(arguments)
-        return self._called(trace, arguments, _Shares(tf.cast(length, tf.int32), all_have_some))
+        return self._called(trace, arguments, Shares(tf.cast(length, tf.int32), all_have_some))
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""
@@ -146,7 +144,7 @@ class Partitioned:
         >>> [(each.kind, each.size_bytes, each.bytes_sent) for each in found.collectives]
         [('sum', 4, 4)]
         """
-        arguments = _Arguments(args, kwargs)
+        arguments = Arguments(args, kwargs)
         cut = arguments.cut(self._strategy.extended.num_replicas)
         return self._trace(arguments).calls(cut).explain(arguments.shapes)
 
@@ -154,7 +152,7 @@ class Partitioned:
         """Returns how often the function was traced, as a `tf.function` does."""
         return sum(map(len, self._traces.values()))
 
-    def _trace(self, arguments: _Arguments) -> Trace:
+    def _trace(self, arguments: Arguments) -> Trace:
         """Returns the trace that takes the arguments; the function is traced if there is none."""
         traces = self._traces.setdefault(arguments.key, [])
         for trace in traces:
@@ -181,7 +179,7 @@ class Partitioned:
             self._asks_for_sizes.add(arguments.key)
         return traces[-1]
 
-    def _run(self, trace: Trace, arguments: _Arguments, shares: _Shares | None) -> list[Any]:
+    def _run(self, trace: Trace, arguments: Arguments, shares: Shares | None) -> list[Any]:
         cut = arguments.cut(self._strategy.extended.num_replicas)
         if shares is not None:
             cut = arguments.cut_of_shares(shares)
@@ -217,199 +215,6 @@ class Partitioned:
         """The record of what the latest call's program exchanges."""
         assert self._latest is not None, "it was not called yet"
         return self._latest.program.report
-
-
-class _Shares(NamedTuple):
-    """What is known of the batch whose shares the arguments are: see `Partitioned.on_shares`."""
-
-    length: tf.Tensor
-    all_have_some: bool
-
-
-class _Arguments:
-    """The arguments of one call.
-
-    Attributes:
-      key: What a trace depends on besides shapes: the structure, dtypes and Python's values.
-      parts: For each tensor the tensor, or the parts of the local replicas.
-      shapes: The shapes of the whole tensors, as far as they are known.
-      lengths_are_known: Whether the lengths of all first axes are.
-    """
-
-    def __init__(self, args: Any, kwargs: Any) -> None:
-        given = tf.nest.map_structure(_in_parts, (args, kwargs))
-        flat = tf.nest.flatten(given, expand_composites=True)
-        self._structure = tf.nest.map_structure(_of_any_length, given)
-        self._fixed: list[Any] = []  # of each leaf that is no tensor its value
-        self.parts: list[list[tf.Tensor]] = []
-        self._in_parts: list[bool] = []
-        for leaf in flat:
-            if isinstance(leaf, _Parts):
-                self.parts.append([tf.convert_to_tensor(part) for part in leaf.values])
-                self._in_parts.append(True)
-            elif tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic)):
-                self.parts.append([tf.convert_to_tensor(leaf)])
-                self._in_parts.append(False)
-            else:
-                self._fixed.append(leaf)
-                continue
-            self._fixed.append(_TENSOR)
-        self.shapes = [
-            tf.TensorShape([None, *parts[0].shape[1:]]) if in_parts else parts[0].shape
-            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
-        ]
-        kinds = tuple(
-            (parts[0].dtype.name, parts[0].shape.rank, in_parts)
-            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
-        )
-        values = tuple(value if value is _TENSOR else _hashable(value) for value in self._fixed)
-        outline = tf.nest.map_structure(_outline, self._structure)
-        self.key = (repr(outline), values, kinds)
-        self.lengths_are_known = all(
-            parts[0].shape.rank is not None and None not in parts[0].shape[:1]
-            for parts in self.parts
-        )
-
-    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function of the tensors among the arguments."""
-        structure, fixed = self._structure, self._fixed
-
-        def of_tensors(*tensors: tf.Tensor) -> Any:
-            given = iter(tensors)
-            flat = [next(given) if value is _TENSOR else value for value in fixed]
-            args, kwargs = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-            return function(*args, **kwargs)
-
-        # AutoGraph would look for the source of a lambda.
-        of_tensors.__name__ = getattr(function, "__name__", "function").strip("<>")
-        return of_tensors
-
-    def fixed(self) -> list[tf.TensorSpec]:
-        """Returns specifications of these arguments alone."""
-        return [
-            tf.TensorSpec(shape, parts[0].dtype)
-            for shape, parts in zip(self.shapes, self.parts, strict=True)
-        ]
-
-    def specs(self, before: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
-        """Returns specifications of any length of the first axes.
-
-        Args:
-          before: Those of an earlier trace: sizes that differ from its are left open, too.
-        """
-        found = []
-        for index, spec in enumerate(self.fixed()):
-            sizes = spec.shape.as_list() if spec.shape.rank else []
-            if sizes:
-                sizes[0] = None
-            if before is not None and before[index].shape.rank == len(sizes):
-                earlier = before[index].shape.as_list()
-                sizes = [a if a == b else None for a, b in zip(sizes, earlier, strict=True)]
-            known = spec.shape.rank is not None
-            found.append(tf.TensorSpec(sizes if known else None, spec.dtype))
-        return found
-
-    def signed(self, signature: Sequence[Any]) -> list[tf.TensorSpec]:
-        """Returns the specifications that a signature gives, in which these arguments must fit."""
-        specs = tf.nest.flatten(signature, expand_composites=True)
-        fits = len(specs) == len(self.parts) and all(
-            spec.shape.is_compatible_with(shape) and spec.dtype == parts[0].dtype
-            for spec, shape, parts in zip(specs, self.shapes, self.parts, strict=True)
-        )
-        if not fits:
-            given = [
-                f"{parts[0].dtype.name}{shape}"
-                for shape, parts in zip(self.shapes, self.parts, strict=True)
-            ]
-            raise TypeError(
-                f"The arguments must fit `input_signature`, {[str(s) for s in specs]}, but "
-                f"received {given}. Give such tensors, or another signature."
-            )
-        return specs
-
-    def cut(self, num_replicas: int) -> Cut:
-        """Returns how the arguments are cut: each by its first axis, equal lengths together."""
-        numbers: dict[Any, int] = {}
-        batches: list[int | None] = []
-        shortest: int | None = None
-        for parts, in_parts in zip(self.parts, self._in_parts, strict=True):
-            if not parts[0].shape.rank:
-                batches.append(None)
-                continue
-            lengths = tuple(part.shape[0] for part in parts)
-            batches.append(numbers.setdefault((in_parts, lengths), len(numbers)))
-            if None not in lengths:
-                least = min(lengths) * num_replicas if in_parts else lengths[0]
-                shortest = least if shortest is None else min(shortest, least)
-        whole = self.lengths_are_known and not any(self._in_parts)
-        may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
-        return Cut(tuple(batches), tuple(self._in_parts), may_be_empty)
-
-    def cut_of_shares(self, shares: _Shares) -> Cut:
-        """Returns how the arguments are cut that are the replicas' shares of one batch."""
-        batches = tuple(
-            0 if in_parts and parts[0].shape.rank != 0 else None
-            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
-        )
-        return Cut(batches, tuple(self._in_parts), not shares.all_have_some, of_shares=True)
-
-    def have_equal_lengths(self, cut: Cut) -> tf.Tensor:
-        """Returns whether arguments that are taken for one batch have one length."""
-        first: dict[int, tf.Tensor] = {}
-        equal = []
-        for parts, number in zip(self.parts, cut.batches, strict=True):
-            if number is None:
-                continue
-            length = tf.stack([tf.shape(part)[0] for part in parts])
-            equal.append(tf.reduce_all(length == first.setdefault(number, length)))
-        return tf.reduce_all(equal)
-
-
-_TENSOR = object()
-
-
-class _Parts:
-    """The parts of a tensor that the local replicas have; for nests one leaf."""
-
-    def __init__(self, values: Sequence[Any]) -> None:
-        self.values = values
-
-
-def _outline(leaf: Any) -> Any:
-    """Returns what tells a leaf's kind from others, but for the number of its rows."""
-    if isinstance(leaf, tf.TypeSpec):
-        return repr(leaf)
-    parts = tf.nest.flatten(leaf, expand_composites=True)
-    return 0 if len(parts) == 1 and parts[0] is leaf else repr(tf.type_spec_from_value(leaf))
-
-
-def _of_any_length(leaf: Any) -> Any:
-    """Returns of ragged and sparse tensors what they have in common with others of more rows."""
-    if isinstance(leaf, tf.RaggedTensor):
-        shape, splits = [None, *leaf.shape[1:]], leaf.row_splits.dtype
-        return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, splits)
-    if isinstance(leaf, tf.SparseTensor):
-        return tf.SparseTensorSpec([None, *leaf.shape[1:]], leaf.dtype)
-    return leaf
-
-
-def _in_parts(leaf: Any) -> Any:
-    if not isinstance(leaf, DistributedValues) or isinstance(leaf, tf.Variable):
-        return leaf
-    if any(isinstance(value, (tf.RaggedTensor, tf.SparseTensor)) for value in leaf.values):
-        raise TypeError(
-            "Ragged and sparse tensors must be given whole to a partitioned function, but received "
-            "the replicas' parts of one. Give it the elements of the dataset itself."
-        )
-    return _Parts(leaf.values)
-
-
-def _hashable(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        return id(value)
-    return (type(value), value)
 
 
 def _without_gradient(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import nn, reduction_axes
 from tfdp.keras_adapter.step import Step, current
+from tfdp.replicas import one_device
 
 
 @hook(nn, "_compute_moments_sync")
@@ -25,6 +26,8 @@ def compute_moments_sync(
     """
     step = current()
     if step is None:
+        if one_device.is_traced():  # as without `synchronized`: the batch is the whole batch
+            return nn.moments(x, axes, keepdims)
         return original(x, axes, keepdims)
     if step.compiling:
         raise RuntimeError(
