@@ -311,8 +311,8 @@ def _tell_whole(program: ReplicaProgram) -> None:
             _told.add(key)
             logging.getLogger("tfdp").warning(
                 "%s at %s is computed on the whole batch by every replica, since %s. It is right, "
-                "and costs what one device needs; `explain` says what is gathered for it.",
-                *key,
+                "costs what one device needs, and %s bytes are gathered for it in each step.",
+                *(*key, "unknown" if found.gathered_bytes is None else found.gathered_bytes),
             )
 
 
