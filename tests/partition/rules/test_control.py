@@ -326,3 +326,19 @@ def test_elements_of_a_list_whose_number_of_axes_is_unknown_are_returned(size, a
         return array.stack(), array.read(1), array.read(0) * 2
 
     check(function, rows(size), whole=None, exact=True)
+
+
+@in_sizes
+def test_rows_are_scattered_into_a_list_that_is_there(size):
+    def function(x):
+        turned, total = tf.transpose(x), tf.reduce_sum(x, 0)
+        steps = tf.TensorArray(tf.float32, 5).scatter([3, 1], turned[:2])
+        steps = steps.write(0, turned[2]).scatter([4, 2], tf.sin(turned[1:3]))
+        sums = tf.TensorArray(tf.float32, 4).write(0, total[0]).scatter([3, 1], total[1:3])
+        whole = tf.TensorArray(tf.float32, 2).write(1, tf.ones_like(total))
+        whole = whole.scatter([0], total[tf.newaxis])
+        examples = tf.TensorArray(tf.float32, tf.shape(x)[0]).scatter(tf.range(tf.shape(x)[0]), x)
+        return steps.stack(), sums.write(2, total[0]).stack(), whole.stack(), examples.stack()
+
+    report = check(function, rows(size, 3), whole=None)
+    assert "TensorListScatterIntoExistingList" not in {each.operation for each in report.whole}

@@ -39,6 +39,21 @@ def scatter(step: Step) -> Results:
     return step.results(step.emit(inputs), Listed(element))
 
 
+@rule("TensorListScatterIntoExistingList", partial=True)
+def scatter_into(step: Step) -> Results:
+    """Keeps the list's layout, which the tensor's elements are made to have; else as `scatter`."""
+    handle, tensor, indices = step.inputs
+    step.require_sums([indices])
+    assert isinstance(handle.layout, Listed)
+    before = handle.layout.element
+    if before is None:
+        element, local = _elements(step, tensor)
+    else:
+        element, local = before, _made_to_fit(step, tensor, _stacked(before), before)
+    inputs = [handle.local, local, step.whole(indices)]
+    return step.results(step.emit(inputs), Listed(element))
+
+
 @rule("TensorListStack", "TensorListGather")
 def stack(step: Step) -> Results:
     """Gives a tensor with the elements' layout, one axis further. Sends nothing."""
@@ -83,12 +98,8 @@ def set_item(step: Step) -> Results:
     assert isinstance(handle.layout, Listed)
     before = handle.layout.element
     element = item.layout if before is None else before
-    if before is not None and before != item.layout:
-        if isinstance(before, Sharded) and not _fits(item, before):
-            raise ValueError(f"a {item.layout} tensor is put into a list of {before} ones")
-        if before == REPLICATED and item.layout == PARTIAL:
-            step.require_sums([item])
-    inputs = [handle.local, *(step.whole(each) for each in place), step.to(item, element)]
+    own = _made_to_fit(step, item, element, element)
+    inputs = [handle.local, *(step.whole(each) for each in place), own]
     results = step.results(step.emit(inputs), Listed(element))
     if step.op.type == "TensorListPushBack" and (before is None or _same(handle, item)):
         results[0].entries = item.entries
@@ -160,6 +171,15 @@ def _elements(step: Step, tensor: Tensor) -> tuple[Layout, Output]:
     if tensor.sharded.axis == 0:
         return REPLICATED, step.whole(tensor, f"{step.op.type} takes examples one by one")
     return tensor.sharded.at(tensor.sharded.axis - 1), tensor.local
+
+
+def _made_to_fit(step: Step, tensor: Tensor, layout: Layout, of_list: Layout) -> Output:
+    """Returns a tensor in the layout that a list's elements need of it."""
+    if isinstance(layout, Sharded) and tensor.layout != layout and not _fits(tensor, layout):
+        raise ValueError(f"a {tensor.layout} tensor is put into a list of {of_list} ones")
+    if layout == REPLICATED and tensor.layout == PARTIAL:
+        step.require_sums([tensor])
+    return step.to(tensor, layout)
 
 
 def _stacked(element: Layout) -> Layout:
