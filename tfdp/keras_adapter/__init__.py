@@ -33,6 +33,7 @@ _MODULES = (
     "gradients.tape",
     "layers.batch_normalization",
     "layers.images",
+    "layers.own_moments",
     "layers.outputs",
     "layers.recurrent",
     "losses.batch_losses",

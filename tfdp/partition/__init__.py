@@ -31,6 +31,7 @@ from tfdp.partition.layouts import (
     Sharded,
 )
 from tfdp.partition.likeness import operations_of, text_of
+from tfdp.partition.local_regions import LocalRegion
 from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.registering import Registered, on_device
 from tfdp.partition.report import Report
@@ -48,6 +49,7 @@ __all__ = [
     "Layout",
     "Listed",
     "Local",
+    "LocalRegion",
     "Partial",
     "Registered",
     "ReplicaProgram",

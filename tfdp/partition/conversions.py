@@ -230,6 +230,15 @@ class Conversions:
         has_rows = self.write.greater(self.place(layout).count, 0)
         return self.write.select(has_rows, output, self.write.constant(fill, output.dtype))
 
+    def by_rows(self, output: Output, layout: Sharded) -> Output:
+        """Returns a replica's summand of the mean by examples: its own value by its share."""
+        write, place = self.write, self.place(layout)
+        total = write.maximum(place.total, write.constant(1))
+        weight = write.divide(
+            write.cast(place.count, output.dtype), write.cast(total, output.dtype)
+        )
+        return write.multiply(output, weight)
+
     def filled(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
         """Returns a stand-in with `fill` in its place, where the whole batch has no example.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from tfdp.partition.local_regions import BORDER, border
 from tfdp.partition.source import SourceGraph, SourceOp, SourceTensor
 from tfdp.partition.tensors import Tensor
 
@@ -12,6 +13,10 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 # What these give is what they get, unless they wait for something.
 _SAME = ("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient")
+
+
+def _is_border(op: SourceOp) -> bool:
+    return op.type == BORDER and border(op.attr("message")) is not None
 
 
 class Task:
@@ -81,7 +86,7 @@ class Flattened:
                 wires.update(zip(op.outputs, outputs, strict=True))
                 ends[op] = list(dict.fromkeys([*last, *(task for task, _ in outputs)]))
                 continue
-            if op.type in _SAME and not controls:
+            if op.type in _SAME and not controls and not _is_border(op):
                 wires.update(zip(op.outputs, given, strict=True))
                 ends[op] = [source for source, _ in given if source is not self.arguments]
                 continue
@@ -98,7 +103,7 @@ class Flattened:
 
         So a summand that is returned is summed with the others, and not after the effects.
         """
-        while task.op is not None and task.op.type in _SAME:
+        while task.op is not None and task.op.type in _SAME and not _is_border(task.op):
             self.controls += [each for each in task.controls if each not in self.controls]
             task, index = task.inputs[index]
         return task, index

@@ -59,6 +59,7 @@ class Program:
       report: What is exchanged, and why.
       cuts: How the last axis of a length was cut that is a multiple of a batch's: what is made in
         that length is cut so, too, as it is likely to meet the other.
+      regions: By the number of each `local_regions.LocalRegion` how its rows are cut; None: not.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Program:
         self.collectives: dict[str, Collective] = {}
         self.report = Report(communicator.num_replicas)
         self.cuts: dict[tuple[Batch, SizeLike], Sharded] = {}
+        self.regions: dict[int, Sharded | None] = {}
         self._external: dict[tuple[int, ...], Output] = {}
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
         self._last: dict[Writer, str] = {}

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import nn, reduction_axes
+from tfdp.keras_adapter.layers import own_moments
 from tfdp.keras_adapter.step import Step, current
 from tfdp.replicas import one_device
 
@@ -54,7 +55,7 @@ def masked_moments(
     """Returns the moments of the unmasked entries over all replicas; Keras' cover one replica."""
     step = current()
     if step is None or step.compiling or mask is None or not self.synchronized:
-        return original(self, inputs, mask)
+        return own_moments.means_of(original(self, inputs, mask))
     axes = reduction_axes(self)
     valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
     kept = tf.where(valid, inputs, tf.zeros_like(inputs))

@@ -6,6 +6,7 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.keras_adapter.layers import own_moments
 from tfdp.replicas import Cut, FullCut, cutter_of, exchange_of
 
 # While steps move, they are one program where this is set.
@@ -103,7 +105,7 @@ class _Running:
             strategy: Any = self._model.distribute_strategy
             compiles = self._model.jit_compile is True
             self._programs[step_function] = strategy.partitioned(
-                step_function, jit_compile=compiles
+                _as_documented(step_function), jit_compile=compiles
             )
         program = self._programs[step_function]
         (data,) = args
@@ -114,6 +116,17 @@ class _Running:
             3
         ]
         return program.on_shares(length, isinstance(data, FullCut), data.rows)
+
+
+def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a step in which plain BatchNormalization stays each replica's own."""
+
+    @functools.wraps(step_function)
+    def step(data: Any) -> Any:
+        with own_moments.of_each_replica():
+            return step_function(data)
+
+    return step
 
 
 def _cuts(strategy: Any, iterator: Any) -> Iterable[Any]:

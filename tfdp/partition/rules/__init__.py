@@ -2,6 +2,7 @@
 
 from tfdp.partition.rules import (
     along_axes,
+    borders,
     contractions,
     control,
     convolutions,
@@ -29,6 +30,7 @@ from tfdp.partition.rules import (
 
 __all__ = [
     "along_axes",
+    "borders",
     "contractions",
     "control",
     "convolutions",

@@ -19,7 +19,6 @@ _FEW = 1024
 @rule(
     "Identity",
     "StopGradient",
-    "PreventGradient",
     "Snapshot",
     "EnsureShape",
     "PlaceholderWithDefault",

@@ -1,0 +1,94 @@
+"""Plain BatchNormalization in a step that is one program: each replica normalizes by its own rows.
+
+That is what Keras documents of `synchronized=False`. Moving statistics take the mean of the
+replicas' moments by their examples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.hooks import hook
+from tfdp.keras_adapter._keras import nn
+from tfdp.partition import LocalRegion
+from tfdp.replicas import one_device
+
+
+@dataclasses.dataclass
+class _Normalizing:
+    """A call of a layer: its region, and the replica's own moments, once they are computed."""
+
+    region: LocalRegion
+    moments: tuple[tf.Tensor, tf.Tensor] | None = None
+
+
+_IN_STEP: contextvars.ContextVar[bool] = contextvars.ContextVar("in a step", default=False)
+_CALL: contextvars.ContextVar[_Normalizing | None] = contextvars.ContextVar("a call", default=None)
+
+
+@contextlib.contextmanager
+def of_each_replica() -> Iterator[None]:
+    """Has plain layers that are called within normalize by each replica's own moments."""
+    token = _IN_STEP.set(True)
+    try:
+        yield
+    finally:
+        _IN_STEP.reset(token)
+
+
+@hook(keras.layers.BatchNormalization, "call")
+def call(
+    original: Callable[..., Any],
+    self: keras.layers.BatchNormalization,
+    inputs: Any,
+    training: bool | None = None,
+    mask: Any = None,
+) -> Any:
+    """Normalizes what a replica has. A layer with `renorm` takes the whole batch's moments."""
+    plain = training and self.trainable and not (self.synchronized or getattr(self, "renorm", 0))
+    if not (plain and _IN_STEP.get() and one_device.is_traced()):
+        return original(self, inputs, training=training, mask=mask)
+    region = LocalRegion(tf.convert_to_tensor(inputs))
+    mask = None if mask is None else region.rows_in(mask)
+    token = _CALL.set(_Normalizing(region))
+    try:
+        return original(self, region.rows, training=training, mask=mask)
+    finally:
+        _CALL.reset(token)
+
+
+def means_of(moments: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what the layer is given for the moments that it computed: means by examples."""
+    normalizing = _CALL.get()
+    if normalizing is None:
+        return moments
+    normalizing.moments = moments
+    mean, variance = map(normalizing.region.mean_out, moments)
+    return mean, variance
+
+
+@hook(nn, "batch_normalization")
+def batch_normalization(
+    original: Callable[..., Any],
+    x: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    axis: int,
+    offset: tf.Tensor | None = None,
+    scale: tf.Tensor | None = None,
+    epsilon: float = 1e-3,
+) -> Any:
+    """Normalizes by the replica's own moments in a layer that has computed them."""
+    normalizing = _CALL.get()
+    if normalizing is None or normalizing.moments is None:
+        return original(x, mean, variance, axis, offset, scale, epsilon)
+    region = normalizing.region
+    offset, scale = (None if each is None else region.weight_in(each) for each in (offset, scale))
+    return region.rows_out(original(x, *normalizing.moments, axis, offset, scale, epsilon))

@@ -1,0 +1,46 @@
+"""The borders of regions in which each replica computes its own: see `local_regions`."""
+
+from __future__ import annotations
+
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
+from tfdp.partition.local_regions import (
+    BORDER,
+    FIRST_ROWS,
+    MEAN,
+    MORE_ROWS,
+    ROWS,
+    WHOLE,
+    border,
+)
+from tfdp.partition.rules.elementwise import identity
+from tfdp.partition.rules.registry import Results, Step, rule
+
+
+@rule(BORDER, always=True, partial=True)
+def cross(step: Step) -> Results:
+    """Takes rows that are sharded along the first axis, and what is whole; gives what is local.
+
+    Out of the region it gives rows in the layout of those that went in; and summands, which are
+    the replica's own or, of a mean, that by its examples. Sends nothing. Where the rows that went
+    in are not cut, all is whole, within the region, too.
+    """
+    (tensor,) = step.inputs
+    found = border(step.op.attr("message"))
+    if found is None:
+        return identity(step)
+    kind, region = found
+    regions = step.program.regions
+    if kind == FIRST_ROWS:
+        is_cut = tensor.sharded is not None and tensor.sharded.axis == 0
+        regions[region] = tensor.sharded if is_cut else None
+    layout = regions[region]
+    if layout is None:
+        return step.results([step.whole(tensor, "a region has no cut rows")], REPLICATED)
+    if kind in (FIRST_ROWS, MORE_ROWS):
+        return step.results([step.to(tensor, layout)], LOCAL)
+    if kind == WHOLE:
+        return step.results([step.whole(tensor)], LOCAL)
+    if kind == ROWS:
+        return step.results([tensor.local], layout)
+    own = step.by_rows(tensor.local, layout) if kind == MEAN else tensor.local
+    return step.results([step.masked(own, layout)], PARTIAL)
