@@ -208,4 +208,5 @@ def test_arguments_out_of_range_are_refused():
 
 
 def test_without_a_strategy_all_logical_devices_take_part():
-    assert tfdp.verify(faults.dense, faults.batches(), steps=1).check().replicas == 4
+    count = len(tf.config.list_logical_devices(harness.DEVICE))
+    assert tfdp.verify(faults.dense, faults.batches(), steps=1).check().replicas == count

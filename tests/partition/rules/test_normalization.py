@@ -226,3 +226,35 @@ def test_biases_and_classes_are_those_of_one_device_wherever_the_batch_is(case):
             "SparseSoftmaxCrossEntropyWithLogits",
         ],
     )
+
+
+@in_shares
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 2, 3), (3, 1, 2, 0)], ids=str)
+def test_fused_normalization_is_one_devices_wherever_the_batch_is(
+    order, training, length, replicas
+):
+    def function(x):
+        def normalized(x):
+            y = tf.transpose(x, order)
+            scale = tf.cos(tf.range(tf.cast(tf.shape(y)[3], tf.float32)))
+            found = tf.raw_ops.FusedBatchNormV3(
+                x=y,
+                scale=scale,
+                offset=scale / 2,
+                mean=[] if training else scale / 4,
+                variance=[] if training else scale**2 + 1,
+                is_training=training,
+            )
+            return found.y * y
+
+        return gradients(normalized, x)
+
+    check(function, numbers(length, 3, 2, 4), replicas=replicas, whole=None)
+
+
+def test_gradients_of_biases_that_cannot_be_summed_are_computed_whole():
+    def function(x):
+        return tf.raw_ops.BiasAddGrad(out_backprop=tf.cast(10 * x, tf.int16))
+
+    check(function, numbers(7, 4), replicas=[3], whole=["BiasAddGrad"])

@@ -313,3 +313,40 @@ def test_axes_are_moved_added_and_taken_away_wherever_the_batch_is(case):
         )
 
     case.check(function, exact=True, whole=["Reshape", "Squeeze"])
+
+
+def test_axes_are_put_behind_a_batch_that_is_in_the_middle():
+    def function(x):
+        turned = tf.transpose(x, [1, 0, 2])
+        return tf.expand_dims(turned, -1), tf.expand_dims(turned, -3), tf.expand_dims(turned, 1)
+
+    report = check(function, UNEVEN)
+    assert not [each for each in report.exchanged if each.why != "it is returned"]
+
+
+def test_bits_of_two_examples_are_those_of_one_number():
+    def function(x):
+        pair = tf.transpose(tf.ensure_shape(x, [2, 4, 6]), [1, 2, 0])
+        return tf.bitcast(pair, tf.int64), tf.bitcast(tf.bitcast(pair, tf.int64), tf.float32)
+
+    check(function, FEWER, replicas=[3], whole=None, exact=True)
+
+
+def test_a_summand_takes_a_shape_that_is_summed():
+    def function(x, sizes):
+        return tf.reshape(tf.reduce_sum(x, 0), tf.reduce_sum(sizes, 0))
+
+    sizes = np.array([[3, 0], [0, 2], [1, 0], [0, 4], [0, 0], [0, 0], [0, 0]], np.int32)
+    check(function, UNEVEN, sizes, replicas=[3], whole=None)
+
+
+def test_a_batch_without_elements_takes_other_shapes():
+    def function(x):
+        none = x[:, :0]
+        return (
+            tf.reshape(none, [length(x), 0]),
+            tf.reshape(none, [0, length(x), 6]),
+            tf.reshape(none, [length(x), 2, 0, 3]),
+        )
+
+    check(function, UNEVEN, replicas=[3], whole=None, exact=True)
