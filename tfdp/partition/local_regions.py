@@ -9,8 +9,10 @@ gradients are summands; and a value of each replica's own comes out as the mean 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -81,9 +83,17 @@ class LocalRegion:
         @tf.custom_gradient
         def crossed(inner: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             text = f"{_MARK}{kind} {self._number}"
-            return tf.raw_ops.PreventGradient(input=inner, message=text), gradient
+            with self._after_first_rows(kind):
+                return tf.raw_ops.PreventGradient(input=inner, message=text), gradient
 
         return crossed(tensor)
+
+    def _after_first_rows(self, kind: str) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for operations that wait for the rows, whose cut they need to know."""
+        if kind in (FIRST_ROWS, WHOLE) or tf.executing_eagerly():
+            return contextlib.nullcontext()
+        is_here = self.rows.graph is tf.compat.v1.get_default_graph()
+        return tf.control_dependencies([self.rows] if is_here else [])
 
 
 @tf.custom_gradient

@@ -18,14 +18,14 @@ def normalized(x, gamma):
     return gamma * (x - mean) / tf.sqrt(variance + 0.01), mean, variance
 
 
-def by_shares(sizes):
+def by_shares(sizes, x=X):
     """What the replicas have together: rows, means by rows, gradients and second ones."""
     found, begin = [], 0
     for size in sizes:
         rows = slice(begin, begin + size)
         begin += size
         if size:
-            found.append((size, of_one(X[rows], GAMMA, UPSTREAM[rows], lambda x: None)))
+            found.append((size, of_one(x[rows], GAMMA, UPSTREAM[rows], lambda x: None)))
     total = sum(size for size, _ in found)
 
     def joined(index):
@@ -101,3 +101,41 @@ def test_what_a_region_needs_is_not_sent():
 
     explanation = strategy(3).partitioned(step).explain(X)
     assert [(each.kind, each.tensors) for each in explanation.collectives] == [("sum", 2)]
+
+
+def test_rows_that_all_replicas_have_come_out_as_their_own():
+    def step(x):
+        x = tf.ensure_shape(x, [7, 4])
+        return x + LocalRegion(x).rows_out(tf.constant(UPSTREAM))
+
+    np.testing.assert_allclose(strategy(3).partitioned(step)(X), X + UPSTREAM, rtol=1e-6)
+
+
+def test_a_weight_may_come_in_before_rows_that_wait_for_a_sum():
+    def step(x):
+        gamma = tf.constant(GAMMA)
+        region = LocalRegion(x / tf.reduce_sum(tf.abs(x)))
+        y = region.rows_out(normalized(region.rows, region.weight_in(gamma))[0])
+        return y, *tf.gradients(y * UPSTREAM, [x, gamma])
+
+    program = strategy(3).partitioned(step, input_signature=[tf.TensorSpec([7, 4])])
+    scaled = X / np.abs(X).sum()
+    found = program(X)
+    np.testing.assert_allclose(found[0], by_shares([3, 2, 2], scaled)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_goes_in_with_the_rows():
+    def step(x):
+        mask = tf.cast(tf.range(tf.shape(x)[0]) % 3 > 0, tf.float32)[:, tf.newaxis]
+        region = LocalRegion(tf.sin(x))
+        own = region.rows_in(mask)
+        mean = tf.reduce_sum(region.rows * own, 0) / tf.reduce_sum(own)
+        return region.rows_out((region.rows - mean) * own)
+
+    expected = []
+    for rows in (slice(0, 3), slice(3, 5), slice(5, 7)):
+        mask = (np.arange(7) % 3 > 0).astype("float32")[rows, np.newaxis]
+        x = np.sin(X[rows])
+        expected.append((x - (x * mask).sum(0) / mask.sum()) * mask)
+    found = strategy(3).partitioned(step)(X)
+    np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-5, atol=1e-6)

@@ -18,7 +18,7 @@ from tfdp.partition.rules.registry import Results, Step, rule
 
 @rule(BORDER, always=True, partial=True)
 def cross(step: Step) -> Results:
-    """Takes rows that are sharded along the first axis, and what is whole; gives what is local.
+    """Takes rows that are sharded along the first axis, which are local then, and what is whole.
 
     Out of the region it gives rows in the layout of those that went in; and summands, which are
     the replica's own or, of a mean, that by its examples. Sends nothing. Where the rows that went
@@ -30,6 +30,8 @@ def cross(step: Step) -> Results:
         return identity(step)
     kind, region = found
     regions = step.program.regions
+    if kind == WHOLE:
+        return step.results([step.whole(tensor)], REPLICATED)
     if kind == FIRST_ROWS:
         is_cut = tensor.sharded is not None and tensor.sharded.axis == 0
         regions[region] = tensor.sharded if is_cut else None
@@ -38,9 +40,8 @@ def cross(step: Step) -> Results:
         return step.results([step.whole(tensor, "a region has no cut rows")], REPLICATED)
     if kind in (FIRST_ROWS, MORE_ROWS):
         return step.results([step.to(tensor, layout)], LOCAL)
-    if kind == WHOLE:
-        return step.results([step.whole(tensor)], LOCAL)
     if kind == ROWS:
-        return step.results([tensor.local], layout)
+        is_own = tensor.layout == LOCAL
+        return step.results([tensor.local if is_own else step.to(tensor, layout)], layout)
     own = step.by_rows(tensor.local, layout) if kind == MEAN else tensor.local
     return step.results([step.masked(own, layout)], PARTIAL)
