@@ -127,8 +127,11 @@ class Partitioned:
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""
-        devices = self._strategy.extended.worker_devices
-        return graph_options.calling_with(graph_options.of_program(devices))
+        return graph_options.calling_with(self._graph_options)
+
+    @functools.cached_property
+    def _graph_options(self) -> Any:
+        return graph_options.of_program(self._strategy.extended.worker_devices)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Returns what a call with these arguments exchanges between replicas, and why.

@@ -93,18 +93,21 @@ class _Running:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._programs: dict[Any, Any] = {}
+        self._any_program = self._strategy.partitioned(lambda: None)
+
+    @property
+    def _strategy(self) -> Any:
+        return self._model.distribute_strategy
 
     def calling(self) -> Any:
         """Returns a context for calls of a graph that runs steps."""
-        strategy: Any = self._model.distribute_strategy
-        return strategy.partitioned(lambda: None).calling()
+        return self._any_program.calling()
 
     def run(self, step_function: Callable[..., Any], args: tuple[Any]) -> Any:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
         if step_function not in self._programs:
-            strategy: Any = self._model.distribute_strategy
             compiles = self._model.jit_compile is True
-            self._programs[step_function] = strategy.partitioned(
+            self._programs[step_function] = self._strategy.partitioned(
                 _as_documented(step_function), jit_compile=compiles
             )
         program = self._programs[step_function]
@@ -112,10 +115,9 @@ class _Running:
         if not isinstance(data, Cut):
             return program(data)
         place = data.place
-        length = (place.values[0] if isinstance(place, tf.distribute.DistributedValues) else place)[
-            3
-        ]
-        return program.on_shares(length, isinstance(data, FullCut), data.rows)
+        if isinstance(place, tf.distribute.DistributedValues):
+            place = place.values[0]
+        return program.on_shares(place[3], isinstance(data, FullCut), data.rows)
 
 
 def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:
