@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
 X, Y = np.random.default_rng(0).normal(size=(2, 29, 6)).astype("float32")
@@ -36,7 +37,7 @@ def trained(strategy, **compiled):
 
 
 @pytest.mark.parametrize(
-    "compiled", [{}, {"steps_per_execution": 3}, {"jit_compile": True}], ids=str
+    "compiled", tiers.first_of({"steps_per_execution": 3}, {}, {"jit_compile": True}), ids=str
 )
 def test_fit_evaluate_and_predict_are_one_devices(compiled, monkeypatch):
     monkeypatch.setenv("TFDP_ONE_PROGRAM", "1")
