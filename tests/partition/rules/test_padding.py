@@ -129,3 +129,17 @@ def test_any_padding_is_that_of_one_device_wherever_the_batch_is(case):
         return found, tape.gradient(total, t), tf.pad(s, rows, constant_values=3)
 
     case.check(function, exact=True, whole=["Pad", "PadV2", "Slice"])
+
+
+def test_an_axis_as_long_as_another_batch_is_longer_after_padding():
+    def function(x, y):
+        n = tf.shape(y)[0]
+        columns = tf.ones([tf.shape(x)[0], n]) * x[:, :1]
+        padded = [tf.pad(columns, [[0, 0], [1, 2]]), tf.pad(columns, [[0, 0], [3, 0]])]
+        return [
+            (tf.shape(each), tf.reshape(each, [tf.shape(each)[1], -1]), tf.reduce_mean(each, 0))
+            for each in padded
+        ]
+
+    x, y = np.ones([7, 2], np.float32), np.ones([4], np.float32)
+    check(function, x, y, replicas=[3], whole=None)
