@@ -169,3 +169,13 @@ def test_sums_of_any_batch_go_on_as_summands(case):
         )
 
     case.check(function, whole=[])
+
+
+def test_operands_of_fewer_axes_are_cut_where_the_others_are():
+    def function(x):
+        turned, rows = tf.transpose(x, [1, 0, 2]), x[:, 0]
+        return turned * rows, rows + turned[:1, :, :1], tf.maximum(turned[:1, :, :1], rows)
+
+    x = np.random.default_rng(3).normal(size=(7, 5, 4)).astype(np.float32)
+    report = check(function, x, replicas=[3])
+    assert not [each for each in report.exchanged if each.why != "it is returned"]
