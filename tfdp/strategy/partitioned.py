@@ -183,8 +183,9 @@ class Partitioned:
         return traces[-1]
 
     def _run(self, trace: Trace, arguments: Arguments, shares: Shares | None) -> list[Any]:
-        cut = arguments.cut(self._strategy.extended.num_replicas)
-        if shares is not None:
+        if shares is None:
+            cut = arguments.cut(self._strategy.extended.num_replicas)
+        else:
             cut = arguments.cut_of_shares(shares)
         calls = trace.calls(cut)
         self._latest = calls

@@ -297,39 +297,30 @@ def test_images_in_more_dimensions_are_convolved_as_rows(length, replicas):
     check(function, numbers(length, 3, 4, 5, 2), replicas=replicas)
 
 
+def with_two_axes_of_rows(x):
+    return tf.raw_ops.Conv(
+        input=x,
+        filter=numbers(3, 3, 2, 4),
+        strides=[1] * 4,
+        padding="SAME",
+        batch_dims=2,
+        dilations=[1] * 4,
+    )
+
+
 @in_shares
 def test_a_convolution_with_several_axes_of_rows_keeps_any_of_them(length, replicas):
     def function(x):
-        def convolution(x):
-            return tf.raw_ops.Conv(
-                input=x,
-                filter=numbers(3, 3, 2, 4),
-                strides=[1] * 4,
-                padding="SAME",
-                batch_dims=2,
-                dilations=[1] * 4,
-            )
-
-        return [convolution(x), convolution(tf.transpose(x, [1, 0, 2, 3, 4]))]
+        return [with_two_axes_of_rows(x), with_two_axes_of_rows(tf.transpose(x, [1, 0, 2, 3, 4]))]
 
     check(function, numbers(length, 3, 4, 5, 2), replicas=replicas)
 
 
 def test_a_convolution_along_the_batch_is_computed_whole():
     def function(x):
-        def convolution(x):
-            return tf.raw_ops.Conv(
-                input=x,
-                filter=numbers(3, 3, 2, 4),
-                strides=[1] * 4,
-                padding="SAME",
-                batch_dims=2,
-                dilations=[1] * 4,
-            )
-
         return [
-            convolution(tf.transpose(x, [1, 2, 0, 3, 4])),
-            convolution(tf.transpose(x, [1, 2, 3, 0, 4])),
+            with_two_axes_of_rows(tf.transpose(x, [1, 2, 0, 3, 4])),
+            with_two_axes_of_rows(tf.transpose(x, [1, 2, 3, 0, 4])),
         ]
 
     check(function, numbers(7, 3, 4, 5, 2), replicas=[3], whole=["Conv"])
