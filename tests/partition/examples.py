@@ -23,3 +23,8 @@ def gradients(function, *inputs):
         results = function(*inputs)
         total = sum(tf.reduce_sum(tf.sin(result)) for result in tf.nest.flatten(results))
     return [results, *tape.gradient(total, inputs)]
+
+
+def of_any_axes(x):
+    """The tensor, of which tracing does not know how many axes it has."""
+    return tf.TensorArray(x.dtype, 1, infer_shape=False).write(0, x).read(0)

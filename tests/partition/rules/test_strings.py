@@ -5,11 +5,13 @@ import pytest
 import tensorflow as tf
 from partition.check import check
 from partition.drawn import of_drawn_batches
+from partition.examples import of_any_axes
 
 TEXTS = np.array(
     [[b"Ab", b" c3 "], [b"xYz", b""], [b"5", b"Q"], [b"\xc3\xa9t\xc3\xa9", b"b1"], [b"u", b"vw"]]
 )
 FEWER = TEXTS[:2]  # than three replicas
+NONE = TEXTS[:0]
 
 ELEMENTWISE = {
     "lower": tf.strings.lower,
@@ -73,6 +75,21 @@ def test_no_stand_in_is_refused(function):
     check(function, FEWER, replicas=(3,), whole=None)
 
 
+MAY_REFUSE_WHAT_STANDS_IN = {
+    **MAY_REFUSE,
+    "columns of texts": lambda x: tf.io.decode_csv(x[:, 0], [[0], tf.constant([], tf.string)]),
+    "unzipped": lambda x: tf.io.decode_compressed(x, "GZIP"),
+    "records": lambda x: tf.io.parse_example(x[:, 0], {"a": tf.io.FixedLenFeature([], tf.int64)}),
+}
+
+
+@pytest.mark.parametrize(
+    "function", MAY_REFUSE_WHAT_STANDS_IN.values(), ids=MAY_REFUSE_WHAT_STANDS_IN
+)
+def test_of_no_texts_none_is_refused(function):
+    check(function, NONE, replicas=(3,), whole=None)
+
+
 def test_text_is_joined_along_an_axis_before_the_batchs():
     def function(x):
         return tf.strings.reduce_join(tf.transpose(x), 0, separator="+")
@@ -81,7 +98,21 @@ def test_text_is_joined_along_an_axis_before_the_batchs():
     assert not report.exchanged
 
 
+def test_texts_of_any_number_of_axes_are_those_of_one_device():
+    def function(x):
+        texts = of_any_axes(x)
+        return (
+            tf.strings.substr(texts, 0, 1),
+            tf.strings.substr(texts, tf.zeros_like(x, tf.int32), tf.ones_like(x, tf.int32)),
+            tf.strings.reduce_join(texts, -1),
+            tf.io.decode_raw(texts, tf.uint8, fixed_length=4),
+        )
+
+    check(function, TEXTS, replicas=(3,), whole=None)
+
+
 WHOLE = {
+    "no axis": lambda x: tf.strings.reduce_join(x, tf.constant([], tf.int32)),
     "the batch's axis": lambda x: tf.strings.reduce_join(x, 0),
     "all axes": lambda x: tf.strings.reduce_join(x),
     "axes in another order": lambda x: tf.strings.reduce_join(x, [1, 0], separator="+"),
@@ -105,6 +136,33 @@ def test_records_stay_cut_where_they_have_names():
         return tf.io.parse_example(records, DENSE, tf.strings.join(["record", records]))
 
     check(function, records)
+
+
+def numbers_of(records):
+    """Whole numbers of all records, as texts."""
+    numbers = tf.strings.as_string(tf.cumsum(tf.ones_like(records, tf.int32)))
+    return tf.reshape(numbers, tf.shape(records))
+
+
+WITH_OTHERS = {
+    "names of all": lambda records: tf.io.parse_example(records, DENSE, numbers_of(records)),
+    "names of any number of axes": lambda records: tf.io.parse_example(
+        records, DENSE, of_any_axes(numbers_of(records))
+    ),
+    "any number of axes": lambda records: tf.io.parse_example(of_any_axes(records), DENSE),
+    "defaults of as many records": lambda records: tf.io.parse_example(
+        records,
+        {"lacking": tf.io.FixedLenFeature([5], tf.string, default_value=numbers_of(records))},
+    ),
+    "defaults of the records": lambda records: tf.io.parse_example(
+        records, {"lacking": tf.io.FixedLenFeature([5], tf.string, default_value=records)}
+    ),
+}
+
+
+@pytest.mark.parametrize("function", WITH_OTHERS.values(), ids=WITH_OTHERS)
+def test_records_are_parsed_with(function):
+    check(function, examples(5), replicas=(3,), whole=None)
 
 
 @pytest.mark.parametrize(
