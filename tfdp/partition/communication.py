@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -50,6 +50,10 @@ class Communicator(Protocol):
     def bucket_bytes(self) -> int:
         """The most bytes that are summed together."""
 
+    @property
+    def updates_apart(self) -> bool:
+        """Whether replicas update by code of their own, which wants summands: see `own_calls`."""
+
     def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Takes summands, and gives their sums over the replicas: the same bits on all of them."""
 
@@ -59,6 +63,14 @@ class Communicator(Protocol):
         Args:
           spec: The rows; their number is unknown. An int32 vector with the number of the rows of
             each replica is the second argument.
+        """
+
+    def by_replicas(
+        self, function: Callable[..., None], specs: Sequence[tf.TensorSpec]
+    ) -> Collective:
+        """Runs a function as each replica, given its tensors; it exchanges what it will.
+
+        Gives a boolean scalar, which says nothing.
         """
 
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:

@@ -217,9 +217,15 @@ class Conversions:
         return write.reshape(own, [*sizes[:axis], self.entries(layout), *sizes[axis + 1 :]])
 
     def first_only(self, output: Output) -> Output:
-        """Returns a whole value on the first replica and zeros on the others: a summand of it."""
+        """Returns a whole value on the first replica and zeros on the others: a summand of it.
+
+        Replicas that update apart, maybe each by itself, all have their part of a number.
+        """
         if self.program.num_replicas == 1:
             return output
+        if self.program.communicator.updates_apart and output.dtype.is_floating:
+            count = self.write.constant(self.program.num_replicas, output.dtype)
+            return self.write.divide(output, count)
         is_first = self.write.equal(self.program.rank, 0)
         return self.write.select(is_first, output, self.write.zeros_like(output))
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tfdp.partition.local_regions import BORDER, border
+from tfdp.partition.own_calls import own_call_of
 from tfdp.partition.source import SourceGraph, SourceOp, SourceTensor
 from tfdp.partition.tensors import Tensor
 
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 # What these give is what they get, unless they wait for something.
 _SAME = ("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient")
@@ -76,7 +77,7 @@ class Flattened:
                 continue
             given = [wires[tensor] for tensor in op.inputs]
             controls = [task for each in op.control_inputs for task in ends[each]]
-            if op.type in _CALLS:
+            if op.type in CALLS and own_call_of(op.attr("f")) is None:
                 begin = len(self._all)
                 outputs, last = self._add(op.function("f"), given)
                 for task in self._all[begin:]:

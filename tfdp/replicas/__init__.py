@@ -41,7 +41,14 @@ from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
 from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
-from tfdp.replicas.strategies import Replicated, cutter_of, exchange_of, processes_of, replicas_of
+from tfdp.replicas.strategies import (
+    Replicated,
+    cutter_of,
+    exchange_of,
+    processes_of,
+    replicas_of,
+    traced_exchange_of,
+)
 
 __all__ = [
     "Agreement",
@@ -62,4 +69,5 @@ __all__ = [
     "processes_of",
     "replicas_of",
     "rows_of",
+    "traced_exchange_of",
 ]

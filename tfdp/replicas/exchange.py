@@ -23,6 +23,11 @@ class Exchange:
     shard: str | None = None
 
     @property
+    def updates_apart(self) -> bool:
+        """Whether updates are made otherwise than by sums of whole gradients."""
+        return not (self.compression is None and self.synchronization is None and not self.shard)
+
+    @property
     def update_compression(self) -> UpdateCompression | None:
         """The `compression`, if it is one of updates; None if of single sums."""
         return self.compression if isinstance(self.compression, UpdateCompression) else None

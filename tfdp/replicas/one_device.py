@@ -22,8 +22,26 @@ def traced() -> Iterator[None]:
     ...     is_traced()
     True
     """
-    _thread.depth = getattr(_thread, "depth", 0) + 1
+    with _depth(getattr(_thread, "depth", 0) + 1):
+        yield
+
+
+@contextlib.contextmanager
+def left() -> Iterator[None]:
+    """Declares that what the calling thread does in the midst of such a trace is no part of it.
+
+    >>> with traced(), left():
+    ...     is_traced()
+    False
+    """
+    with _depth(0):
+        yield
+
+
+@contextlib.contextmanager
+def _depth(depth: int) -> Iterator[None]:
+    outer, _thread.depth = getattr(_thread, "depth", 0), depth
     try:
         yield
     finally:
-        _thread.depth -= 1
+        _thread.depth = outer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
@@ -34,6 +35,10 @@ class Replicated(abc.ABC):
     @abc.abstractmethod
     def split_for_step(self, batch: object) -> Cut:
         """Cuts a global batch, a nest of arrays or tensors, into what such a step takes."""
+
+    @abc.abstractmethod
+    def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in the strategy's scope, for what a trace as on one device makes."""
 
     @abc.abstractmethod
     def order_of_sums(self) -> dict[str, object]:
@@ -109,3 +114,17 @@ def exchange_of(strategy: tf.distribute.Strategy | None) -> Exchange:
     """
     replicas = replicas_of(strategy)
     return Exchange() if replicas is None else replicas.exchange
+
+
+def traced_exchange_of(strategy: tf.distribute.Strategy | None) -> Exchange | None:
+    """Returns what a strategy's replicas exchange, while a program is traced as on one device.
+
+    None elsewhere, and if the strategy is not one of tfdp's.
+
+    >>> traced_exchange_of(tf.distribute.get_strategy()) is None
+    True
+    """
+    extended = getattr(strategy, "extended", None)
+    if not (one_device.is_traced() and isinstance(extended, Replicated)):
+        return None
+    return extended.replicas.exchange

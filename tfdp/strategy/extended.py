@@ -20,7 +20,7 @@ from tfdp.collectives import Choice, Probe, Reducer, random_states
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value, one_device
-from tfdp.strategy import initial_values, order_of_sums, variables
+from tfdp.strategy import initial_values, order_of_sums, tracing, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedValues,
@@ -105,7 +105,9 @@ class DataParallelExtended(Inputs, Replicated):
         self.replicas = StrategyReplicas(
             self.worker_devices, processes, self._between, self._reducer(), exchange
         )
-        self.programs = ProgramSupport(self._engine, self.replicas, self._agreement, self._between)
+        self.programs = ProgramSupport(
+            self._engine, self.replicas, self._agreement, self._between, self._as_replica
+        )
 
     @property
     def engine(self) -> str:
@@ -308,6 +310,17 @@ class DataParallelExtended(Inputs, Replicated):
         sequences.check()
         self._agreement.reach(sequences, getattr(fn, "__name__", "a replica function"))
         return result
+
+    def _as_replica(self, rank: int, function: Callable[[], None]) -> None:
+        """Calls a function as the replica of this number, while it is traced alone."""
+        strategy = self._container_strategy()
+        with self._around_replicas(function, strategy, self.replicas) as run:
+            with tf.distribute.ReplicaContext(strategy, rank):
+                run()
+
+    def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
+        """Leaves the program that is being traced as on one device, and enters the scope."""
+        return tracing.in_scope(self._container_strategy())
 
     def _lift(self, fn: Function) -> Function:
         # All replicas of a tf.function that is run eagerly go into one graph, with its options.

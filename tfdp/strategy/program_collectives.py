@@ -39,6 +39,8 @@ class ProgramCollectives:
       devices: The devices of the local replicas.
       first_rank: The number of the first local replica.
       shared: Makes functions that many collectives share, where that is possible.
+      as_replica: Calls a function as the replica of a number, while it is traced.
+      updates_apart: See `Communicator`.
     """
 
     def __init__(
@@ -49,8 +51,12 @@ class ProgramCollectives:
         devices: Sequence[str],
         first_rank: int,
         shared: SharedFunctions | None = None,
+        *,
+        as_replica: Callable[[int, Callable[[], None]], None],
+        updates_apart: bool = False,
     ) -> None:
-        self._shared = shared
+        self._shared, self._as_replica = shared, as_replica
+        self.updates_apart = updates_apart
         self._engine, self._reducer, self._sequences = engine, reducer, sequences
         sequences.known_alike = True  # one program gives them all
         self._devices = dict(enumerate(devices, start=first_rank))
@@ -100,6 +106,17 @@ class ProgramCollectives:
         sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
         return self._collective("from first", of_rank, specs, sent)
 
+    def by_replicas(
+        self, function: Callable[..., None], specs: Sequence[tf.TensorSpec]
+    ) -> Collective:
+        """Runs a function as each replica, as `Communicator` says."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            self._as_replica(rank, functools.partial(function, *tensors))
+            return [tf.constant(True)]
+
+        return self._of_its_own(of_rank, specs, None)
+
     def _collective(
         self,
         kind: str,
@@ -110,6 +127,14 @@ class ProgramCollectives:
         """Makes a collective of the functions that `of_rank` gives for each local replica."""
         if self._shared is not None:
             return self._shared.collective(kind, of_rank, specs, sent)
+        return self._of_its_own(of_rank, specs, sent)
+
+    def _of_its_own(
+        self,
+        of_rank: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        sent: int | None,
+    ) -> Collective:
         functions = []
         for rank, device in self._devices.items():
 

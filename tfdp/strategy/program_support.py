@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -29,11 +29,18 @@ class ProgramSupport:
       replicas: The replicas.
       agreement: Brings the processes to the same collectives.
       between: Gathers what processes have.
+      as_replica: Calls a function as the replica of a number, while it is traced.
     """
 
     def __init__(
-        self, engine: Engine, replicas: StrategyReplicas, agreement: Agreement, between: Between
+        self,
+        engine: Engine,
+        replicas: StrategyReplicas,
+        agreement: Agreement,
+        between: Between,
+        as_replica: Callable[[int, Callable[[], None]], None],
     ) -> None:
+        self._as_replica = as_replica
         self._engine, self._replicas = engine, replicas
         self._agreement, self._between = agreement, between
         self._shared: SharedFunctions | None = None
@@ -71,6 +78,8 @@ class ProgramSupport:
             self.devices,
             self.first_rank,
             self._shared_functions(),
+            as_replica=self._as_replica,
+            updates_apart=self._replicas.exchange.updates_apart,
         )
         return made, sequences
 

@@ -61,6 +61,13 @@ def as_on_one_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
         variable_creators.set(graph, outer_creators)
 
 
+@contextlib.contextmanager
+def in_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Leaves the program that is being traced, and enters the strategy's scope."""
+    with tf.init_scope(), _not_saving(), one_device.left(), strategy.scope():
+        yield
+
+
 def _creator(strategy: tf.distribute.Strategy) -> Callable[..., tf.Variable]:
     inside: list[bool] = []
 

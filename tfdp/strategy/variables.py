@@ -128,8 +128,9 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 
     def _is_read_as_any(self) -> bool:
         """Returns whether the calling replica's copy is meant, or all copies are the same."""
-        in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-        return not self.apart or in_replica or getattr(_thread, "ended", False)
+        if not self.apart or getattr(_thread, "ended", False) or one_device.is_traced():
+            return True
+        return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
     def _get(self) -> Any:
         # Outside of the scope TensorFlow would return the first copy.

@@ -34,6 +34,7 @@ from tfdp.keras_adapter.gradients import (
     sharded_state,
     sharded_update,
     update_sums,
+    updates_apart,
 )
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
@@ -57,7 +58,7 @@ def apply(
 ) -> Any:
     """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
     step = current()
-    if step is None:
+    if step is None and not updates_apart.are_made_here(self):
         return original(self, grads, *args, **kwargs)
     grads = list(grads)
     given = args[0] if args else kwargs.get("trainable_variables")
@@ -66,12 +67,16 @@ def apply(
         args = (variables, *args[1:])
     elif given is not None:
         kwargs = {**kwargs, "trainable_variables": variables}
-    if step.updating:
+    if step is not None and step.updating:
         _note_updated(step, grads, variables)
         return original(self, grads, *args, **kwargs)
-    return _outermost(
-        step, self, grads, variables, lambda grads: original(self, grads, *args, **kwargs)
-    )
+
+    def run(grads: list[Value | None]) -> Any:
+        return original(self, grads, *args, **kwargs)
+
+    if step is None:
+        return updates_apart.make(self, grads, variables, _updating(self, variables, run))
+    return _outermost(step, self, grads, variables, run)
 
 
 @hook(BaseOptimizer, "apply_gradients", overrides=True)
@@ -84,18 +89,20 @@ def apply_gradients(
 ) -> Any:
     """Sums gradients as `apply` does."""
     step = current()
-    if step is None or step.updating:
+    apart = step is None and updates_apart.are_made_here(self)
+    if not apart and (step is None or step.updating):
         return original(self, grads_and_vars, *args, **kwargs)
     pairs = list(grads_and_vars)
-    return _outermost(
-        step,
-        self,
-        [grad for grad, _ in pairs],
-        [variable for _, variable in pairs],
-        lambda grads: original(
-            self, [(g, v) for g, (_, v) in zip(grads, pairs, strict=True)], *args, **kwargs
-        ),
-    )
+    grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
+
+    def run(grads: list[Value | None]) -> Any:
+        given = list(zip(grads, variables, strict=True))
+        return original(self, given, *args, **kwargs)
+
+    if step is None:
+        updates_apart.make(self, grads, variables, _updating(self, variables, run))
+        return self.iterations
+    return _outermost(step, self, grads, variables, run)
 
 
 @hook(BaseOptimizer, "_clip_gradients", overrides=True)
@@ -233,12 +240,25 @@ def _compiled(
     compiled_update(list(grads), tf.convert_to_tensor(learning_rate))
 
 
+def _updating(
+    optimizer: BaseOptimizer, variables: Sequence[Any], run: Callable[[list[Value | None]], Any]
+) -> updates_apart.Update:
+    """Returns what a replica runs in the place of an update in the program of one device."""
+
+    def update(step: Step, grads: list[Value | None], local: list[bool]) -> Any:
+        found = [Arrived(*pair) for pair in zip(grads, local, strict=True)]
+        return _outermost(step, optimizer, grads, variables, run, found)
+
+    return update
+
+
 def _outermost(
     step: Step,
     optimizer: BaseOptimizer,
     grads: list[Value | None],
     variables: Sequence[Any],
     run: Callable[[list[Value | None]], Any],
+    found: Sequence[Arrived] | None = None,
 ) -> Any:
     _check_scope(step, optimizer)
     accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
@@ -248,7 +268,8 @@ def _outermost(
             compressing.check_accumulating(step, optimizer)
     in_trainer = step.share is not None and step.num_replicas > 1
     branches.note(step, f"update with {optimizer.name!r}")
-    found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
+    if found is None:
+        found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
     values = [one.value for one in found]
     step.to_compress = None
     if step.is_alone:

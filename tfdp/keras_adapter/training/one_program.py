@@ -15,7 +15,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.replicas import Cut, FullCut, cutter_of, exchange_of
+from tfdp.keras_adapter.variables.apart import check_round_ended
+from tfdp.replicas import Cut, FullCut, cutter_of
 
 # While steps move, they are one program where this is set.
 _SWITCH = "TFDP_ONE_PROGRAM"
@@ -23,9 +24,7 @@ _SWITCH = "TFDP_ONE_PROGRAM"
 
 def is_chosen(strategy: Any) -> bool:
     """Returns whether the steps under a strategy are one program."""
-    exchange = exchange_of(strategy)
-    plain = not (exchange.compression or exchange.synchronization or exchange.shard)
-    return plain and bool(os.environ.get(_SWITCH))
+    return bool(os.environ.get(_SWITCH))
 
 
 def made(
@@ -42,7 +41,11 @@ def made(
     run = original(trainer, step_function)
     strategy: Any = model.distribute_strategy
 
+    trains = step_function == model.train_step
+
     def function(iterator: Any) -> Any:
+        if not trains:
+            check_round_ended(model.variables, "evaluate")
         with trainer.distribute_strategy.calling():
             return run(_cuts(strategy, iterator))
 
@@ -63,6 +66,7 @@ def make_predict_function(original: Callable[..., Any], model: keras.Model) -> N
     strategy: Any = model.distribute_strategy
 
     def function(batches: Any) -> Any:
+        check_round_ended(model.variables, "predict")
         with trainer.distribute_strategy.calling():
             return run(list(_cuts(strategy, batches)))
 

@@ -97,8 +97,8 @@ def additive(step: Step) -> Results:
 
     Beside a whole operand a summand is summed first, which is sent once in any case. In a branch or
     a loop, or beside several summands, a small whole operand becomes a summand: itself on the first
-    replica, zeros on the others. Tensor lists are added element by
-    element.
+    replica, zeros on the others; and so does each where replicas update apart. Tensor lists are
+    added element by element.
     """
     layouts = [tensor.layout for tensor in step.inputs]
     if any(isinstance(layout, Listed) for layout in layouts):
@@ -109,9 +109,10 @@ def additive(step: Step) -> Results:
     whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
     small = all(tensor.layout == REPLICATED and _is_small(tensor) for tensor in whole)
     several = len(step.inputs) - len(whole) > 1 or step.writer.outer is not None
-    if (several or not whole) and small and not grows(step):
+    apart = step.program.communicator.updates_apart and step.inputs[0].dtype.is_floating
+    if (((several or not whole) and small) or apart) and not grows(step):
         operands = [
-            tensor if tensor.layout == PARTIAL else step.first_only(tensor.local)
+            tensor if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
             for tensor in step.inputs
         ]
         return step.results(step.emit(operands), PARTIAL)

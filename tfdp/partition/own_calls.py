@@ -1,0 +1,103 @@
+"""Calls in a traced program in whose place each replica runs code of its own, written for it.
+
+On one device an optimizer's update is a part of the program as any other. Where it is to be made
+otherwise, by compressed sums, in parts, or by each replica alone, the program holds a call in its
+place, which uses the same variables. Each replica runs a function there that is given what it holds
+of the tensors, and that exchanges with the others what it needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+# Tensors, or the rows of some that are zeros elsewhere.
+Value: TypeAlias = tf.Tensor | tf.IndexedSlices
+
+# What a replica runs: it is given values, and of each whether it is the replica's summand of what
+# one device has; if not, it is the whole.
+OwnFunction: TypeAlias = Callable[[Sequence[Value], Sequence[bool]], None]
+
+_PREFIX = "tfdp_own_call_"
+
+_numbers = itertools.count()
+
+
+class OwnCall:
+    """What a call in a traced program stands for.
+
+    Attributes:
+      of_replica: What a replica runs.
+      are_rows: Of each value whether it is IndexedSlices.
+    """
+
+    def __init__(self, of_replica: OwnFunction, are_rows: Sequence[bool]) -> None:
+        self.of_replica, self.are_rows = of_replica, list(are_rows)
+
+    def run(self, tensors: Sequence[tf.Tensor], are_summands: Sequence[bool]) -> None:
+        """Runs it in the place of the call, given the tensors that `parts_of` makes of values."""
+        given = iter(tensors)
+        values = [
+            tf.IndexedSlices(next(given), next(given), next(given)) if is_rows else next(given)
+            for is_rows in self.are_rows
+        ]
+        self.of_replica(values, are_summands)
+
+
+_calls: weakref.WeakValueDictionary[int, OwnCall] = weakref.WeakValueDictionary()
+_kept: weakref.WeakKeyDictionary[tf.Graph, list[OwnCall]] = weakref.WeakKeyDictionary()
+
+
+def own_call(
+    values: Sequence[Value], uses: Sequence[tf.Variable], of_replica: OwnFunction
+) -> None:
+    """Puts a call into the program that is being traced.
+
+    Args:
+      values: What replicas are given. It must be made of the program's tensors.
+      uses: The variables that it may read and write. The program's other uses of them come before
+        it or after it, as they were traced.
+      of_replica: What a replica runs. It must not use other tensors of the program.
+    """
+    number = next(_numbers)
+
+    def stand_in(*tensors: tf.Tensor) -> None:
+        for variable in uses:
+            held = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=held)
+
+    stand_in.__name__ = f"{_PREFIX}{number}"
+    call = OwnCall(of_replica, [isinstance(value, tf.IndexedSlices) for value in values])
+    _calls[number] = call
+    _kept.setdefault(tf.compat.v1.get_default_graph(), []).append(call)
+    tf.function(stand_in, autograph=False)(*[part for value in values for part in parts_of(value)])
+
+
+def parts_of(value: Value) -> list[tf.Tensor]:
+    """Returns the tensors of which a value consists: of rows their values, places and the shape.
+
+    Raises:
+      ValueError: It has rows of a tensor whose shape is not given.
+    """
+    if not isinstance(value, tf.IndexedSlices):
+        return [tf.convert_to_tensor(value)]
+    if value.dense_shape is None:
+        raise ValueError(
+            "Rows of a tensor must come with its shape to be exchanged, but received IndexedSlices "
+            "without `dense_shape`. Give it the shape of the variable."
+        )
+    return [value.values, value.indices, value.dense_shape]
+
+
+def own_call_of(name: str) -> OwnCall | None:
+    """Returns what a call stands for, by the name of the function that it calls; None: itself.
+
+    >>> own_call_of("__inference_step_12") is None
+    True
+    """
+    _, found, number = name.partition(_PREFIX)
+    return _calls[int(number.partition("_")[0])] if found else None

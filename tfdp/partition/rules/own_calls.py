@@ -1,0 +1,59 @@
+"""Calls in whose place each replica runs code of its own: see `own_calls`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.partition.conversions import static
+from tfdp.partition.flattening import CALLS
+from tfdp.partition.layouts import PARTIAL
+from tfdp.partition.own_calls import own_call_of
+from tfdp.partition.report import Content
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output
+
+
+@rule(*CALLS, always=True, partial=True)
+def call(step: Step) -> Results:
+    """Takes summands, and rows of summands, which are the replica's own; all else is whole.
+
+    Rows that are cut by examples, with their places, are summands of what they are rows of. It
+    sends what the replicas' function sends.
+    """
+    found = own_call_of(step.op.attr("f"))
+    assert found is not None  # other calls are taken apart
+    given: list[Output] = []
+    sent: list[Content] = []
+    are_summands: list[bool] = []
+    inputs = iter(step.inputs)
+    for is_rows in found.are_rows:
+        values = [next(inputs) for _ in range(3 if is_rows else 1)]
+        own = _summands(step, values)
+        are_summands.append(own is not None)
+        given += own or [step.whole(each, "a replica's own code uses it") for each in values]
+        if own:
+            sent.append(Content.of_tensor(values[0]))
+    specs = [tf.TensorSpec(static(each), each.dtype) for each in step.inputs[: len(given)]]
+    collective = step.program.communicator.by_replicas(
+        lambda *tensors: found.run(tensors, are_summands), specs
+    )
+    step.program.exchange(
+        step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
+    )
+    return []
+
+
+def _summands(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
+    """Returns what a replica holds of one value, if that is its summand."""
+    first, *others = values
+    if first.layout == PARTIAL and first.whole is None:
+        return [first.local, *(step.whole(each) for each in others)]
+    if not others or first.sharded is None or first.layout != others[0].layout:
+        return None
+    if first.sharded.axis != 0:
+        return None
+    places, shape = others
+    return [step.masked(first.local, first.sharded), places.local, step.whole(shape)]
