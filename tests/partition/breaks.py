@@ -41,6 +41,7 @@ TESTED_BY = {
     "effects": ["random_states", "control", "tables"],
     "lists": ["control"],
     "philox": ["random"],
+    "random": ["random", "random_states"],
     "rows": ["normalization", "contractions", "convolutions"],
     "scattering": ["scattering", "own_places"],
 }

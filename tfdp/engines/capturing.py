@@ -25,8 +25,11 @@ def captured(handle: tf.Tensor) -> tf.Tensor:
 
     The gradient of a conditional or a loop can only use what the forward graph has captured. The
     graphs around the replica's own are left out: another trace of them may call the same function.
+    Where no replica's graph is built there is no collective, and TensorFlow captures by itself.
     """
     own = sequence.own_graph()
+    if own is None:
+        return handle
     graphs = []
     graph = tf.compat.v1.get_default_graph()
     while hasattr(graph, "outer_graph"):

@@ -36,7 +36,7 @@ optimizer implements or wraps the same protocol.
 
 from tfdp.collectives import Value
 from tfdp.replicas import one_device
-from tfdp.replicas.cut import Cut, FullCut, rows_of
+from tfdp.replicas.cut import Cut, FullCut, TurnCut, rows_of
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
@@ -62,6 +62,7 @@ __all__ = [
     "Replicated",
     "Rows",
     "Trace",
+    "TurnCut",
     "Value",
     "cutter_of",
     "exchange_of",

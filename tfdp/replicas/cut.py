@@ -25,6 +25,13 @@ class FullCut(Cut):
     """The share of a replica in a batch of which every replica is known to have examples."""
 
 
+class TurnCut(Cut):
+    """The share of a replica in a batch that was not cut: each replica read its own examples.
+
+    In `place` the numbers of examples of all replicas follow.
+    """
+
+
 def rows_of(leaf: object) -> tf.Tensor:
     """Returns the number of rows of an array, or of a dense, ragged or sparse tensor; int64."""
     if isinstance(leaf, tf.RaggedTensor):

@@ -179,9 +179,9 @@ class DataParallelExtended(Inputs, Replicated):
         """Whether this process writes summaries: rank 0."""
         return self.processes.rank == 0
 
-    def of_all_processes(self, number: tf.Tensor) -> tf.Tensor:
-        """Returns the number that each process has, in order."""
-        return self._between.of_all_processes(number)
+    def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the number, or the vector of them, that each process has, in order."""
+        return self._between.of_all_processes(numbers)
 
     def mean_of(self, variable: DistributedValues) -> tf.Tensor:
         """Returns the mean of the values that all replicas have, in float32 at least.

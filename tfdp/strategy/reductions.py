@@ -52,10 +52,11 @@ class Between:
             return self._processes.sum_eagerly(values)
         return [self._collective(functools.partial(self._sum_in_graph, value)) for value in values]
 
-    def of_all_processes(self, number: tf.Tensor) -> tf.Tensor:
-        """Returns the number that each process has, in the order of ranks."""
+    def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the number, or the vector of them, that each process has, in order of ranks."""
         rank, world_size = self._processes.rank, self._processes.world_size
-        return self.sums([tf.one_hot(rank, world_size, number, dtype=number.dtype)])[0]
+        own = [numbers if rank == each else tf.zeros_like(numbers) for each in range(world_size)]
+        return self.sums([tf.stack(own)])[0]
 
     def gather(self, value: Rows, axis: int) -> tf.Tensor:
         """Concatenates the values of all replicas along `axis`.

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.replicas import Cut
+from tfdp.replicas import Cut, TurnCut
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import DistributedIterator
 from tfdp.strategy.share_iterators import ShareIterator, ShareIteratorSpec
@@ -65,7 +65,7 @@ class TurnIterator(ShareIterator):
         return share
 
     def _cut_of(self, element: Any) -> Cut:
-        return Cut(*element)
+        return TurnCut(*element)
 
     def _places(self, optionals: Sequence[Any]) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Returns each replica's `Cut.place` in the round, and whether there is any example."""
@@ -78,15 +78,14 @@ class TurnIterator(ShareIterator):
             )
             for optional in optionals
         ]
-        before, total = tf.constant(0, tf.int64), self._fetching.end(tf.add_n(counts))
+        every = self._fetching.end(tf.stack(counts))
         if extended.in_cluster:
-            on_ranks = extended.of_all_processes(total)
-            before = tf.reduce_sum(on_ranks[: self._strategy.rank])
-            total = tf.reduce_sum(on_ranks)
+            every = tf.reshape(extended.of_all_processes(every), [-1])
+        before, total = tf.cumsum(every, exclusive=True), tf.reduce_sum(every)
         places = []
-        for rank, count in enumerate(counts, start=extended.first_rank):
-            places.append(tf.stack([tf.constant(rank, tf.int64), count, before, total]))
-            before += count
+        for rank in range(extended.first_rank, extended.first_rank + len(counts)):
+            own = tf.stack([tf.constant(rank, tf.int64), every[rank], before[rank], total])
+            places.append(tf.concat([own, every], 0))
         return places, total > 0
 
     def _elements(self, optionals: Sequence[Any], places: list[tf.Tensor]) -> list[Any]:

@@ -5,7 +5,7 @@ import tiers
 from hypothesis import strategies as st
 from partition.check import check
 from partition.drawn import MERGES, of_drawn_batches
-from partition.examples import gradients, in_shares, numbers
+from partition.examples import gradients, in_shares, numbers, of_any_axes
 
 WEIGHTS = np.random.default_rng(0).uniform(0.5, 1.5, [4, 5]).astype(np.float32)
 
@@ -93,10 +93,15 @@ def test_a_summand_is_summed_before_a_smaller_product_with_the_batch():
 @in_shares
 def test_products_of_whole_numbers_are_exact(length, replicas):
     def function(x):
-        return [tf.matmul(x, x, transpose_a=True), tf.matmul(x, x, transpose_b=True)]
+        few = tf.cast(x[tf.newaxis], tf.int16)
+        return [
+            tf.matmul(x, x, transpose_a=True),
+            tf.matmul(x, x, transpose_b=True),
+            tf.matmul(few, few, transpose_a=True),
+        ]
 
     x = (10 * numbers(length, 4)).astype(np.int32)
-    check(function, x, replicas=replicas)
+    check(function, x, replicas=replicas, whole=["BatchMatMulV2"])
 
 
 @in_shares
@@ -231,6 +236,22 @@ def test_equations_with_the_batch_on_any_axis(length, replicas, layouts):
         "sharded(axis 0 by batch_0)",
         "partial",
     }
+
+
+@in_shares
+def test_products_of_any_number_of_axes_are_those_of_one_device(length, replicas):
+    def function(x):
+        rows, total = of_any_axes(x), of_any_axes(tf.matmul(x, x, transpose_a=True))
+        return [
+            tf.raw_ops.MatMul(a=rows, b=WEIGHTS),
+            tf.raw_ops.MatMul(a=x, b=rows, transpose_a=True),
+            tf.raw_ops.MatMul(a=total, b=WEIGHTS[:, :4]),
+            tf.raw_ops.BatchMatMulV2(x=rows, y=WEIGHTS),
+            tf.einsum("b...j,jk->b...k", rows, WEIGHTS),
+            tf.linalg.cross(rows[:, :3], x[:, 1:]),
+        ]
+
+    check(function, numbers(length, 4), replicas=replicas, whole=None)
 
 
 @in_shares

@@ -3,8 +3,9 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from partition.check import check, strategy
+from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
+from partition.examples import of_any_axes
 
 RANDOM = np.random.default_rng(5)
 RAW = tf.raw_ops
@@ -145,6 +146,18 @@ def test_whole_indices_of_examples_need_all_of_them(layouts):
     check(lambda i: tf.gather_nd(TABLES, tf.transpose(i[:3] % 3)), i, whole=None)
 
 
+def test_a_batch_of_fixed_length_is_not_taken_for_the_axes_that_an_index_names():
+    def function(i):
+        places = tf.transpose(i)  # two, of three numbers
+        return tf.gather_nd(TABLES, places), tf.gather_nd(tf.cumsum(TABLES), places * 0)
+
+    i = np.array([[2, 0], [5, 3], [1, 0]], np.int32)
+    partitioned = strategy(3).partitioned(
+        function, input_signature=[tf.TensorSpec([3, 2], i.dtype)]
+    )
+    compare(function(tf.constant(i)), partitioned(i), "3 replicas", exact=True)
+
+
 COUNTS = {
     "Bincount": lambda x, i, j: RAW.Bincount(arr=i, size=4, weights=[0.0][:0]),
     "Bincount of weights": lambda x, i, j: RAW.Bincount(arr=j, size=6, weights=x[:, 0, 0]),
@@ -237,6 +250,23 @@ def test_a_variable_is_looked_up_without_a_collective(batches, layouts):
     }
     assert cuts(layouts, "ResourceGatherNd") == {"sharded(axis 0)"}
     assert not partitioned.report.exchanged and not partitioned.report.whole
+
+
+@in_shares
+def test_indices_of_any_number_of_axes_are_looked_up_in_a_variable(batches):
+    with strategy(3).scope():
+        table = tf.Variable(TABLE)
+
+    def function(x, i, j):
+        return (
+            RAW.ResourceGather(resource=table.handle, indices=of_any_axes(i), dtype=tf.float32),
+            RAW.ResourceGatherNd(
+                resource=table.handle, indices=of_any_axes(i % 3), dtype=tf.float32
+            ),
+        )
+
+    expected = function(*map(tf.constant, batches))
+    compare(expected, strategy(3).partitioned(function)(*batches), "3 replicas", exact=True)
 
 
 @pytest.mark.parametrize("aggregation", ["SUM", "MEAN"])

@@ -75,6 +75,18 @@ def test_what_examples_write_to_their_own_entries_is_sent_to_nobody(batches, lay
 
 
 @in_shares
+def test_what_is_whole_is_written_to_the_own_entries_of_each_example(batches, layouts):
+    def function(x, i, j):
+        places, rows = tf.stack([own(x), i], 1), x[:, 0]
+        updates = tf.reshape(tf.cumsum(rows), tf.shape(rows))  # of all examples on every replica
+        added = tf.scatter_nd(places, updates, tf.shape(x))
+        return added, [update(x, places, updates) for update in UPDATES]
+
+    check(function, *batches, replicas=[3], whole=["Cumsum"])
+    assert layouts["ScatterNd"] == {"sharded(axis 0 by batch_0)"}
+
+
+@in_shares
 def test_the_gradient_of_chosen_entries_stays_with_the_examples(batches):
     def function(x, i, j):
         with tf.GradientTape() as tape:

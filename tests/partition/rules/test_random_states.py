@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from partition.check import check, strategy
 from partition.drawn import of_drawn_batches
+from partition.examples import of_any_axes
 
 ROWS = np.arange(7 * 4, dtype=np.float32).reshape(7, 4)
 FEWER = ROWS[:2]  # than three replicas
@@ -127,6 +128,10 @@ BY_ROW = {
     "Poisson": lambda x: tf.random.poisson([3], x, seed=5),
     "gamma": lambda x: tf.random.gamma([], x + 1, seed=5),
     "categories": lambda x: tf.random.categorical(x, 5, seed=5),
+    "Poisson by columns": lambda x: tf.random.poisson([3], tf.transpose(x), seed=5),
+    "gamma by columns": lambda x: tf.random.gamma([], tf.transpose(x) + 1, seed=5),
+    "Poisson of any number of axes": lambda x: tf.random.poisson([3], of_any_axes(x), seed=5),
+    "categories of any number of axes": lambda x: tf.random.categorical(of_any_axes(x), 5, seed=5),
 }
 
 
@@ -146,6 +151,8 @@ def test_candidates_are_the_same_for_all():
 
     classes = np.arange(14, dtype=np.int64).reshape(7, 2)
     report = check(function, classes, exact=True)
+    assert kinds(report) == ["gather", "from first"]
+    report = check(lambda classes: function(of_any_axes(classes)), classes, exact=True)
     assert kinds(report) == ["gather", "from first"]
 
 

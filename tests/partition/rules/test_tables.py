@@ -61,6 +61,51 @@ def test_keys_may_be_vectors():
     assert not report.exchanged
 
 
+# Of a table from outside tracing knows how many axes its values have if the program says it.
+says_the_shape = pytest.mark.parametrize("says", [True, False])
+
+
+@says_the_shape
+def test_keys_that_are_vectors_along_the_batch_are_looked_up_whole(says):
+    table = tf.lookup.experimental.DenseHashTable(
+        tf.int64, tf.float32, -1.0, empty_key=[-1] * 7, deleted_key=[-2] * 7
+    )
+    table.insert([KEYS, KEYS + 1], [1.5, 2.5])
+
+    def function(keys):
+        found = table.lookup(tf.stack([keys + 1, keys + 2, keys]))
+        if says:
+            found.set_shape([3])
+        return found
+
+    check(function, KEYS, whole=["LookupTableFindV2"])
+
+
+@says_the_shape
+def test_a_default_that_is_a_vector_along_the_batch_is_looked_up_whole(says):
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, [-1.0] * 7)
+    table.insert([3, 9], [[1.0] * 7, [2.0] * 7])
+
+    def function(keys):
+        found = table.lookup(keys, tf.cast(keys, tf.float32))
+        if says:
+            found.set_shape([None, 7])
+        return found
+
+    check(function, KEYS, whole=["LookupTableFindV2"])
+
+
+def test_a_default_may_have_a_length_that_is_known_only_when_the_step_runs():
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, [-1.0, -2.0])
+    table.insert([3, 9], [[1.0, 2.0], [3.0, 4.0]])
+    numbers = tf.Variable([5.0, 7.0, 5.0])
+
+    def function(keys):
+        return table.lookup(keys, tf.unique(numbers)[0])
+
+    check(function, KEYS, whole=["LookupTableFindV2"])
+
+
 def test_keys_of_several_axes_stay_cut_along_any():
     table = growing_table()
     table.insert([3, 9], [1.0, 2.0])
@@ -122,7 +167,9 @@ def test_what_a_table_holds_is_the_same_for_all():
         order = tf.argsort(names)
         return tf.gather(names, order), tf.gather(values, order)
 
-    check(function, KEYS)
+    report = check(function, KEYS)
+    # What is read waits for all changes, as what is changed waits for all that is read.
+    assert [each.kind for each in report.exchanged] == ["gather", "gather", "sum", "sum"]
 
 
 def test_a_table_that_a_step_makes_is_refused():

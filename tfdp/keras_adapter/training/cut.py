@@ -50,7 +50,7 @@ def place(step: Step, data: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Te
         before, total = tf.reduce_sum(counts[: step.replica_id]), tf.reduce_sum(counts)
         return examples, before, total, examples, rows
     computed, rows = _num_examples(data.rows)
-    _, examples, before, total = tf.unstack(tf.cast(data.place, tf.float64))
+    _, examples, before, total = tf.unstack(tf.cast(data.place[:4], tf.float64))
     if step.replicas.processes.world_size > 1:  # each process has cut a batch that it read itself
         _compare_at_end(step, data.place[3])
     return examples, before, total, computed, rows
