@@ -2,7 +2,7 @@
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
-`install`, `around_replicas`, `end_rounds`, `end_averages`, `replica_count_was_read` and `cut`. A
+`install`, `around_replicas`, `end_rounds`, `end_averages` and `cut`. A
 program that gives a pipeline to `fit` without any strategy calls `install` itself.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from tfdp import hooks
 from tfdp.keras_adapter.gradients.rounds import end_averages, end_rounds
 from tfdp.keras_adapter.replica_functions import around_replicas
-from tfdp.keras_adapter.step import StrategyState, replica_count_was_read
+from tfdp.keras_adapter.step import StrategyState
 from tfdp.keras_adapter.training import cut
 
 __all__ = [
@@ -23,31 +23,22 @@ __all__ = [
     "end_rounds",
     "install",
     "register",
-    "replica_count_was_read",
 ]
 
 # The modules that register hooks.
 _MODULES = (
     "gradients.building",
     "gradients.optimizers",
-    "gradients.tape",
     "layers.batch_normalization",
-    "layers.images",
     "layers.own_moments",
-    "layers.outputs",
-    "layers.recurrent",
-    "losses.batch_losses",
-    "metrics.batch_metrics",
-    "random.random_layers",
+    "random.seeds",
     "saving.callback_files",
     "saving.h5_files",
     "saving.loading",
     "saving.model_files",
     "training.fit_evaluate_predict",
-    "training.compiling",
     "training.feeding",
     "training.scopes",
-    "training.stand_ins",
     "training.trainer",
     "variables.lazy",
     "variables.statistics",

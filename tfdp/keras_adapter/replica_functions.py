@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tfdp.keras_adapter.random.random_layers import unseeded
+from tfdp.keras_adapter.random.seeds import unseeded
 from tfdp.keras_adapter.step import Step, Unseeded, entered
 from tfdp.keras_adapter.variables.effects import Effects
 from tfdp.keras_adapter.variables.statistics import average_written
@@ -49,7 +49,7 @@ def _around_replica(
     def run(*args: Any, **kwargs: Any) -> Any:
         step = Step(strategy, replicas, replicas.trace(), unseeded=generator)
         try:
-            with entered(step), effects.of_replica(step):
+            with entered(step), effects.of_replica():
                 result = fn(*args, **kwargs)
                 average_written(step)
         finally:

@@ -52,9 +52,7 @@ _calls: weakref.WeakValueDictionary[int, OwnCall] = weakref.WeakValueDictionary(
 _kept: weakref.WeakKeyDictionary[tf.Graph, list[OwnCall]] = weakref.WeakKeyDictionary()
 
 
-def own_call(
-    values: Sequence[Value], uses: Sequence[tf.Variable], of_replica: OwnFunction
-) -> None:
+def own_call(values: Sequence[Value], uses: Sequence[tf.Variable], of_replica: OwnFunction) -> None:
     """Puts a call into the program that is being traced.
 
     Args:

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer, random_states
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
-from tfdp.keras_adapter.tracing.marks import Mark, mark
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value, one_device
 from tfdp.strategy import initial_values, order_of_sums, tracing, variables
 from tfdp.strategy._tensorflow import (
@@ -257,9 +256,6 @@ class DataParallelExtended(Inputs, Replicated):
         for copy in variable.values:
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
-        if isinstance(variable, variables.ReplicaSyncOnReadVariable):
-            for copy in variable.values:
-                mark(copy.handle, Mark.STATE)
         return variable
 
     def _get_variable_creator_initial_value(
@@ -314,9 +310,9 @@ class DataParallelExtended(Inputs, Replicated):
     def _as_replica(self, rank: int, function: Callable[[], None]) -> None:
         """Calls a function as the replica of this number, while it is traced alone."""
         strategy = self._container_strategy()
-        with self._around_replicas(function, strategy, self.replicas) as run:
-            with tf.distribute.ReplicaContext(strategy, rank):
-                run()
+        around = self._around_replicas(function, strategy, self.replicas)
+        with around as run, tf.distribute.ReplicaContext(strategy, rank):
+            run()
 
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
         """Leaves the program that is being traced as on one device, and enters the scope."""

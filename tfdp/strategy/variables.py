@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras_adapter.variables import statistics
 from tfdp.replicas import Value, one_device, replicas_of
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
@@ -181,7 +180,6 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
         def assign(value: Value, name: str | None = None) -> Any:
             variable = whole()
             assert variable is not None
-            statistics.check_part(variable)
             # TensorFlow's own would write one copy alone.
             return variable._update(lambda copy, value: copy[place].assign(value, name), value)
 
@@ -191,11 +189,8 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 
     def _update_replica(self, update_fn: Callable[..., Any], value: Value, **kwargs: Any) -> Any:
         aggregation = self.aggregation
-        if getattr(_thread, "identical", False):
-            pass
-        elif aggregation == tf.VariableAggregation.NONE:
-            statistics.check_unmanaged(self, value)
-        else:
+        alike = getattr(_thread, "identical", False)
+        if not alike and aggregation != tf.VariableAggregation.NONE:
             value = self._aggregated(value, aggregation)
         return update_fn(self._get_on_device_or_primary(), value, **kwargs)
 

@@ -20,8 +20,6 @@ from tfdp.keras_adapter.gradients import compressing, sharded_state
 from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, innermost, is_outer
 from tfdp.keras_adapter.gradients.round_ends import ROUND
 from tfdp.keras_adapter.step import at_least_float32
-from tfdp.keras_adapter.tracing.marks import Mark, mark
-from tfdp.keras_adapter.tracing.origins import handles
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
 from tfdp.replicas import exchange_of, replicas_of
 from tfdp.synchronization import Synchronization
@@ -101,8 +99,6 @@ def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[st
     for variable in variables:
         held = variable.value if isinstance(variable, keras.Variable) else variable
         held.apart = (*apart_of(variable), apart)
-        for handle in handles(variable):
-            mark(handle, Mark.APART)
     return made
 
 

@@ -26,7 +26,6 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import sparse_rows
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
@@ -247,7 +246,7 @@ def summed(
         return found.sums
 
     totals = list(gradients)
-    sums = sparse_rows.summed(step, [gradients[i] for i in whole], None, watch, compress=False)
+    sums = step.sum_prepared([gradients[i] for i in whole], None, watch)
     sums += step.replicas.sum_by(compress, [gradients[i] for i in compressed], watch)
     for index, total in zip(whole + compressed, sums, strict=True):
         totals[index] = total

@@ -1,11 +1,12 @@
 """The hooks of Keras' optimizers: they clip, unscale, update and average as on one device.
 
 The order of an update: sum over replicas, decide whether all is finite, unscale, clip, decay,
-update, average. In a step of Keras' trainer the tape has summed gradients already; in a custom loop
-they are summed on entry. An optimizer that accumulates lets replicas vote whether all is finite,
-unscales and accumulates each replica's own, and sums when its window closes, before it clips:
-unscaling and accumulating are linear and may come before the sum, clipping is not. Gradients that a
-compression of updates sums go the same way, with a window of one step: see `compressing`.
+update, average. In `strategy.run` gradients are summed on entry, and so they are where a program
+that is derived of one device's leaves updates to the replicas (`updates_apart`). An optimizer that
+accumulates lets replicas vote whether all is finite, unscales and accumulates each replica's own,
+and sums when its window closes, before it clips: unscaling and accumulating are linear and may come
+before the sum, clipping is not. Gradients that a compression of updates sums go the same way, with
+a window of one step: see `compressing`.
 """
 
 from __future__ import annotations
@@ -36,11 +37,9 @@ from tfdp.keras_adapter.gradients import (
     update_sums,
     updates_apart,
 )
-from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.keras_adapter.training import batch_and_rate, step_recording
-from tfdp.keras_adapter.variables import branches
 from tfdp.replicas import Value, exchange_of, replicas_of
 
 
@@ -141,14 +140,12 @@ def backend_update_step(
     variables: Any,
     learning_rate: Any,
 ) -> Any:
-    """Compiles the update of all variables if the model asks for it, or records trust ratios."""
+    """Updates each replica's parts of a sharded optimizer; records trust ratios."""
     step = current()
     if step is not None and sharded_state.shards_of(self) is not None:
         return sharded_update.update(
             step, self, grads, variables, lambda *given: original(self, *given, learning_rate)
         )
-    if step is not None and step.compiles and _can_be_compiled(grads):
-        return _compiled(lambda *given: original(self, *given), grads, variables, learning_rate)
     with step_recording.trust_ratios(len(variables_of_optimizer(self))):
         return original(self, grads, variables, learning_rate)
 
@@ -224,30 +221,13 @@ def overwrite_with_averages(
     )
 
 
-def _can_be_compiled(grads: Sequence[Value]) -> bool:
-    """Returns whether XLA can compile an update: of dense gradients, which nothing records."""
-    dense = all(isinstance(g, tf.Tensor) and g.shape.is_fully_defined() for g in grads)
-    return dense and not tf.executing_eagerly() and not step_recording.is_on()
-
-
-def _compiled(
-    update: Callable[..., Any], grads: Sequence[Value], variables: Any, learning_rate: Any
-) -> None:
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled_update(grads: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
-        update(grads, variables, learning_rate)
-
-    compiled_update(list(grads), tf.convert_to_tensor(learning_rate))
-
-
 def _updating(
     optimizer: BaseOptimizer, variables: Sequence[Any], run: Callable[[list[Value | None]], Any]
 ) -> updates_apart.Update:
     """Returns what a replica runs in the place of an update in the program of one device."""
 
     def update(step: Step, grads: list[Value | None], local: list[bool]) -> Any:
-        found = [Arrived(*pair) for pair in zip(grads, local, strict=True)]
-        return _outermost(step, optimizer, grads, variables, run, found)
+        return _outermost(step, optimizer, grads, variables, run, local)
 
     return update
 
@@ -258,41 +238,48 @@ def _outermost(
     grads: list[Value | None],
     variables: Sequence[Any],
     run: Callable[[list[Value | None]], Any],
-    found: Sequence[Arrived] | None = None,
+    local: Sequence[bool] | None = None,
 ) -> Any:
+    """Makes an update of a replica's own terms of gradients, or of what all have.
+
+    Args:
+      step: The replica's step.
+      optimizer: The outermost optimizer.
+      grads: What reaches it.
+      variables: The variables that it updates.
+      run: Calls it as it is.
+      local: Of each of `grads` whether it is the replica's own term of a sum; None: all are.
+    """
     _check_scope(step, optimizer)
     accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
     if accumulates:
         _check_range(step, optimizer)
         if not step.is_alone:
             compressing.check_accumulating(step, optimizer)
-    in_trainer = step.share is not None and step.num_replicas > 1
-    branches.note(step, f"update with {optimizer.name!r}")
-    if found is None:
-        found = [arrived(step, g) if in_trainer else Arrived(g, local=True) for g in grads]
-    values = [one.value for one in found]
+    is_local = [True] * len(grads) if local is None else local
+    values = list(grads)
     step.to_compress = None
     if step.is_alone:
-        return _updated_alone(step, optimizer, found, variables, run)
+        return _updated_alone(step, optimizer, values, is_local, variables, run)
     mode = step.replicas.exchange.shard
     if mode == "gradients" or (mode is not None and not accumulates):
-        values = update_sums.parts(step, optimizer, values, variables, [one.local for one in found])
+        values = update_sums.parts(step, optimizer, values, variables, is_local)
     elif not accumulates:
-        local = [index for index, one in enumerate(found) if one.local]
-        waits = update_sums.waiting(step, optimizer, variables, local, values)
-        local = [index for index in local if index not in waits]
+        own = [index for index, each in enumerate(is_local) if each]
+        waits = update_sums.waiting(step, optimizer, variables, own, values)
+        own = [index for index in own if index not in waits]
         step.to_compress = frozenset(
             key_of_variable(optimizer, variables[index]) for index in waits
         )
-        sums = update_sums.summed(step, [values[index] for index in local])
-        for index, total in zip(local, sums, strict=True):
+        sums = update_sums.summed(step, [values[index] for index in own])
+        for index, total in zip(own, sums, strict=True):
             values[index] = total
     elif step.num_replicas > 1:
         # Accumulators are summed when the window closes. What is the same on all replicas must
         # count once in that sum, so the first replica alone accumulates it.
         values = [
-            v if one.local else update_sums.of_first(step, v)
-            for one, v in zip(found, values, strict=True)
+            value if each else update_sums.of_first(step, value)
+            for each, value in zip(is_local, values, strict=True)
         ]
     in_update = (accumulates and mode != "gradients") or step.to_compress
     with step.during(Phase.LOCAL_UPDATE if in_update else Phase.UPDATE):
@@ -303,11 +290,15 @@ def _outermost(
 def _updated_alone(
     step: Step,
     optimizer: BaseOptimizer,
-    found: Sequence[Arrived],
+    grads: Sequence[Value | None],
+    local: Sequence[bool],
     variables: Sequence[Any],
     run: Callable[[list[Value | None]], Any],
 ) -> Any:
-    values = [rounds.own(step, one.value) if one.local else one.value for one in found]
+    values = [
+        rounds.own(step, grad) if is_local else grad
+        for grad, is_local in zip(grads, local, strict=True)
+    ]
     update = rounds.Update(step, optimizer, variables)
     with step.during(Phase.UPDATE):
         _note_updated(step, values, variables)

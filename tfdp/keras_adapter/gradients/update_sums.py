@@ -13,7 +13,6 @@ from tfdp.keras_adapter.gradients import (
     compressing,
     sharded_state,
     sharded_update,
-    sparse_rows,
 )
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
@@ -60,7 +59,7 @@ def summed(step: Step, grads: list[Value | None]) -> list[Value | None]:
         return grads
     with step_recording.watching_buckets() as watch:
         given = [grad for grad in grads if grad is not None]
-        sums = iter(sparse_rows.summed(step, given, None, watch, compress=True))
+        sums = iter(step.sum_prepared(given, None, watch, compress=True))
     return [None if grad is None else next(sums) for grad in grads]
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import nn, reduction_axes
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.keras_adapter.step import Step, current
+from tfdp.keras_adapter.step import current
 from tfdp.replicas import one_device
 
 
@@ -30,18 +30,12 @@ def compute_moments_sync(
         if one_device.is_traced():  # as without `synchronized`: the batch is the whole batch
             return nn.moments(x, axes, keepdims)
         return original(x, axes, keepdims)
-    if step.compiling:
-        raise RuntimeError(
-            "BatchNormalization(synchronized=True) must run outside XLA on CPU, where XLA has no "
-            "collective, but the model is compiled with jit_compile=True. Use jit_compile=False, "
-            "or BatchNormalization(synchronized=False)."
-        )
     axes = [axis % x.shape.rank for axis in ([axes] if isinstance(axes, int) else axes)]
     local_sum = tf.reduce_sum(x, axes, keepdims=True)
     entries = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), axes)), x.dtype)
-    total, count = _sum_over_replicas(step, local_sum, tf.zeros_like(local_sum) + entries)
+    total, count = step.sum([local_sum, tf.zeros_like(local_sum) + entries])
     mean = tf.math.divide_no_nan(total, count)
-    (distances,) = _sum_over_replicas(step, tf.reduce_sum(tf.square(x - mean), axes, keepdims=True))
+    (distances,) = step.sum([tf.reduce_sum(tf.square(x - mean), axes, keepdims=True)])
     variance = tf.math.divide_no_nan(distances, count)
     if keepdims:
         return mean, variance
@@ -54,37 +48,15 @@ def masked_moments(
 ) -> Any:
     """Returns the moments of the unmasked entries over all replicas; Keras' cover one replica."""
     step = current()
-    if step is None or step.compiling or mask is None or not self.synchronized:
+    if step is None or mask is None or not self.synchronized:
         return own_moments.means_of(original(self, inputs, mask))
     axes = reduction_axes(self)
     valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
     kept = tf.where(valid, inputs, tf.zeros_like(inputs))
     weights = tf.cast(valid, inputs.dtype)
-    total, count = _sum_over_replicas(
-        step, tf.reduce_sum(kept, axes, keepdims=True), tf.reduce_sum(weights, axes, keepdims=True)
-    )
+    total, count = step.sum([tf.reduce_sum(each, axes, keepdims=True) for each in (kept, weights)])
     # Keras adds epsilon to the count under a mask, and so it is done here.
     mean = total / (count + keras.config.epsilon())
     squares = tf.where(valid, tf.square(inputs - mean), tf.zeros_like(inputs))
-    (distances,) = _sum_over_replicas(step, tf.reduce_sum(squares, axes, keepdims=True))
+    (distances,) = step.sum([tf.reduce_sum(squares, axes, keepdims=True)])
     return tf.squeeze(mean), tf.squeeze(distances / (count + keras.config.epsilon()))
-
-
-def _sum_over_replicas(step: Step, *values: tf.Tensor) -> list[tf.Tensor]:
-    """Sums values over the replicas, and in the backward pass the gradient of each sum as well.
-
-    A sum enters the loss of every replica, so its gradient is the sum of the replicas' gradients.
-    """
-    share = step.share
-    if share is None:
-        return step.sum(values)
-
-    @tf.custom_gradient
-    def summed(*values: tf.Tensor) -> Any:
-        def backward(*upstream: tf.Tensor) -> list[tf.Tensor]:
-            own = [share.select(gradient) for gradient in upstream]
-            return step.sum(own)
-
-        return step.sum([share.counted(value) for value in values]), backward
-
-    return list(summed(*values))

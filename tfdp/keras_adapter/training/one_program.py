@@ -7,7 +7,6 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,14 +16,6 @@ import tensorflow as tf
 from tfdp.keras_adapter.layers import own_moments
 from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.replicas import Cut, FullCut, cutter_of
-
-# While steps move, they are one program where this is set.
-_SWITCH = "TFDP_ONE_PROGRAM"
-
-
-def is_chosen(strategy: Any) -> bool:
-    """Returns whether the steps under a strategy are one program."""
-    return bool(os.environ.get(_SWITCH))
 
 
 def made(

@@ -1,4 +1,4 @@
-"""The order of side effects, in which no replica waits for ever; and a check without effects.
+"""The order of side effects in `strategy.run`, in which no replica waits for ever.
 
 In one graph TensorFlow runs operations with side effects in the order in which they were traced, if
 they have no resource, such as printing or an assertion, or the same one: a table, an iterator, a
@@ -23,9 +23,6 @@ from tfdp.keras_adapter._tensorflow import (
     get_read_write_resource_inputs,
     op_is_stateful,
 )
-from tfdp.keras_adapter.step import Step
-
-_ASSIGNS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 _TOGETHER = (
     "What replicas share must be written where they do not communicate, for they do it one after "
@@ -35,12 +32,6 @@ _TOGETHER = (
     "there, or take `@tf.function` off."
 )
 
-_FROM_OUTSIDE = (
-    "Each replica writes a variable that was made outside of `strategy.scope()`, one after the "
-    "other (operation %r of the step): what counts steps there counts all replicas'. Make it in "
-    "the scope."
-)
-
 
 class Effects:
     """The side effects of all replicas of one call of `strategy.run` that are traced in a graph."""
@@ -48,10 +39,10 @@ class Effects:
     def __init__(self) -> None:
         self._graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self._dependencies = getattr(self._graph, "experimental_acd_manager", None)
-        self._of_replicas: list[tuple[Step, int, int]] = []
+        self._of_replicas: list[tuple[int, int]] = []
 
     @contextlib.contextmanager
-    def of_replica(self, step: Step) -> Iterator[None]:
+    def of_replica(self) -> Iterator[None]:
         """Orders operations without a resource that are traced within among themselves alone.
 
         What is traced in a function or a branch within keeps the order that it has there.
@@ -70,7 +61,7 @@ class Effects:
                 add_control_input(operation, last)
             self._dependencies.run_independently(operation)
             last = operation
-        self._of_replicas.append((step, known, len(operations)))
+        self._of_replicas.append((known, len(operations)))
 
     def arrange(self) -> None:
         """Orders uses of the same resource by the number of sums before them, then by replica.
@@ -81,8 +72,8 @@ class Effects:
           RuntimeError: Several replicas write the same resource in a branch, a loop or a function
             in which they also communicate.
         """
-        starts = [start for _, start, _ in self._of_replicas]
-        stops = [stop for _, _, stop in self._of_replicas]
+        starts = [start for start, _ in self._of_replicas]
+        stops = [stop for _, stop in self._of_replicas]
         if len(starts) < 2 or any(a > b for a, b in zip(stops, starts[1:], strict=False)):
             return  # With `merge_call` replicas are traced in turns, so their ranges overlap.
         operations = self._graph.get_operations()
@@ -92,7 +83,7 @@ class Effects:
         tokens = {id(inner) for outer, inner in self._graph.captures if is_token(outer)}
         rounds: dict[Any, int] = {}
         later = False
-        for step, start, stop in self._of_replicas:
+        for start, stop in self._of_replicas:
             sums = 0
             for operation in operations[start:stop]:
                 used = {id(each) for each in operation.inputs if each.dtype == tf.resource}
@@ -102,8 +93,8 @@ class Effects:
                 if used.isdisjoint(shared):
                     continue
                 later |= rounds[operation] > 0
-                if _writes(operation, shared):
-                    _check(step, operation, communicates)
+                if communicates and _writes(operation, shared):
+                    raise RuntimeError(_TOGETHER % operation.name)
         if later:
             own = slice(starts[0], stops[-1])
             _reorder(self._graph, own, sorted(operations[own], key=lambda op: rounds.get(op, 0)))
@@ -111,9 +102,9 @@ class Effects:
     def _written_by_one_and_used_by_others(self, operations: list[Any]) -> set[int]:
         """Returns the ids of the resources that one replica writes and another uses."""
         replica_of: dict[Any, int] = {}
-        for index, (_, start, stop) in enumerate(self._of_replicas):
+        for index, (start, stop) in enumerate(self._of_replicas):
             replica_of |= dict.fromkeys(operations[start:stop], index)
-        before = operations[: self._of_replicas[0][1]]
+        before = operations[: self._of_replicas[0][0]]
         handles = [inner for _, inner in self._graph.captures]
         handles += [output for operation in before for output in operation.outputs]
         found = set()
@@ -125,26 +116,10 @@ class Effects:
         return found
 
 
-def zero_if(condition: tf.Tensor, message: str) -> tf.Tensor:
-    """Returns 0, int64, if `condition` is true; else the step fails and says `message`.
-
-    An `Assert` has a side effect, which is ordered among those of the program (`effects`). The
-    conversion of a string to a number has none, and its error repeats a string that is no number.
-    """
-    return tf.strings.to_number(tf.where(condition, "0", message), tf.int64)
-
-
 def _writes(operation: Any, resources: set[int]) -> bool:
     """Returns whether an operation may write one of the resources, which are given by id."""
     _, written = get_read_write_resource_inputs(operation)
     return any(id(each) in resources for each in written)
-
-
-def _check(step: Step, operation: Any, communicates: bool) -> None:
-    if communicates:
-        raise RuntimeError(_TOGETHER % operation.name)
-    if step.in_trainer and operation.type in _ASSIGNS:
-        step.warn_once(operation.name, _FROM_OUTSIDE, operation.name)
 
 
 def _reorder(graph: Any, where: slice, order: list[Any]) -> None:

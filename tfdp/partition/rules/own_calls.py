@@ -49,9 +49,9 @@ def call(step: Step) -> Results:
 def _summands(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
     """Returns what a replica holds of one value, if that is its summand."""
     first, *others = values
-    if first.layout == PARTIAL and first.whole is None:
-        return [first.local, *(step.whole(each) for each in others)]
-    if not others or first.sharded is None or first.layout != others[0].layout:
+    if not others:
+        return [first.local] if first.layout == PARTIAL and first.whole is None else None
+    if first.sharded is None or first.layout != others[0].layout:
         return None
     if first.sharded.axis != 0:
         return None

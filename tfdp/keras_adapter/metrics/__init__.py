@@ -1,1 +1,0 @@
-"""The hooks that make metrics and logs those of the global batch."""

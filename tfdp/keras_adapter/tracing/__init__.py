@@ -1,1 +1,0 @@
-"""The traced program, read backwards: what its graph shows of examples, rows and replicas."""
