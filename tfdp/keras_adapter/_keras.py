@@ -7,36 +7,23 @@ import keras
 
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.backend.common.variables import Variable as KerasVariable
-
-# The random functions: `keras.random` and all layers call them by name.
-from keras.src.backend.tensorflow import nn, random, trainer
+from keras.src.backend.tensorflow import nn, trainer
 from keras.src.backend.tensorflow.core import Variable
 
 # The reduction of gradients and the variables for accumulation.
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
-
-# The conversion of Keras' seeds to TensorFlow's, as the random functions do it.
-from keras.src.backend.tensorflow.random import _cast_seed as cast_seed
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.layers.layer import Layer
 
 # The functions that write and load files: `Model.save`, the callbacks, `load_model` and
 # `load_weights` call them by name, also where a script has imported these before tfdp.
 from keras.src.legacy.saving import legacy_h5_format
-
-# The functions that all losses share; `keras.losses.Loss` calls them by name.
-from keras.src.losses import loss as losses
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random import seed_generator
-from keras.src.random.seed_generator import SeedGenerator, draw_seed
+from keras.src.random.seed_generator import SeedGenerator
 from keras.src.saving import saving_lib
-
-# The sum of all losses that `compile` is given.
-from keras.src.trainers.compile_utils import CompileLoss
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 # The function that adds `class_weight` to batches.
@@ -56,25 +43,8 @@ GLOBAL_SEED_GENERATOR = "global_seed_generator"
 # All layers inside a layer, after the layer itself; `model.layers` lists the outermost only.
 flatten_layers = method(Layer, "_flatten_layers")
 
-# The losses that a layer itself was given by `add_loss`: `layer.losses` has inner layers' as well.
-own_losses = method(Layer, "_get_own_losses")
-kept_losses = Attribute(Layer, "_losses")
-
 # What a layer itself holds: the public lists hold inner layers' as well.
 own_state = Attribute(Layer, "_non_trainable_variables")
-own_trainable = Attribute(Layer, "_trainable_variables")
-
-# The steps of `fit` and `evaluate`, and their losses, as Keras itself has them: the value of a loss
-# goes to the tape and into the mean in the logs, and the metrics' results come last.
-for _owner, _name in (
-    (TensorFlowTrainer, "train_step"),
-    (TensorFlowTrainer, "test_step"),
-    (Trainer, "compute_loss"),
-    (Trainer, "_compute_loss"),
-):
-    method(_owner, _name)
-STEPS_OF_KERAS = (TensorFlowTrainer.train_step, TensorFlowTrainer.test_step)
-LOSS_OF_KERAS = Trainer.compute_loss
 
 # The axes that batch normalization averages over, which follow from its `axis`.
 reduction_axes = Attribute(keras.layers.BatchNormalization, "_reduction_axes")
@@ -85,9 +55,6 @@ strategy_of_iterator = Attribute(TFEpochIterator, "_distribute_strategy")
 
 # The dataset behind an iterator over shares: `fit` builds the model from what it declares.
 distributed_dataset = Attribute(TFEpochIterator, "_distributed_dataset")
-
-# The property `jit_compile` cannot be changed after `compile`.
-jit_compile = Attribute(Trainer, "_jit_compile")
 
 # The strategy that an optimizer was made under, and the variables that it was built for.
 strategy_of_optimizer = Attribute(TFOptimizer, "_distribution_strategy")
@@ -119,23 +86,14 @@ metadata_path_before = Attribute(keras.callbacks.BackupAndRestore, "_prev_traini
 epoch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_current_epoch")
 batch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_last_batch_seen")
 
-# Whether an entry whose mask is a fraction weighs as much as one whose mask is 1: since Keras 3.15.
-MASKS_COUNT_WHOLE = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 15)
-
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
-    "LOSS_OF_KERAS",
-    "MASKS_COUNT_WHOLE",
-    "STEPS_OF_KERAS",
     "ArrayDataAdapter",
     "BaseOptimizer",
-    "CompileLoss",
     "EpochIterator",
     "KerasVariable",
-    "Layer",
     "LossScaleOptimizer",
     "SeedGenerator",
-    "StatelessScope",
     "TFEpochIterator",
     "TFOptimizer",
     "TensorFlowTrainer",
@@ -145,32 +103,22 @@ __all__ = [
     "averages_of_optimizer",
     "backend_update_step",
     "batch_of_backup",
-    "cast_seed",
     "distributed_dataset",
-    "draw_seed",
     "epoch_of_backup",
     "flatten_layers",
-    "get_keras_mask",
     "global_state",
     "io_utils",
-    "jit_compile",
-    "kept_losses",
     "key_of_variable",
     "legacy_h5_format",
-    "losses",
     "make_class_weight_map_fn",
     "metadata_path",
     "metadata_path_before",
     "nn",
-    "own_losses",
     "own_state",
-    "own_trainable",
-    "random",
     "rate_of_optimizer",
     "reduction_axes",
     "saving_lib",
     "seed_generator",
-    "set_keras_mask",
     "strategy_of_iterator",
     "strategy_of_model",
     "strategy_of_optimizer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -82,12 +83,8 @@ class DataParallelStrategy(OneDevicePrograms):
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
         used, else TensorFlow's. Both give the same bits for every topology but "native".
-      custom_loss: Says what a `train_step` of one's own differentiates where the traced program
-        does not show it. "mean": means over the examples of each replica's share, as on one device.
-        "divided": such means divided by `num_replicas_in_sync`, as tf.distribute's guide says.
-        None: such a step is refused, and a scalar of this kind that `compile` or `add_loss` is
-        given is taken for a mean, with a warning. Losses of Keras, and means and sums over the
-        batch that can be seen, need none of these.
+      custom_loss: Has no effect any more, and goes with the next version: what a step of one's own
+        differentiates is that of the whole batch, as on one device.
       timeout_seconds: The longest wait for a rank in a collective of a cluster. After it all ranks
         end with an error that names the rank. The latest strategy's holds for the whole process.
       startup_timeout_seconds: The longest wait for all ranks of a cluster to come.
@@ -139,10 +136,10 @@ class DataParallelStrategy(OneDevicePrograms):
         options.check_synchronization(synchronization, compression)
         options.check_shard(shard, compression, synchronization)
         collectives.check_name(engine)
-        if custom_loss not in (None, "mean", "divided"):
-            raise ValueError(
-                '`custom_loss` must be "mean" or "divided", but received '
-                f"{custom_loss!r}. Leave it out unless an error asks for it."
+        if custom_loss is not None:
+            logging.getLogger("tfdp").warning(
+                "`custom_loss` has no effect any more, and goes with the next version: steps train "
+                "as on one device. Leave it out; in `fit`, `num_replicas_in_sync` is 1."
             )
         for option, seconds in (
             ("timeout_seconds", timeout_seconds),
@@ -185,7 +182,6 @@ class DataParallelStrategy(OneDevicePrograms):
                 "compression": repr(compression),
                 "synchronization": None if synchronization is None else synchronization.describe(),
                 "shard": shard,
-                "custom_loss": custom_loss,
                 "timeout_seconds": timeout_seconds,
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
             }
@@ -206,7 +202,6 @@ class DataParallelStrategy(OneDevicePrograms):
         self.compression = compression
         self.synchronization = synchronization
         self.shard = shard
-        self.custom_loss = custom_loss
         self._options = {
             "devices": None if devices is None else list(devices),
             "topology": topology_option,
@@ -215,7 +210,6 @@ class DataParallelStrategy(OneDevicePrograms):
             "synchronization": None if synchronization is None else synchronization.describe(),
             "shard": shard,
             "engine": engine,
-            "custom_loss": custom_loss,
             "timeout_seconds": timeout_seconds,
             "startup_timeout_seconds": startup_timeout_seconds,
         }
