@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.replicas import Cut, FullCut, cutter_of, exchange_of
+from tfdp.replicas import Cut, cutter_of, exchange_of
 
 # While steps move, they are one program where this is set.
 _SWITCH = "TFDP_ONE_PROGRAM"
@@ -112,12 +112,7 @@ class _Running:
             )
         program = self._programs[step_function]
         (data,) = args
-        if not isinstance(data, Cut):
-            return program(data)
-        place = data.place
-        if isinstance(place, tf.distribute.DistributedValues):
-            place = place.values[0]
-        return program.on_shares(place[3], isinstance(data, FullCut), data.rows)
+        return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
 def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:
