@@ -1,5 +1,7 @@
 """Global batches and the replicas' shares of them."""
 
+import itertools
+
 import harness
 import numpy as np
 import pytest
@@ -239,6 +241,47 @@ def test_what_is_iterated_autotunes_only_where_the_dataset_asks_for_it(
     }[given](dataset)
     (iterator,) = iter(distributed)._iterators
     assert iterator._dataset.options().autotune.enabled is outcome
+
+
+# ---- leaves of several lengths
+
+
+def _of_several_lengths(drop_remainder=False):
+    numbers = tf.data.Dataset.range(9).batch(4, drop_remainder)
+    more = tf.data.Dataset.range(21).batch(10, drop_remainder)
+    return tf.data.Dataset.zip({"a": numbers, "b": more}).map(
+        lambda both: {**both, "c": tf.range(2), "none": tf.constant(1)}
+    )
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_each_leaf_is_cut_by_its_own_length(drop_remainder):
+    dataset = _of_several_lengths(drop_remainder)
+    distributed = harness.strategy(3).experimental_distribute_dataset(dataset)
+    for batch, parts in zip(dataset, distributed, strict=True):
+        for name in "abc":
+            found = [part.numpy().tolist() for part in parts[name].values]
+            assert [len(part) for part in found] == share_sizes(len(batch[name]), 3)
+            assert [*itertools.chain(*found)] == batch[name].numpy().tolist()
+        assert [int(part) for part in parts["none"].values] == [1, 1, 1]
+
+
+def test_of_leaves_that_are_known_to_have_one_length_no_lengths_are_told():
+    both = tf.data.Dataset.range(8).map(lambda n: (n, n))
+    known = input_batches.divide_dataset(both.batch(4, drop_remainder=True), 3).element_spec
+    assert len(known) == 2
+    _, _, lengths = input_batches.divide_dataset(both.batch(4), 3).element_spec
+    assert list(lengths) == [","]
+    _, _, lengths = input_batches.divide_dataset(_of_several_lengths(True), 3).element_spec
+    assert list(lengths) == ["4,10,2"]
+
+
+def test_shares_are_even_where_those_of_all_leaves_are():
+    for size, even in ((6, True), (4, False)):
+        more = tf.data.Dataset.range(12).batch(size, drop_remainder=True)
+        both = tf.data.Dataset.zip((tf.data.Dataset.range(6).batch(3, drop_remainder=True), more))
+        share = input_batches.divide_dataset(both, 3).element_spec[0]
+        assert input_batches.are_even(share) == even
 
 
 # ---- the shares of one rank

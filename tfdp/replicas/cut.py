@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -14,11 +15,16 @@ class Cut(NamedTuple):
       rows: The replica's examples, as the model's step takes them. A replica without examples has a
         stand-in: an example of another replica.
       place: Four int64 numbers: the replica's rank, the number of its examples, the number of
-        examples before them in the batch, and the number of examples in the batch.
+        examples before them in the batch, and the number of examples in the batch: those of the
+        first leaf that is cut.
+      lengths: The numbers of rows of all leaves that are cut, int64, each of which is cut by its
+        own; by a text of those that tracing knows, see `tfdp.strategy.lengths`. Nothing where all
+        have one.
     """
 
     rows: object
     place: tf.Tensor
+    lengths: Mapping[str, tf.Tensor] | Sequence[tf.Tensor] = ()
 
 
 class FullCut(Cut):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -35,6 +35,15 @@ class Replicated(abc.ABC):
     @abc.abstractmethod
     def split_for_step(self, batch: object) -> Cut:
         """Cuts a global batch, a nest of arrays or tensors, into what such a step takes."""
+
+    @abc.abstractmethod
+    def run_whole(self, step: Callable[[object], object], data: object) -> object:
+        """Runs a step eagerly on the whole batch, in each process, as one device does.
+
+        Args:
+          step: The step.
+          data: A `Cut` of all local replicas, or what is no batch.
+        """
 
     @abc.abstractmethod
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:

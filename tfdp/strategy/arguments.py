@@ -9,13 +9,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.strategy._tensorflow import DistributedValues
+from tfdp.strategy.lengths import Lengths
 from tfdp.strategy.traces import Cut
 
 
 class Shares(NamedTuple):
-    """What is known of the batch whose shares the arguments are: see `Partitioned.on_shares`."""
+    """What is known of the batches whose shares the arguments are.
 
-    length: tf.Tensor
+    Attributes:
+      lengths: Their lengths.
+      all_have_some: Whether every replica is known to have examples of all. One without has a row
+        of another's in their place.
+    """
+
+    lengths: Lengths
     all_have_some: bool
 
 
@@ -139,12 +146,13 @@ class Arguments:
         return Cut(tuple(batches), tuple(self._in_parts), may_be_empty)
 
     def cut_of_shares(self, shares: Shares) -> Cut:
-        """Returns how the arguments are cut that are the replicas' shares of one batch."""
+        """Returns how the arguments are cut that are the replicas' shares of batches."""
         batches = tuple(
             0 if in_parts and parts[0].shape.rank != 0 else None
             for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
         )
-        return Cut(batches, tuple(self._in_parts), not shares.all_have_some, of_shares=True)
+        one = Cut(batches, tuple(self._in_parts), not shares.all_have_some, of_shares=True)
+        return one.by(shares.lengths.batches(batches.count(0)))
 
     def have_equal_lengths(self, cut: Cut) -> tf.Tensor:
         """Returns whether arguments that are taken for one batch have one length."""

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfdp.collectives import Choice, Probe, Reducer, random_states
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value, one_device
-from tfdp.strategy import initial_values, order_of_sums, tracing, variables
+from tfdp.strategy import eager_steps, initial_values, order_of_sums, tracing, variables
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedValues,
@@ -92,6 +92,7 @@ class DataParallelExtended(Inputs, Replicated):
         self.processes = processes
         self._name = f"strategy {strategy_number}"
         self._around_replicas = around_replicas
+        self._containers: weakref.WeakSet[DistributedValues] = weakref.WeakSet()
         self._lifted: weakref.WeakKeyDictionary[Function, Function] = weakref.WeakKeyDictionary()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         resolver = processes.resolver()
@@ -253,6 +254,7 @@ class DataParallelExtended(Inputs, Replicated):
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
+        self._containers.add(variable)
         for copy in variable.values:
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
@@ -313,6 +315,13 @@ class DataParallelExtended(Inputs, Replicated):
         around = self._around_replicas(function, strategy, self.replicas)
         with around as run, tf.distribute.ReplicaContext(strategy, rank):
             run()
+
+    def run_whole(self, step: Callable[[object], object], data: object) -> object:
+        """Runs a step eagerly on the whole batch, in each process, as one device does."""
+        with self.processes.explained():
+            return eager_steps.run(
+                self._container_strategy(), self.replicas, self._containers, step, data
+            )
 
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
         """Leaves the program that is being traced as on one device, and enters the scope."""

@@ -14,6 +14,7 @@ from tfdp.hooks import hook
 from tfdp.replicas import Cut, FullCut, rows_of
 from tfdp.shares import share_place
 from tfdp.strategy._tensorflow import compute_batch_size, multi_device_iterator_ops
+from tfdp.strategy.lengths import told
 
 
 @functools.cache
@@ -41,9 +42,9 @@ def divide_dataset(
 ) -> tf.data.Dataset | None:
     """Cuts each global batch of `dataset` into the shares of `num_replicas`, in order.
 
-    A tensor that has no axis to cut along goes to every replica. A share without examples holds a
-    stand-in, the batch's first row. TensorFlow's own rebatching would fill such a share from the
-    next batch.
+    Each tensor is cut by its own number of rows. One that has no axis to cut along goes to every
+    replica. A share without examples holds a stand-in, the batch's first row. TensorFlow's own
+    rebatching would fill such a share from the next batch.
 
     Args:
       dataset: A dataset of global batches.
@@ -51,8 +52,9 @@ def divide_dataset(
       ranks: The ranks whose shares become elements; None: all.
 
     Returns:
-      The dataset of pairs (a share, its `Cut.place`), or None where the elements are no batches:
-      then each replica gets whole elements.
+      The dataset of the parts of `Cut`s: a share, its place, and the lengths of its tensors where
+      they may differ. None where the elements are no batches: then each replica gets whole
+      elements.
     """
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
@@ -62,16 +64,17 @@ def divide_dataset(
     ranks = range(num_replicas) if ranks is None else ranks
 
     def one_share(batch: tuple[Any, ...], rank: tf.Tensor) -> Any:
-        leaves = tf.nest.flatten(batch)
-        size = rows_of(next(leaf for leaf in leaves if _can_be_cut(leaf)))
-        place, start, end = place_and_rows(size, num_replicas, rank)
-        shares = [
-            _with_static_rows(_rows(leaf, start, end), leaf, num_replicas)
-            if _can_be_cut(leaf)
-            else leaf
-            for leaf in leaves
-        ]
-        return tf.nest.pack_sequence_as(dataset.element_spec, shares), place
+        places, shares = [], []
+        for leaf in tf.nest.flatten(batch):
+            if not _can_be_cut(leaf):
+                shares.append(leaf)
+                continue
+            place, start, end = place_and_rows(rows_of(leaf), num_replicas, rank)
+            places.append(place)
+            shares.append(_with_static_rows(_rows(leaf, start, end), leaf, num_replicas))
+        lengths = told([leaf for leaf in tf.nest.flatten(batch) if _can_be_cut(leaf)])
+        share = tf.nest.pack_sequence_as(dataset.element_spec, shares)
+        return (share, places[0]) if lengths is None else (share, places[0], lengths)
 
     # There is nothing to convert, and to look for it takes longer than to trace.
     @tf.autograph.experimental.do_not_convert
@@ -171,13 +174,14 @@ def split_for_step(batch: Any, strategy: tf.distribute.Strategy) -> Cut:
     """Cuts a batch as `split` does, into the `Cut`s of a step of Keras' trainer."""
     num_replicas = strategy.extended.num_replicas
     given = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-    size = int(rows_of(given[0])) if hasattr(given[0], "shape") else len(given[0])
+    sizes = [int(rows_of(leaf)) if hasattr(leaf, "shape") else len(leaf) for leaf in given]
+    size = sizes[0]
 
     def place(context: Any) -> tf.Tensor:
         rank = context.replica_id_in_sync_group
         return tf.constant(share_place(size, num_replicas, rank), tf.int64)
 
-    kind = FullCut if size >= num_replicas else Cut
+    kind = FullCut if min(sizes) >= num_replicas else Cut
     places: Any = tf.constant([0, size, 0, size], tf.int64)
     if num_replicas > 1:
         places = strategy.experimental_distribute_values_from_function(place)
@@ -189,11 +193,14 @@ def are_even(share_spec: Any) -> bool:
 
     A share's number of rows is declared only where the batch divides evenly.
     """
-    for spec in tf.nest.flatten(share_spec):
-        spec = spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
-        if _can_be_cut(spec):
-            return spec.shape.rank is not None and spec.shape[0] is not None
-    return False
+    specs = [
+        spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
+        for spec in tf.nest.flatten(share_spec)
+    ]
+    cut = [spec for spec in specs if _can_be_cut(spec)]
+    return bool(cut) and all(
+        spec.shape.rank is not None and spec.shape[0] is not None for spec in cut
+    )
 
 
 def whole_place(rows: Any) -> Any:
@@ -235,6 +242,17 @@ def first_rows(leaf: Any, number: tf.Tensor) -> Any:
     return _rows(leaf, tf.zeros_like(number), number) if _can_be_cut(leaf) else leaf
 
 
+def without_stand_ins(share: Cut, num_replicas: int) -> Any:
+    """Returns the rows of a share that are its replica's examples."""
+    leaves = tf.nest.flatten(share.rows)
+    counts = [share.place[1]] * len(leaves)
+    for lengths in tf.nest.flatten(share.lengths):
+        counts = tf.unstack(share_place(lengths, num_replicas, share.place[0])[1])
+    own = iter(counts)
+    found = [first_rows(leaf, next(own)) if _can_be_cut(leaf) else leaf for leaf in leaves]
+    return tf.nest.pack_sequence_as(share.rows, found)
+
+
 def _can_be_cut(leaf: Any) -> bool:
     tensors = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
     specs = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
@@ -249,7 +267,7 @@ def _rank(leaf: Any) -> int | None:
 
 def _with_static_rows(share: Any, batch: Any, num_replicas: int) -> Any:
     rows = None if batch.shape.rank is None else batch.shape[0]
-    if rows is None or rows % num_replicas:
+    if not rows or rows % num_replicas:
         return share
     if isinstance(share, tf.RaggedTensor):
         share.row_splits.set_shape([rows // num_replicas + 1])

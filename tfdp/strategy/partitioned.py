@@ -14,14 +14,15 @@ import tensorflow as tf
 
 from tfdp.errors import GradientError
 from tfdp.partition import Explanation, Report, lines_named
-from tfdp.replicas import one_device
-from tfdp.strategy import graph_options
+from tfdp.replicas import Cut, FullCut, one_device
+from tfdp.strategy import calls_of_shares, graph_options
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import (
     could_possibly_record,
     stop_recording,
 )
 from tfdp.strategy.arguments import Arguments, Shares
+from tfdp.strategy.lengths import Lengths
 from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
 from tfdp.strategy.traces import Trace
 
@@ -112,18 +113,18 @@ class Partitioned:
         return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
     @tf.autograph.experimental.do_not_convert
-    def on_shares(self, length: tf.Tensor, all_have_some: bool, *args: Any) -> Any:
+    def on_shares(self, cut: Cut) -> Any:
         """Runs the function on a batch, of which every process has its own replicas' shares.
 
         Args:
-          length: The batch's length, a scalar, from which each share's follows.
-          all_have_some: Whether every replica is known to have examples. One without has a row of
-            another's in their place.
-          *args: The arguments, with a `tf.distribute.DistributedValues` for each tensor.
+          cut: The shares, with a `tf.distribute.DistributedValues` for each tensor.
         """
-        arguments = Arguments(args, {})
-        trace = self._trace(arguments)
-        return self._called(trace, arguments, Shares(tf.cast(length, tf.int32), all_have_some))
+        arguments = Arguments((cut.rows,), {})
+        lengths = Lengths.of(cut)
+        if tf.executing_eagerly() and not lengths.are_known:
+            lengths = lengths.when_run()
+        shares = Shares(lengths, isinstance(cut, FullCut))
+        return self._called(self._trace(arguments), arguments, shares)
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""
@@ -190,7 +191,7 @@ class Partitioned:
         calls = trace.calls(cut)
         self._latest = calls
         if shares is not None:
-            found = calls.run([shares.length], *arguments.parts)
+            found = calls_of_shares.run(trace, arguments, shares)
         elif arguments.lengths_are_known:
             found = calls.run(*arguments.parts)
         elif cut.whole() == cut:

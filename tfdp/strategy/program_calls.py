@@ -51,8 +51,9 @@ class ProgramCalls:
         each other, in place of a whole tensor.
       may_be_empty: Whether a replica may have no examples.
       options: What the program is asked for.
-      of_shares: Whether the parts are the shares of a batch, which hold a row also where a replica
-        has no example; its length is then the first argument of a call.
+      of_shares: Whether the parts are the shares of batches, which hold a row also where only
+        this replica has no example. How many examples all replicas have of each batch is the first
+        argument of a call then.
 
     Attributes:
       program: The program of a replica.
@@ -108,7 +109,8 @@ class ProgramCalls:
             for spec, parts in zip(specs, in_parts, strict=True)
         ]
         if of_shares:
-            self._signature.insert(0, [tf.TensorSpec([], tf.int32)])
+            counts = tf.TensorSpec([len(self.program.batches), self._num_replicas], tf.int32)
+            self._signature.insert(0, [counts])
         self._traced: dict[bool, tf.types.experimental.ConcreteFunction] = {}
 
     def run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
@@ -116,7 +118,7 @@ class ProgramCalls:
 
         Args:
           *arguments: For each argument of the program the whole tensor, or the replicas' parts;
-            of shares before them a list of the batch's length, an int32 scalar.
+            of shares before them a list of the numbers of examples, int32, a row for each batch.
 
         Returns:
           For each output of the program a list: the whole value, or the rows of each replica.
@@ -144,12 +146,12 @@ class ProgramCalls:
     def _run(self, inlined: bool, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         self._support.count_step()
         names = self._registered.names(inlined=inlined)
-        length: tf.Tensor | None = None
+        counts: tf.Tensor | None = None
         if self._of_shares:
-            (length,), *rest = arguments
+            (counts,), *rest = arguments
             arguments = tuple(rest)
         with tf.control_dependencies(self._refreshed()):
-            places = self._places(arguments, length)
+            places = self._places(arguments, counts)
             stand_ins = self._stand_ins(places, arguments)
             results = []
             for index, device in enumerate(self._devices):
@@ -179,25 +181,26 @@ class ProgramCalls:
         return updates
 
     def _places(
-        self, arguments: Sequence[Sequence[tf.Tensor]], length: tf.Tensor | None
+        self, arguments: Sequence[Sequence[tf.Tensor]], counts: tf.Tensor | None
     ) -> Mapping[Batch, tf.Tensor]:
         """Returns of each batch the number of each replica's examples, an int32 vector.
 
         Args:
           arguments: The arguments.
-          length: The length of the batch whose shares they are; None: they are no shares.
+          counts: A row of them for each batch whose shares they are; None: they are no shares.
         """
         found: dict[Batch, tf.Tensor] = {}
         for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
             if not isinstance(layout, Sharded) or layout.batch in found:
                 continue
             sizes = [tf.shape(part)[0] for part in parts]
-            if in_parts and length is None:
+            if counts is not None:
+                found[layout.batch] = counts[len(found)]
+            elif in_parts:
                 found[layout.batch] = self._support.of_all(tf.stack(sizes))
-                continue
-            whole = sizes[0] if length is None else length
-            ranks = tf.range(self._num_replicas)
-            found[layout.batch] = shares.share_place(whole, self._num_replicas, ranks)[1]
+            else:
+                ranks = tf.range(self._num_replicas)
+                found[layout.batch] = shares.share_place(sizes[0], self._num_replicas, ranks)[1]
         return found
 
     def _on_replica(
@@ -220,7 +223,7 @@ class ProgramCalls:
             if not isinstance(layout, Sharded):
                 given.append(parts[0])
             elif self._of_shares:
-                given.append(parts[index])
+                given.append(self._with_stand_in(parts[index], parts[index]))
             elif stand_in is not None:
                 given.append(self._with_stand_in(parts[index], stand_in))
             else:

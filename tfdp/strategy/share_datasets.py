@@ -71,8 +71,8 @@ def read_by_one_iterator(
 class ShareDataset(DistributedDataset):
     """A dataset whose iterators give each replica its share of a batch.
 
-    Its elements are pairs (a replica's share, its `Cut.place`), or the batch where there is one
-    replica. In an element, a share without examples holds a stand-in: a row of the batch. The
+    Its elements are the parts of `Cut`s, a share and its place first, or the batch where there is
+    one replica. In an element, a share without examples holds a stand-in: a row of the batch. The
     elements of a feed are `Counted`.
     """
 

@@ -140,9 +140,7 @@ class ShareIterator(DistributedIterator):
             return share
         if isinstance(share, FullCut) or not tf.is_tensor(share.place):
             return share.rows
-        return tf.nest.map_structure(
-            lambda leaf: input_batches.first_rows(leaf, share.place[1]), share.rows
-        )
+        return input_batches.without_stand_ins(share, self._strategy.extended.num_replicas)
 
     def _clock(self) -> contextlib.AbstractContextManager[Clock | None]:
         """Returns the clock that times the wait for a batch, if anybody wants to know."""
@@ -246,7 +244,7 @@ class ShareIterator(DistributedIterator):
         if self._strategy.extended.num_replicas == 1:
             rows = element.rows if isinstance(element, Cut) else element
             return FullCut(rows, input_batches.whole_place(rows))
-        rows_spec, _ = element_of(self._element_spec)
+        rows_spec = element_of(self._element_spec)[0]
         kind = FullCut if input_batches.are_even(rows_spec) else Cut
         return kind(*element)
 

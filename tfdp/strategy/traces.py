@@ -24,13 +24,20 @@ class Cut(NamedTuple):
         to each replica as it is. Arguments of the same number have the same length.
       in_parts: For each argument whether it is given as the local replicas' parts.
       may_be_empty: Whether a replica may have no examples.
-      of_shares: Whether the parts are the shares of a batch whose length is given beside them.
+      of_shares: Whether the parts are the shares of batches whose lengths are given beside them.
     """
 
     batches: tuple[int | None, ...]
     in_parts: tuple[bool, ...]
     may_be_empty: bool
     of_shares: bool = False
+
+    def by(self, numbers: Sequence[int]) -> Cut:
+        """Returns the cut in which the arguments that are cut are batches of other numbers."""
+        own = iter(numbers)
+        return self._replace(
+            batches=tuple(None if number is None else next(own) for number in self.batches)
+        )
 
     def whole(self) -> Cut:
         """Returns the cut that gives each replica all that is given whole."""
@@ -96,6 +103,11 @@ class Trace:
                     of_shares=cut.of_shares,
                 )
         return self._calls[cut]
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas that run its programs."""
+        return self._strategy.extended.num_replicas
 
     def values(self) -> list[tf.Tensor]:
         """Returns the values of the weights that the program reads, for tapes to see."""

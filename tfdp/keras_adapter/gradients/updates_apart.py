@@ -64,6 +64,12 @@ def make(
             found[place], local[place] = value, is_summand
         update(step, found, local)
 
+    if tf.executing_eagerly():
+        strategy = strategy_of_optimizer(optimizer)
+        values = [grads[place] for place in places]
+        with cutter_of(strategy).in_scope_while_traced():
+            strategy.run(lambda: of_replica(values, [False] * len(values)))
+        return
     own_call([grads[place] for place in places], _used_by(optimizer, variables), of_replica)
 
 

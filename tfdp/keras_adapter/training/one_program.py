@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
 from tfdp.keras_adapter.variables.apart import check_round_ended
-from tfdp.replicas import Cut, FullCut, cutter_of
+from tfdp.replicas import Cut, cutter_of
 
 
 def made(
@@ -100,19 +100,16 @@ class _Running:
 
     def run(self, step_function: Callable[..., Any], args: tuple[Any]) -> Any:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
+        (data,) = args
+        if tf.executing_eagerly():
+            return cutter_of(self._strategy).run_whole(step_function, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
             self._programs[step_function] = self._strategy.partitioned(
                 _as_documented(step_function), jit_compile=compiles
             )
         program = self._programs[step_function]
-        (data,) = args
-        if not isinstance(data, Cut):
-            return program(data)
-        place = data.place
-        if isinstance(place, tf.distribute.DistributedValues):
-            place = place.values[0]
-        return program.on_shares(place[3], isinstance(data, FullCut), data.rows)
+        return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
 def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,95 @@
+"""Steps that run eagerly: each process runs the whole batch, and all copies get what it writes.
+
+Eagerly there is no program that another could be derived of. So every process does what one device
+does, N times the work together, and is exact: all have the same batches and random states.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.replicas import Cut, Replicas
+from tfdp.strategy import input_batches, tracing
+from tfdp.strategy._tensorflow import DistributedValues, SyncOnReadVariable
+from tfdp.strategy.lengths import Lengths
+from tfdp.strategy.parted import PartedVariable
+
+_SUBJECT = "eager steps"
+
+
+def run(
+    strategy: Any,
+    replicas: Replicas,
+    containers: Iterable[Any],
+    step: Callable[[object], object],
+    data: object,
+) -> object:
+    """Runs a step on the whole batch, as one device does.
+
+    Args:
+      strategy: The strategy.
+      replicas: Its replicas.
+      containers: The variables that were made in its scope.
+      step: The step.
+      data: The `Cut` of all local replicas, or what is no batch.
+    """
+    if replicas.num_replicas == 1:
+        containers = ()
+    elif _SUBJECT not in strategy.adapter_state.warned_about:
+        strategy.adapter_state.warned_about.add(_SUBJECT)
+        if replicas.processes.rank == 0:
+            logging.getLogger("tfdp").warning(
+                "Eager steps (`run_eagerly=True`) run the whole batch in each process, as one "
+                "device does. To look into a step that is right; to train leave it out."
+            )
+    if isinstance(data, Cut):
+        data = _whole(replicas, data)
+    whole = [each for each in containers if not isinstance(each, PartedVariable)]
+    shared = [each for each in whole if isinstance(each, SyncOnReadVariable)]
+    for variable in shared:
+        variable.values[0].assign(variable.read_value())
+    with tracing.as_on_one_device(strategy):
+        result = step(data)
+    for variable in whole:
+        _spread(replicas, variable)
+    return result
+
+
+def _spread(replicas: Replicas, variable: Any) -> None:
+    """Gives all copies of a variable the first one's value; or nothing, where they are added up."""
+    first, *others = variable.values
+    is_sum = isinstance(variable, SyncOnReadVariable) and (
+        variable.aggregation == tf.VariableAggregation.SUM
+    )
+    if is_sum and replicas.processes.rank:
+        others = [first, *others]
+    value = tf.zeros_like(first) if is_sum else first.read_value()
+    for copy in others:
+        copy.assign(value)
+
+
+def _whole(replicas: Replicas, cut: Cut) -> Any:
+    """Returns the rows of the whole batch, without stand-ins."""
+    leaves = tf.nest.flatten(cut.rows)
+    if replicas.num_replicas == 1:
+        return cut.rows
+    lengths = Lengths.of(cut).when_run()
+    given = [index for index, leaf in enumerate(leaves) if isinstance(leaf, DistributedValues)]
+    batches = dict(zip(given, lengths.batches(len(given)), strict=True))
+    counts = lengths.counts(len(given), replicas.num_replicas)
+    first = replicas.processes.rank * replicas.processes.local_size
+    for index, batch in batches.items():
+        parts = leaves[index].values
+        own = [
+            input_batches.first_rows(part, tf.cast(counts[batch][first + at], tf.int64))
+            for at, part in enumerate(parts)
+        ]
+        if isinstance(own[0], tf.SparseTensor):
+            leaves[index] = tf.sparse.concat(0, own)
+        else:
+            leaves[index] = replicas.gather_rows(tf.concat(own, 0))
+    return tf.nest.pack_sequence_as(cut.rows, leaves)
