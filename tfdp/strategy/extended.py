@@ -92,7 +92,7 @@ class DataParallelExtended(Inputs, Replicated):
         self.processes = processes
         self._name = f"strategy {strategy_number}"
         self._around_replicas = around_replicas
-        self._containers: weakref.WeakSet[DistributedValues] = weakref.WeakSet()
+        self._containers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._lifted: weakref.WeakKeyDictionary[Function, Function] = weakref.WeakKeyDictionary()
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         resolver = processes.resolver()
@@ -254,7 +254,7 @@ class DataParallelExtended(Inputs, Replicated):
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
-        self._containers.add(variable)
+        self._containers[id(variable)] = variable
         for copy in variable.values:
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
@@ -320,7 +320,7 @@ class DataParallelExtended(Inputs, Replicated):
         """Runs a step eagerly on the whole batch, in each process, as one device does."""
         with self.processes.explained():
             return eager_steps.run(
-                self._container_strategy(), self.replicas, self._containers, step, data
+                self._container_strategy(), self.replicas, self._containers.values(), step, data
             )
 
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:

@@ -33,12 +33,18 @@ def made(
     strategy: Any = model.distribute_strategy
 
     trains = step_function == model.train_step
+    counts = trains and _counts_without_a_batch(model)
 
     def function(iterator: Any) -> Any:
         if not trains:
             check_round_ended(model.variables, "evaluate")
         with trainer.distribute_strategy.calling():
-            return run(_cuts(strategy, iterator))
+            try:
+                return run(_cuts(strategy, iterator))
+            except tf.errors.OutOfRangeError:
+                if counts:
+                    model.optimizer.iterations.assign_add(1)
+                raise
 
     function.recorder = None  # type: ignore[attr-defined]
     return function
@@ -110,6 +116,20 @@ class _Running:
             )
         program = self._programs[step_function]
         return program.on_shares(data) if isinstance(data, Cut) else program(data)
+
+
+def _counts_without_a_batch(model: Any) -> bool:
+    """Returns whether Keras counts a step that finds data of unknown length at its end.
+
+    On one device Keras does: adding to `iterations` needs no batch, and so is done before the step
+    fails. It does not if the gradients decide whether there is a step. A program waits for the
+    batch before it begins; the caller then adds the one step.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    conditional = keras.optimizers.LossScaleOptimizer
+    if optimizer is None or isinstance(optimizer, conditional) or model.run_eagerly:
+        return False
+    return not optimizer.gradient_accumulation_steps
 
 
 def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:
