@@ -21,8 +21,10 @@ from tfdp.partition import (
     explain,
     partition,
 )
+from tfdp.recording import Recorder
 from tfdp.strategy import graph_options
 from tfdp.strategy.captured import Captured
+from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
 
 
@@ -32,10 +34,12 @@ class ProgramOptions(NamedTuple):
     Attributes:
       keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
       jit_compile: Whether XLA compiles what lies between its collectives.
+      recorder: What records its steps; None: nothing does.
     """
 
     keep_rows: bool
     jit_compile: bool
+    recorder: Recorder | None = None
 
 
 class ProgramCalls:
@@ -96,6 +100,8 @@ class ProgramCalls:
         ]
         support.agree_on(sequences, self.program, f"the cut of arguments ({', '.join(places)})")
         _tell_whole(self.program)
+        if options.recorder is not None:
+            self.program = recorded(self.program, options.recorder, source, support)
         if options.jit_compile:
             kind = tf.DeviceSpec.from_string(self._devices[0]).device_type
             self.program = compiled(self.program, kind)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import text_rows
+from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences, TensorFlowEngine
 from tfdp.partition import ReplicaProgram, operations_of, text_of
 from tfdp.replicas import Agreement
@@ -43,6 +43,11 @@ class ProgramSupport:
     def num_replicas(self) -> int:
         """The number of replicas in all processes."""
         return self._replicas.num_replicas
+
+    @property
+    def reducer(self) -> Reducer:
+        """Sums between the replicas."""
+        return self._replicas.reducer
 
     @property
     def devices(self) -> Sequence[str]:

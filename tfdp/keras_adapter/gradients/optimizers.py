@@ -58,7 +58,10 @@ def apply(
     """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
     step = current()
     if step is None:
-        return original(self, grads, *args, **kwargs)
+        with step_recording.updating() as is_outermost:
+            if is_outermost and not any(o.gradient_accumulation_steps for o in innermost(self)):
+                grads = step_recording.update(grads)
+            return original(self, grads, *args, **kwargs)
     grads = list(grads)
     given = args[0] if args else kwargs.get("trainable_variables")
     variables = variables_of_optimizer(self) if given is None else list(given)
@@ -104,6 +107,10 @@ def clip_gradients(
 ) -> Any:
     """Sums accumulated gradients over replicas before clipping, once per closed window."""
     step = current()
+    if step is None:
+        if self.gradient_accumulation_steps:
+            grads = step_recording.update(grads)
+        step_recording.gradient_norm(grads)
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
     summed = step.phase is Phase.UPDATE

@@ -15,6 +15,8 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
+from tfdp.keras_adapter.training import step_recording
+from tfdp.recording import Recorder
 from tfdp.replicas import Cut, cutter_of, exchange_of
 
 # While steps move, they are one program where this is set.
@@ -38,7 +40,8 @@ def made(
       model: The model.
       step_function: The step, for one device.
     """
-    trainer = _Trainer(model)
+    recorder = Recorder.of(model) if step_function == model.train_step else None
+    trainer = _Trainer(model, recorder)
     run = original(trainer, step_function)
     strategy: Any = model.distribute_strategy
 
@@ -46,7 +49,7 @@ def made(
         with trainer.distribute_strategy.calling():
             return run(_cuts(strategy, iterator))
 
-    function.recorder = None  # type: ignore[attr-defined]
+    function.recorder = recorder  # type: ignore[attr-defined]
     return function
 
 
@@ -78,10 +81,10 @@ class _Trainer:
     # XLA compiles what lies between a program's collectives, not Keras' function around it.
     jit_compile = False
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, recorder: Recorder | None = None) -> None:
         self._model = model
         self.predict_function: Any = None
-        self.distribute_strategy = _Running(model)
+        self.distribute_strategy = _Running(model, recorder)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -90,8 +93,8 @@ class _Trainer:
 class _Running:
     """What Keras' function takes for the model's strategy: it runs steps, as on one replica."""
 
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
+    def __init__(self, model: keras.Model, recorder: Recorder | None) -> None:
+        self._model, self._recorder = model, recorder
         self._programs: dict[Any, Any] = {}
         self._any_program = self._strategy.partitioned(lambda: None)
 
@@ -107,11 +110,14 @@ class _Running:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
-            self._programs[step_function] = self._strategy.partitioned(
-                _as_documented(step_function), jit_compile=compiles
-            )
+            step = step_recording.program(self._recorder, _as_documented(step_function))
+            program = self._strategy.partitioned(step, jit_compile=compiles)
+            if self._recorder is not None:
+                program.record(self._recorder)
+            self._programs[step_function] = program
         program = self._programs[step_function]
         (data,) = args
+        step_recording.call_of_program(self._recorder, self._model, data)
         return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
