@@ -104,6 +104,10 @@ class ProgramSupport:
         self._agreement.reach_program([*map(text_of, operations), cut], name, described)
         self._agreement.reach(sequences, name)
 
+    def own(self, numbers: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the numbers of the local replicas among those of all."""
+        return [numbers[self.first_rank + index] for index in range(len(self.devices))]
+
     def of_all(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns numbers, of each process those of its replicas, in the order of replicas."""
         if self._replicas.processes.world_size == 1:
@@ -112,6 +116,8 @@ class ProgramSupport:
 
     def rows_of_all(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Returns rows of any dtype, of each process as many as `counts` says."""
+        if self._replicas.processes.world_size == 1:
+            return rows
         return text_rows.gather_any(rows, counts, lambda own, _: self._between.gather(own, 0))
 
     def count_step(self) -> None:
