@@ -38,7 +38,7 @@ from tfdp.keras_adapter.gradients import (
 from tfdp.keras_adapter.gradients.arriving import Arrived, arrived
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
-from tfdp.keras_adapter.training import batch_and_rate, step_recording
+from tfdp.keras_adapter.training import batch_and_rate, program_recording, step_recording
 from tfdp.keras_adapter.variables import branches
 from tfdp.replicas import Value, exchange_of, replicas_of
 
@@ -58,9 +58,9 @@ def apply(
     """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
     step = current()
     if step is None:
-        with step_recording.updating() as is_outermost:
+        with program_recording.updating() as is_outermost:
             if is_outermost and not any(o.gradient_accumulation_steps for o in innermost(self)):
-                grads = step_recording.update(grads)
+                grads = program_recording.update(grads)
             return original(self, grads, *args, **kwargs)
     grads = list(grads)
     given = args[0] if args else kwargs.get("trainable_variables")
@@ -109,7 +109,7 @@ def clip_gradients(
     step = current()
     if step is None:
         if self.gradient_accumulation_steps:
-            grads = step_recording.update(grads)
+            grads = program_recording.update(grads)
         step_recording.gradient_norm(grads)
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.keras_adapter.training import step_recording
+from tfdp.keras_adapter.training import program_recording
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, cutter_of, exchange_of
 
@@ -110,14 +110,14 @@ class _Running:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
-            step = step_recording.program(self._recorder, _as_documented(step_function))
+            step = program_recording.traced(self._recorder, _as_documented(step_function))
             program = self._strategy.partitioned(step, jit_compile=compiles)
             if self._recorder is not None:
                 program.record(self._recorder)
             self._programs[step_function] = program
         program = self._programs[step_function]
         (data,) = args
-        step_recording.call_of_program(self._recorder, self._model, data)
+        program_recording.called(self._recorder, self._model, data)
         return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
