@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.errors import GradientError
 from tfdp.partition import Explanation, Report, lines_named
+from tfdp.recording import Recorder
 from tfdp.replicas import Cut, FullCut, one_device
 from tfdp.strategy import calls_of_shares, graph_options
 from tfdp.strategy._tensorflow import regroup
@@ -125,6 +126,11 @@ class Partitioned:
             lengths = lengths.when_run()
         shares = Shares(lengths, isinstance(cut, FullCut))
         return self._called(self._trace(arguments), arguments, shares)
+
+    def record(self, recorder: Recorder) -> None:
+        """Lets its programs record, from before its first call on."""
+        assert not self._traces
+        self._options = self._options._replace(recorder=recorder)
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""

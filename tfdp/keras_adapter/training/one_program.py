@@ -14,7 +14,9 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
+from tfdp.keras_adapter.training import program_recording
 from tfdp.keras_adapter.variables.apart import check_round_ended
+from tfdp.recording import Recorder
 from tfdp.replicas import Cut, cutter_of
 
 
@@ -28,7 +30,8 @@ def made(
       model: The model.
       step_function: The step, for one device.
     """
-    trainer = _Trainer(model)
+    recorder = Recorder.of(model) if step_function == model.train_step else None
+    trainer = _Trainer(model, recorder)
     run = original(trainer, step_function)
     strategy: Any = model.distribute_strategy
 
@@ -46,7 +49,7 @@ def made(
                     model.optimizer.iterations.assign_add(1)
                 raise
 
-    function.recorder = None  # type: ignore[attr-defined]
+    function.recorder = recorder  # type: ignore[attr-defined]
     return function
 
 
@@ -79,10 +82,10 @@ class _Trainer:
     # XLA compiles what lies between a program's collectives, not Keras' function around it.
     jit_compile = False
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, recorder: Recorder | None = None) -> None:
         self._model = model
         self.predict_function: Any = None
-        self.distribute_strategy = _Running(model)
+        self.distribute_strategy = _Running(model, recorder)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -91,8 +94,8 @@ class _Trainer:
 class _Running:
     """What Keras' function takes for the model's strategy: it runs steps, as on one replica."""
 
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
+    def __init__(self, model: keras.Model, recorder: Recorder | None) -> None:
+        self._model, self._recorder = model, recorder
         self._programs: dict[Any, Any] = {}
         self._any_program = self._strategy.partitioned(lambda: None)
 
@@ -111,10 +114,13 @@ class _Running:
             return cutter_of(self._strategy).run_whole(step_function, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
-            self._programs[step_function] = self._strategy.partitioned(
-                _as_documented(step_function), jit_compile=compiles
-            )
+            step = program_recording.traced(self._recorder, _as_documented(step_function))
+            program = self._strategy.partitioned(step, jit_compile=compiles)
+            if self._recorder is not None:
+                program.record(self._recorder)
+            self._programs[step_function] = program
         program = self._programs[step_function]
+        program_recording.called(self._recorder, self._model, data)
         return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
