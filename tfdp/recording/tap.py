@@ -27,6 +27,7 @@ class Tap:
     """
 
     def __init__(self, recorder: Recorder, index: int) -> None:
+        self._recorder = recorder
         self._buffer = recorder.buffers[index]
         self._flag = recorder.flags[index]
         self._on_gpu = recorder.on_gpu[index]
@@ -34,6 +35,10 @@ class Tap:
         self._ratios: dict[int, tf.Tensor] = {}
         self._has_norm = False
         self.is_updating = False
+
+    def of_replica(self, index: int) -> Tap:
+        """Returns the tap of another local replica at the same recorder."""
+        return Tap(self._recorder, index)
 
     def add(self, name: str, value: tf.Tensor | float) -> None:
         """Adds a scalar to one of `SUMS`."""
