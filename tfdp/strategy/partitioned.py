@@ -6,7 +6,7 @@ import contextlib
 import functools
 import random
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,16 +86,8 @@ class Partitioned:
         arguments = Arguments(args, kwargs)
         if tf.executing_eagerly():
             # In a cluster what ended a collective is told by the rank that it began on.
-            with self._strategy.extended.processes.explained():
-                trace = self._trace(arguments)
-                try:
-                    return self._called(trace, arguments)
-                except tf.errors.OpError as error:
-                    lines = lines_named(trace.source.graph, error.message)
-                    if not lines:
-                        raise
-                    said = f"{error.message}\nIn the program: {'; '.join(lines)}."
-                    raise type(error)(error.node_def, error.op, said) from None
+            with self._strategy.extended.processes.explained(), self.naming_lines():
+                return self._called(self._trace(arguments), arguments)
         return self._called(self._trace(arguments), arguments)
 
     def _called(self, trace: Trace, arguments: Arguments, shares: Shares | None = None) -> Any:
@@ -127,6 +119,19 @@ class Partitioned:
         shares = Shares(lengths, isinstance(cut, FullCut))
         return self._called(self._trace(arguments), arguments, shares)
 
+    @contextlib.contextmanager
+    def naming_lines(self) -> Iterator[None]:
+        """Returns a context in which an operation's error names the line that made it."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            graphs = [each.source.graph for traces in self._traces.values() for each in traces]
+            lines = [line for graph in graphs for line in lines_named(graph, error.message)]
+            if not lines:
+                raise
+            said = f"{error.message}\nIn the program: {'; '.join(dict.fromkeys(lines))}."
+            raise type(error)(error.node_def, error.op, said) from None
+
     def record(self, recorder: Recorder) -> None:
         """Lets its programs record, from before its first call on."""
         assert not self._traces
@@ -157,6 +162,18 @@ class Partitioned:
         arguments = Arguments(args, kwargs)
         cut = arguments.cut(self._strategy.extended.num_replicas)
         return self._trace(arguments).calls(cut).explain(arguments.shapes)
+
+    def explain_latest(self) -> Explanation:
+        """Returns what the program of the latest call exchanges, and why: see `explain`.
+
+        Bytes of tensors that are cut are in terms of the batches' lengths.
+
+        Raises:
+          ValueError: It was not called yet.
+        """
+        if self._latest is None:
+            raise ValueError("A function must have been called to explain its latest call.")
+        return self._latest.explain(())
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""

@@ -138,10 +138,10 @@ class ProgramCalls:
             return self._traced[inlined](*arguments)
 
     def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
-        """Returns what the program exchanges, and why, for arguments of these shapes."""
+        """Returns what the program exchanges, and why, for arguments of these shapes, if known."""
         lengths = {
             layout.batch: shape[0]
-            for layout, shape in zip(self._layouts, shapes, strict=True)
+            for layout, shape in zip(self._layouts, shapes, strict=False)
             if isinstance(layout, Sharded) and shape[0] is not None
         }
         return explain(self.program, lengths)

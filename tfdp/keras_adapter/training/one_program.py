@@ -6,18 +6,26 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.keras_adapter.training import program_recording
+from tfdp.keras_adapter.training import cut, program_recording
 from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, cutter_of
+
+# Where Keras keeps the functions of its methods.
+_FUNCTIONS = {
+    "fit": "train_function",
+    "evaluate": "test_function",
+    "predict": "predict_function",
+}
 
 
 def made(
@@ -32,7 +40,7 @@ def made(
     """
     recorder = Recorder.of(model) if step_function == model.train_step else None
     trainer = _Trainer(model, recorder)
-    run = original(trainer, step_function)
+    run, steps = original(trainer, step_function), trainer.distribute_strategy
     strategy: Any = model.distribute_strategy
 
     trains = step_function == model.train_step
@@ -41,7 +49,7 @@ def made(
     def function(iterator: Any) -> Any:
         if not trains:
             check_round_ended(model.variables, "evaluate")
-        with trainer.distribute_strategy.calling():
+        with steps.calling():
             try:
                 return run(_cuts(strategy, iterator))
             except tf.errors.OutOfRangeError:
@@ -50,6 +58,7 @@ def made(
                 raise
 
     function.recorder = recorder  # type: ignore[attr-defined]
+    function.steps = steps  # type: ignore[attr-defined]
     return function
 
 
@@ -62,15 +71,41 @@ def make_predict_function(original: Callable[..., Any], model: keras.Model) -> N
     """
     trainer = _Trainer(model)
     original(trainer, force=True)
+    steps = trainer.distribute_strategy
     run = trainer.predict_function
     strategy: Any = model.distribute_strategy
 
     def function(batches: Any) -> Any:
         check_round_ended(model.variables, "predict")
-        with trainer.distribute_strategy.calling():
+        with steps.calling():
             return run(list(_cuts(strategy, batches)))
 
+    function.steps = steps  # type: ignore[attr-defined]
     model.predict_function = function
+
+
+def explain(model: keras.Model, method: str) -> Any:
+    """Returns what a step of a model exchanges, and why, as it was traced last.
+
+    Args:
+      model: The model.
+      method: "fit", "evaluate" or "predict".
+
+    Raises:
+      ValueError: The method was not called yet under the model's strategy, or is another one.
+    """
+    if method not in _FUNCTIONS:
+        raise ValueError(
+            f'`method` must be "fit", "evaluate" or "predict", but received {method!r}.'
+        )
+    steps = getattr(getattr(model, _FUNCTIONS[method], None), "steps", None)
+    found = None if steps is None else steps.explain()
+    if found is None:
+        raise ValueError(
+            f"A step must have run to be explained, but `{method}` of {model.name!r} has run none. "
+            f"Call `model.{method}` with a batch or two first, in a graph."
+        )
+    return found
 
 
 class _Trainer:
@@ -103,9 +138,21 @@ class _Running:
     def _strategy(self) -> Any:
         return self._model.distribute_strategy
 
-    def calling(self) -> Any:
-        """Returns a context for calls of a graph that runs steps."""
-        return self._any_program.calling()
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """Returns a context for calls of a graph that runs steps, in which errors are explained."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._strategy.extended.processes.explained())
+            stack.enter_context(cut.explained(self._strategy))
+            for program in self._programs.values():
+                stack.enter_context(program.naming_lines())
+            stack.enter_context(self._any_program.calling())
+            yield
+
+    def explain(self) -> Any:
+        """Returns what the latest step exchanges; None: none was traced."""
+        programs = list(self._programs.values())
+        return programs[-1].explain_latest() if programs else None
 
     def run(self, step_function: Callable[..., Any], args: tuple[Any]) -> Any:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
