@@ -6,7 +6,7 @@ import contextlib
 import functools
 import random
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,8 +86,11 @@ class Partitioned:
         arguments = Arguments(args, kwargs)
         if tf.executing_eagerly():
             # In a cluster what ended a collective is told by the rank that it began on.
-            with self._strategy.extended.processes.explained(), self.naming_lines():
-                return self._called(self._trace(arguments), arguments)
+            with self._strategy.extended.processes.explained():
+                try:
+                    return self._called(self._trace(arguments), arguments)
+                except tf.errors.OpError as error:
+                    raise self.naming_lines(error) from None
         return self._called(self._trace(arguments), arguments)
 
     def _called(self, trace: Trace, arguments: Arguments, shares: Shares | None = None) -> Any:
@@ -119,18 +122,14 @@ class Partitioned:
         shares = Shares(lengths, isinstance(cut, FullCut))
         return self._called(self._trace(arguments), arguments, shares)
 
-    @contextlib.contextmanager
-    def naming_lines(self) -> Iterator[None]:
-        """Returns a context in which an operation's error names the line that made it."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            graphs = [each.source.graph for traces in self._traces.values() for each in traces]
-            lines = [line for graph in graphs for line in lines_named(graph, error.message)]
-            if not lines:
-                raise
-            said = f"{error.message}\nIn the program: {'; '.join(dict.fromkeys(lines))}."
-            raise type(error)(error.node_def, error.op, said) from None
+    def naming_lines(self, error: tf.errors.OpError) -> tf.errors.OpError:
+        """Returns the error of an operation, with the line that made it if it is the program's."""
+        graphs = [each.source.graph for traces in self._traces.values() for each in traces]
+        lines = [line for graph in graphs for line in lines_named(graph, error.message)]
+        if not lines:
+            return error
+        said = f"{error.message}\nIn the program: {'; '.join(dict.fromkeys(lines))}."
+        return type(error)(error.node_def, error.op, said)
 
     def record(self, recorder: Recorder) -> None:
         """Lets its programs record, from before its first call on."""

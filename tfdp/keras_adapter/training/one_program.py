@@ -141,13 +141,16 @@ class _Running:
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
         """Returns a context for calls of a graph that runs steps, in which errors are explained."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._strategy.extended.processes.explained())
-            stack.enter_context(cut.explained(self._strategy))
-            for program in self._programs.values():
-                stack.enter_context(program.naming_lines())
-            stack.enter_context(self._any_program.calling())
-            yield
+        explained = self._strategy.extended.processes.explained()
+        with explained, cut.explained(self._strategy), self._any_program.calling():
+            try:
+                yield
+            except tf.errors.OutOfRangeError:
+                raise
+            except tf.errors.OpError as error:
+                for program in self._programs.values():
+                    error = program.naming_lines(error)
+                raise error from None
 
     def explain(self) -> Any:
         """Returns what the latest step exchanges; None: none was traced."""
