@@ -73,7 +73,7 @@ class Lengths(NamedTuple):
             return self.of_turns[tf.newaxis]
         batches = self.batches(count)
         first = [batches.index(each) for each in range(len(set(batches)))]
-        lengths = tf.gather(self.numbers, first)[:, tf.newaxis]
+        lengths = tf.gather(self.numbers, tf.constant(first, tf.int32))[:, tf.newaxis]
         return share_place(lengths, num_replicas, tf.range(num_replicas))[1]
 
     def when_run(self) -> Lengths:
