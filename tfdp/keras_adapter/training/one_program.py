@@ -6,16 +6,17 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.keras_adapter.training import program_recording
+from tfdp.keras_adapter.training import program_recording, same_batches
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, cutter_of, exchange_of
 
@@ -102,9 +103,13 @@ class _Running:
     def _strategy(self) -> Any:
         return self._model.distribute_strategy
 
-    def calling(self) -> Any:
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
         """Returns a context for calls of a graph that runs steps."""
-        return self._any_program.calling()
+        processes = self._strategy.extended.processes
+        explained = same_batches.explained(self._strategy)
+        with processes.explained(), explained, self._any_program.calling():
+            yield
 
     def run(self, step_function: Callable[..., Any], args: tuple[Any]) -> Any:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
@@ -118,7 +123,8 @@ class _Running:
         program = self._programs[step_function]
         (data,) = args
         program_recording.called(self._recorder, self._model, data)
-        return program.on_shares(data) if isinstance(data, Cut) else program(data)
+        with tf.control_dependencies(same_batches.checked(self._strategy, data)):
+            return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
 def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:
