@@ -38,7 +38,7 @@ class Lengths(NamedTuple):
         if isinstance(cut, TurnCut):
             return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
         if not lengths:
-            return cls(None, tf.cast(place[3:], tf.int32))
+            return cls(None, tf.cast(place[3:4], tf.int32))
         ((text, numbers),) = lengths.items()
         known = tuple(int(each) if each else None for each in text.split(","))
         return cls(known, tf.cast(numbers, tf.int32))

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.keras_adapter.training import cut, program_recording
+from tfdp.keras_adapter.training import program_recording, same_batches
 from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, cutter_of
@@ -141,8 +141,9 @@ class _Running:
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
         """Returns a context for calls of a graph that runs steps, in which errors are explained."""
-        explained = self._strategy.extended.processes.explained()
-        with explained, cut.explained(self._strategy), self._any_program.calling():
+        processes = self._strategy.extended.processes
+        explained = same_batches.explained(self._strategy)
+        with processes.explained(), explained, self._any_program.calling():
             try:
                 yield
             except tf.errors.OutOfRangeError:
@@ -171,7 +172,8 @@ class _Running:
             self._programs[step_function] = program
         program = self._programs[step_function]
         program_recording.called(self._recorder, self._model, data)
-        return program.on_shares(data) if isinstance(data, Cut) else program(data)
+        with tf.control_dependencies(same_batches.checked(self._strategy, data)):
+            return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
 def _counts_without_a_batch(model: Any) -> bool:
