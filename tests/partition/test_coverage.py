@@ -32,10 +32,8 @@ WITHOUT_RULE = {
     "RaggedBincount": "rare: counts of words, before training",
     "RaggedTensorToTensor": "mixes examples: the longest one says how long all are",
     "SparseCross": "mixes examples: where they lie is a list of all",
-    "SparseToDense": "mixes examples: where they lie is a list of all",
     "StatelessRandomGetKeyCounter": "of seeds, which all replicas know",
     "StringSplitV2": "mixes examples: its output is a list of the words of all",
-    "Unique": "mixes examples: what is the same",
     "Where": "mixes examples: how many places there are is known only of all",
     "XlaDynamicUpdateSlice": "rare: its gradient is made in loops of its own",
 }

@@ -76,7 +76,7 @@ def test_the_text_has_80_columns_and_says_what_asked_for_each(made):
         "WHAT A STEP EXCHANGES, ON 3 REPLICAS",
         "1 operation is computed whole by every replica.",
         "gather of 1 tensor, 8*batch_0 bytes",
-        "in everything, which is computed whole: it has no rule",
+        "in everything, which is computed whole: what is in it once must be found",
         "in a loop, in each round",
         "in a branch, if it is taken",
         "It gathers 1 tensor, 8*batch_0 bytes, and each replica computes 3 times its share.",

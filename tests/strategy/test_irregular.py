@@ -54,7 +54,41 @@ def of_sparse(x, y):
     return x, found, tf.sparse.to_dense(x), tf.sparse.reduce_sum(x, 0), tf.reduce_mean(found)
 
 
+def few(generator, length):
+    dense = np.zeros((length, 6), "float32")
+    dense[-1, 1:3] = generator.normal(size=2)  # the other replicas' rows have no values
+    return tf.sparse.from_dense(dense)
+
+
+def of_gradients_of_values(x, y):
+    kernel = tf.reshape(tf.cos(tf.range(18.0)), [6, 3])
+    with tf.GradientTape() as tape:
+        tape.watch(x.values)
+        product = tf.sparse.sparse_dense_matmul(x, kernel)
+        loss = tf.reduce_mean(tf.square(product - y[:, None]))
+    return tape.gradient(loss, x.values), loss
+
+
+def of_products(x, y):
+    """What Keras' layers compute of sparse inputs, and what `tf.sparse` does, with gradients."""
+    kernel, other = (tf.reshape(tf.cos(tf.range(at, at + 18.0)), [6, 3]) for at in (0.0, 1.0))
+    with tf.GradientTape() as tape:
+        tape.watch([kernel, other])
+        filled, _ = tf.sparse.fill_empty_rows(x, 0.0)
+        ids = tf.SparseTensor(filled.indices, filled.indices[:, 1], filled.dense_shape)
+        looked_up = tf.nn.embedding_lookup_sparse(kernel, ids, filled, combiner="sum")
+        product = tf.sparse.sparse_dense_matmul(x, tf.nn.relu(other))
+        loss = tf.reduce_mean(tf.square(looked_up - y[:, None]) + tf.tanh(product))
+    gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, [kernel, other])]
+    return filled, looked_up, product, loss, gradients, tf.sparse.to_dense(x)
+
+
 CASES = {
+    "gradients of values": (sparse, of_gradients_of_values),
+    "gradients of few values": (few, of_gradients_of_values),
+    "products of few values": (few, of_products),
+    "products": (sparse, of_products),
+    "products without values": (nothing, of_products),
     "ragged": (ragged, of_ragged),
     "nested": (nested, of_nested),
     "sparse": (sparse, of_sparse),
@@ -96,12 +130,17 @@ def check_shares(case, strategy):
     partitioned = strategy.partitioned(lambda rows: function(*rows))
     cuts = cutter_of(strategy).cuts(iter(strategy.experimental_distribute_dataset(dataset(make))))
     check(tf.function(lambda: partitioned.on_shares(next(cuts))), make, function)
+    return {each.operation for each in partitioned.report.whole}
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_shares_give_what_one_device_gives(case, replicas):
     check_shares(case, harness.strategy(replicas))
+
+
+def test_of_products_with_sparse_rows_only_unique_ids_are_found_in_the_whole_batch():
+    assert check_shares("products", harness.strategy(3)) == {"Unique"}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import tensorflow as tf
 
@@ -14,6 +15,7 @@ from tfdp.partition.conversions import Waiting
 from tfdp.partition.layouts import REPLICATED, Layout, Sharded
 from tfdp.partition.program import Program
 from tfdp.partition.report import Report
+from tfdp.partition.row_names import INDICES, RowNames, shape_of
 from tfdp.partition.sizes import Batch
 from tfdp.partition.source import SourceGraph
 from tfdp.partition.tensors import Tensor, static_shape
@@ -57,6 +59,7 @@ def partition(
     may_be_empty: bool,
     keep_rows: bool,
     states: Sequence[Layout] | None = None,
+    sparse: Mapping[int, Batch] = MappingProxyType({}),
 ) -> ReplicaProgram:
     """Makes the program that each of N replicas runs from the one that one device runs.
 
@@ -70,11 +73,14 @@ def partition(
         returned as the replica's rows; else all outputs are whole.
       states: For each of `captured` how the replicas' copies of a variable make its value, see
         `rules.variables`; None: all are alike.
+      sparse: By the number of its first component, which indices, values and shape are, for each
+        sparse tensor of which a replica has the entries in its rows the rows' batch.
 
     Raises:
       PartitionError: An operation cannot be partitioned.
     """
-    batches = list(dict.fromkeys(layout.batch for layout in layouts if isinstance(layout, Sharded)))
+    cut = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
+    batches = list(dict.fromkeys([*cut, *sparse.values()]))
     program = Program(graph.name, batches, communicator, may_be_empty)
     source = SourceGraph(graph)
     inputs: list[Tensor] = []
@@ -84,6 +90,11 @@ def partition(
         if isinstance(layout, Sharded) and shape is not None:
             shape[layout.axis] = layout.length
         inputs.append(Tensor(argument, layout, shape))
+    for first, batch in sparse.items():
+        entries = inputs[first].sharded
+        assert entries is not None
+        inputs[first].names = RowNames(batch, entries.batch, INDICES)
+        inputs[first + 2].names = shape_of(batch)
     for index, tensors in enumerate(captured):
         own = source.inputs[len(layouts) + index]
         state = states[index] if states is not None else REPLICATED
@@ -95,6 +106,7 @@ def partition(
         and isinstance(output.layout, Sharded)
         and output.layout.outer == 1
         and isinstance(output.layout.inner, int)
+        and output.layout.batch in batches
         for output in outputs
     ]
     made_whole = [output for output, is_kept in zip(outputs, kept, strict=True) if not is_kept]

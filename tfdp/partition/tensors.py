@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.partition.layouts import Layout, Replicated, Sharded
+from tfdp.partition.row_names import RowNames
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
 from tfdp.partition.writing import Output
 
@@ -40,11 +41,14 @@ class Tensor:
       whole: The whole tensor, once it has been made.
       parts: The replica's parts of it in other layouts, once they have been made.
       number: Its place in the order in which tensors came to be.
+      names: What it tells of rows, if it does.
       origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
         is.
     """
 
-    __slots__ = ("entries", "layout", "local", "number", "origin", "parts", "shape", "whole")
+    __slots__ = (
+        *("entries", "layout", "local", "names", "number", "origin", "parts", "shape", "whole"),
+    )
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class Tensor:
         self.parts: dict[Layout, Output] = {}
         self.number = next(_numbers)
         self.origin: Tensor | None = None
+        self.names: RowNames | None = None
 
     @property
     def dtype(self) -> tf.DType:

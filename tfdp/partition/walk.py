@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Sequence
 
 from tfdp.errors import PartitionError
-from tfdp.partition import known_values
+from tfdp.partition import known_values, row_names
 from tfdp.partition.conversions import Conversions, Waiting
 from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed
@@ -83,6 +83,7 @@ class Walk:
             step = Step(self, task.op, inputs)
             self.convert.op = task.op
             task.results = self._results(step)
+            row_names.pass_on(task.op, inputs, task.results)
         except PartitionError:
             raise
         except (ValueError, TypeError, KeyError, AssertionError, NotImplementedError) as error:

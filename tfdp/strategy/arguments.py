@@ -64,9 +64,13 @@ class Arguments:
                 self._fixed.append(leaf)
                 continue
             self._fixed.append(_TENSOR)
+        # The shapes of sparse tensors, of which a replica's has as many numbers as the whole one's.
+        self._sizes = {each.cut.stop for each in self._irregular if not each.depth}
         self.shapes = [
-            tf.TensorShape([None, *parts[0].shape[1:]]) if in_parts else parts[0].shape
-            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
+            tf.TensorShape([None, *parts[0].shape[1:]])
+            if in_parts and index not in self._sizes
+            else parts[0].shape
+            for index, (parts, in_parts) in enumerate(zip(self.parts, self._in_parts, strict=True))
         ]
         kinds = tuple(
             (parts[0].dtype.name, parts[0].shape.rank, in_parts)
@@ -110,7 +114,7 @@ class Arguments:
         found = []
         for index, spec in enumerate(self.fixed()):
             sizes = spec.shape.as_list() if spec.shape.rank else []
-            if sizes:
+            if sizes and index not in self._sizes:
                 sizes[0] = None
             if before is not None and before[index].shape.rank == len(sizes):
                 earlier = before[index].shape.as_list()

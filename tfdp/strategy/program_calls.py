@@ -52,6 +52,7 @@ class ProgramCalls:
       captured: What it captures, as the local replicas have it.
       specs: The specifications of its arguments.
       layouts: Their layouts.
+      batches: The batches that they are cut by, by the numbers that `cut` gives them.
       cut: How they are cut. Shares of batches hold a row also where only this replica has no
         example. How many examples all replicas have of each batch is the first argument of a call
         then.
@@ -68,10 +69,11 @@ class ProgramCalls:
         captured: Captured,
         specs: Sequence[tf.TensorSpec],
         layouts: Sequence[Layout],
+        batches: Mapping[int, Batch],
         cut: Cut,
         options: ProgramOptions,
     ) -> None:
-        self._cut = cut
+        self._cut, self._batches = cut, batches
         self._source, self._captured = source, captured
         self._layouts = layouts
         self._support = support
@@ -90,6 +92,11 @@ class ProgramCalls:
             # Of one process' replicas rows are joined without a collective.
             keep_rows=options.keep_rows or self._alone,
             states=captured.states,
+            sparse={
+                each.first: batches[number]
+                for each in cut.irregular
+                if not each.depth and (number := cut.batches[each.first]) is not None
+            },
         )
         places = [
             f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"
@@ -208,14 +215,16 @@ class ProgramCalls:
           counts: A row of them for each batch whose shares they are; None: they are no shares.
         """
         found: dict[Batch, tf.Tensor] = {}
-        regular = zip(self._layouts, arguments, *self._cut[:2], self._cut.are_regular, strict=True)
-        for layout, parts, number, in_parts, is_regular in regular:
+        if counts is not None:
+            return {batch: counts[number] for number, batch in self._batches.items()}
+        regular = zip(
+            self._layouts, arguments, self._cut.in_parts, self._cut.are_regular, strict=True
+        )
+        for layout, parts, in_parts, is_regular in regular:
             if not (is_regular and isinstance(layout, Sharded)) or layout.batch in found:
                 continue
             sizes = [tf.shape(part)[0] for part in parts]
-            if counts is not None:
-                found[layout.batch] = counts[number]
-            elif in_parts:
+            if in_parts:
                 found[layout.batch] = self._support.of_all(tf.stack(sizes))
             else:
                 ranks = tf.range(self._num_replicas)

@@ -65,7 +65,7 @@ class Trace:
                     self.source,
                     self._captured,
                     self.specs,
-                    self._layouts(cut),
+                    *self._layouts(cut),
                     cut,
                     self._options,
                 )
@@ -91,21 +91,22 @@ class Trace:
         pairs = zip(self.specs, shapes, strict=True)
         return all(spec.shape.is_compatible_with(shape) for spec, shape in pairs)
 
-    def _layouts(self, cut: Cut) -> list[Layout]:
+    def _layouts(self, cut: Cut) -> tuple[list[Layout], dict[int, Batch]]:
+        """Returns the arguments' layouts, and by number the batches that they are cut by."""
         made: dict[int, Batch] = {}
         found: list[Layout] = []
         for spec, number, regular in zip(self.specs, cut.batches, cut.are_regular, strict=True):
-            if number is None or not regular:
+            if number is None:
                 found.append(REPLICATED)
                 continue
             if number not in made:
-                made[number] = Batch(f"batch_{number}", spec.shape[0])
-            found.append(Sharded(0, made[number]))
+                made[number] = Batch(f"batch_{number}", spec.shape[0] if regular else None)
+            found.append(Sharded(0, made[number]) if regular else REPLICATED)
         for each in cut.irregular:
             entries = Batch(f"entries_{each.first}")
             for index in each.cut:
                 found[index] = Sharded(0, entries)
-        return found
+        return found, made
 
 
 def _hides_states(graph: tf.Graph) -> bool:

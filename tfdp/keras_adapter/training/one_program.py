@@ -172,7 +172,7 @@ class _Running:
             self._programs[step_function] = program
         program = self._programs[step_function]
         program_recording.called(self._recorder, self._model, data)
-        with tf.control_dependencies(same_batches.checked(self._strategy, data)):
+        with tf.control_dependencies(same_batches.checked(self._strategy, data, self._recorder)):
             return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 

@@ -62,6 +62,30 @@ def called(recorder: recording.Recorder | None, model: Any, data: Any) -> None:
 
 
 @contextlib.contextmanager
+def meeting(recorder: recording.Recorder | None, own: tf.Tensor) -> Iterator[list[tf.Tensor]]:
+    """Records, before a step, how long all local replicas wait for other ranks.
+
+    Args:
+      recorder: The model's recorder; None if nothing is to be recorded.
+      own: What this rank tells.
+
+    Yields:
+      A list, to which the caller adds what all have told.
+    """
+    taps = (
+        []
+        if recorder is None
+        else [recording.Tap(recorder, i) for i in range(len(recorder.buffers))]
+    )
+    arrived = [tap.instant([own]) for tap in taps]
+    told = list[tf.Tensor]()
+    yield told
+    for tap, instant in zip(taps, arrived, strict=True):
+        tap.add("meetings", 1)
+        tap.add("meeting_seconds", tap.instant(told) - instant)
+
+
+@contextlib.contextmanager
 def updating() -> Iterator[bool]:
     """Returns a context for the call of an optimizer in a trace for all replicas.
 

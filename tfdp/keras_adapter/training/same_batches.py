@@ -14,19 +14,21 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.errors import RankMismatchError
-from tfdp.keras_adapter.training import cut
+from tfdp.keras_adapter.training import cut, program_recording
+from tfdp.recording import Recorder
 from tfdp.replicas import Cut, TurnCut, fingerprints, replicas_of, rows_of
 
 # The message of the check in graphs; the name of a leaf and what each rank has of it follow.
 _DIFFERENT = "Every rank must have the same batches; fingerprints, by rank, of"
 
 
-def checked(strategy: Any, data: Any) -> list[tf.Operation]:
+def checked(strategy: Any, data: Any, recorder: Recorder | None = None) -> list[tf.Operation]:
     """Has it checked that all ranks have read the same batch; returns what a step is to wait for.
 
     Args:
       strategy: The strategy, whose processes must all call it.
       data: A step's data: a `Cut`, or a whole batch.
+      recorder: Records how long ranks wait for each other here, if any does.
 
     Raises:
       tf.errors.InvalidArgumentError: The ranks' batches differ; raised when the step runs. See
@@ -38,7 +40,9 @@ def checked(strategy: Any, data: Any) -> list[tf.Operation]:
     numbers = _told(data)
     if numbers is None:
         return []
-    by_rank = strategy.extended.of_all_processes(numbers)
+    with program_recording.meeting(recorder, numbers) as told:
+        told.append(strategy.extended.of_all_processes(numbers))
+    by_rank = told[0]
     alike = tf.reduce_all(by_rank == by_rank[:1], 0)
     checks = [
         tf.raw_ops.Assert(condition=alike[0], data=[cut.UNEQUAL, by_rank[:, 0]], summarize=-1)

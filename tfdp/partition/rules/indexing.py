@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
+from tfdp.partition.row_names import own_rows
 from tfdp.partition.rules.along_axes import known_scalar
 from tfdp.partition.rules.elementwise import aligned, grows
 from tfdp.partition.rules.joining import fits, part
 from tfdp.partition.rules.own_places import own_places
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.rules.rows import local_rows
 from tfdp.partition.rules.slicing import constant_axes, has_summands, linear_in
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
@@ -22,7 +24,8 @@ def gather(step: Step) -> Results:
     1. Where both have the batch's axis in common (`batch_dims`), both are cut along it.
     2. Parameters that are cut along another axis than the indices' keep the cut; indices that are
        cut, too, are gathered.
-    3. Otherwise the indices' cut is kept; parameters that are cut are gathered.
+    3. Otherwise the indices' cut is kept; parameters that are cut are gathered, unless a replica's
+       indices name its own rows.
 
     Whole indices of a summand give a summand, unless that has more elements.
     """
@@ -46,6 +49,10 @@ def gather(step: Step) -> Results:
         place = own.axis + (indices.rank - common - 1 if own.axis > at else 0)
         outputs = step.emit([params.local, _whole(step, indices), step.whole(axis)])
         return step.results(outputs, own.at(place), [shape])
+    names = own_rows(indices)
+    if names and theirs and own == Sharded(0, names.batch) and at == 0:
+        outputs = step.emit([params.local, local_rows(step, indices, own), step.whole(axis)])
+        return step.results(outputs, theirs, [shape])
     if theirs is not None:
         outputs = step.emit([_whole(step, params), indices.local, step.whole(axis)])
         return step.results(outputs, theirs.at(at + theirs.axis - common), [shape])

@@ -93,6 +93,17 @@ def summands(
     return step.emit(operands)
 
 
+def local_rows(step: Step, numbers: Tensor, rows: Sharded) -> Output:
+    """Returns the numbers of a replica's rows, counted from its own first one.
+
+    What stands in for an entry may name another's row; it gets one of the replica's.
+    """
+    write, dtype = step.write, numbers.dtype
+    own = write.subtract(numbers.local, write.cast(step.start(rows), dtype))
+    last = write.cast(write.subtract(step.place(rows).rows, 1), dtype)
+    return write.minimum(write.maximum(own, 0), last)
+
+
 def estimate(shape: Sequence[SizeLike | None] | None) -> int:
     """Returns about how many elements a whole tensor has, to tell large tensors from small ones."""
     if shape is None:

@@ -18,6 +18,7 @@ from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import can_be_summed
 from tfdp.partition.rules.slicing import has_summands, linear_in
+from tfdp.partition.rules.sparse import own_segments
 from tfdp.partition.sizes import Batch, Size, SizeLike, is_size
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
@@ -133,8 +134,13 @@ def segment_extreme(step: Step) -> Results:
 
 @rule("SegmentSum", "SegmentMean", "SegmentSumV2", partial=True)
 def sorted_segment_sum(step: Step) -> Results:
-    """Keeps the cut of data along an axis that has no segments; keeps summands. Sends nothing."""
-    return linear_in(step, 0) if has_summands(step) else _segments_beside(step)
+    """Keeps the cut of data along an axis that has no segments; keeps summands.
+
+    So do segments that are the rows of a batch, each with entries. Sends nothing.
+    """
+    if has_summands(step):
+        return linear_in(step, 0)
+    return own_segments(step) or _segments_beside(step)
 
 
 @rule(
