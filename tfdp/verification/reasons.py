@@ -14,8 +14,8 @@ from tfdp.verification.report import Difference
 
 # A step is traced as on one device, so that nothing in it can tell how many replicas there are.
 _READ = (
-    "Does the program read a number of replicas or devices, or a rank, in `build`, a constructor "
-    "or a closure? A step is traced as on one device, with the whole batch, and needs none of them."
+    "Does the program read a number of replicas or devices in `build`, a constructor or a closure? "
+    "A step is traced as on one device, with the whole batch, and needs none."
 )
 _ELSE = (
     " Else an operation gives other numbers on another device, or tfdp is at fault: please report "
