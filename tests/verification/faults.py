@@ -1,7 +1,6 @@
-"""Programs that no library can train as on one device, one a mechanism, and what is at fault.
+"""Programs that do not train as on one device, one for each part, and what is at fault.
 
-What they plant depends on the replica itself, or couples examples behind the library's back, so
-that they stay at fault whatever tfdp makes exact.
+A step is traced as on one device; what they plant they read outside of it: the number of replicas.
 """
 
 import dataclasses
@@ -55,149 +54,132 @@ def dense(*layers, optimizer=None, loss="mse", metrics=(), kind=keras.Model, **c
     return model
 
 
-def replica():
-    """The number of this replica; 0 on one device."""
-    return tf.distribute.get_replica_context().replica_id_in_sync_group
+def replicas():
+    """The number of replicas, as it is outside of a step; a step itself is one device's."""
+    return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def one_more(value):
-    """Replica 0's value, twice that on replica 1, and so on."""
-    return value * (1.0 + tf.cast(replica(), value.dtype))
-
-
-class Drawing(keras.layers.Layer):
-    """Noise from TensorFlow's generators."""
-
-    def call(self, x):
-        return x + tf.random.normal(tf.shape(x))
-
-
-class Centering(keras.layers.Layer):
-    """Couples the examples of the batch."""
-
-    def call(self, x):
-        return x - keras.ops.mean(x, axis=0)
-
-
-class Counting(keras.layers.Layer):
-    """Counts its calls in Python."""
+class Scaling(keras.layers.Layer):
+    """Computes by the number of replicas."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.calls = 0
+        self.replicas = replicas()
 
     def call(self, x):
-        def count(value):
-            self.calls += 1
-            return np.float32(self.calls) * value
-
-        return tf.ensure_shape(tf.numpy_function(count, [x], tf.float32), x.shape)
+        return x * self.replicas  # the line at fault
 
 
 class Seeing(keras.layers.Layer):
-    """Keeps what replica 0 has seen, and says so."""
+    """Keeps what it has seen, by the number of replicas."""
 
     def build(self, shape):
-        self.seen = self.add_weight(
-            name="seen", trainable=False, initializer="zeros", aggregation="only_first_replica"
-        )
+        self.replicas = replicas()
+        self.seen = self.add_weight(name="seen", trainable=False, initializer="zeros")
 
     def call(self, x):
-        self.seen.assign(keras.ops.mean(keras.ops.abs(x)))
+        self.seen.assign(keras.ops.mean(keras.ops.abs(x)) * self.replicas)
         return x
 
 
-def contrastive(y_true, y_pred):
-    """Each example against the others of its batch."""
-    return -tf.nn.log_softmax(-tf.abs(y_true - tf.transpose(y_pred)))[:, 0]
+def share_of_loss():
+    """A loss that is divided by the number of replicas."""
+    count = replicas()
+
+    def share(y_true, y_pred):
+        return keras.ops.square(y_true - y_pred) / count
+
+    return share
 
 
 class ScaledGradients(keras.Model):
-    """Touches gradients by the replica's number, which is no tensor: only `verify` sees it."""
+    """Multiplies gradients by the number of replicas."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.replicas = replicas()
 
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
-        factor = 1.0 + int(tf.get_static_value(replica()))
-        gradients = [gradient * factor for gradient in gradients]
+        gradients = [gradient * self.replicas for gradient in gradients]
         self.optimizer.apply(gradients, self.trainable_variables)
         return {"loss": loss}
 
 
 class OwnSteps(keras.optimizers.SGD):
-    """Updates by the replica."""
-
-    def apply(self, gradients, variables=None):
-        self.factor = one_more(tf.constant(1.0))
-        super().apply(gradients, variables)
-
-    def update_step(self, gradient, variable, learning_rate):
-        super().update_step(gradient * self.factor, variable, learning_rate)
-
-
-class OwnCount(keras.optimizers.SGD):
-    """Keeps a number of the replica's, and does nothing with it."""
+    """Updates by the number of replicas."""
 
     def build(self, variables):
         super().build(variables)
+        self.replicas = replicas()
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient * self.replicas, variable, learning_rate)
+
+
+class OwnCount(keras.optimizers.SGD):
+    """Keeps the number of replicas, and does nothing with it."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.replicas = replicas()
         self.kept = self.add_variable([], name="kept")
 
     def apply(self, gradients, variables=None):
         super().apply(gradients, variables)
-        self.kept.assign(one_more(tf.constant(1.0)))
+        self.kept.assign(self.replicas)
 
 
-class Calls(keras.metrics.Metric):
-    """Counts batches."""
+class Shares(keras.metrics.Metric):
+    """Counts batches of replicas."""
 
-    def __init__(self, name="calls"):
+    def __init__(self, name="shares"):
         super().__init__(name=name)
-        self.calls = self.add_weight(name="calls", initializer="zeros")
+        self.replicas = replicas()
+        self.shares = self.add_weight(name="shares", initializer="zeros")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        self.calls.assign_add(1.0)
+        self.shares.assign_add(self.replicas)
 
     def result(self):
-        return self.calls
+        return self.shares
 
 
 def faster():
-    """Asks for the number of replicas."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    return dense(optimizer=keras.optimizers.SGD(0.1 * int(replicas)))
+    """Has a rate for so many replicas."""
+    return dense(optimizer=keras.optimizers.SGD(0.1 * replicas()))
 
 
 FAULTS = {
-    "tf.random": Fault(
-        lambda: dense(Drawing(name="own")), "layer output", "`own`", Drawing, "draws from `tf.rand"
-    ),
-    "a mean over the batch": Fault(
-        lambda: dense(Centering(name="own")), "layer output", "`own`", Centering, "other examples"
-    ),
-    "Python": Fault(
-        lambda: dense(Counting(name="own")), "layer output", "`own`", Counting, "calls Python code"
+    "layer": Fault(
+        lambda: dense(Scaling(name="own")), "layer output", "`own`", Scaling, "faults.py:"
     ),
     "state": Fault(
-        lambda: dense(Seeing(name="own")), "layer state", "`own/seen`", Seeing, "replica 0's"
+        lambda: dense(Seeing(name="own")), "layer state", "`own/seen`", Seeing, "layer keeps"
     ),
-    "loss": Fault(lambda: dense(loss=contrastive), "loss", "`contrastive`", contrastive, "couples"),
+    "loss": Fault(
+        lambda: dense(loss=share_of_loss()), "loss", "`share`", share_of_loss(), "the loss does not"
+    ),
     "gradients": Fault(
         lambda: dense(kind=ScaledGradients),
         "gradients",
         "`ScaledGradients.train_step`",
         ScaledGradients.train_step,
-        "between the loss and the update",
+        "the gradients do not",
     ),
     "update": Fault(
-        lambda: dense(optimizer=OwnSteps(0.1)), "weights", "`OwnSteps`", OwnSteps, "nothing mends"
+        lambda: dense(optimizer=OwnSteps(0.1)), "weights", "`OwnSteps`", OwnSteps, "update does not"
     ),
     "slot": Fault(
         lambda: dense(optimizer=OwnCount(0.1)), "optimizer state", "`OwnCount`", OwnCount, "keeps"
     ),
-    "metric": Fault(lambda: dense(metrics=[Calls()]), "metrics", "`calls`", Calls, "count calls"),
+    "metric": Fault(
+        lambda: dense(metrics=[Shares()]), "metrics", "`shares`", Shares, "the metric does not"
+    ),
     "rate": Fault(
-        faster, "optimizer state", "`sgd/learning_rate`", None, "num_replicas_in_sync", step=0
+        faster, "optimizer state", "`sgd/learning_rate`", None, "another program", step=0
     ),
 }

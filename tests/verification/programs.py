@@ -150,7 +150,7 @@ class Penalty(keras.layers.Layer):
         return x
 
 
-# What a library may find out, warn of or refuse; whatever it does, it is not silent.
+# What is no mean over examples.
 HARD = {
     "the root of a mean": lambda: dense(loss=root_of_mean),
     "a sum in a scalar": lambda: dense(loss=total),
@@ -182,3 +182,125 @@ def texts():
         (rng.integers(0, 9, (size, 3)), rng.normal(size=(size, 1)), rng.random(size))
         for size in (5, 7, 2)
     ]
+
+
+def replica():
+    """The number of this replica; a step has but one, as on one device."""
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def one_more(value):
+    """The value of the first replica; another's would be a multiple of it."""
+    return value * (1.0 + tf.cast(replica(), value.dtype))
+
+
+class Drawing(keras.layers.Layer):
+    """Noise from TensorFlow's generators."""
+
+    def call(self, x):
+        return x + tf.random.normal(tf.shape(x))
+
+
+class Centering(keras.layers.Layer):
+    """Couples the examples of the batch."""
+
+    def call(self, x):
+        return x - keras.ops.mean(x, axis=0)
+
+
+class Counting(keras.layers.Layer):
+    """Counts its calls in Python."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.calls = 0
+
+    def call(self, x):
+        def count(value):
+            self.calls += 1
+            return np.float32(self.calls) * value
+
+        return tf.ensure_shape(tf.numpy_function(count, [x], tf.float32), x.shape)
+
+
+class Seeing(keras.layers.Layer):
+    """Keeps what the first replica has seen, which is the whole batch."""
+
+    def build(self, shape):
+        self.seen = self.add_weight(
+            name="seen", trainable=False, initializer="zeros", aggregation="only_first_replica"
+        )
+
+    def call(self, x):
+        self.seen.assign(keras.ops.mean(keras.ops.abs(x)))
+        return x
+
+
+def contrastive(y_true, y_pred):
+    """Each example against the others of its batch."""
+    return -tf.nn.log_softmax(-tf.abs(y_true - tf.transpose(y_pred)))[:, 0]
+
+
+class ScaledGradients(keras.Model):
+    """Touches gradients by the replica's number, which is no tensor."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        factor = 1.0 + int(tf.get_static_value(replica()))
+        gradients = [gradient * factor for gradient in gradients]
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+class OwnSteps(keras.optimizers.SGD):
+    """Updates by the replica."""
+
+    def apply(self, gradients, variables=None):
+        self.factor = one_more(tf.constant(1.0))
+        super().apply(gradients, variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient * self.factor, variable, learning_rate)
+
+
+class OwnCount(keras.optimizers.SGD):
+    """Keeps a number of the replica's, and does nothing with it."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.kept = self.add_variable([], name="kept")
+
+    def apply(self, gradients, variables=None):
+        super().apply(gradients, variables)
+        self.kept.assign(one_more(tf.constant(1.0)))
+
+
+class Batches(keras.metrics.Metric):
+    """Counts batches."""
+
+    def __init__(self, name="batches"):
+        super().__init__(name=name)
+        self.batches = self.add_weight(name="batches", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.batches.assign_add(1.0)
+
+    def result(self):
+        return self.batches
+
+
+# What replicas that trace a step each for itself would do otherwise than one device.
+OF_ONE_STEP = {
+    "tf.random": lambda: dense(Drawing()),
+    "a mean over the batch": lambda: dense(Centering()),
+    "Python": lambda: dense(Counting()),
+    "state": lambda: dense(Seeing()),
+    "loss": lambda: dense(loss=contrastive),
+    "gradients": lambda: dense(kind=ScaledGradients),
+    "update": lambda: dense(optimizer=OwnSteps(0.1)),
+    "slot": lambda: dense(optimizer=OwnCount(0.1)),
+    "metric": lambda: dense(metrics=[Batches()]),
+}

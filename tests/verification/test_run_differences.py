@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfdp.verification import run_differences
+from tfdp.verification import layers, run_differences, sources
 from tfdp.verification.readings import GRADIENTS, LOSS, METRICS, OPTIMIZER, WEIGHTS
 
 
@@ -65,3 +65,26 @@ def test_a_difference_counts_above_the_tolerance_and_ten_times_the_control():
     controls = [{(5, METRICS, "a"): 2e-4}, {(1, METRICS, "c"): 9e-5}]
     assert run_differences.apart(table, controls, 1e-5) == {(2, METRICS, "c"): 1e-3}
     assert run_differences.merged([table, {(1, METRICS, "a"): 1.0}])[1, METRICS, "a"] == 1.0
+
+
+def test_layers_are_compared_up_to_a_call_that_only_one_run_makes():
+    first, second = array(2, 4), array(1)
+    reference = [layers.Call("a", (first,)), layers.Call("b", (first, second))]
+    moved = [layers.Call("a", (first,)), layers.Call("b", (first + array(1), second))]
+    expected = {(0, "layer output", "a"): 0.0, (1, "layer output", "b"): 0.25}
+    assert layers.differences(reference, moved) == expected
+    assert layers.differences(reference, [*moved[:1], layers.Call("c", (second,))]) == {
+        (0, "layer output", "a"): 0.0
+    }
+    assert layers.differences(reference, []) == {}, "other processes are told nothing"
+    (found,) = layers.differences(reference[:1], [layers.Call("a", (second,))]).values()
+    assert found == np.inf
+
+
+def test_a_line_is_another_if_it_makes_other_operations_or_other_constants():
+    one, two = (sources.Operation("a.py:1", "Const", value) for value in (b"1", b"2"))
+    product = sources.Operation("a.py:2", "Mul", b"")
+    assert sources.first_other_line([one, product], [one, product]) == ""
+    assert sources.first_other_line([one, product], [two, product]) == "a.py:1"
+    assert sources.first_other_line([one, product], [one, product, product]) == "a.py:2"
+    assert sources.first_other_line([], [sources.Operation("", "Mul", b"")]) == ""

@@ -9,12 +9,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfdp.replicas import processes_of
-from tfdp.shares import share_sizes
-from tfdp.verification import layers, readings, reasons, run_differences
-from tfdp.verification.batches import rows
+from tfdp.strategy.data_parallel import DataParallelStrategy
+from tfdp.verification import layers, readings, reasons, run_differences, sources
 from tfdp.verification.report import Difference, Report
 from tfdp.verification.run_differences import Table
 from tfdp.verification.training import Program, Run, plain_normalization, train
@@ -38,9 +36,7 @@ class Comparison:
       tolerance: The size, relative to the largest value, above which a difference counts.
     """
 
-    def __init__(
-        self, program: Program, strategy: tf.distribute.Strategy, tolerance: float
-    ) -> None:
+    def __init__(self, program: Program, strategy: DataParallelStrategy, tolerance: float) -> None:
         self._program, self._strategy, self._tolerance = program, strategy, tolerance
         self._processes = processes_of(strategy)
         self._processes.compare("the batches of `tfdp.verify`", program.batches.described())
@@ -170,42 +166,39 @@ class Comparison:
         self, parted: tuple[Difference, ...], synchronized: bool, replicas_differ: bool
     ) -> tuple[tuple[Difference, ...], str, str]:
         first = parted[0]
-        if first.step and first.part in (readings.LOSS, readings.STATE):
+        cause, reason = reasons.of_part(first, self._reference.model)
+        meant = reasons.by_design(first, self._strategy)
+        if meant:
+            reason = meant
+        elif first.step and first.part in (readings.LOSS, readings.STATE):
             found = self._first_layer(first.step, synchronized)
             if found is not None:
-                difference, traced = found
-                return (difference, *parted), *reasons.of_layer(traced)
-        return parted, *reasons.of_part(first, self._reference.model, replicas_differ)
+                difference, cause, reason = found
+                parted = difference, *parted
+        if replicas_differ and self._strategy.synchronization is None:
+            reason += " The replicas hold different values from here on, which nothing mends."
+        return parted, cause, reason
 
-    def _first_layer(
-        self, step: int, synchronized: bool
-    ) -> tuple[Difference, reasons.Traced] | None:
+    def _first_layer(self, step: int, synchronized: bool) -> tuple[Difference, str, str] | None:
         """Returns the first layer whose outputs differ in a step; inner layers come first."""
-        program = self._program
-        reference = train(program, watch=step).calls
-        run = train(program, self._strategy, synchronized=synchronized, watch=step).calls
-        assert reference is not None and run is not None
-        examples = rows(program.batches.steps[step - 1])
-        expected = reference.by_rank().get(0, [])
-        controls = []
+        reference = _watched(self._program, step)
+        run = _watched(self._program, step, self._strategy, synchronized=synchronized)
+        expected, controls = reference.in_order(), []
         if self._amplifies():
-            control = train(program, move=_MOVES[0], watch=step).calls
-            assert control is not None
-            noise = layers.differences(expected, control.by_rank(), [(0, examples)])
+            control = _watched(self._program, step, move=_MOVES[0])
+            noise = layers.differences(expected, control.in_order())
             controls.append(self._of_all_ranks(noise))
-        table = layers.differences(expected, run.by_rank(), self._bounds(examples))
-        found = run_differences.apart(self._of_all_ranks(table), controls, self._tolerance)
+        table = self._of_all_ranks(layers.differences(expected, run.in_order()))
+        found = run_differences.apart(table, controls, self._tolerance)
         if not found:
             return None
         _, _, path = key = min(found)
         by_rounding = run_differences.of_controls(controls).get(key[1:], 0.0)
-        traced = reasons.Traced(path, *reference.traced.get(path, (None, [])))
-        return Difference(_LAYERS, path, step, found[key], by_rounding), traced
-
-    def _bounds(self, examples: int) -> list[tuple[int, int]]:
-        sizes = share_sizes(examples, self._strategy.extended.num_replicas)
-        ends = np.cumsum(sizes).tolist()
-        return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        difference = Difference(_LAYERS, path, step, found[key], by_rounding)
+        (layer, expected_operations), (_, operations) = reference.traced[path], run.traced[path]
+        own = sources.place(layer) != ""
+        line = sources.first_other_line(expected_operations, operations) if own else ""
+        return difference, *reasons.of_layer(path, layer, line)
 
     def _of_normalization(self, plain: Sequence[keras.layers.BatchNormalization]) -> str:
         table = self._compared(train(self._program, self._strategy))
@@ -221,6 +214,12 @@ class Comparison:
             f"is, one device differs in {by_how_much}. The table is with `synchronized=True` in "
             "its place, which gives one device's result."
         )
+
+
+def _watched(program: Program, step: int, *args: Any, **options: Any) -> layers.Calls:
+    calls = train(program, *args, watch=step, **options).calls
+    assert calls is not None
+    return calls
 
 
 def _check_same_model(one: Run, other: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import hooks
+from tfdp.keras_adapter._keras import strategy_of_model
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.verification import readings
 
@@ -19,26 +19,28 @@ from tfdp.verification import readings
 class GradientProbe:
     """The gradients with which a model's optimizers update: summed, unscaled and clipped.
 
-    There are none if XLA compiles the step, since XLA cannot call Python.
+    There are none if XLA compiles the step, since XLA cannot call Python, or if the strategy has a
+    `shard`: each replica then has a part of them.
 
     Args:
       model: The model whose optimizers are watched.
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._found: dict[tuple[str, str], dict[int, np.ndarray]] = {}
-        self._lock = threading.Lock()
-        if model.jit_compile:
+        self._found: dict[tuple[str, int], np.ndarray] = {}
+        if model.jit_compile or getattr(strategy_of_model(model), "shard", None):
             return
         for outer in readings.optimizers(model):
             for optimizer in innermost(outer):
                 hooks.put(optimizer, "_backend_update_step", self._probed)
 
     def take(self) -> readings.Readings:
-        """Returns the gradients since the last call."""
-        with self._lock:
-            found, self._found = self._found, {}
-        return {key: list(by_rank.values()) for key, by_rank in found.items()}
+        """Returns the gradients since the last call: one, or one of each replica's own update."""
+        told, self._found = self._found, {}
+        found: readings.Readings = {}
+        for (path, _), gradient in told.items():
+            found.setdefault((readings.GRADIENTS, path), []).append(gradient)
+        return found
 
     def _probed(
         self, update: Callable[..., Any], gradients: Any, variables: Any, learning_rate: Any
@@ -47,21 +49,19 @@ class GradientProbe:
         gradients, variables = list(gradients), list(variables)
         for gradient, variable in zip(gradients, variables, strict=True):
             if gradient is not None:
-                keep = functools.partial(self._keep, variable.path, rank())
+                keep = functools.partial(self._keep, variable.path, _rank())
                 tell(keep, _dense(gradient, variable))
         return update(gradients, variables, learning_rate)
 
     def _keep(self, path: str, rank: int, gradient: np.ndarray) -> None:
-        with self._lock:
-            by_rank = self._found.setdefault((readings.GRADIENTS, path), {})
-            by_rank[rank] = gradient.copy()
+        self._found[path, rank] = gradient.copy()
 
 
 def tell(listener: Callable[..., None], *tensors: tf.Tensor) -> None:
     """Calls `listener` with the tensors' values when the step has computed them.
 
-    The calls of one step come in any order. In TensorFlow's order each call would wait for those
-    of earlier replicas, which may themselves wait for this replica in a collective.
+    The calls of one step come in any order, of which TensorFlow would make one. What is no part of
+    each replica's own code is told whole, and once: by the first process.
     """
     numbers = [tf.cast(t, tf.float32) if t.dtype == tf.bfloat16 else t for t in tensors]
     call = tf.numpy_function(listener, numbers, [])
@@ -71,8 +71,8 @@ def tell(listener: Callable[..., None], *tensors: tf.Tensor) -> None:
             order.run_independently(call)
 
 
-def rank() -> int:
-    """Returns the number of the replica that is being traced; 0 on one device."""
+def _rank() -> int:
+    """Returns the number of the replica whose own code is being traced; 0 on one device."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))
 

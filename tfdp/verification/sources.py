@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import inspect
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdp import errors
@@ -27,28 +28,33 @@ class Operation:
     """The description of an operation, which outlives its graph.
 
     Attributes:
-      kind: The type, such as "RandomStandardNormal".
       line: The user's line that made the operation, such as "train.py:12", or "".
-      over_examples: Whether the operation reduces or accumulates along axis 0.
+      kind: The type, such as "Mul".
+      value: The value of a constant, as bytes.
     """
 
-    kind: str
     line: str
-    over_examples: bool = False
+    kind: str
+    value: bytes
 
     @classmethod
     def of(cls, operation: tf.Operation) -> Operation:
         """Describes an operation of a graph."""
         frames = [f for f in operation.traceback or () if _is_users(f.filename)]
         line = _line(frames[-1].filename, frames[-1].lineno) if frames else ""
-        return cls(operation.type, line, _is_over_examples(operation))
+        constant = operation.type == "Const"
+        value = operation.get_attr("value").SerializeToString() if constant else b""
+        return cls(line, operation.type, value)
 
 
-def _is_over_examples(operation: tf.Operation) -> bool:
-    if operation.type not in ("Mean", "Sum", "Max", "Min", "Prod", "Any", "All", "Cumsum"):
-        return False
-    axes = tf.get_static_value(operation.inputs[1])
-    return axes is not None and 0 in np.ravel(axes)
+def first_other_line(reference: Iterable[Operation], other: Iterable[Operation]) -> str:
+    """Returns the first line that made operations in `other` that `reference` lacks; "" if none."""
+    left = collections.Counter(reference)
+    for operation in other:
+        if operation.line and not left[operation]:
+            return operation.line
+        left[operation] -= 1
+    return ""
 
 
 def place(thing: Any) -> str:

@@ -32,7 +32,7 @@ def verify(
     3. Train under the strategy, from the same seeds, on the same batches.
     4. A difference between 1 and 3 counts if it exceeds `tolerance` and ten times that of the
        control. If rounding grows, there are two more controls. If the loss or layer state differs,
-       that step is trained again, and the outputs of all layers are compared for each example.
+       that step is trained again, and the outputs of all layers are compared.
 
     Differences by design are listed apart: plain BatchNormalization normalizes each replica's share
     by itself. It is made synchronized for 3, and one more run says what that changes.
@@ -42,7 +42,7 @@ def verify(
     Afterwards random states, Keras' counts of names and the dtype policy are restored. Neither the
     other arguments of `fit`, such as callbacks, nor the making of batches by a dataset is verified.
     With `jit_compile=True`, Keras' default on one GPU, gradients cannot be read, and the runs in
-    which layers are compared are trained without it.
+    which layers are compared are trained without it. With `shard` there are no whole gradients.
 
     Cost: the program is built, traced and trained three times, once more with plain
     BatchNormalization or half precision, and up to five times more if something differs. Every rank
@@ -72,18 +72,21 @@ def verify(
       TypeError: `batches`, `strategy` or the result of `build` is of the wrong kind.
       ScopeError: `build` uses variables that were made before the call, outside of a model.
 
-    >>> import keras, numpy as np, tfdp
+    >>> import keras, numpy as np, tensorflow as tf, tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
-    >>> class Centered(keras.layers.Layer):
+    >>> class Scaled(keras.layers.Layer):
+    ...     def __init__(self, **kwargs):
+    ...         super().__init__(**kwargs)
+    ...         self.replicas = tf.distribute.get_strategy().num_replicas_in_sync
     ...     def call(self, x):
-    ...         return x - keras.ops.mean(x, axis=0)
+    ...         return x / self.replicas
     >>> def build(layer=keras.layers.Identity):
     ...     model = keras.Sequential([keras.Input([4]), layer(name="own"), keras.layers.Dense(1)])
     ...     model.compile("sgd", "mse")
     ...     return model
     >>> batches = [(np.random.rand(5, 4), np.random.rand(5, 1))]
     >>> report = tfdp.verify(build, batches, strategy=strategy).check()
-    >>> tfdp.verify(lambda: build(Centered), batches, strategy=strategy)
+    >>> tfdp.verify(lambda: build(Scaled), batches, strategy=strategy)
     On 2 replicas the program does not train as on one device: layer `sequential/own` parts first,
     in step 1. ...
     """
