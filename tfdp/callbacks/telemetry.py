@@ -45,9 +45,10 @@ class Telemetry(keras.callbacks.Callback):
       pass, when the last gradient is there, to the last bucket's sum. It leaves out what was sent
       while the backward pass went on, but holds the waiting for a rank that comes late.
       `first_bucket_wait_seconds`, from this rank's arrival at the first bucket to its sum.
-      `meeting_seconds`, from the arrival to the sum in the meetings: of the entries that a loss's
-      mask leaves in, a loss's weights, statistics of a synchronized BatchNormalization. Most are
-      few bytes, so this is waiting for whoever is late. A step of known counts has no meeting.
+      `meeting_seconds`, from the arrival to the end of the meetings: of processes that compare
+      their batches as a step begins, and of sums that the backward pass needs, such as statistics
+      of a synchronized BatchNormalization. Most are few bytes, so this is waiting for whoever is
+      late.
       `compute_seconds`, what remains of the train function. Of several replicas in a process, the
       last to arrive counts.
     - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping, of
@@ -58,9 +59,7 @@ class Telemetry(keras.callbacks.Callback):
 
     Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
     closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
-    and bytes are those of all its steps, the norm is the root of their mean square. With
-    `jit_compile` on CPU the forward and backward passes are compiled as one, so no bucket is there
-    before both are done, and all communication is exposed. On GPUs instants are read when the
+    and bytes are those of all its steps, the norm is the root of their mean square. On GPUs instants are read when the
     values have come to the host. With `run_eagerly` there are no bytes and no parts of the step.
 
     After each epoch that has brought them to five samples, the ranks compare how long they waited
