@@ -13,11 +13,6 @@ pytestmark = pytest.mark.slow
 X, _ = harness.regression_data(14)
 
 
-@pytest.fixture(autouse=True)
-def as_one_program(monkeypatch):
-    monkeypatch.setenv("TFDP_ONE_PROGRAM", "1")
-
-
 # ---- what `predict` gives
 
 
@@ -40,6 +35,8 @@ def ragged(p, x, kernel):
 # Of each output whether batches can be joined, or must be one.
 OUTPUTS = {
     "several": (lambda p, x, kernel: {"a": p, "b": ops.square(p)}, True),
+    "of more axes": (lambda p, x, kernel: ops.stack([p, p], axis=1), True),
+    "of one axis": (lambda p, x, kernel: ops.sum(p, axis=1), True),
     "texts": (lambda p, x, kernel: tf.strings.as_string(x), True),
     "ragged": (ragged, True),
     "time-major": (lambda p, x, kernel: ops.swapaxes(ops.stack([p, p], axis=1), 0, 1), False),
@@ -86,3 +83,18 @@ def test_predict_is_not_traced_again_for_the_short_last_batch(replicas):
     before = len(traced)
     assert len(model.predict(X, batch_size=4, verbose=0)) == 14
     assert len(traced) == before
+
+
+class Doubling(Outputs):
+    """Gives two rows for each example in a step of its own."""
+
+    def predict_step(self, data):
+        rows = self(data)
+        return {"rows": ops.concatenate([rows, rows])}
+
+
+def test_a_predict_step_of_ones_own_gives_one_devices_rows(trains_as_one_device):
+    trains_as_one_device(
+        lambda: Doubling(lambda p, x, kernel: p),
+        lambda model: model.predict(X, batch_size=4, verbose=0),
+    )
