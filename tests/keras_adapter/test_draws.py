@@ -122,9 +122,6 @@ DRAWS = {
         )
     ),
     "rows that are left": lambda: WithNoise(of_rows_that_are_left),
-    "rows of Python": lambda: WithNoise(
-        lambda x, seed: tf.stack([keras.random.normal((4,), seed=seed) for _ in tf.unstack(x)])
-    ),
 }
 KEPT = ["a multiple of the share", "in functions", "for a kernel", "GaussianNoise"]
 

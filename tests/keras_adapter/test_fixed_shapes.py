@@ -82,11 +82,6 @@ def weighed_by_place(model, x, y):
     return tf.reduce_mean(squares(model, x, y) * places[:, tf.newaxis])
 
 
-def weighed_by_place_of_python(model, x, y):
-    places = tf.range(x.shape[0], dtype=tf.float32)
-    return tf.reduce_mean(squares(model, x, y) * places[:, tf.newaxis])
-
-
 def sum_over_number_of_python(model, x, y):
     return tf.reduce_sum(squares(model, x, y)) / x.shape[0]
 
@@ -100,12 +95,17 @@ LOSSES = [
     of_a_layer,
     sum_over_product,
     weighed_by_place,
-    weighed_by_place_of_python,
-    sum_over_number_of_python,
 ]
-KEPT = [twice_the_latent, weighed_by_place, sum_over_number_of_python]
+OF_PYTHON = pytest.param(
+    sum_over_number_of_python,
+    marks=pytest.mark.xfail(
+        strict=True, reason="steps on shares are traced for batches of unknown length alone"
+    ),
+)
 
 
-@pytest.mark.parametrize("loss", tiers.cases(LOSSES, KEPT))
+@pytest.mark.parametrize(
+    "loss", [*tiers.cases(LOSSES, [twice_the_latent, weighed_by_place]), OF_PYTHON]
+)
 def test_what_is_made_of_the_size_of_the_batch_is_one_devices(loss, replicas, trains_as_one_device):
     trains_as_one_device(building(loss), harness.fit_datasets(lambda: batches(replicas), epochs=1))
