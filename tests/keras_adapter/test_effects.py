@@ -1,4 +1,4 @@
-"""Side effects before and behind a sum over replicas: each replica has its own order of them."""
+"""Side effects are one device's; in loops of one's own each replica has its own order of them."""
 
 import harness
 import keras
@@ -16,10 +16,10 @@ X, Y = harness.regression_data(14)
 class Telling(keras.Model):
     """Calls Python before the gradient's sum and behind it, and uses what replicas share there."""
 
-    def __init__(self, around):
+    def __init__(self):
         super().__init__()
         self.dense = layers.Dense(1)
-        self.around, self.told = around, []
+        self.around, self.told = None, []
 
     def call(self, x):
         return self.dense(x)
@@ -74,8 +74,8 @@ class Table(Variable):
         self.table.insert(self.key, self.table.lookup(self.key) + 0.0 * total + 1.0)
 
 
-def stepped(shared):
-    model = Telling(shared())
+def telling():
+    model = Telling()
     model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
     return model
 
@@ -85,11 +85,12 @@ def stepped(shared):
 @pytest.mark.parametrize("shared", tiers.first_of(Variable, Table))
 def test_side_effects_are_one_devices(shared, trains_as_one_device):
     def use(model):
+        model.around = shared()
         harness.fit_arrays(model, X, Y, batch_size=7)
         whats, shapes, sums = zip(*model.told, strict=True)
         return whats, shapes, np.array(sums, "float32"), model.around.count()
 
-    trains_as_one_device(lambda: stepped(shared), use)
+    trains_as_one_device(telling, use)
 
 
 @harness.in_one_process
@@ -97,11 +98,12 @@ def test_side_effects_are_one_devices(shared, trains_as_one_device):
 @pytest.mark.parametrize("shared", tiers.first_of(Variable, Table))
 def test_what_replicas_share_is_used_in_rounds_around_the_sums(shared, replicas):
     """In a loop of one's own each replica does it."""
-    model = harness.build_in_scope(lambda: stepped(shared), replicas)
+    model = harness.build_in_scope(telling, replicas)
+    model.around = shared()
     strategy = model.distribute_strategy
     run = tf.function(lambda *batch: strategy.run(model.train_step, args=(batch,)))
     with strategy.scope():
-        model.build((None, 5))
+        model.dense.build((None, 5))
         model.optimizer.build(model.trainable_variables)
     for batch in strategy.experimental_distribute_dataset(
         tf.data.Dataset.from_tensor_slices((X, Y)).batch(7)
@@ -117,7 +119,7 @@ def test_what_is_no_side_effect_or_has_a_resource_is_left_as_it_is():
 
     @tf.function
     def traced(x):
-        with Effects().of_replica(None):
+        with Effects().of_replica():
             tf.debugging.assert_positive(x)
             variable.assign_add(x)
             tf.print(x, output_stream="file:///dev/null")

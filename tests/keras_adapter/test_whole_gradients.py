@@ -221,6 +221,15 @@ def test_what_is_done_with_gradients_means_what_it_means_on_one_device(name, tra
     trains(trains_as_one_device, AFTERWARDS[name])
 
 
+def test_noise_of_tensorflow_on_gradients_is_one_devices(trains_as_one_device):
+    def step(model, x, y):
+        gradients = gradients_of(model, x, y)
+        model.update([g + 0.1 * tf.random.normal(tf.shape(g)) for g in gradients])
+
+    # Without a seed of its own a draw takes one from its place in the graph.
+    trains(trains_as_one_device, step, one_device_eagerly=False)
+
+
 # ---- what is differentiated ----
 
 
