@@ -1,7 +1,7 @@
-"""Programs that no library can train as on one device, one a mechanism, and what is at fault.
+"""Programs that train otherwise than on one device, one a part of a step, and what is at fault.
 
-What they plant depends on the replica itself, or couples examples behind the library's back, so
-that they stay at fault whatever tfdp makes exact.
+A step is one program, which is as on one device whatever is in it. What these plant is another
+program: `build` makes it of the number of replicas, as `verify` cannot know.
 """
 
 import dataclasses
@@ -25,14 +25,12 @@ class Fault:
       step: When.
       cause: What the named cause holds.
       thing: A class or function whose line the cause must name; None: it is no line's.
-      reason: What the likely reason holds.
     """
 
     build: Callable[[], keras.Model]
     part: str
     cause: str
     thing: object = None
-    reason: str = ""
     step: int = 1
 
 
@@ -55,90 +53,74 @@ def dense(*layers, optimizer=None, loss="mse", metrics=(), kind=keras.Model, **c
     return model
 
 
-def replica():
-    """The number of this replica; 0 on one device."""
-    return tf.distribute.get_replica_context().replica_id_in_sync_group
+def replicas():
+    """The number of replicas; 1 on one device."""
+    return float(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def one_more(value):
-    """Replica 0's value, twice that on replica 1, and so on."""
-    return value * (1.0 + tf.cast(replica(), value.dtype))
-
-
-class Drawing(keras.layers.Layer):
-    """Noise from TensorFlow's generators."""
-
-    def call(self, x):
-        return x + tf.random.normal(tf.shape(x))
-
-
-class Centering(keras.layers.Layer):
-    """Couples the examples of the batch."""
-
-    def call(self, x):
-        return x - keras.ops.mean(x, axis=0)
-
-
-class Counting(keras.layers.Layer):
-    """Counts its calls in Python."""
+class Scaling(keras.layers.Layer):
+    """Multiplies by the number of replicas."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.calls = 0
+        self.factor = replicas()
 
     def call(self, x):
-        def count(value):
-            self.calls += 1
-            return np.float32(self.calls) * value
-
-        return tf.ensure_shape(tf.numpy_function(count, [x], tf.float32), x.shape)
+        return self.factor * x
 
 
-class Seeing(keras.layers.Layer):
-    """Keeps what replica 0 has seen, and says so."""
+class Seeing(Scaling):
+    """Keeps what it has seen, times the number of replicas."""
 
     def build(self, shape):
-        self.seen = self.add_weight(
-            name="seen", trainable=False, initializer="zeros", aggregation="only_first_replica"
-        )
+        self.seen = self.add_weight(name="seen", trainable=False, initializer="zeros")
 
     def call(self, x):
-        self.seen.assign(keras.ops.mean(keras.ops.abs(x)))
+        self.seen.assign(self.factor * keras.ops.mean(keras.ops.abs(x)))
         return x
 
 
-def contrastive(y_true, y_pred):
-    """Each example against the others of its batch."""
-    return -tf.nn.log_softmax(-tf.abs(y_true - tf.transpose(y_pred)))[:, 0]
+class ScaledLoss(keras.losses.Loss):
+    """Squares times the number of replicas."""
+
+    def __init__(self):
+        super().__init__(name="scaled_loss")
+        self.factor = replicas()
+
+    def call(self, y_true, y_pred):
+        return self.factor * keras.ops.mean(keras.ops.square(y_true - y_pred), -1)
 
 
 class ScaledGradients(keras.Model):
-    """Touches gradients by the replica's number, which is no tensor: only `verify` sees it."""
+    """Multiplies gradients by the number of replicas."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.factor = replicas()
 
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
         gradients = tape.gradient(loss, self.trainable_variables)
-        factor = 1.0 + int(tf.get_static_value(replica()))
-        gradients = [gradient * factor for gradient in gradients]
+        gradients = [self.factor * gradient for gradient in gradients]
         self.optimizer.apply(gradients, self.trainable_variables)
         return {"loss": loss}
 
 
 class OwnSteps(keras.optimizers.SGD):
-    """Updates by the replica."""
+    """Multiplies updates by the number of replicas."""
 
-    def apply(self, gradients, variables=None):
-        self.factor = one_more(tf.constant(1.0))
-        super().apply(gradients, variables)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.factor = replicas()
 
     def update_step(self, gradient, variable, learning_rate):
-        super().update_step(gradient * self.factor, variable, learning_rate)
+        super().update_step(self.factor * gradient, variable, learning_rate)
 
 
-class OwnCount(keras.optimizers.SGD):
-    """Keeps a number of the replica's, and does nothing with it."""
+class OwnCount(OwnSteps):
+    """Keeps the number of replicas, and does nothing with it."""
 
     def build(self, variables):
         super().build(variables)
@@ -146,18 +128,22 @@ class OwnCount(keras.optimizers.SGD):
 
     def apply(self, gradients, variables=None):
         super().apply(gradients, variables)
-        self.kept.assign(one_more(tf.constant(1.0)))
+        self.kept.assign(self.factor)
+
+    def update_step(self, gradient, variable, learning_rate):
+        keras.optimizers.SGD.update_step(self, gradient, variable, learning_rate)
 
 
 class Calls(keras.metrics.Metric):
-    """Counts batches."""
+    """Counts batches, each once for each replica."""
 
     def __init__(self, name="calls"):
         super().__init__(name=name)
         self.calls = self.add_weight(name="calls", initializer="zeros")
+        self.factor = replicas()
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        self.calls.assign_add(1.0)
+        self.calls.assign_add(self.factor)
 
     def result(self):
         return self.calls
@@ -165,39 +151,23 @@ class Calls(keras.metrics.Metric):
 
 def faster():
     """Asks for the number of replicas."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    return dense(optimizer=keras.optimizers.SGD(0.1 * int(replicas)))
+    return dense(optimizer=keras.optimizers.SGD(0.1 * replicas()))
 
 
 FAULTS = {
-    "tf.random": Fault(
-        lambda: dense(Drawing(name="own")), "layer output", "`own`", Drawing, "draws from `tf.rand"
-    ),
-    "a mean over the batch": Fault(
-        lambda: dense(Centering(name="own")), "layer output", "`own`", Centering, "other examples"
-    ),
-    "Python": Fault(
-        lambda: dense(Counting(name="own")), "layer output", "`own`", Counting, "calls Python code"
-    ),
-    "state": Fault(
-        lambda: dense(Seeing(name="own")), "layer state", "`own/seen`", Seeing, "replica 0's"
-    ),
-    "loss": Fault(lambda: dense(loss=contrastive), "loss", "`contrastive`", contrastive, "couples"),
+    "layer": Fault(lambda: dense(Scaling(name="own")), "layer output", "`own`", Scaling),
+    "state": Fault(lambda: dense(Seeing(name="own")), "layer state", "`own/seen`", Seeing),
+    "loss": Fault(lambda: dense(loss=ScaledLoss()), "loss", "`ScaledLoss`", ScaledLoss),
     "gradients": Fault(
         lambda: dense(kind=ScaledGradients),
         "gradients",
         "`ScaledGradients.train_step`",
         ScaledGradients.train_step,
-        "between the loss and the update",
     ),
-    "update": Fault(
-        lambda: dense(optimizer=OwnSteps(0.1)), "weights", "`OwnSteps`", OwnSteps, "nothing mends"
-    ),
+    "update": Fault(lambda: dense(optimizer=OwnSteps(0.1)), "weights", "`OwnSteps`", OwnSteps),
     "slot": Fault(
-        lambda: dense(optimizer=OwnCount(0.1)), "optimizer state", "`OwnCount`", OwnCount, "keeps"
+        lambda: dense(optimizer=OwnCount(0.1)), "optimizer state", "`OwnCount`", OwnCount
     ),
-    "metric": Fault(lambda: dense(metrics=[Calls()]), "metrics", "`calls`", Calls, "count calls"),
-    "rate": Fault(
-        faster, "optimizer state", "`sgd/learning_rate`", None, "num_replicas_in_sync", step=0
-    ),
+    "metric": Fault(lambda: dense(metrics=[Calls()]), "metrics", "`calls`", Calls),
+    "rate": Fault(faster, "optimizer state", "`sgd/learning_rate`", None, step=0),
 }

@@ -150,13 +150,27 @@ class Penalty(keras.layers.Layer):
         return x
 
 
-# What a library may find out, warn of or refuse; whatever it does, it is not silent.
+class Drawing(keras.layers.Layer):
+    """Noise from TensorFlow's generators, around the batch's mean."""
+
+    def call(self, x):
+        return x - keras.ops.mean(x, axis=0) + tf.random.normal(tf.shape(x), seed=3)
+
+
+def contrastive(y_true, y_pred):
+    """Each example against the others of its batch."""
+    return -tf.nn.log_softmax(-tf.abs(y_true - tf.transpose(y_pred)))[:, 0]
+
+
+# What replicas that trace a step of their own would not train as one device does.
 HARD = {
     "the root of a mean": lambda: dense(loss=root_of_mean),
     "a sum in a scalar": lambda: dense(loss=total),
     "a metric that assigns": lambda: dense(metrics=[Last()]),
     "a codebook": lambda: dense(Codes()),
     "a sum in add_loss": lambda: dense(Penalty()),
+    "noise around a mean": lambda: dense(Drawing()),
+    "in-batch negatives": lambda: dense(loss=contrastive),
 }
 
 
