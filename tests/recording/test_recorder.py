@@ -150,3 +150,34 @@ def test_a_recorder_is_known_by_its_model_and_forgotten_with_it():
     recording.Recorder(CPUS[:1])
     with pytest.raises(tf.errors.FailedPreconditionError):
         tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float64)
+
+
+def test_what_captures_nothing_reaches_the_buffers_by_name():
+    recorder = recording.Recorder(CPUS[:2])
+    recorder.sample(recorder, True)
+
+    @tf.function
+    def step():
+        for index in range(2):
+            tap = recording.Tap(recorder.by_name(), index)
+            tap.add("examples", 1 + index)
+            tap.add("norms", tap.if_sampled(lambda: tf.constant(2.0)))
+            tap.add("input_seconds", tap.instant())
+
+    concrete = step.get_concrete_function()
+    assert not concrete.captured_inputs
+    concrete()
+    assert recorder.read().of("examples").tolist() == [1, 2]
+    assert recorder.read().of("norms").tolist() == [2, 2]
+    assert (recorder.read().of("input_seconds") > 1e9).all()
+
+
+def test_the_first_replicas_buffers_are_known_with_those_of_the_others():
+    recorder, other = recording.Recorder(CPUS[:3]), recording.Recorder(CPUS[:1])
+    for buffers in (recorder.buffers, recorder.flags, recorder.ratios, other.buffers):
+        handles = [buffer.handle for buffer in buffers]
+        found = recording.copies_of(handles[0])
+        assert len(found) == len(handles)
+        assert all(mine is theirs for mine, theirs in zip(found, handles, strict=True))
+    assert recording.copies_of(recorder.buffers[1].handle) is None
+    assert recording.copies_of(tf.constant(0)) is None

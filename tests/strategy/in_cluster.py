@@ -23,6 +23,7 @@ import tensorflow as tf
 import tiers
 from keras.saving import load_model as load_model_by_name
 from keras.saving import load_weights as load_weights_by_name
+from strategy import test_irregular as irregular
 
 import tfdp
 from tfdp import machine
@@ -1062,3 +1063,8 @@ def test_ranks_whose_programs_hold_other_numbers_are_told(strategy, board):
     said = r"is Const at in_cluster.py.* another one, of"
     with pytest.raises(tfdp.errors.CollectiveMismatchError, match=said):
         step(np.ones([4, 3], "float32"))
+
+
+@pytest.mark.parametrize("case", tiers.first_of(*irregular.CASES))
+def test_ragged_and_sparse_rows_of_all_processes_are_one_batch(strategy, case):
+    irregular.check_shares(case, strategy)

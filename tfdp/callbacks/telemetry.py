@@ -34,11 +34,12 @@ class Telemetry(keras.callbacks.Callback):
       the epoch began.
     - `input_seconds`: the time spent waiting for the batch. With data other than a
       `tfdp.data.Pipeline` it is measured only where `steps_per_execution` is 1.
-    - `bytes_sent`: the bytes of gradients that this rank's replicas sent by the topology's
-      schedule, also to each other.
+    - `bytes_sent`: the bytes of gradients, and of what travels in their buckets, that this rank's
+      replicas sent by the topology's schedule, also to each other.
     - `collectives`: the number of sums over the replicas. `meetings` are those that the step itself
-      waits for, before or inside its backward pass; `buckets` are those of gradients; `endings` are
-      at the end of the step, with the metrics. A sum of several dtypes counts once for each.
+      waits for, before or inside its backward pass; `buckets` are those of gradients, and of what
+      travels with them; `endings` are at the end of the step, with the metrics. A sum of several
+      dtypes counts once for each.
     - `loss_scale` and `skipped_steps`, with a `LossScaleOptimizer`.
     - In samples `communication_seconds`, the *exposed* communication: from the end of the backward
       pass, when the last gradient is there, to the last bucket's sum. It leaves out what was sent

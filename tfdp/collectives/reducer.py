@@ -106,6 +106,14 @@ class Reducer:
                 watch.bucket(inputs, sums, self._bytes_sent(transport, rank))
         return results
 
+    def bytes_sent(self, items: Sequence[bucketing.Item], rank: int) -> list[int]:
+        """Returns for each bucket of a sum of dense tensors of known sizes the bytes of a rank."""
+        found = []
+        for members in self._assigned(items):
+            size = sum(items[index].size_bytes or 0 for index in members)
+            found.append(cost(self._schedule(size), self._hosts, size).bytes_sent[rank])
+        return found
+
     def sum_by(
         self,
         compress: CompressBucket,

@@ -14,6 +14,7 @@ the step runs.
     the replica's functions                  partitioning, compiling, registering
     whether ranks have the same program      likeness
     what is exchanged, and why               report, ordering, dependencies, explanation
+    what is recorded while it runs           purposes, watching
 """
 
 from tfdp.partition.communication import Collective, Communicator
@@ -33,10 +34,12 @@ from tfdp.partition.layouts import (
 from tfdp.partition.likeness import operations_of, text_of
 from tfdp.partition.local_regions import LocalRegion
 from tfdp.partition.partitioning import ReplicaProgram, partition
+from tfdp.partition.purposes import Purposes, purposes
 from tfdp.partition.registering import Registered, on_device
-from tfdp.partition.report import Report
+from tfdp.partition.report import Exchanged, Report
 from tfdp.partition.sizes import Batch
 from tfdp.partition.source import lines_named
+from tfdp.partition.watching import Watching
 
 __all__ = [
     "LOCAL",
@@ -45,22 +48,26 @@ __all__ = [
     "Batch",
     "Collective",
     "Communicator",
+    "Exchanged",
     "Explanation",
     "Layout",
     "Listed",
     "Local",
     "LocalRegion",
     "Partial",
+    "Purposes",
     "Registered",
     "ReplicaProgram",
     "Replicated",
     "Report",
     "Sharded",
+    "Watching",
     "compiled",
     "explain",
     "lines_named",
     "on_device",
     "operations_of",
     "partition",
+    "purposes",
     "text_of",
 ]

@@ -79,6 +79,7 @@ class Dependencies:
       program: The program.
 
     Attributes:
+      functions: Its functions that are called, by name.
       collectives: Its collectives, in the order in which they begin.
       computed: Its operations.
       total: The amount of those.
@@ -86,22 +87,22 @@ class Dependencies:
 
     def __init__(self, program: ReplicaProgram) -> None:
         functions = {each.signature.name: each for each in program.functions}
-        self._functions = {program.name: Ordering(functions[program.name], None)}
+        self.functions = {program.name: Ordering(functions[program.name], None)}
         open_ = [program.name]
         while open_:
-            outer = self._functions[open_.pop()]
+            outer = self.functions[open_.pop()]
             for node in outer.definition.node_def:
                 for name in called(node):
                     if name in functions:
-                        self._functions[name] = Ordering(functions[name], (outer, node))
+                        self.functions[name] = Ordering(functions[name], (outer, node))
                         open_.append(name)
         report = program.report
-        exchanged = [each for each in report.exchanged if each.function in self._functions]
+        exchanged = [each for each in report.exchanged if each.function in self.functions]
         for number, each in enumerate(exchanged):
-            self._functions[each.function].holds(each.node, 1 << number)
-        for function in self._functions.values():
+            self.functions[each.function].holds(each.node, 1 << number)
+        for function in self.functions.values():
             function.connect()
-        self.computed = [each for each in report.computed if each.function in self._functions]
+        self.computed = [each for each in report.computed if each.function in self.functions]
         self.total = sum(map(Amount.of, self.computed), Amount())
         self._touched = [self._touches(each) for each in self.computed]
         self._holders = self._all_holders()
@@ -119,7 +120,7 @@ class Dependencies:
         }
         found = []
         for each in self.computed:
-            ordering = self._functions[each.function]
+            ordering = self.functions[each.function]
             reached = False
             for name in each.nodes:
                 uses = any((each.function, given) in tainted for given in ordering.inputs[name])
@@ -133,13 +134,13 @@ class Dependencies:
 
     def _touches(self, computed: Computed) -> int:
         """Returns the collectives that an operation needs, is, or is needed by."""
-        function, found = self._functions[computed.function], 0
+        function, found = self.functions[computed.function], 0
         for name in computed.nodes:
             found |= function.needs[name] | function.needed_by[name] | function.own.get(name, 0)
         return found
 
     def _position(self, number: int, exchanged: Exchanged) -> Position:
-        function = self._functions[exchanged.function]
+        function = self.functions[exchanged.function]
         around = list(function.outwards())
         needs = function.results[exchanged.node]
         for inner in around:
@@ -185,7 +186,7 @@ class Dependencies:
         found = []
         for number, each in enumerate(self.computed):
             holders = [(each.function, number)]
-            caller = self._functions[each.function].caller
+            caller = self.functions[each.function].caller
             while caller is not None:
                 outer, node = caller
                 name = outer.definition.signature.name

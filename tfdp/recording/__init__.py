@@ -6,7 +6,7 @@ nothing.
 """
 
 from tfdp.recording.buckets import BucketWatch, Watch
-from tfdp.recording.recorder import Reading, Recorder
+from tfdp.recording.recorder import Reading, Recorder, copies_of
 from tfdp.recording.tap import Tap, current, ending, meeting, tapped, trust_ratio_observer
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Recorder",
     "Tap",
     "Watch",
+    "copies_of",
     "current",
     "ending",
     "meeting",

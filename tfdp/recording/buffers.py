@@ -20,29 +20,27 @@ _NUMBERS = itertools.count(1)
 _UNUSED: list[tf.Tensor] = []
 
 
-class Buffer:
-    """A tensor on a CPU that stays from step to step.
+class NamedBuffer:
+    """A buffer as a function reaches it that captures nothing: by its name.
 
     Args:
       device: The full name of a CPU device.
-      initial: The first value.
-      shape: The shape of all values; None: the shape of `initial`.
-
-    Attributes:
-      handle: The resource.
+      dtype: The dtype of its elements.
+      shape: The shape of all its values.
+      name: Its name.
     """
 
-    def __init__(self, device: str, initial: np.ndarray, shape: Any = None) -> None:
+    def __init__(self, device: str, dtype: tf.DType, shape: Any, name: str) -> None:
         self.device = device
-        self._dtype = tf.as_dtype(initial.dtype)
-        with tf.init_scope(), tf.device(device):
-            _destroy_unused()
-            self.handle = tf.raw_ops.VarHandleOp(
-                dtype=self._dtype,
-                shape=initial.shape if shape is None else shape,
-                shared_name=f"tfdp_recording_{next(_NUMBERS)}",
+        self._dtype, self._shape, self._name = dtype, shape, name
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The resource."""
+        with tf.device(self.device):
+            return tf.raw_ops.VarHandleOp(
+                dtype=self._dtype, shape=self._shape, shared_name=self._name
             )
-            self.set(initial)
 
     def set(self, value: Any) -> None:
         """Replaces the value, eagerly or in a graph."""
@@ -69,11 +67,39 @@ class Buffer:
         with tf.device(self.device):
             return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
+
+class Buffer(NamedBuffer):
+    """A tensor on a CPU that stays from step to step.
+
+    Args:
+      device: The full name of a CPU device.
+      initial: The first value.
+      shape: The shape of all values; None: the shape of `initial`.
+    """
+
+    def __init__(self, device: str, initial: np.ndarray, shape: Any = None) -> None:
+        shape = initial.shape if shape is None else shape
+        name = f"tfdp_recording_{next(_NUMBERS)}"
+        super().__init__(device, tf.as_dtype(initial.dtype), shape, name)
+        with tf.init_scope():
+            _destroy_unused()
+            self._handle = super().handle
+            self.set(initial)
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The resource."""
+        return self._handle
+
+    def by_name(self) -> NamedBuffer:
+        """Returns the buffer for functions that capture nothing, while this one lives."""
+        return NamedBuffer(self.device, self._dtype, self._shape, self._name)
+
     def __del__(self) -> None:
         # There must be no op here: garbage is collected at any time, also while TensorFlow builds a
         # graph and holds its lock.
-        if hasattr(self, "handle"):
-            _UNUSED.append(self.handle)
+        if hasattr(self, "_handle"):
+            _UNUSED.append(self._handle)
 
 
 def _destroy_unused() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfdp.recording.buffers import Buffer
 
@@ -30,6 +32,10 @@ SUMS = (
     "square_gradients",  # of those gradients
 )
 SLOTS = {name: index for index, name in enumerate(SUMS)}
+
+_KINDS = ("buffers", "flags", "ratios")
+
+_ALL: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 _OF_MODEL: weakref.WeakKeyDictionary[Any, Recorder] = weakref.WeakKeyDictionary()
 
@@ -77,10 +83,11 @@ class Recorder:
         hosts = [_host(device) for device in devices]
         self.buffers = [Buffer(host, np.zeros(len(SLOTS))) for host in hosts]
         self.flags = [Buffer(host, np.array(False)) for host in hosts]
-        # The ratios are the same on all replicas: one replica writes them.
-        self.ratios = Buffer(hosts[0], np.zeros(0, np.float32), [None])
+        # The ratios are the same on all replicas: the first one's are read.
+        self.ratios = [Buffer(host, np.zeros(0, np.float32), [None]) for host in hosts]
         self._askers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._samples = False
+        _ALL.add(self)
 
     def sample(self, asker: Any, on: bool) -> None:
         """Sets whether steps also record what costs time: norms and ratios.
@@ -106,7 +113,14 @@ class Recorder:
 
     def read_trust_ratios(self) -> np.ndarray:
         """Returns the last trust ratios by variable, NaN for one without; or an empty array."""
-        return self.ratios.read().numpy()
+        return self.ratios[0].read().numpy()
+
+    def by_name(self) -> Recorder:
+        """Returns the recorder for functions that capture nothing, while this one lives."""
+        named = copy.copy(self)
+        for kind in _KINDS:
+            setattr(named, kind, [buffer.by_name() for buffer in getattr(self, kind)])
+        return named
 
     def attach(self, model: Any) -> None:
         """Lets functions that train `model` record, if they are made from now on."""
@@ -116,6 +130,23 @@ class Recorder:
     def of(model: Any) -> Recorder | None:
         """Returns the recorder that is attached to a model."""
         return _OF_MODEL.get(model)
+
+
+def copies_of(handle: tf.Tensor) -> list[tf.Tensor] | None:
+    """Returns the handles of all local replicas' buffers, of which `handle` is the first's.
+
+    A program that is traced once writes into the first replica's buffer. What each replica runs
+    writes into its own.
+
+    Args:
+      handle: Any tensor; None is returned if it is no such handle.
+    """
+    for recorder in _ALL:
+        for kind in _KINDS:
+            first, *others = getattr(recorder, kind)
+            if first.handle is handle:
+                return [handle, *(buffer.handle for buffer in others)]
+    return None
 
 
 def _host(device: str) -> str:

@@ -21,6 +21,9 @@ class Tap:
     Args:
       recorder: The recorder of this process.
       index: The replica's number among the local ones.
+
+    Attributes:
+      is_updating: Whether an optimizer is called.
     """
 
     def __init__(self, recorder: Recorder, index: int) -> None:
@@ -28,9 +31,14 @@ class Tap:
         self._buffer = recorder.buffers[index]
         self._flag = recorder.flags[index]
         self._on_gpu = recorder.on_gpu[index]
-        self._is_first = index == 0
+        self._kept_ratios = recorder.ratios[index]
         self._ratios: dict[int, tf.Tensor] = {}
         self._has_norm = False
+        self.is_updating = False
+
+    def of_replica(self, index: int) -> Tap:
+        """Returns the tap of another local replica at the same recorder."""
+        return Tap(self._recorder, index)
 
     def add(self, name: str, value: tf.Tensor | float) -> None:
         """Adds a scalar to one of `SUMS`."""
@@ -66,11 +74,11 @@ class Tap:
         """Keeps the ratios that an update of so many variables shows inside the context."""
         self._ratios = {}
         yield
-        if self._is_first and self._ratios:  # all replicas' are alike: one keeps them
+        if self._ratios:
             nothing = tf.constant(float("nan"))
             by_variable = [self._ratios.get(index, nothing) for index in range(variables)]
             scalars = [tf.cast(ratio, tf.float32) for ratio in by_variable]
-            self._recorder.ratios.set(tf.stack(scalars))
+            self._kept_ratios.set(tf.stack(scalars))
 
     def observe_trust_ratio(self, index: int, ratio: tf.Tensor) -> None:
         """Shows the ratio of the variable `index`, a scalar."""

@@ -35,7 +35,7 @@ optimizer implements or wraps the same protocol.
 """
 
 from tfdp.collectives import Value
-from tfdp.replicas import one_device
+from tfdp.replicas import fingerprints, one_device
 from tfdp.replicas.cut import Cut, FullCut, TurnCut, rows_of
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
@@ -66,6 +66,7 @@ __all__ = [
     "Value",
     "cutter_of",
     "exchange_of",
+    "fingerprints",
     "one_device",
     "processes_of",
     "replicas_of",

@@ -16,7 +16,8 @@ class Cut(NamedTuple):
         stand-in: an example of another replica.
       place: Four int64 numbers: the replica's rank, the number of its examples, the number of
         examples before them in the batch, and the number of examples in the batch: those of the
-        first leaf that is cut.
+        first leaf that is cut. In a cluster the fingerprints of the whole batch's leaves follow
+        where each process has read it.
       lengths: The numbers of rows of all leaves that are cut, int64, each of which is cut by its
         own; by a text of those that tracing knows, see `tfdp.strategy.lengths`. Nothing where all
         have one.

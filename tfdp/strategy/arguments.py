@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.strategy._tensorflow import DistributedValues
+from tfdp.strategy.argument_cuts import Cut, Irregular
 from tfdp.strategy.lengths import Lengths
-from tfdp.strategy.traces import Cut
 
 
 class Shares(NamedTuple):
@@ -43,7 +43,17 @@ class Arguments:
         self._fixed: list[Any] = []  # of each leaf that is no tensor its value
         self.parts: list[list[tf.Tensor]] = []
         self._in_parts: list[bool] = []
+        self._irregular: list[Irregular] = []
         for leaf in flat:
+            if isinstance(leaf, _Parts) and leaf.are_irregular:
+                depth = getattr(leaf.values[0], "ragged_rank", 0)
+                self._irregular.append(Irregular(len(self.parts), depth))
+                flattened = [tf.nest.flatten(each, expand_composites=True) for each in leaf.values]
+                components = list(map(list, zip(*flattened, strict=True)))
+                self.parts += components
+                self._in_parts += [True] * len(components)
+                self._fixed += [_TENSOR] * len(components)
+                continue
             if isinstance(leaf, _Parts):
                 self.parts.append([tf.convert_to_tensor(part) for part in leaf.values])
                 self._in_parts.append(True)
@@ -132,8 +142,10 @@ class Arguments:
         numbers: dict[Any, int] = {}
         batches: list[int | None] = []
         shortest: int | None = None
-        for parts, in_parts in zip(self.parts, self._in_parts, strict=True):
-            if not parts[0].shape.rank:
+        none = self._cut([None] * len(self.parts), True)
+        given = zip(self.parts, self._in_parts, none.are_regular, strict=True)
+        for parts, in_parts, is_regular in given:
+            if not (is_regular and parts[0].shape.rank):
                 batches.append(None)
                 continue
             lengths = tuple(part.shape[0] for part in parts)
@@ -143,16 +155,20 @@ class Arguments:
                 shortest = least if shortest is None else min(shortest, least)
         whole = self.lengths_are_known and not any(self._in_parts)
         may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
-        return Cut(tuple(batches), tuple(self._in_parts), may_be_empty)
+        return self._cut(batches, may_be_empty)
 
     def cut_of_shares(self, shares: Shares) -> Cut:
         """Returns how the arguments are cut that are the replicas' shares of batches."""
-        batches = tuple(
+        batches = [
             0 if in_parts and parts[0].shape.rank != 0 else None
             for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
-        )
-        one = Cut(batches, tuple(self._in_parts), not shares.all_have_some, of_shares=True)
-        return one.by(shares.lengths.batches(batches.count(0)))
+        ]
+        one = self._cut(batches, not shares.all_have_some)._replace(of_shares=True)
+        return one.by(shares.lengths.batches(len(one.heads)))
+
+    def _cut(self, batches: Sequence[int | None], may_be_empty: bool) -> Cut:
+        in_parts, irregular = tuple(self._in_parts), tuple(self._irregular)
+        return Cut(tuple(batches), in_parts, may_be_empty, irregular=irregular)
 
     def have_equal_lengths(self, cut: Cut) -> tf.Tensor:
         """Returns whether arguments that are taken for one batch have one length."""
@@ -175,6 +191,11 @@ class _Parts:
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = values
 
+    @property
+    def are_irregular(self) -> bool:
+        """Whether they are ragged or sparse."""
+        return isinstance(self.values[0], (tf.RaggedTensor, tf.SparseTensor))
+
 
 def _outline(leaf: Any) -> Any:
     """Returns what tells a leaf's kind from others, but for the number of its rows."""
@@ -186,6 +207,8 @@ def _outline(leaf: Any) -> Any:
 
 def _of_any_length(leaf: Any) -> Any:
     """Returns of ragged and sparse tensors what they have in common with others of more rows."""
+    if isinstance(leaf, _Parts):
+        return _of_any_length(leaf.values[0]) if leaf.are_irregular else leaf
     if isinstance(leaf, tf.RaggedTensor):
         shape, splits = [None, *leaf.shape[1:]], leaf.row_splits.dtype
         return tf.RaggedTensorSpec(shape, leaf.dtype, leaf.ragged_rank, splits)
@@ -197,11 +220,6 @@ def _of_any_length(leaf: Any) -> Any:
 def _in_parts(leaf: Any) -> Any:
     if not isinstance(leaf, DistributedValues) or isinstance(leaf, tf.Variable):
         return leaf
-    if any(isinstance(value, (tf.RaggedTensor, tf.SparseTensor)) for value in leaf.values):
-        raise TypeError(
-            "Ragged and sparse tensors must be given whole to a partitioned function, but received "
-            "the replicas' parts of one. Give it the elements of the dataset itself."
-        )
     return _Parts(leaf.values)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.arguments import Arguments, Shares
 from tfdp.strategy.lengths import Lengths
-from tfdp.strategy.traces import Cut, Trace
+from tfdp.strategy.traces import Trace
 
 
 def run(trace: Trace, arguments: Arguments, shares: Shares) -> list[list[tf.Tensor]]:
@@ -55,8 +56,7 @@ def run(trace: Trace, arguments: Arguments, shares: Shares) -> list[list[tf.Tens
 def _run(
     trace: Trace, cut: Cut, lengths: Lengths, parts: Sequence[Sequence[tf.Tensor]]
 ) -> list[list[tf.Tensor]]:
-    count = len(cut.batches) - cut.batches.count(None)
-    counts = lengths.counts(count, trace.num_replicas)
+    counts = lengths.counts(len(cut.heads), trace.num_replicas)
     return trace.calls(cut).run([counts], *parts)
 
 
@@ -80,5 +80,5 @@ def _run_eagerly(
     for size in sizes:
         parts.append(list(given[at : at + size]))
         at += size
-    found = _run(trace, cut.by(lengths.batches(len(sizes))), lengths, parts)
+    found = _run(trace, cut.by(lengths.batches(len(cut.heads))), lengths, parts)
     return [numbers, *(output for (output,) in found)]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.errors import PartitionError
 from tfdp.partition import LOCAL, PARTIAL, REPLICATED, Layout
+from tfdp.recording import copies_of
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
     SyncOnReadVariable,
@@ -55,6 +56,10 @@ def captured_by(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Capture
             found.states.append(_state(container))
             continue
         found.states.append(REPLICATED)
+        buffers = copies_of(tensor)
+        if buffers is not None:
+            found.of_replicas.append(buffers)
+            continue
         copies = _copies(tensor, devices[1:]) if _is_variable(tensor) else None
         if not copies:
             found.of_replicas.append(_for_each(tensor, len(devices)))

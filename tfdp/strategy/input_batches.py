@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.data.stream_shares import place_and_rows
 from tfdp.hooks import hook
-from tfdp.replicas import Cut, FullCut, rows_of
+from tfdp.replicas import Cut, FullCut, fingerprints, rows_of
 from tfdp.shares import share_place
 from tfdp.strategy._tensorflow import compute_batch_size, multi_device_iterator_ops
 from tfdp.strategy.lengths import told
@@ -38,7 +38,7 @@ def declared_size(dataset: Any) -> int:
 
 
 def divide_dataset(
-    dataset: Any, num_replicas: int, ranks: range | None = None
+    dataset: Any, num_replicas: int, ranks: range | None = None, with_fingerprints: bool = False
 ) -> tf.data.Dataset | None:
     """Cuts each global batch of `dataset` into the shares of `num_replicas`, in order.
 
@@ -50,6 +50,7 @@ def divide_dataset(
       dataset: A dataset of global batches.
       num_replicas: The number of shares that each batch is cut into.
       ranks: The ranks whose shares become elements; None: all.
+      with_fingerprints: Whether those of the batch's leaves follow in `Cut.place`.
 
     Returns:
       The dataset of the parts of `Cut`s: a share, its place, and the lengths of its tensors where
@@ -63,7 +64,10 @@ def divide_dataset(
         return None
     ranks = range(num_replicas) if ranks is None else ranks
 
-    def one_share(batch: tuple[Any, ...], rank: tf.Tensor) -> Any:
+    def fingerprints_of(batch: tuple[Any, ...]) -> tf.Tensor | None:
+        return fingerprints.of_leaves(batch) if with_fingerprints else None
+
+    def one_share(batch: tuple[Any, ...], found: tf.Tensor | None, rank: tf.Tensor) -> Any:
         places, shares = [], []
         for leaf in tf.nest.flatten(batch):
             if not _can_be_cut(leaf):
@@ -74,19 +78,22 @@ def divide_dataset(
             shares.append(_with_static_rows(_rows(leaf, start, end), leaf, num_replicas))
         lengths = told([leaf for leaf in tf.nest.flatten(batch) if _can_be_cut(leaf)])
         share = tf.nest.pack_sequence_as(dataset.element_spec, shares)
-        return (share, places[0]) if lengths is None else (share, places[0], lengths)
+        place = places[0] if found is None else tf.concat([places[0], found], 0)
+        return (share, place) if lengths is None else (share, place, lengths)
 
     # There is nothing to convert, and to look for it takes longer than to trace.
     @tf.autograph.experimental.do_not_convert
     def only_share(*batch: Any) -> Any:
         # A rank that tracing knew would give every share a fixed number of rows: a stand-in, too.
         rank = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(ranks.start, tf.int64), shape=[])
-        return one_share(batch, rank)
+        return one_share(batch, fingerprints_of(batch), rank)
 
     @tf.autograph.experimental.do_not_convert
     def cut(*batch: Any) -> tf.data.Dataset:
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(
-            tf.autograph.experimental.do_not_convert(functools.partial(one_share, batch))
+            tf.autograph.experimental.do_not_convert(
+                functools.partial(one_share, batch, fingerprints_of(batch))
+            )
         )
 
     if len(ranks) == 1:

@@ -137,7 +137,9 @@ class Inputs(MirroredExtended):
         return input_batches.split_for_step(batch, self._container_strategy())
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
-        return input_batches.divide_dataset(dataset, self._num_replicas_in_sync, self._ranks)
+        return input_batches.divide_dataset(
+            dataset, self._num_replicas_in_sync, self._ranks, with_fingerprints=self.in_cluster
+        )
 
     def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
         distributed = ShareDataset.of(

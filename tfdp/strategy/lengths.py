@@ -38,7 +38,7 @@ class Lengths(NamedTuple):
         if isinstance(cut, TurnCut):
             return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
         if not lengths:
-            return cls(None, tf.cast(place[3:], tf.int32))
+            return cls(None, tf.cast(place[3:4], tf.int32))
         ((text, numbers),) = lengths.items()
         known = tuple(int(each) if each else None for each in text.split(","))
         return cls(known, tf.cast(numbers, tf.int32))
@@ -73,7 +73,7 @@ class Lengths(NamedTuple):
             return self.of_turns[tf.newaxis]
         batches = self.batches(count)
         first = [batches.index(each) for each in range(len(set(batches)))]
-        lengths = tf.gather(self.numbers, first)[:, tf.newaxis]
+        lengths = tf.gather(self.numbers, tf.constant(first, tf.int32))[:, tf.newaxis]
         return share_place(lengths, num_replicas, tf.range(num_replicas))[1]
 
     def when_run(self) -> Lengths:

@@ -6,8 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from tfdp import keras_adapter
+from tfdp.partition import Explanation
 from tfdp.replicas import one_device
 from tfdp.strategy.partitioned import Partitioned
 from tfdp.strategy.program_calls import ProgramOptions
@@ -47,6 +50,31 @@ class OneDevicePrograms(tf.distribute.Strategy):
             return value
         gather_one = super().gather
         return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
+
+    def explain(self, model: keras.Model, method: str = "fit") -> Explanation:
+        """Returns what a step of a Keras model exchanges between replicas, and why.
+
+        As a text it has 80 columns: each collective with its bytes, what it waits for, and the
+        operation and line that asked for it; and what every replica computes on the whole batch. It
+        writes itself into a log directory for `tfdp report`: see `tfdp.partition.Explanation`.
+
+        Args:
+          model: A model that was built in the scope and has run a step.
+          method: Whose step: "fit", "evaluate" or "predict".
+
+        Raises:
+          ValueError: The method has run no step yet, or only eager ones.
+
+        >>> import keras, numpy as np, tfdp
+        >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> history = model.fit(np.ones([8, 4]), np.ones([8, 1]), verbose=0)
+        >>> [(each.kind, each.size_bytes) for each in strategy.explain(model).collectives]
+        [('sum', 28), ('sum', 4), ('sum', 8)]
+        """
+        return keras_adapter.explain(model, method)
 
     def partitioned(
         self,

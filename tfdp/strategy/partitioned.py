@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.errors import GradientError
 from tfdp.partition import Explanation, Report, lines_named
+from tfdp.recording import Recorder
 from tfdp.replicas import Cut, FullCut, one_device
 from tfdp.strategy import calls_of_shares, graph_options
 from tfdp.strategy._tensorflow import regroup
@@ -86,15 +87,10 @@ class Partitioned:
         if tf.executing_eagerly():
             # In a cluster what ended a collective is told by the rank that it began on.
             with self._strategy.extended.processes.explained():
-                trace = self._trace(arguments)
                 try:
-                    return self._called(trace, arguments)
+                    return self._called(self._trace(arguments), arguments)
                 except tf.errors.OpError as error:
-                    lines = lines_named(trace.source.graph, error.message)
-                    if not lines:
-                        raise
-                    said = f"{error.message}\nIn the program: {'; '.join(lines)}."
-                    raise type(error)(error.node_def, error.op, said) from None
+                    raise self.naming_lines(error) from None
         return self._called(self._trace(arguments), arguments)
 
     def _called(self, trace: Trace, arguments: Arguments, shares: Shares | None = None) -> Any:
@@ -126,6 +122,20 @@ class Partitioned:
         shares = Shares(lengths, isinstance(cut, FullCut))
         return self._called(self._trace(arguments), arguments, shares)
 
+    def naming_lines(self, error: tf.errors.OpError) -> tf.errors.OpError:
+        """Returns the error of an operation, with the line that made it if it is the program's."""
+        graphs = [each.source.graph for traces in self._traces.values() for each in traces]
+        lines = [line for graph in graphs for line in lines_named(graph, error.message)]
+        if not lines:
+            return error
+        said = f"{error.message}\nIn the program: {'; '.join(dict.fromkeys(lines))}."
+        return type(error)(error.node_def, error.op, said)
+
+    def record(self, recorder: Recorder) -> None:
+        """Lets its programs record, from before its first call on."""
+        assert not self._traces
+        self._options = self._options._replace(recorder=recorder)
+
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""
         return graph_options.calling_with(self._graph_options)
@@ -151,6 +161,18 @@ class Partitioned:
         arguments = Arguments(args, kwargs)
         cut = arguments.cut(self._strategy.extended.num_replicas)
         return self._trace(arguments).calls(cut).explain(arguments.shapes)
+
+    def explain_latest(self) -> Explanation:
+        """Returns what the program of the latest call exchanges, and why: see `explain`.
+
+        Bytes of tensors that are cut are in terms of the batches' lengths.
+
+        Raises:
+          ValueError: It was not called yet.
+        """
+        if self._latest is None:
+            raise ValueError("A function must have been called to explain its latest call.")
+        return self._latest.explain(())
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""

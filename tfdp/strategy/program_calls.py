@@ -21,8 +21,11 @@ from tfdp.partition import (
     explain,
     partition,
 )
-from tfdp.strategy import graph_options
+from tfdp.recording import Recorder
+from tfdp.strategy import graph_options, irregular
+from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.captured import Captured
+from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
 
 
@@ -32,10 +35,12 @@ class ProgramOptions(NamedTuple):
     Attributes:
       keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
       jit_compile: Whether XLA compiles what lies between its collectives.
+      recorder: What records its steps; None: nothing does.
     """
 
     keep_rows: bool
     jit_compile: bool
+    recorder: Recorder | None = None
 
 
 class ProgramCalls:
@@ -47,13 +52,10 @@ class ProgramCalls:
       captured: What it captures, as the local replicas have it.
       specs: The specifications of its arguments.
       layouts: Their layouts.
-      in_parts: For each argument whether it is given as the local replicas' parts, which follow
-        each other, in place of a whole tensor.
-      may_be_empty: Whether a replica may have no examples.
+      cut: How they are cut. Shares of batches hold a row also where only this replica has no
+        example. How many examples all replicas have of each batch is the first argument of a call
+        then.
       options: What the program is asked for.
-      of_shares: Whether the parts are the shares of batches, which hold a row also where only
-        this replica has no example. How many examples all replicas have of each batch is the first
-        argument of a call then.
 
     Attributes:
       program: The program of a replica.
@@ -66,18 +68,17 @@ class ProgramCalls:
         captured: Captured,
         specs: Sequence[tf.TensorSpec],
         layouts: Sequence[Layout],
-        in_parts: Sequence[bool],
-        may_be_empty: bool,
+        cut: Cut,
         options: ProgramOptions,
-        of_shares: bool = False,
     ) -> None:
-        self._of_shares = of_shares
+        self._cut = cut
         self._source, self._captured = source, captured
-        self._layouts, self._in_parts = layouts, in_parts
+        self._layouts = layouts
         self._support = support
         self._devices = support.devices
         self._first_rank, self._num_replicas = support.first_rank, support.num_replicas
-        self._may_be_empty = may_be_empty
+        # A replica's rows may be without values.
+        self._may_be_empty = cut.may_be_empty or bool(cut.irregular)
         collectives, sequences = support.collectives()
         self._alone = len(self._devices) == self._num_replicas
         self.program = partition(
@@ -85,7 +86,7 @@ class ProgramCalls:
             layouts,
             captured.of_replicas,
             collectives,
-            may_be_empty=may_be_empty,
+            may_be_empty=self._may_be_empty,
             # Of one process' replicas rows are joined without a collective.
             keep_rows=options.keep_rows or self._alone,
             states=captured.states,
@@ -96,6 +97,8 @@ class ProgramCalls:
         ]
         support.agree_on(sequences, self.program, f"the cut of arguments ({', '.join(places)})")
         _tell_whole(self.program)
+        if options.recorder is not None:
+            self.program = recorded(self.program, options.recorder, source, support)
         if options.jit_compile:
             kind = tf.DeviceSpec.from_string(self._devices[0]).device_type
             self.program = compiled(self.program, kind)
@@ -106,10 +109,10 @@ class ProgramCalls:
         self._joins = self._alone and not options.keep_rows
         self._signature = [
             [spec] * (len(self._devices) if parts else 1)
-            for spec, parts in zip(specs, in_parts, strict=True)
+            for spec, parts in zip(specs, cut.in_parts, strict=True)
         ]
-        if of_shares:
-            counts = tf.TensorSpec([len(self.program.batches), self._num_replicas], tf.int32)
+        if cut.of_shares:
+            counts = tf.TensorSpec([cut.num_batches, self._num_replicas], tf.int32)
             self._signature.insert(0, [counts])
         self._traced: dict[bool, tf.types.experimental.ConcreteFunction] = {}
 
@@ -135,10 +138,10 @@ class ProgramCalls:
             return self._traced[inlined](*arguments)
 
     def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
-        """Returns what the program exchanges, and why, for arguments of these shapes."""
+        """Returns what the program exchanges, and why, for arguments of these shapes, if known."""
         lengths = {
             layout.batch: shape[0]
-            for layout, shape in zip(self._layouts, shapes, strict=True)
+            for layout, shape in zip(self._layouts, shapes, strict=False)
             if isinstance(layout, Sharded) and shape[0] is not None
         }
         return explain(self.program, lengths)
@@ -147,11 +150,11 @@ class ProgramCalls:
         self._support.count_step()
         names = self._registered.names(inlined=inlined)
         counts: tf.Tensor | None = None
-        if self._of_shares:
+        if self._cut.of_shares:
             (counts,), *rest = arguments
             arguments = tuple(rest)
         with tf.control_dependencies(self._refreshed()):
-            places = self._places(arguments, counts)
+            arguments, places = self._regular(arguments, counts)
             stand_ins = self._stand_ins(places, arguments)
             results = []
             for index, device in enumerate(self._devices):
@@ -180,9 +183,24 @@ class ProgramCalls:
             updates += [copy.assign(value, read_value=False) for copy in copies]
         return updates
 
+    def _regular(
+        self, arguments: Sequence[Sequence[tf.Tensor]], counts: tf.Tensor | None
+    ) -> tuple[tuple[Sequence[tf.Tensor], ...], Mapping[Batch, tf.Tensor]]:
+        """Returns the arguments with the components of ragged and sparse ones, and all places."""
+        places, found = self._places(arguments, counts), list(arguments)
+        for each in self._cut.irregular:
+            number, layout = self._cut.batches[each.first], self._layouts[each.first]
+            rows = None if counts is None else counts[number]
+            given = [arguments[index] for index in each.arguments]
+            parts, entries = irregular.components(each, given, rows, self._support)
+            found[each.first : each.arguments.stop] = parts
+            assert isinstance(layout, Sharded)
+            places[layout.batch] = entries
+        return tuple(found), places
+
     def _places(
         self, arguments: Sequence[Sequence[tf.Tensor]], counts: tf.Tensor | None
-    ) -> Mapping[Batch, tf.Tensor]:
+    ) -> dict[Batch, tf.Tensor]:
         """Returns of each batch the number of each replica's examples, an int32 vector.
 
         Args:
@@ -190,12 +208,13 @@ class ProgramCalls:
           counts: A row of them for each batch whose shares they are; None: they are no shares.
         """
         found: dict[Batch, tf.Tensor] = {}
-        for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
-            if not isinstance(layout, Sharded) or layout.batch in found:
+        regular = zip(self._layouts, arguments, *self._cut[:2], self._cut.are_regular, strict=True)
+        for layout, parts, number, in_parts, is_regular in regular:
+            if not (is_regular and isinstance(layout, Sharded)) or layout.batch in found:
                 continue
             sizes = [tf.shape(part)[0] for part in parts]
             if counts is not None:
-                found[layout.batch] = counts[len(found)]
+                found[layout.batch] = counts[number]
             elif in_parts:
                 found[layout.batch] = self._support.of_all(tf.stack(sizes))
             else:
@@ -222,10 +241,10 @@ class ProgramCalls:
         for layout, parts, stand_in in zip(self._layouts, arguments, stand_ins, strict=True):
             if not isinstance(layout, Sharded):
                 given.append(parts[0])
-            elif self._of_shares:
-                given.append(self._with_stand_in(parts[index], parts[index]))
             elif stand_in is not None:
                 given.append(self._with_stand_in(parts[index], stand_in))
+            elif self._cut.of_shares:
+                given.append(self._with_stand_in(parts[index], parts[index]))
             else:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
@@ -255,8 +274,12 @@ class ProgramCalls:
         comes from another process if this one has none, and some replica has none.
         """
         found: list[tf.Tensor | None] = []
-        for layout, parts, in_parts in zip(self._layouts, arguments, self._in_parts, strict=True):
-            if self._of_shares or not (in_parts and isinstance(layout, Sharded)):
+        are_cut = zip(
+            self._layouts, arguments, self._cut.in_parts, self._cut.are_regular, strict=True
+        )
+        for layout, parts, in_parts, is_regular in are_cut:
+            hold_some = self._cut.of_shares and is_regular
+            if hold_some or not (in_parts and isinstance(layout, Sharded)):
                 found.append(None)
                 continue
             own = tf.concat([part[:1] for part in parts], 0)

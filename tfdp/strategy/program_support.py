@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import text_rows
+from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences, TensorFlowEngine
 from tfdp.partition import ReplicaProgram, operations_of, text_of
 from tfdp.replicas import Agreement
@@ -50,6 +50,11 @@ class ProgramSupport:
     def num_replicas(self) -> int:
         """The number of replicas in all processes."""
         return self._replicas.num_replicas
+
+    @property
+    def reducer(self) -> Reducer:
+        """Sums between the replicas."""
+        return self._replicas.reducer
 
     @property
     def devices(self) -> Sequence[str]:
@@ -108,6 +113,10 @@ class ProgramSupport:
         self._agreement.reach_program([*map(text_of, operations), cut], name, described)
         self._agreement.reach(sequences, name)
 
+    def own(self, numbers: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the numbers of the local replicas among those of all."""
+        return [numbers[self.first_rank + index] for index in range(len(self.devices))]
+
     def of_all(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns numbers, of each process those of its replicas, in the order of replicas."""
         if self._replicas.processes.world_size == 1:
@@ -116,6 +125,8 @@ class ProgramSupport:
 
     def rows_of_all(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Returns rows of any dtype, of each process as many as `counts` says."""
+        if self._replicas.processes.world_size == 1:
+            return rows
         return text_rows.gather_any(rows, counts, lambda own, _: self._between.gather(own, 0))
 
     def count_step(self) -> None:

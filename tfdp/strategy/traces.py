@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy import captured, tracing
 from tfdp.strategy._tensorflow_programs import container_of_copy
+from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy
-
-
-class Cut(NamedTuple):
-    """How the arguments of a call are cut.
-
-    Attributes:
-      batches: For each argument the number of the batch that its first axis is; None: it is given
-        to each replica as it is. Arguments of the same number have the same length.
-      in_parts: For each argument whether it is given as the local replicas' parts.
-      may_be_empty: Whether a replica may have no examples.
-      of_shares: Whether the parts are the shares of batches whose lengths are given beside them.
-    """
-
-    batches: tuple[int | None, ...]
-    in_parts: tuple[bool, ...]
-    may_be_empty: bool
-    of_shares: bool = False
-
-    def by(self, numbers: Sequence[int]) -> Cut:
-        """Returns the cut in which the arguments that are cut are batches of other numbers."""
-        own = iter(numbers)
-        return self._replace(
-            batches=tuple(None if number is None else next(own) for number in self.batches)
-        )
-
-    def whole(self) -> Cut:
-        """Returns the cut that gives each replica all that is given whole."""
-        kept = [
-            number if parts else None
-            for number, parts in zip(self.batches, self.in_parts, strict=True)
-        ]
-        return self._replace(batches=tuple(kept))
 
 
 class Trace:
@@ -96,11 +65,9 @@ class Trace:
                     self.source,
                     self._captured,
                     self.specs,
-                    self._layouts(cut.batches),
-                    cut.in_parts,
-                    cut.may_be_empty,
+                    self._layouts(cut),
+                    cut,
                     self._options,
-                    of_shares=cut.of_shares,
                 )
         return self._calls[cut]
 
@@ -124,16 +91,20 @@ class Trace:
         pairs = zip(self.specs, shapes, strict=True)
         return all(spec.shape.is_compatible_with(shape) for spec, shape in pairs)
 
-    def _layouts(self, batches: Sequence[int | None]) -> list[Layout]:
+    def _layouts(self, cut: Cut) -> list[Layout]:
         made: dict[int, Batch] = {}
         found: list[Layout] = []
-        for spec, number in zip(self.specs, batches, strict=True):
-            if number is None:
+        for spec, number, regular in zip(self.specs, cut.batches, cut.are_regular, strict=True):
+            if number is None or not regular:
                 found.append(REPLICATED)
                 continue
             if number not in made:
                 made[number] = Batch(f"batch_{number}", spec.shape[0])
             found.append(Sharded(0, made[number]))
+        for each in cut.irregular:
+            entries = Batch(f"entries_{each.first}")
+            for index in each.cut:
+                found[index] = Sharded(0, entries)
         return found
 
 

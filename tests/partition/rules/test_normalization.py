@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from partition.check import check
+from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
-from partition.examples import gradients, in_shares, numbers
+from partition.examples import gradients, in_shares, numbers, of_any_axes
 
 
 @in_shares
@@ -149,7 +149,10 @@ def test_normalization_by_the_statistics_of_the_batch_is_computed_whole():
         return gradients(normalized, x, tf.constant(numbers(3)), tf.constant(numbers(3)))
 
     whole = ["FusedBatchNormV3", "FusedBatchNormGradV3"]
-    check(function, numbers(7, 2, 4, 3), replicas=[3], whole=whole)
+    x = numbers(7, 2, 4, 3)
+    check(function, x, replicas=[3], whole=whole)
+    partitioned = strategy(3).partitioned(function, input_signature=[tf.TensorSpec(x.shape)])
+    compare(function(tf.constant(x)), partitioned(x), "a batch of fixed length")
 
 
 @in_shares
@@ -166,6 +169,24 @@ def test_examples_that_are_channels_are_normalized_each_by_itself(length, replic
         return gradients(normalized, x)
 
     check(function, numbers(length, 2, 4), replicas=replicas)
+
+
+def test_a_scale_of_any_number_of_axes_normalizes_examples_that_are_channels():
+    def function(x):
+        def normalized(x):
+            scale = of_any_axes(x[:, 0])
+            return tf.raw_ops.FusedBatchNormV3(
+                x=tf.reshape(x, [1, tf.shape(x)[0], 4, 1]),
+                scale=scale,
+                offset=scale,
+                mean=[],
+                variance=[],
+                data_format="NCHW",
+            ).y
+
+        return gradients(normalized, x)
+
+    check(function, numbers(7, 4), replicas=[3], whole=None)
 
 
 @in_shares
@@ -237,7 +258,7 @@ def test_fused_normalization_is_one_devices_wherever_the_batch_is(
     def function(x):
         def normalized(x):
             y = tf.transpose(x, order)
-            scale = tf.cos(tf.range(tf.cast(tf.shape(y)[3], tf.float32)))
+            scale = tf.cos(tf.reduce_mean(y, [0, 1, 2]))
             found = tf.raw_ops.FusedBatchNormV3(
                 x=y,
                 scale=scale,
@@ -250,7 +271,8 @@ def test_fused_normalization_is_one_devices_wherever_the_batch_is(
 
         return gradients(normalized, x)
 
-    check(function, numbers(length, 3, 2, 4), replicas=replicas, whole=None)
+    report = check(function, numbers(length, 3, 2, 4), replicas=replicas, whole=None)
+    assert bool(report.whole) == (training and order[3] != 0)  # statistics of the batch
 
 
 def test_gradients_of_biases_that_cannot_be_summed_are_computed_whole():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from partition.check import check
+from partition.check import check, compare, strategy
 
 RANDOM = np.random.default_rng(8)
 
@@ -154,3 +154,29 @@ def test_places_of_few_bits_are_those_of_one_device():
         return tf.gather_nd(x, tf.stack([places, tf.cast(i, tf.int16)], 1))
 
     check(function, *batch(7), replicas=[3], exact=True, whole=None)
+
+
+def test_places_of_a_depth_that_is_known_only_when_the_step_runs_are_those_of_one_device():
+    x, _, j = batch(7)
+    columns = tf.Variable([4, 4])
+
+    def function(x, j):
+        some = j[:, : tf.size(tf.unique(columns)[0])]
+        places = tf.concat([own(x)[:, tf.newaxis], some], 1)
+        return tf.tensor_scatter_nd_update(x, places, x[:, 0]), tf.gather_nd(x, places)
+
+    check(function, x, j, replicas=[3], exact=True, whole=None)
+
+
+@pytest.mark.parametrize("length", [7, 2, 1])
+def test_places_in_a_batch_of_fixed_length_are_those_of_one_device(length):
+    x, i, _ = batch(length)
+
+    def function(x):
+        own = tf.range(length)
+        places = tf.stack([own, i], 1)
+        found = [tf.gather_nd(x, places), tf.tensor_scatter_nd_add(x, places, x[:, 1])]
+        return [*found, tf.gather_nd(x, tf.range(1))]  # of one index, a vector
+
+    partitioned = strategy(3).partitioned(function, input_signature=[tf.TensorSpec([length, 5, 4])])
+    compare(function(tf.constant(x)), partitioned(x), "3 replicas", exact=True)

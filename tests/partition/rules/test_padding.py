@@ -42,6 +42,21 @@ PADDED = {
         "MirrorPad",
         "axis 1",
     ),
+    "turned, zeros": (
+        lambda x: tf.pad(tf.transpose(x, [1, 0, 2]), [[2, 1], [0, 0], [0, 1]]),
+        "Pad",
+        "axis 1",
+    ),
+    "a summed number": (
+        lambda x: tf.pad(x, COLUMNS, constant_values=tf.reduce_sum(x)),
+        "PadV2",
+        "axis 0",
+    ),
+    "a block and columns": (
+        lambda x: tf.pad(x, [[0, length(x)], [1, length(x)], [0, 3]]),
+        "Pad",
+        "axis 0, outer 2",
+    ),
     "a block behind": (
         lambda x: tf.pad(x, [[0, length(x)], [1, 2], [0, 3]]),
         "Pad",
@@ -69,7 +84,7 @@ def test_padding_beside_the_examples_stays_in_place(case, batch, layouts):
     report = check(lambda x: (function(x), gradient(function, x)), batch, replicas=[3])
     assert f"sharded({cut})" in {re.sub(r" by [^,)]*", "", each) for each in layouts[type_]}
     sent = {each.operation for each in report.exchanged if each.why != "it is returned"}
-    assert sent <= {"Max", "Pad", "Fill"}  # the largest number, and its gradient
+    assert sent <= {"Max", "Pad", "PadV2", "Fill"}  # what is filled in, and its gradient
 
 
 @pytest.mark.parametrize(
@@ -78,6 +93,11 @@ def test_padding_beside_the_examples_stays_in_place(case, batch, layouts):
 )
 def test_padding_of_the_batch_with_single_rows_is_computed_whole(paddings, mode, type_):
     check(lambda x: tf.pad(x, [paddings, [0, 0], [0, 0]], mode), UNEVEN, whole=[type_])
+
+    def turned(x):
+        return tf.pad(tf.transpose(x, [1, 0, 2]), [[0, 0], paddings, [0, 0]], mode)
+
+    check(turned, UNEVEN, whole=[type_])
 
 
 SUMMANDS = {
@@ -97,6 +117,15 @@ def test_a_padded_summand_is_one_and_is_filled_once(type_, batch, layouts):
     report = check(lambda x: tf.sin(function(tf.reduce_sum(x, 0))), batch, replicas=[3])
     assert layouts[type_] == {"partial"}
     assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+@in_shares
+def test_a_summand_that_a_summand_fills_is_summed_first(batch):
+    def function(x):
+        total = tf.reduce_sum(x, 0)
+        return tf.pad(total, [[1, 1], [0, 2]], constant_values=tf.reduce_sum(x))
+
+    check(function, batch, replicas=[3])
 
 
 @of_drawn_batches
@@ -131,11 +160,12 @@ def test_any_padding_is_that_of_one_device_wherever_the_batch_is(case):
     case.check(function, exact=True, whole=["Pad", "PadV2", "Slice"])
 
 
-def test_an_axis_as_long_as_another_batch_is_longer_after_padding():
+def test_an_axis_as_long_as_another_batch_has_another_length_after_padding():
     def function(x, y):
         n = tf.shape(y)[0]
         columns = tf.ones([tf.shape(x)[0], n]) * x[:, :1]
         padded = [tf.pad(columns, [[0, 0], [1, 2]]), tf.pad(columns, [[0, 0], [3, 0]])]
+        padded.append(gradient(lambda each: tf.pad(each, [[0, 0], [1, 2]], "SYMMETRIC"), columns))
         return [
             (tf.shape(each), tf.reshape(each, [tf.shape(each)[1], -1]), tf.reduce_mean(each, 0))
             for each in padded

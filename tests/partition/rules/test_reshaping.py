@@ -351,3 +351,32 @@ def test_a_batch_without_elements_takes_other_shapes():
         )
 
     check(function, UNEVEN, replicas=[3], whole=None, exact=True)
+
+
+@pytest.mark.parametrize("count", [7, 2])
+def test_the_batchs_own_size_tells_what_sizes_that_only_the_step_knows_leave_open(count):
+    x = np.arange(count * 20, dtype=np.float32).reshape(count, 5, 4)
+    numbers = tf.Variable([5, 4, 4])
+
+    def function(x):
+        n, (five, four) = tf.shape(x)[0], tf.unstack(tf.unique(numbers)[0], 2)
+        turned = tf.transpose(x, [1, 0, 2])
+        return (
+            tf.reshape(x, [n, four, -1]),
+            tf.reshape(tf.concat([x, -x, x], 0), [3 * n, four, -1]),
+            tf.reshape(turned, [five, -1, n, 4]),
+            tf.reshape(turned, [five, -1, 2 * n, 2]),
+        )
+
+    check(function, x, replicas=[3], exact=True)
+
+
+def test_a_shape_of_a_length_that_only_the_step_knows_is_that_of_one_device():
+    numbers = tf.Variable([-1, 5, 5])
+
+    def function(x):
+        found = tf.reshape(x, tf.unique(numbers)[0])
+        found.set_shape([None, 5])
+        return found * 2
+
+    check(function, np.arange(140, dtype=np.float32).reshape(7, 5, 4), replicas=[3], whole=None)

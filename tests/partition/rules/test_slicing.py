@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
-from partition.check import check
+from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
 
 from tfdp.partition.layouts import Sharded
@@ -175,12 +175,30 @@ def test_the_only_example_is_taken_whole():
         return x[0], x[-1, 1:], gradient(lambda x: x[0], x)
 
     check(function, UNEVEN[:1], replicas=[3], whole=["StridedSlice"])
+    signature = [tf.TensorSpec([1, 5, 4])]
+    found = strategy(3).partitioned(function, input_signature=signature)(UNEVEN[:1])
+    compare(function(tf.constant(UNEVEN[:1])), found, "a batch of one example", exact=True)
+
+
+def test_a_slice_by_the_examples_of_a_batch_of_fixed_length_is_that_of_one_device():
+    def function(x, begin):
+        numbers = {"begin": begin, "end": begin + 2, "strides": begin * 0 + 1, "ellipsis_mask": 1}
+        found = RAW.StridedSlice(input=x, **numbers)
+        return found, RAW.StridedSliceGrad(shape=[length(x), 5, 4], **numbers, dy=found * found)
+
+    begin = np.array([0, 1], np.int32)
+    signature = [tf.TensorSpec([None, 5, 4]), tf.TensorSpec([2], tf.int32)]
+    found = strategy(3).partitioned(function, input_signature=signature)(UNEVEN, begin)
+    expected = function(tf.constant(UNEVEN), tf.constant(begin))
+    compare(expected, found, "3 replicas", exact=True)
 
 
 def test_a_batch_as_the_gradient_of_some_entries_is_made_whole():
+    number = tf.Variable(1)  # which of two, is known only when the step runs
+
     def function(x):
         n = length(x)
-        slices = [(2 * n + 5, 1, 2 * n), (2 * n - 1, 0, 2 * n - 1)]
+        slices = [(2 * n + 5, 1, 2 * n), (2 * n - 1, 0, 2 * n - 1), (2 * n, number, 2 * n)]
         return [
             RAW.StridedSliceGrad(
                 shape=[size, 5, 4], begin=[begin, 0, 0], end=[end, 5, 4], strides=[2, 1, 1], dy=x
@@ -203,7 +221,13 @@ def test_as_many_columns_from_the_end_as_a_batch_has_examples_are_all_where_it_h
     def function(x, y):
         n = length(y)
         columns = tf.concat([x, tf.zeros([length(x), n])], 1)
-        slices = [columns[:, -n:], columns[:, :-n], columns[:, ::2], columns[:, 2:n]]
+        slices = [
+            columns[:, -n:],
+            columns[:, :-n],
+            columns[:, ::2],
+            columns[:, 2:n],
+            columns[:, 4:],
+        ]
         return [
             (each, tf.reshape(each, [-1, tf.shape(each)[1]]), tf.reduce_mean(each))
             for each in slices

@@ -39,7 +39,7 @@ from tfdp.keras_adapter.gradients import (
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.step import Phase, Step, current
-from tfdp.keras_adapter.training import batch_and_rate, step_recording
+from tfdp.keras_adapter.training import batch_and_rate, program_recording, step_recording
 from tfdp.replicas import Value, exchange_of, replicas_of
 
 
@@ -58,7 +58,10 @@ def apply(
     """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
     step = current()
     if step is None and not updates_apart.are_made_here(self):
-        return original(self, grads, *args, **kwargs)
+        with program_recording.updating() as is_outermost:
+            if is_outermost and not any(o.gradient_accumulation_steps for o in innermost(self)):
+                grads = program_recording.update(grads)
+            return original(self, grads, *args, **kwargs)
     grads = list(grads)
     given = args[0] if args else kwargs.get("trainable_variables")
     variables = variables_of_optimizer(self) if given is None else list(given)
@@ -110,6 +113,10 @@ def clip_gradients(
 ) -> Any:
     """Sums accumulated gradients over replicas before clipping, once per closed window."""
     step = current()
+    if step is None:
+        if self.gradient_accumulation_steps:
+            grads = program_recording.update(grads)
+        step_recording.gradient_norm(grads)
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
     summed = step.phase is Phase.UPDATE

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp import recording
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     strategy_of_optimizer,
@@ -53,6 +54,7 @@ def make(
             with keras.name_scope(optimizer.name):
                 optimizer.build(list(variables))
             optimizer.built = True
+    tap = recording.current()
     places = [index for index, grad in enumerate(grads) if grad is not None]
 
     def of_replica(values: Sequence[Value], are_summands: Sequence[bool]) -> None:
@@ -62,7 +64,8 @@ def make(
         local = [False] * len(grads)
         for place, value, is_summand in zip(places, values, are_summands, strict=True):
             found[place], local[place] = value, is_summand
-        update(step, found, local)
+        with recording.tapped(None if tap is None else tap.of_replica(step.trace.index)):
+            update(step, found, local)
 
     if tf.executing_eagerly():
         strategy = strategy_of_optimizer(optimizer)

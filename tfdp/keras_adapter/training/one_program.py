@@ -6,16 +6,26 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter.layers import own_moments
+from tfdp.keras_adapter.training import program_recording, same_batches
 from tfdp.keras_adapter.variables.apart import check_round_ended
+from tfdp.recording import Recorder
 from tfdp.replicas import Cut, cutter_of
+
+# Where Keras keeps the functions of its methods.
+_FUNCTIONS = {
+    "fit": "train_function",
+    "evaluate": "test_function",
+    "predict": "predict_function",
+}
 
 
 def made(
@@ -28,8 +38,9 @@ def made(
       model: The model.
       step_function: The step, for one device.
     """
-    trainer = _Trainer(model)
-    run = original(trainer, step_function)
+    recorder = Recorder.of(model) if step_function == model.train_step else None
+    trainer = _Trainer(model, recorder)
+    run, steps = original(trainer, step_function), trainer.distribute_strategy
     strategy: Any = model.distribute_strategy
 
     trains = step_function == model.train_step
@@ -38,7 +49,7 @@ def made(
     def function(iterator: Any) -> Any:
         if not trains:
             check_round_ended(model.variables, "evaluate")
-        with trainer.distribute_strategy.calling():
+        with steps.calling():
             try:
                 return run(_cuts(strategy, iterator))
             except tf.errors.OutOfRangeError:
@@ -46,7 +57,8 @@ def made(
                     model.optimizer.iterations.assign_add(1)
                 raise
 
-    function.recorder = None  # type: ignore[attr-defined]
+    function.recorder = recorder  # type: ignore[attr-defined]
+    function.steps = steps  # type: ignore[attr-defined]
     return function
 
 
@@ -59,15 +71,41 @@ def make_predict_function(original: Callable[..., Any], model: keras.Model) -> N
     """
     trainer = _Trainer(model)
     original(trainer, force=True)
+    steps = trainer.distribute_strategy
     run = trainer.predict_function
     strategy: Any = model.distribute_strategy
 
     def function(batches: Any) -> Any:
         check_round_ended(model.variables, "predict")
-        with trainer.distribute_strategy.calling():
+        with steps.calling():
             return run(list(_cuts(strategy, batches)))
 
+    function.steps = steps  # type: ignore[attr-defined]
     model.predict_function = function
+
+
+def explain(model: keras.Model, method: str) -> Any:
+    """Returns what a step of a model exchanges, and why, as it was traced last.
+
+    Args:
+      model: The model.
+      method: "fit", "evaluate" or "predict".
+
+    Raises:
+      ValueError: The method was not called yet under the model's strategy, or is another one.
+    """
+    if method not in _FUNCTIONS:
+        raise ValueError(
+            f'`method` must be "fit", "evaluate" or "predict", but received {method!r}.'
+        )
+    steps = getattr(getattr(model, _FUNCTIONS[method], None), "steps", None)
+    found = None if steps is None else steps.explain()
+    if found is None:
+        raise ValueError(
+            f"A step must have run to be explained, but `{method}` of {model.name!r} has run none. "
+            f"Call `model.{method}` with a batch or two first, in a graph."
+        )
+    return found
 
 
 class _Trainer:
@@ -79,10 +117,10 @@ class _Trainer:
     # XLA compiles what lies between a program's collectives, not Keras' function around it.
     jit_compile = False
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, recorder: Recorder | None = None) -> None:
         self._model = model
         self.predict_function: Any = None
-        self.distribute_strategy = _Running(model)
+        self.distribute_strategy = _Running(model, recorder)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -91,8 +129,8 @@ class _Trainer:
 class _Running:
     """What Keras' function takes for the model's strategy: it runs steps, as on one replica."""
 
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
+    def __init__(self, model: keras.Model, recorder: Recorder | None) -> None:
+        self._model, self._recorder = model, recorder
         self._programs: dict[Any, Any] = {}
         self._any_program = self._strategy.partitioned(lambda: None)
 
@@ -100,9 +138,25 @@ class _Running:
     def _strategy(self) -> Any:
         return self._model.distribute_strategy
 
-    def calling(self) -> Any:
-        """Returns a context for calls of a graph that runs steps."""
-        return self._any_program.calling()
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """Returns a context for calls of a graph that runs steps, in which errors are explained."""
+        processes = self._strategy.extended.processes
+        explained = same_batches.explained(self._strategy)
+        with processes.explained(), explained, self._any_program.calling():
+            try:
+                yield
+            except tf.errors.OutOfRangeError:
+                raise
+            except tf.errors.OpError as error:
+                for program in self._programs.values():
+                    error = program.naming_lines(error)
+                raise error from None
+
+    def explain(self) -> Any:
+        """Returns what the latest step exchanges; None: none was traced."""
+        programs = list(self._programs.values())
+        return programs[-1].explain_latest() if programs else None
 
     def run(self, step_function: Callable[..., Any], args: tuple[Any]) -> Any:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
@@ -111,11 +165,15 @@ class _Running:
             return cutter_of(self._strategy).run_whole(step_function, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
-            self._programs[step_function] = self._strategy.partitioned(
-                _as_documented(step_function), jit_compile=compiles
-            )
+            step = program_recording.traced(self._recorder, _as_documented(step_function))
+            program = self._strategy.partitioned(step, jit_compile=compiles)
+            if self._recorder is not None:
+                program.record(self._recorder)
+            self._programs[step_function] = program
         program = self._programs[step_function]
-        return program.on_shares(data) if isinstance(data, Cut) else program(data)
+        program_recording.called(self._recorder, self._model, data)
+        with tf.control_dependencies(same_batches.checked(self._strategy, data)):
+            return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 
 def _counts_without_a_batch(model: Any) -> bool:

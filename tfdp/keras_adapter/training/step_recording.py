@@ -32,14 +32,21 @@ def step(
         return
     tap = recording.Tap(recorder, trace.index)
     tap.add("steps", 1)
-    if model.steps_per_execution == 1 and not tf.executing_eagerly():
-        # With several steps per execution the next batch is asked for before the step begins, and
-        # eagerly before any operation of the step, so that the wait cannot be measured here.
+    if knows_input(model):
         leaves = tf.nest.flatten(data, expand_composites=True)
         ready = tap.instant([leaf for leaf in leaves if tf.is_tensor(leaf)])
         tap.add("input_seconds", ready - tap.beginning())
     with recording.tapped(tap):
         yield
+
+
+def knows_input(model: Any) -> bool:
+    """Returns whether the wait for a batch can be measured in the step.
+
+    With several steps per execution the next batch is asked for before the step begins, and eagerly
+    before any operation of the step.
+    """
+    return model.steps_per_execution == 1 and not tf.executing_eagerly()
 
 
 def examples(total: tf.Tensor) -> None:

@@ -61,6 +61,8 @@ WRITES = [
     "ResourceStridedSliceAssign",
 ]
 
+ASSIGNMENTS = ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
+
 READS = ["VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"]
 
 
@@ -76,7 +78,7 @@ def read(step: Step) -> Results:
     return step.results([copy], PARTIAL)
 
 
-@rule("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", always=True, partial=True)
+@rule(*ASSIGNMENTS, always=True, partial=True)
 def assign(step: Step) -> Results:
     """Writes the whole value, which is summed or gathered for it; of partial ones a summand."""
     handle, value = step.inputs

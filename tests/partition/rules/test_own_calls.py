@@ -1,0 +1,83 @@
+"""Calls in whose place each replica runs its own code: what it is given, and when it runs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import strategy
+
+from tfdp.partition.own_calls import own_call, own_call_of
+
+X = np.random.default_rng(0).normal(size=(7, 3)).astype("float32")
+TABLE = np.arange(15, dtype="float32").reshape(5, 3)
+IDS = np.array([4, 0, 4, 1, 0, 0, 2])
+
+
+def summed(values, are_summands):
+    """What a replica's code makes of what it is given: the wholes, dense."""
+    context = tf.distribute.get_replica_context()
+    dense = [tf.convert_to_tensor(value) for value in values]
+    return [
+        context.all_reduce("SUM", each) if is_summand else each
+        for each, is_summand in zip(dense, are_summands, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("length", [7, 2])
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+def test_replicas_are_given_summands_that_add_up_and_wholes(replicas, length):
+    own = strategy(replicas)
+    with own.scope():
+        table, kept = tf.Variable(TABLE), tf.Variable(np.zeros((2, 5, 3), "float32"))
+    seen = []
+
+    def write(values, are_summands):
+        seen.append(list(are_summands))
+        kept.assign(tf.stack(summed(values, are_summands)))
+
+    @own.partitioned
+    def step(x, ids):
+        with tf.GradientTape() as tape:
+            looked_up = tf.gather(table, ids)
+            loss = tf.reduce_mean(tf.sin(looked_up * x))
+        rows = tape.gradient(loss, table)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.cos(x @ tf.transpose(table)))
+        dense = tape.gradient(loss, table)
+        before = kept.read_value()
+        own_call([rows, dense, table * 2.0], [kept], lambda v, s: write(v[:2], s[:2]))
+        return before, kept.read_value(), tf.convert_to_tensor(rows), dense
+
+    before, after, rows, dense = step(X[:length], IDS[:length])
+    assert not before.numpy().any()
+    np.testing.assert_allclose(after, [rows, dense], rtol=1e-5, atol=1e-6)
+    for copy in own.experimental_local_results(kept):
+        np.testing.assert_allclose(copy, [rows, dense], rtol=1e-5, atol=1e-6)
+    assert seen == [[True, True]] * replicas
+
+
+def test_a_whole_value_is_given_as_such():
+    own = strategy(2)
+    seen = []
+    with own.scope():
+        weight = tf.Variable([1.0, 2.0])
+
+    @own.partitioned
+    def step(x):
+        own_call(
+            [weight * 3.0, tf.sign(tf.reduce_sum(x, 0))],
+            [weight],
+            lambda values, are_summands: seen.append(are_summands),
+        )
+        return tf.reduce_sum(x)
+
+    step(X)
+    assert seen == [[False, False]] * 2
+
+
+def test_rows_without_the_shape_of_their_tensor_are_refused():
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="`dense_shape`"):
+        own_call([tf.IndexedSlices(tf.ones([1, 2]), [0])], [], lambda values, summands: None)
+
+
+def test_other_functions_are_no_calls_of_the_kind():
+    assert own_call_of("__inference_train_step_7") is None

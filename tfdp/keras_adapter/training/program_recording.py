@@ -1,0 +1,102 @@
+"""The recording of steps of Keras that are one program: of its trace, and around its calls.
+
+What a program's collectives send is recorded by watches in the program: see
+`strategy.program_recording`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp import recording
+from tfdp.keras_adapter.training import step_recording
+from tfdp.replicas import Cut, Value
+
+
+def traced(
+    recorder: recording.Recorder | None, step_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns a step that is traced once for all replicas, in which others may record.
+
+    What the trace writes into the first replica's buffers, each replica writes into its own.
+    """
+    if recorder is None:
+        return step_function
+
+    @functools.wraps(step_function)
+    def step(data: Any) -> Any:
+        with recording.tapped(recording.Tap(recorder, 0)):
+            return step_function(data)
+
+    return step
+
+
+def called(recorder: recording.Recorder | None, model: Any, data: Any) -> None:
+    """Records a step that is one program, before it, and each local replica's wait for input.
+
+    Args:
+      recorder: The model's recorder; None if nothing is to be recorded.
+      model: The model that is trained.
+      data: The local replicas' shares, a `Cut`; or a whole batch.
+    """
+    if recorder is None:
+        return
+    rows = data.rows if isinstance(data, Cut) else data
+    for index in range(len(recorder.buffers)):
+        tap = recording.Tap(recorder, index)
+        tap.add("steps", 1)
+        own = tf.nest.map_structure(functools.partial(_of_replica, index), rows)
+        leaves = tf.nest.flatten(own, expand_composites=True)
+        tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
+        if isinstance(data, Cut):
+            tap.add("examples", _of_replica(index, data.place)[3])
+        elif tensors:
+            tap.add("examples", tf.shape(tensors[0])[0])
+        if step_recording.knows_input(model):
+            tap.add("input_seconds", tap.instant(tensors) - tap.beginning())
+
+
+@contextlib.contextmanager
+def updating() -> Iterator[bool]:
+    """Returns a context for the call of an optimizer in a trace for all replicas.
+
+    Yields:
+      Whether something records, and no other optimizer has called it.
+    """
+    tap = recording.current()
+    if tap is None or tap.is_updating:
+        yield False
+        return
+    tap.is_updating = True
+    try:
+        yield True
+    finally:
+        tap.is_updating = False
+
+
+def update(gradients: Iterable[Value | None]) -> Iterable[Value | None]:
+    """Records an update by gradients, in a trace for all replicas.
+
+    Returns:
+      What is to be used in their place: if something records, dense ones are summed here, and not
+      after they were scaled, as their norm needs the sums. They are sent once then.
+    """
+    tap = recording.current()
+    if tap is None:
+        return gradients
+    tap.add("updates", 1)
+    return [_whole(gradient) if tf.is_tensor(gradient) else gradient for gradient in gradients]
+
+
+def _of_replica(index: int, leaf: Any) -> Any:
+    return leaf.values[index] if isinstance(leaf, tf.distribute.DistributedValues) else leaf
+
+
+def _whole(gradient: tf.Tensor) -> tf.Tensor:
+    """Returns a gradient of the whole batch, not a replica's summand: its bits are asked for."""
+    return tf.raw_ops.Bitcast(input=gradient, type=gradient.dtype)

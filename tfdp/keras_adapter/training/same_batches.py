@@ -1,0 +1,96 @@
+"""The check that all ranks have read the same global batch, of which each takes its own share.
+
+The ranks tell each other numbers of a batch as its step begins: collectives of shares of different
+batches would wait for each other, or mix them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.errors import RankMismatchError
+from tfdp.keras_adapter.training import cut
+from tfdp.replicas import Cut, TurnCut, fingerprints, replicas_of, rows_of
+
+# The message of the check in graphs; the name of a leaf and what each rank has of it follow.
+_DIFFERENT = "Every rank must have the same batches; fingerprints, by rank, of"
+
+
+def checked(strategy: Any, data: Any) -> list[tf.Operation]:
+    """Has it checked that all ranks have read the same batch; returns what a step is to wait for.
+
+    Args:
+      strategy: The strategy, whose processes must all call it.
+      data: A step's data: a `Cut`, or a whole batch.
+
+    Raises:
+      tf.errors.InvalidArgumentError: The ranks' batches differ; raised when the step runs. See
+        `explained`.
+    """
+    replicas = replicas_of(strategy)
+    if replicas is None or replicas.processes.world_size == 1:
+        return []
+    numbers = _told(data)
+    if numbers is None:
+        return []
+    by_rank = strategy.extended.of_all_processes(numbers)
+    alike = tf.reduce_all(by_rank == by_rank[:1], 0)
+    checks = [
+        tf.raw_ops.Assert(condition=alike[0], data=[cut.UNEQUAL, by_rank[:, 0]], summarize=-1)
+    ]
+    if numbers.shape[0] != 1:
+        # Where lengths differ, the rows differ as well: that is said of the lengths.
+        which = tf.argmin(tf.cast(alike, tf.int32))
+        names = ["", *fingerprints.names(data.rows if isinstance(data, Cut) else data)]
+        said = [_DIFFERENT, tf.gather(names, which), by_rank[:, which]]
+        right = tf.reduce_all(alike) | ~alike[0]
+        checks.append(tf.raw_ops.Assert(condition=right, data=said, summarize=-1))
+    return [check for check in checks if check is not None]
+
+
+@contextlib.contextmanager
+def explained(strategy: Any) -> Iterator[None]:
+    """Raises RankMismatchError, which names the ranks and the data, if a step finds that."""
+    try:
+        with cut.explained(strategy):
+            yield
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(re.escape(_DIFFERENT) + r"\] \[(.*)\] \[([\d ]+)\]", str(error))
+        if found is None:
+            raise
+        name, numbers = found[1], found[2].split()
+        others = [str(rank) for rank, number in enumerate(numbers) if number != numbers[0]]
+        raise RankMismatchError(
+            f"Rank {strategy.rank}: every rank must be given the same global batches, of which "
+            f"each takes its own share, but the first or last rows of {name} in one are others on "
+            f"rank {' and '.join(others)} than on rank 0. Give all ranks the same dataset, in the "
+            "same order: no `shard`, one seed for what shuffles, draws or generates. Or let each "
+            "rank read examples of its own by `strategy.distribute_datasets_from_function(fn)`."
+        ) from error
+
+
+def _told(data: Any) -> tf.Tensor | None:
+    """Returns a batch's length, and the leaves' fingerprints where they are known; None: no batch.
+
+    Replicas that read by themselves have counted together, and each has other rows.
+    """
+    if isinstance(data, TurnCut):
+        return None
+    if isinstance(data, Cut):
+        return _of_first(data.place)[3:]
+    leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
+    if any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
+        return None
+    if not leaves or leaves[0].shape.rank == 0:
+        return None
+    length = rows_of(leaves[0])
+    return tf.concat([[length], fingerprints.of_leaves(data)], 0)
+
+
+def _of_first(value: Any) -> Any:
+    return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value

@@ -1,0 +1,90 @@
+"""Fingerprints of global batches, by which ranks see whether they have read the same one.
+
+Each process reads every global batch and takes its own share of it. If one shards its data by rank,
+or shuffles them by a seed of its own, examples are lost and others come twice, and nothing fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import tensorflow as tf
+
+# As many numbers of an example are looked at, evenly spread over it.
+_MOST = 1024
+
+# Powers of a generator modulo 2**64 weigh the places; a multiplication wraps there.
+_WEIGHT = 6364136223846793005
+
+
+def of_leaves(batch: object) -> tf.Tensor:
+    """Returns a number for each leaf of a batch, int64: of its sizes, first and last row.
+
+    Of a ragged or sparse tensor it is of all rows.
+
+    >>> one, other = of_leaves((tf.range(4), tf.range(3.0))).numpy()
+    >>> again, another = of_leaves((tf.range(4), tf.range(1.0, 4.0))).numpy()
+    >>> bool(one == again), bool(other == another)
+    (True, False)
+    """
+    return tf.stack([_of_leaf(leaf) for leaf in tf.nest.flatten(batch)])
+
+
+def names(batch: object) -> list[str]:
+    """Returns what the leaves of a batch are called, in the order of `of_leaves`.
+
+    >>> names(({"b": 0, "a": 0}, 1))
+    ['x/a', 'x/b', 'y']
+    """
+    parts = batch if isinstance(batch, tuple) and len(batch) <= 3 else (batch,)
+    called = ("x", "y", "sample_weight")
+    return [name for part, own in zip(parts, called, strict=False) for name in _names(part, own)]
+
+
+def _names(structure: object, called: str) -> Iterator[str]:
+    if isinstance(structure, Mapping):
+        for key in sorted(structure):
+            yield from _names(structure[key], f"{called}/{key}")
+    elif isinstance(structure, (list, tuple)):
+        for index, each in enumerate(structure):
+            yield from _names(each, f"{called}/{index}")
+    else:
+        yield called
+
+
+def _of_leaf(leaf: object) -> tf.Tensor:
+    found = [tf.constant(0, tf.int64)]
+    for part in tf.nest.flatten(leaf, expand_composites=True):
+        if part is None:
+            continue
+        composite = part is not leaf  # a part of which has no rows of examples
+        part = tf.convert_to_tensor(part)
+        rows = [part] if composite or part.shape.rank == 0 else [part[:1], part[-1:]]
+        found.append(tf.reduce_sum(_mixed(tf.shape(part, tf.int64))))
+        found += [tf.reduce_sum(_mixed(_numbers(each))) for each in rows]
+    mixed = tf.reduce_sum(_mixed(tf.stack(found)))
+    # What is multiplied has its best bits above.
+    return tf.bitwise.right_shift(mixed, tf.constant(33, tf.int64)) & (2**31 - 1)
+
+
+def _mixed(numbers: tf.Tensor) -> tf.Tensor:
+    """Returns numbers, each weighed by its place; as one they stand for all of them."""
+    places = tf.range(tf.size(numbers, tf.int64), dtype=tf.int64)
+    return (numbers + 1) * (2 * places + 1) * _WEIGHT + places
+
+
+def _numbers(rows: tf.Tensor) -> tf.Tensor:
+    """Returns the bits of elements of a tensor, as a vector of int64."""
+    flat = tf.reshape(rows, [-1])
+    flat = flat[:: tf.maximum(tf.size(flat) // _MOST, 1)]
+    if flat.dtype == tf.string:
+        return tf.strings.to_hash_bucket_fast(flat, 2**62)
+    if flat.dtype.is_complex:
+        flat = tf.reshape(tf.bitcast(flat, flat.dtype.real_dtype), [-1])
+    if flat.dtype.is_floating:
+        if flat.dtype.size == 1:
+            return tf.cast(tf.cast(flat, tf.float32) * 2**16, tf.int64)
+        flat = tf.bitcast(flat, {2: tf.int16, 4: tf.int32, 8: tf.int64}[flat.dtype.size])
+    if flat.dtype.is_integer or flat.dtype.is_bool:
+        return tf.cast(flat, tf.int64)
+    return tf.zeros([0], tf.int64)
