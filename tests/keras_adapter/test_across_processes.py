@@ -18,7 +18,6 @@ ONLY_FIRST_CASES = {"TFDP_TESTS_ONLY_FIRST_CASES": "1"}
 ELSEWHERE = {
     "test_across_processes",
     "test_bad_input",
-    "test_executed_reductions",
     "test_batch_and_rate",
     "test_hooks",
     "test_layouts",
@@ -47,7 +46,7 @@ OF_SUMS = {
 # or leaves files to rank 0, draws, gathers.
 ABOUT_PROCESSES = {
     *("test_callbacks", "test_corners", "test_custom_loops", "test_data_errors", "test_feeding"),
-    *("test_inputs", "test_metrics", "test_predictions", "test_random", "test_saving"),
+    *("test_inputs", "test_metrics", "test_one_program_data", "test_random", "test_saving"),
     *("test_sparse_inputs", "test_stand_ins"),
 }
 

@@ -1,8 +1,6 @@
-"""What replicas write into layers' and metrics' variables: as declared, an error or a warning."""
+"""What steps write into layers', losses' and metrics' variables is what one device writes."""
 
 import inspect
-import logging
-import re
 
 import harness
 import keras
@@ -31,16 +29,6 @@ class Writes(layers.Layer):
     def call(self, x):
         self.write(self.state, x)
         return x
-
-
-def model_with(write, metrics=(), **options):
-    def build():
-        layer = Writes(write, **options)
-        model = keras.Sequential([keras.Input((5,)), layer, layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.01), "mse", metrics=[make() for make in metrics])
-        return model
-
-    return build
 
 
 def fit(model):
@@ -73,36 +61,15 @@ DECLARED = {
 }
 
 
-@pytest.mark.telling
-def test_what_is_declared_gives_one_devices_state(trains_as_one_device):
-    def build():
-        written = [Writes(write, aggregation=declared) for declared, write in DECLARED.values()]
-        model = keras.Sequential([keras.Input((5,)), *written, layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.01), "mse")
-        return model
-
-    def fit_and_read(model):
-        states = (harness.global_value(layer.state) for layer in model.layers[:-1])
-        return fit(model), dict(zip(DECLARED, states, strict=True))
-
-    trains_as_one_device(build, fit_and_read)
-
-
-def test_what_is_declared_holds_in_eager_steps(replicas):
-    states = []
-    for count in (None, replicas):
-        model = harness.build_in_scope(model_with(DECLARED["sum, assign_add"][1],
-                                                  aggregation="sum"), count)  # fmt: skip
-        model.run_eagerly = True
-        fit(model)
-        states.append(float(harness.global_value(model.layers[0].state)))
-    np.testing.assert_allclose(states[1], states[0], rtol=1e-5)
-
-
 def moved(v, x):
     return 0.1 * (ops.sum(x) - v)
 
 
+def written_in_a_branch(v, more):
+    tf.cond(ops.sum(more) > 0.0, lambda: [v.assign_add(more), 1.0][1], lambda: 1.0)
+
+
+# A sum that is computed from its own value.
 FROM_ITS_OWN_VALUE = {
     "assign_add": lambda v, x: v.assign_add(moved(v, x)),
     "assign": lambda v, x: v.assign(0.9 * v + ops.sum(x)),
@@ -115,20 +82,55 @@ FROM_ITS_OWN_VALUE = {
     "written in a branch": lambda v, x: written_in_a_branch(v, moved(v, x)),
 }
 
+UNDECLARED = {
+    "a maximum": lambda v, x: v.assign(ops.maximum(v, ops.max(x))),
+    "a count of examples": lambda v, x: v.assign(v + ops.cast(ops.shape(x)[0], "float32")),
+    "a part": lambda v, x: v[:1].assign(x[:1, 0]),
+}
 
-def written_in_a_branch(v, more):
-    tf.cond(ops.sum(more) > 0.0, lambda: [v.assign_add(more), 1.0][1], lambda: 1.0)
+
+class OfTensorFlow(Writes):
+    """Has a variable of TensorFlow's own."""
+
+    def build(self, shape):
+        self.state = tf.Variable(1.0, trainable=False)
 
 
-@pytest.mark.parametrize(
-    "name",
-    tiers.cases(FROM_ITS_OWN_VALUE, ("assign_add", "in a function")),
-)
-def test_a_sum_that_is_computed_from_its_own_value_is_refused(name):
-    build = model_with(FROM_ITS_OWN_VALUE[name], aggregation="sum", shape=(2,))
-    model = harness.build_in_scope(build, 2)
-    with pytest.raises(ValueError, match=r"computed from the variable's own.*all_reduce"):
-        fit(model)
+def of_its_own_value():
+    return [Writes(write, aggregation="sum", shape=(2,)) for write in FROM_ITS_OWN_VALUE.values()]
+
+
+def undeclared():
+    return [
+        *(Writes(write, shape=(2,)) for write in UNDECLARED.values()),
+        Writes(UNDECLARED["a part"], shape=(2,), aggregation="mean"),
+        Writes(lambda v, x: v.assign_add(ops.shape(x)[0]), dtype="int32"),
+        OfTensorFlow(lambda v, x: v.assign_add(0.5 * v + tf.reduce_sum(x))),
+    ]
+
+
+def declared():
+    return [Writes(write, aggregation=declared) for declared, write in DECLARED.values()]
+
+
+LAYERS = [declared, of_its_own_value, undeclared]
+
+
+def fit_and_read(model):
+    states = (getattr(layer, "state", None) for layer in model.layers)
+    return fit(model), [harness.components(state)[0] for state in states if state is not None]
+
+
+@pytest.mark.telling
+@pytest.mark.parametrize("eagerly", tiers.first_of(False, True), ids=["graph", "eager"])
+@pytest.mark.parametrize("make", LAYERS)
+def test_what_layers_write_is_one_devices(make, eagerly, trains_as_one_device):
+    def build():
+        model = keras.Sequential([keras.Input((5,)), *make(), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=eagerly)
+        return model
+
+    trains_as_one_device(build, fit_and_read)
 
 
 class Following(layers.Layer):
@@ -155,147 +157,19 @@ class FromItsMean(keras.losses.Loss):
         return ops.maximum(errors - self.mean, 0.0)
 
 
-def following():
-    model = keras.Sequential([keras.Input((5,)), Following(), layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
-
-
-def from_its_mean():
-    model = keras.Sequential([keras.Input((5,)), layers.Dense(1)])
-    model.compile("sgd", FromItsMean())
-    return model
-
-
-@pytest.mark.parametrize(
-    ("build", "said"),
-    [
-        (following, r"Following '\w+' writes '.*largest' from the batch"),
-        (from_its_mean, r"The step writes 'errors_mean' from the batch"),
-    ],
-    ids=["a trainable weight", "of a loss"],
-)
-@harness.in_one_process
-def test_what_is_written_elsewhere_is_told_too(build, said, caplog):
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        fit(harness.build_in_scope(build, 2))
-    assert re.search(said, caplog.text)
-
-
-class Reusing(layers.Layer):
-    """Holds a layer that the model holds, too."""
-
-    def __init__(self, shared):
-        super().__init__()
-        self.shared = shared
-
-    def call(self, x):
-        return self.shared(x)
-
-
-class Sharing(keras.Model):
-    """Normalizes by a layer of its own, in a layer that it gives it to."""
-
-    def __init__(self):
-        super().__init__()
-        self.normal = layers.BatchNormalization()
-        self.block = Reusing(self.normal)
-        self.last = layers.Dense(1)
-
-    def call(self, x, training=False):
-        return self.last(self.block(x))
-
-
-@harness.in_one_process
-def test_a_layer_of_keras_that_others_hold_is_no_matter_of_it(caplog):
+@pytest.mark.parametrize("kind", tiers.first_of("a trainable weight", "of a loss"))
+def test_what_is_written_elsewhere_is_one_devices(kind, trains_as_one_device):
     def build():
-        model = Sharing()
-        model.compile("sgd", "mse")
+        follows = [Following()] if kind == "a trainable weight" else []
+        model = keras.Sequential([keras.Input((5,)), *follows, layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse" if follows else FromItsMean())
         return model
 
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        fit(harness.build_in_scope(build, 2))
-    assert "aggregation" not in caplog.text
+    def fit_and_read_loss(model):
+        mean = getattr(model.loss, "mean", None)
+        return fit(model), None if mean is None else harness.components(mean)[0]
 
-
-@pytest.mark.parametrize(
-    ("aggregation", "said"),
-    [("mean", r"written whole.*slice_update"), ("none", r"the same on all replicas")],
-)
-def test_a_part_is_not_written_from_the_batch(aggregation, said):
-    def write(variable, x):
-        variable[:1].assign(x[:1, 0])
-
-    build = model_with(write, aggregation=aggregation, shape=(2,))
-    model = harness.build_in_scope(build, 2)
-    with pytest.raises(ValueError, match=said):
-        fit(model)
-
-
-class WithPlainVariable(Writes):
-    """Has a variable of TensorFlow's own, which nothing makes one value of."""
-
-    def build(self, shape):
-        self.state = tf.Variable(1.0, trainable=False)
-
-
-@pytest.mark.parametrize("eagerly", tiers.first_of(False, True), ids=["graph", "eager"])
-def test_a_variable_of_tensorflow_that_replicas_would_write_differently_is_refused(eagerly):
-    def build(write):
-        layer = WithPlainVariable(write)
-        model = keras.Sequential([keras.Input((5,)), layer, layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=eagerly)
-        return model
-
-    model = harness.build_in_scope(lambda: build(lambda v, x: v.assign_add(tf.reduce_sum(x))), 2)
-    with pytest.raises(ValueError, match=r"the same on all replicas.*add_weight"):
-        fit(model)
-    model = harness.build_in_scope(lambda: build(lambda v, x: v.assign_add(0.5 * v)), 2)
-    fit(model)
-    first, *others = harness.components(model.layers[0].state)
-    assert first > 1.0 and all(first == other for other in others)
-
-
-@pytest.mark.parametrize("eagerly", tiers.first_of(True, False), ids=["eager", "graph"])
-@harness.in_one_process
-def test_what_is_not_declared_is_told_once(eagerly, caplog):
-    said = {}
-    writes = {
-        "from the batch": lambda v, x: v.assign(ops.maximum(v, ops.max(x))),
-        "the same on all": lambda v, x: v.assign_add(1.0),
-    }
-    for name, write in writes.items():
-        model = harness.build_in_scope(model_with(write), 2)
-        model.run_eagerly = eagerly
-        with caplog.at_level(logging.WARNING, "tfdp"):
-            caplog.clear()
-            fit(model)
-            fit(model)
-            said[name] = [r.getMessage() for r in caplog.records if "aggregation" in r.message]
-    assert len(said["from the batch"]) == 1
-    assert "state' from the batch" in said["from the batch"][0]
-    assert "aggregation='mean'" in said["from the batch"][0]
-    assert said["the same on all"] == []
-
-
-@harness.in_one_process
-def test_keras_own_layers_are_no_matter_of_it(caplog):
-    def build():
-        model = keras.Sequential(
-            [
-                keras.Input((5,)),
-                layers.BatchNormalization(),
-                layers.SpectralNormalization(layers.Dense(3)),
-                layers.Dropout(0.5),
-                layers.Dense(1),
-            ]
-        )
-        model.compile("sgd", "mse")
-        return model
-
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        fit(harness.build_in_scope(build, 2))
-    assert not [r for r in caplog.records if "aggregation" in r.message]
+    trains_as_one_device(build, fit_and_read_loss)
 
 
 class Metric(keras.metrics.Metric):
@@ -322,33 +196,21 @@ METRICS = {
         {"aggregation": "mean"},
         lambda v, e: v.assign(0.5 * v + 0.5 * ops.mean(e)),
     ),
+    "a maximum": ({}, lambda v, e: v.assign(ops.maximum(v, ops.max(e)))),
+    "a mean that declares nothing": ({}, lambda v, e: v.assign(ops.mean(e))),
+    "a moving average of a sum": ({}, lambda v, e: v.assign(0.9 * v + ops.mean(e))),
+    "a constant": ({}, lambda v, e: v.assign(3.0)),
 }
 
 
-def test_metrics_that_add_or_declare_a_mean_are_one_devices(trains_as_one_device):
-    made = [lambda n=n, o=o, w=w: Metric(w, f"m{n}", **o) for n, (o, w) in
-            enumerate(METRICS.values())]  # fmt: skip
-    trains_as_one_device(model_with(lambda v, x: None, made), fit)
+def test_metrics_of_the_users_own_are_one_devices(trains_as_one_device):
+    def build():
+        made = [Metric(w, f"m{n}", **o) for n, (o, w) in enumerate(METRICS.values())]
+        model = keras.Sequential([keras.Input((5,)), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", metrics=made)
+        return model
 
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        pytest.param(lambda v, e: v.assign(ops.maximum(v, ops.max(e))), id="a maximum"),
-        *(
-            pytest.param(write, id=name, marks=pytest.mark.exhaustive)
-            for name, write in {
-                "a mean": lambda v, e: v.assign(ops.mean(e)),
-                "a moving average": lambda v, e: v.assign(0.9 * v + ops.mean(e)),
-                "a constant": lambda v, e: v.assign(3.0),
-            }.items()
-        ),
-    ],
-)
-def test_a_metric_that_overwrites_a_state_that_is_summed_is_refused(write):
-    model = harness.build_in_scope(model_with(lambda v, x: None, [lambda: Metric(write)]), 2)
-    with pytest.raises(ValueError, match=r"must add to them, but '.*state' is written otherwise"):
-        fit(model)
+    trains_as_one_device(build, fit)
 
 
 def keras_metrics():
@@ -374,8 +236,8 @@ def keras_metrics():
     ]
 
 
-@pytest.mark.exhaustive("test_metrics_that_add_or_declare_a_mean_are_one_devices")
-def test_no_metric_of_keras_is_refused(trains_as_one_device):
+@pytest.mark.exhaustive("test_metrics_of_the_users_own_are_one_devices")
+def test_every_metric_of_keras_is_one_devices(trains_as_one_device):
     labels = (np.arange(14) % 2).astype("float32")[:, None]
 
     def build():

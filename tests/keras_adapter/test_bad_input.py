@@ -116,3 +116,8 @@ def test_replicas_that_agree_are_not_refused(replicas):
     _, run, strategy = run_with_odd_replica(replicas, a_float, 1)
     for value in strategy.experimental_local_results(run()):
         np.testing.assert_array_equal(value, [replicas, replicas])
+
+
+def test_custom_loss_is_said_to_have_no_effect(caplog):
+    harness.strategy(2, custom_loss="mean")
+    assert "`custom_loss` has no effect any more" in caplog.text

@@ -1,12 +1,11 @@
-"""What replicas must do alike is not left to a branch or a loop that asks their own examples."""
-
-import logging
+"""Branches and loops that ask for examples go as on one device, with all that is in them."""
 
 import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers, ops
 
 RNG = np.random.default_rng(4)
@@ -113,37 +112,23 @@ def skipping(decide):
     return build
 
 
-REFUSED = {
-    "a weight": (network(written_where_large("scale")), r"write 'acts/scale'.*all_reduce"),
-    "a variable of TensorFlow's": (network(written_where_large("plain")), "write 'Variable"),
-    "draws": (network(noise_in_a_loop_over_examples), r"draw random.*shape\(x\)\[0\]"),
-    "an update": (skipping(lambda loss, _: loss < 5.0), r"update with '(sgd|SGD)'.*whole_batch"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_only_some_replicas_would_do_is_refused(name):
-    build, says = REFUSED[name]
-    with pytest.raises(ValueError, match=says):
-        fit(harness.build_in_scope(build, 2))
-
-
-ALIKE = {
+PROGRAMS = {
+    "a weight that is written": network(written_where_large("scale")),
+    "a state that is written": network(written_where_large("state")),
+    "a variable of TensorFlow's that is written": network(written_where_large("plain")),
+    "a loop over examples": network(noise_in_a_loop_over_examples),
     "a loop over time": network(noise_in_a_loop_over_time),
     "a scan": network(noise_in_a_scan),
-    "a branch that asks gradients": skipping(lambda _, found: tf.linalg.global_norm(found) < 9.0),
+    "an update that asks the loss": skipping(lambda loss, _: loss < 5.0),
+    "an update that asks gradients": skipping(lambda _, found: tf.linalg.global_norm(found) < 9.0),
 }
+KEPT = ["a weight that is written", "a loop over examples", "an update that asks the loss"]
 
 
-@pytest.mark.parametrize("name", ALIKE)
-def test_what_all_replicas_do_alike_trains_as_on_one_device(name, trains_as_one_device):
-    trains_as_one_device(ALIKE[name], fit)
+@pytest.mark.parametrize("name", tiers.cases(PROGRAMS, KEPT))
+def test_a_branch_or_a_loop_trains_as_on_one_device(name, trains_as_one_device):
+    def use(model):
+        acts = [layer for layer in model.layers if isinstance(layer, Acts)]
+        return fit(model), [harness.components(layer.plain)[0] for layer in acts]
 
-
-@pytest.mark.slow
-@harness.in_one_process
-def test_a_state_that_only_some_replicas_write_is_named(caplog):
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        fit(harness.build_in_scope(network(written_where_large("state")), 2))
-    assert "writes 'acts/state' from the batch" in caplog.text
+    trains_as_one_device(PROGRAMS[name], use)

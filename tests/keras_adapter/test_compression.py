@@ -78,12 +78,9 @@ def trained(make_optimizer, batches, compression=BFLOAT16, replicas=REPLICAS, **
 
 @pytest.mark.slow
 @pytest.mark.telling
-@pytest.mark.parametrize(
-    "eagerly", [False, pytest.param(True, marks=[pytest.mark.exhaustive, with_two_replicas])]
-)
-def test_gradients_travel_in_16_bits_and_all_else_whole(eagerly):
+def test_gradients_travel_in_16_bits_and_all_else_whole():
     x, rows, y = data()
-    model, losses = trained(sgd, [(x, rows, y)] * 2, run_eagerly=eagerly)
+    model, losses = trained(sgd, [(x, rows, y)] * 2)
     first, second = kernel_gradients(x, rows, y)
     summed = (bfloat16(first) + bfloat16(second)).astype("float32")
     assert np.any(summed != first + second), "the cast must show"
@@ -169,12 +166,12 @@ class OwnStep(keras.Model):
 
 @pytest.mark.slow
 @with_two_replicas
-def test_what_a_step_of_ones_own_takes_from_a_tape_is_whole_and_said_once(caplog):
+def test_what_a_step_of_ones_own_gives_to_the_optimizer_is_compressed():
     x, rows, y = data()
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        model, _ = trained(sgd, [(x, rows, y)], model=OwnStep)
-    np.testing.assert_array_equal(weights(model), -sum(kernel_gradients(x, rows, y)))
-    assert sum("summed whole" in record.message for record in caplog.records) == 1
+    model, _ = trained(sgd, [(x, rows, y)], model=OwnStep)
+    first, second = kernel_gradients(x, rows, y)
+    summed = (bfloat16(first) + bfloat16(second)).astype("float32")
+    np.testing.assert_array_equal(weights(model), -summed)
 
 
 @pytest.mark.slow

@@ -43,40 +43,10 @@ def own(trained):
     return trained
 
 
-@pytest.mark.slow
-def test_a_keras_loss_is_exact_in_a_step_that_asks_for_the_number_of_replicas():
-    outcomes = []
-    for count in (None, 2):
-        model = harness.build_in_scope(lambda: own(Own()), count)
-        history = model.fit(X, Y, batch_size=4, epochs=2, shuffle=False, verbose=0).history
-        outcomes.append((model.get_weights(), history))
-    (expected, expected_logs), (seen, logs) = outcomes
-    for a, b in zip(expected, seen, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-    for name in ("steps", "last"):
-        np.testing.assert_allclose(expected_logs[name], logs[name], rtol=1e-5)
-
-
-class Counting(layers.Layer):
-    """Counts in an integer what a replica sees."""
-
-    def build(self, shape):
-        self.seen = self.add_weight(shape=(), dtype="int32", trainable=False, initializer="zeros")
-
-    def call(self, x):
-        self.seen.assign(self.seen + ops.shape(x)[0])
-        return x
-
-
-@pytest.mark.slow
-@harness.in_one_process
-def test_integers_that_replicas_count_are_the_same_on_all_of_them():
-    with harness.scope(2):
-        model = keras.Sequential([keras.Input([X.shape[1]]), Counting(), layers.Dense(1)])
-        model.compile("sgd", "mse")
-    model.fit(X, Y[:, :1], batch_size=7, verbose=0)
-    first, second = harness.components(model.layers[0].seen)
-    assert first == second == 4
+def test_a_step_that_asks_for_the_number_of_replicas_trains_as_on_one_device(trains_as_one_device):
+    trains_as_one_device(
+        lambda: own(Own()), lambda model: harness.fit_arrays(model, X, Y, batch_size=4, epochs=2)
+    )
 
 
 def test_an_inner_optimizer_made_outside_the_scope_is_named():

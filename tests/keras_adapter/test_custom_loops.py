@@ -102,3 +102,34 @@ def test_reductions_and_gathers_see_every_replica(replicas):
         np.testing.assert_array_equal(value, np.full((2, 3), (ids**2).sum()))
     for value in strategy.experimental_local_results(mean):
         np.testing.assert_allclose(value, ids.mean(), rtol=1e-6)
+
+
+class Counting(keras.layers.Layer):
+    """Keeps what it sees, and declares how that becomes one value, or nothing."""
+
+    def build(self, shape):
+        self.sum, self.mean, self.last, self.seen = (
+            self.add_weight(shape=(), trainable=False, initializer="zeros", **options)
+            for options in (
+                {"aggregation": "sum"}, {"aggregation": "mean"}, {}, {"dtype": "int32"},
+            )
+        )  # fmt: skip
+
+    def call(self, x):
+        self.sum.assign_add(keras.ops.sum(x))
+        for variable in (self.mean, self.last):
+            variable.assign(keras.ops.sum(x))
+        self.seen.assign(self.seen + keras.ops.shape(x)[0] * keras.ops.cast(x[0], "int32"))
+        return x
+
+
+@harness.in_one_process
+def test_what_replicas_write_becomes_one_value():
+    with harness.scope(2):
+        layer = Counting()
+        layer.build((None,))
+    strategy = layer.sum.value.distribute_strategy
+    (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors([1.0, 3.0]))
+    tf.function(strategy.run)(layer, args=(batch,))
+    for variable, expected in ((layer.sum, 4), (layer.mean, 2), (layer.last, 2), (layer.seen, 1)):
+        assert [float(copy) for copy in harness.components(variable)] == [expected] * 2

@@ -1,15 +1,10 @@
-"""Steps of the user's own where every share has one fixed number of examples.
-
-There `tf.shape(x)` is a constant of the traced program, and says nothing of the batch any more.
-"""
+"""Steps of the user's own where every batch has one fixed number of examples, which Python sees."""
 
 import harness
 import keras
 import pytest
 import tensorflow as tf
 import tiers
-
-import tfdp
 
 
 class OwnStep(keras.Model):
@@ -77,14 +72,6 @@ def of_a_layer(model, x, y):
     return tf.reduce_sum(squares(model, x, y)) / keras.ops.cast(keras.ops.shape(y)[0], "float32")
 
 
-RIGHT = [noisy, latent, twice_the_latent, sum_over_number, of_a_layer, ones]
-
-
-@pytest.mark.parametrize("loss", tiers.cases(RIGHT, [twice_the_latent, sum_over_number]))
-def test_what_is_made_of_the_size_of_the_batch_is_one_devices(loss, replicas, trains_as_one_device):
-    trains_as_one_device(building(loss), harness.fit_datasets(lambda: batches(replicas), epochs=1))
-
-
 def sum_over_product(model, x, y):
     values = squares(model, x, y)
     return tf.reduce_sum(values) / tf.cast(tf.reduce_prod(tf.shape(values)), tf.float32)
@@ -95,25 +82,30 @@ def weighed_by_place(model, x, y):
     return tf.reduce_mean(squares(model, x, y) * places[:, tf.newaxis])
 
 
-def weighed_by_place_of_python(model, x, y):
-    places = tf.range(x.shape[0], dtype=tf.float32)
-    return tf.reduce_mean(squares(model, x, y) * places[:, tf.newaxis])
-
-
-@pytest.mark.parametrize("loss", [sum_over_product, weighed_by_place])
-def test_the_number_of_a_share_is_not_taken_for_that_of_the_batch(loss, replicas):
-    model = harness.build_in_scope(building(loss), replicas)
-    with pytest.raises(tfdp.errors.GradientError, match="must be a loss of Keras, or a mean"):
-        model.fit(batches(replicas), verbose=0)
-
-
 def sum_over_number_of_python(model, x, y):
     return tf.reduce_sum(squares(model, x, y)) / x.shape[0]
 
 
-@pytest.mark.parametrize("loss", [weighed_by_place_of_python, sum_over_number_of_python])
-def test_python_is_not_told_the_number_of_a_share(loss, replicas):
-    model = harness.build_in_scope(building(loss), replicas)
-    with pytest.raises((TypeError, ValueError)) as raised:
-        model.fit(batches(replicas), verbose=0)
-    assert "Use `tf.shape(x)[0]`" in "".join(raised.value.__notes__)
+LOSSES = [
+    noisy,
+    latent,
+    twice_the_latent,
+    sum_over_number,
+    ones,
+    of_a_layer,
+    sum_over_product,
+    weighed_by_place,
+]
+OF_PYTHON = pytest.param(
+    sum_over_number_of_python,
+    marks=pytest.mark.xfail(
+        strict=True, reason="steps on shares are traced for batches of unknown length alone"
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "loss", [*tiers.cases(LOSSES, [twice_the_latent, weighed_by_place]), OF_PYTHON]
+)
+def test_what_is_made_of_the_size_of_the_batch_is_one_devices(loss, replicas, trains_as_one_device):
+    trains_as_one_device(building(loss), harness.fit_datasets(lambda: batches(replicas), epochs=1))

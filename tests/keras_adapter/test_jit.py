@@ -4,7 +4,6 @@ import harness
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 import tiers
 from keras import layers, ops, optimizers
 
@@ -27,6 +26,13 @@ def adding_a_loss():
     return model
 
 
+def normalized():
+    normalization = layers.BatchNormalization(synchronized=True)
+    model = keras.Sequential([keras.Input((5,)), normalization, layers.Dense(1)])
+    model.compile(optimizers.SGD(0.1), loss="mse", jit_compile=True)
+    return model
+
+
 MODELS = {
     "plain": dense(),
     "accumulation and clipping": dense(
@@ -38,10 +44,11 @@ MODELS = {
         )
     ),
     "add_loss": adding_a_loss,
+    "synchronized normalization": normalized,
 }
 
 
-@pytest.mark.parametrize("kind", tiers.cases(MODELS, ["plain"]))
+@pytest.mark.parametrize("kind", tiers.cases(MODELS, ["plain", "synchronized normalization"]))
 def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(21)
 
@@ -54,23 +61,6 @@ def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
         }
 
     trains_as_one_device(MODELS[kind], use)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compiles", [True, False])
-def test_the_update_of_the_variables_is_compiled_if_the_model_asks_for_it(unsharded, compiles):
-    traced_in = set()
-
-    class Told(optimizers.SGD):
-        def update_step(self, gradient, variable, learning_rate):
-            traced_in.add(tf.compat.v1.get_default_graph().name)
-            super().update_step(gradient, variable, learning_rate)
-
-    def build():
-        return harness.dense_model(Told(0.1), jit_compile=compiles)
-
-    harness.fit_arrays(harness.build_in_scope(build, 2))
-    assert (traced_in == {"compiled_update"}) == compiles
 
 
 @pytest.mark.exhaustive("test_a_compiled_step_trains_as_on_one_device")
@@ -101,21 +91,3 @@ def test_a_compiled_step_takes_batches_of_any_size(trains_as_one_device):
     arrays = harness.regression_data(sum(sizes))
     use = harness.fit_datasets(lambda: harness.batches_of(sizes, *arrays))
     trains_as_one_device(dense(), use)
-
-
-@pytest.mark.parametrize("replicas", [2], ids=["2-replicas"])
-def test_a_compiled_synchronized_normalization_says_how_to_mend_it(replicas):
-    def build():
-        model = keras.Sequential(
-            [keras.Input((5,)), layers.BatchNormalization(synchronized=True), layers.Dense(1)]
-        )
-        model.compile("sgd", loss="mse", jit_compile=True)
-        return model
-
-    with pytest.raises((ValueError, RuntimeError)) as raised:
-        model = harness.build_in_scope(build, replicas)
-        harness.fit_arrays(model)
-    message = str(raised.value)
-    assert "synchronized" in message
-    assert "BatchNormalization" in message
-    assert "jit_compile=False" in message

@@ -43,8 +43,7 @@ def semi_supervised():
 
 @pytest.mark.telling
 @pytest.mark.parametrize("drop_remainder", [True, False])
-def test_each_leaf_is_a_batch_of_its_own_length(drop_remainder, trains_as_one_device, monkeypatch):
-    monkeypatch.setenv("TFDP_ONE_PROGRAM", "1")
+def test_each_leaf_is_a_batch_of_its_own_length(drop_remainder, trains_as_one_device):
     table = np.float32([[2.0]])
 
     def make():

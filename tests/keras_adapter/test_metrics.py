@@ -1,15 +1,11 @@
 """Metrics that are no means: their states add up, never their results."""
 
-import logging
-
 import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import metrics
-
-import tfdp
 
 
 def labels(examples):
@@ -45,6 +41,10 @@ class LargestError(metrics.Metric):
         return self.total ** (1 / 8)
 
 
+def largest(y_true, y_pred):
+    return keras.ops.max(keras.ops.abs(y_true - y_pred))
+
+
 CHOSEN = [
     lambda: metrics.AUC(num_thresholds=20, name="auc"),
     lambda: metrics.Precision(name="precision"),
@@ -52,6 +52,7 @@ CHOSEN = [
     lambda: metrics.RootMeanSquaredError(name="rmse"),
     lambda: metrics.R2Score(name="r2"),
     LargestError,
+    lambda: metrics.MeanMetricWrapper(largest),
 ]
 
 
@@ -169,8 +170,9 @@ def fit_eleven(model):
     return harness.fit_arrays(model, *harness.regression_data(11), batch_size=6)
 
 
-def test_a_sum_over_the_batch_is_told_as_one(trains_as_one_device):
-    trains_as_one_device(summing(), fit_eleven)
+@pytest.mark.parametrize("also", [None, tf.reduce_max], ids=["a sum", "a maximum"])
+def test_a_number_of_the_batch_is_told_as_one(also, trains_as_one_device):
+    trains_as_one_device(summing(also), fit_eleven)
 
 
 class SumOfErrors(keras.Model):
@@ -214,29 +216,3 @@ def test_a_loss_that_is_a_sum_is_logged_as_one(build, trains_as_one_device):
         return history, model.evaluate(x, y, batch_size=6, verbose=0)
 
     trains_as_one_device(build, fit_and_evaluate)
-
-
-def said_by_tfdp(caplog):
-    """What is logged, without TensorFlow's counts of what it has traced."""
-    return "\n".join(r.getMessage() for r in caplog.records if r.name == "tfdp")
-
-
-@pytest.mark.slow
-@harness.in_one_process
-def test_a_number_that_is_neither_mean_nor_sum_is_named(caplog):
-    largest = [lambda y, p: keras.ops.max(keras.ops.abs(y - p))]
-    whole = [lambda *both: keras.ops.max(keras.ops.subtract(*tfdp.whole_batch(both)))]
-    said = []
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        for build in (summing(tf.reduce_max), summing(tf.reduce_mean)):
-            caplog.clear()
-            fit_eleven(harness.build_in_scope(build, 2))
-            said.append(said_by_tfdp(caplog))
-        for functions in (largest, whole):
-            caplog.clear()
-            build = classifier([lambda functions=functions: functions[0]])
-            harness.fit_arrays(harness.build_in_scope(build, 2), *labels(8), batch_size=4)
-            said.append(said_by_tfdp(caplog))
-    assert "gives to the logs" in said[0] and "`Max`" in said[0]
-    assert "gives to the metric" in said[2] and "tfdp.whole_batch" in said[2]
-    assert said[1] == said[3] == ""

@@ -39,8 +39,7 @@ def trained(strategy, **compiled):
 @pytest.mark.parametrize(
     "compiled", tiers.first_of({"steps_per_execution": 3}, {}, {"jit_compile": True}), ids=str
 )
-def test_fit_evaluate_and_predict_are_one_devices(compiled, monkeypatch):
-    monkeypatch.setenv("TFDP_ONE_PROGRAM", "1")
+def test_fit_evaluate_and_predict_are_one_devices(compiled):
     # What draws is not compiled: its numbers are those of a step that is not.
     expected = trained(tf.distribute.get_strategy(), **{**compiled, "jit_compile": False})
     for found, one in zip(trained(harness.strategy(3), **compiled), expected, strict=True):

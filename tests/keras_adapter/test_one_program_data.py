@@ -15,11 +15,6 @@ pytestmark = pytest.mark.slow
 X, Y = harness.regression_data(14)
 
 
-@pytest.fixture(autouse=True)
-def as_one_program(monkeypatch):
-    monkeypatch.setenv("TFDP_ONE_PROGRAM", "1")
-
-
 # ---- what `predict` gives
 
 
@@ -41,7 +36,7 @@ def ragged(p, x, kernel):
 
 # Batches of these can be joined on one device, those of one execution too but for scalars.
 JOINED = {
-    "several": lambda p, x, kernel: {"a": p, "b": ops.square(p)},
+    "several": lambda p, x, kernel: {"a": p, "b": ops.square(p), "c": ops.sum(p, axis=1)},
     "texts": lambda p, x, kernel: tf.strings.as_string(x),
     "ragged": ragged,
     "kernel": lambda p, x, kernel: kernel + 0.0 * ops.mean(x),

@@ -15,8 +15,6 @@ import tensorflow as tf
 import tiers
 from keras import layers
 
-from tfdp.replicas import replicas_of
-
 RANDOM_LAYERS = {
     "Dropout": lambda: layers.Dropout(0.5),
     "Dropout with a seed": lambda: layers.Dropout(0.5, seed=3),
@@ -83,6 +81,14 @@ class Windows(layers.Layer):
         return keras.ops.reshape(flat, (-1, steps, features))
 
 
+class Transposed(layers.Dropout):
+    """Drops of (features, ..., examples)."""
+
+    def call(self, inputs, training=False):
+        turned = super().call(keras.ops.transpose(inputs), training=training)
+        return keras.ops.transpose(turned)
+
+
 class Chosen(layers.Layer):
     """Adds integers, with no seed of its own, and numbers of a seed that stays."""
 
@@ -115,6 +121,7 @@ OF_SEQUENCES = {
     ),
     "noise on weights": NoisyWeights,
     "windows": Windows,
+    "transposed": lambda: Transposed(0.5),
     "integers, without a seed": Chosen,
 }
 
@@ -155,41 +162,6 @@ def fit_uneven(model):
 )
 def test_a_random_layer_trains_as_on_one_device(name, trains_as_one_device):
     trains_as_one_device(model_with(OF_SEQUENCES[name]), fit_uneven)
-
-
-class Transposed(layers.Dropout):
-    """Drops of (features, examples)."""
-
-    def call(self, inputs, training=False):
-        turned = super().call(keras.ops.transpose(inputs), training=training)
-        return keras.ops.transpose(turned)
-
-
-@harness.in_one_process
-@pytest.mark.parametrize("run_eagerly", tiers.first_of(False, True), ids=["graph", "eager"])
-@pytest.mark.parametrize("make_layer", [layers.Dropout, Transposed])
-def test_what_one_replica_drops_is_not_what_another_drops(make_layer, run_eagerly, replicas):
-    """The numbers are those of the whole batch, or each replica's own, but not the same ones."""
-    dropped = []
-
-    class Seen(make_layer):
-        def call(self, inputs, training=False):
-            outputs = super().call(inputs, training=training)
-            if training and not isinstance(outputs, keras.KerasTensor):
-                tf.numpy_function(lambda seen: dropped.append(seen.tobytes()), [outputs], [])
-            return outputs
-
-    def build():
-        model = keras.Sequential([keras.Input((41,)), Seen(0.5), layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), loss="mse", run_eagerly=run_eagerly)
-        return model
-
-    model = harness.build_in_scope(build, replicas)
-    examples = 2 * replicas
-    dataset = harness.batches_of([examples], np.ones((examples, 41)), np.ones(examples))
-    model.fit(dataset, verbose=0)
-    assert len(dropped) == replicas
-    assert len(set(dropped)) == replicas
 
 
 @pytest.mark.exhaustive("test_a_random_layer_trains_as_on_one_device")
@@ -258,14 +230,6 @@ def test_a_function_inside_a_layer_draws_in_steps_that_are_traced_later(
             model.fit(harness.batches_of(sizes, *data) if sizes[1:] else dataset, verbose=0)
 
     trains_as_one_device(model_with(Kept), use)
-
-
-@harness.in_one_process
-def test_no_draw_needs_a_collective(replicas, monkeypatch):
-    model = harness.build_in_scope(dropout_model, replicas)
-    replicas = type(replicas_of(model.distribute_strategy))
-    monkeypatch.delattr(replicas, "broadcast_from_first")
-    harness.fit_arrays(model)
 
 
 def test_outside_of_steps_dropout_takes_what_keras_takes():

@@ -4,6 +4,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tiers
 from keras import layers
 
@@ -62,17 +63,16 @@ def test_each_replica_goes_on_from_its_own_rows(name, trains_as_one_device):
     trains_as_one_device(MODELS[name], use)
 
 
-def test_states_that_do_not_fit_are_refused_before_training(replicas):
+def test_states_that_do_not_fit_are_errors_as_on_one_device(replicas):
     def lazy():
         model = keras.Sequential([layers.LSTM(3, stateful=True), layers.Dense(1)])
         model.compile("sgd", "mse")
         return model
 
-    model = harness.build_in_scope(lazy, replicas)
-    with pytest.raises(ValueError, match="Give the size of the global batch"):
-        harness.fit_arrays(model, X, Y)
-    model = harness.build_in_scope(lambda: compiled(layers.GRU(2, stateful=True)), replicas)
-    with pytest.raises(Exception, match="hold 8 examples, all replicas together"):
-        model.predict(X[:15], batch_size=8, verbose=0)
-    with pytest.raises(RuntimeError, match="in `fit`, `evaluate` or `predict`"):
-        model.distribute_strategy.run(model, args=(X,))
+    for count in (None, replicas):
+        model = harness.build_in_scope(lazy, count)
+        with pytest.raises(ValueError, match="batch"):
+            harness.fit_arrays(model, X, Y)
+        model = harness.build_in_scope(lambda: compiled(layers.GRU(2, stateful=True)), count)
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            model.predict(X[:15], batch_size=8, verbose=0)

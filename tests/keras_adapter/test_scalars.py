@@ -1,6 +1,4 @@
-"""A loss that is one number is the whole batch's where the program shows what it is made of."""
-
-import logging
+"""A loss that is one number is the whole batch's, whatever it is made of."""
 
 import harness
 import keras
@@ -72,21 +70,18 @@ def fit(*arrays):
     )
 
 
-KNOWN = {
+SCALARS = {
     "of all kinds": {"loss": a_sum, "penalty": of_all_kinds},
     "eagerly": {"loss": a_sum, "penalty": of_all_kinds, "run_eagerly": True},
     "compiled": {"loss": a_mean, "penalty": lambda x, _: tf.reduce_sum(x), "jit_compile": True},
+    "roots": {"loss": a_root, "penalty": lambda x, _: tf.math.reduce_std(x)},
+    "masked by hand": {"loss": a_masked_mean},
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["of all kinds", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in list(KNOWN)[1:])],
-)
-def test_a_scalar_whose_terms_are_seen_is_the_whole_batchs(name, trains_as_one_device, caplog):
-    with caplog.at_level(logging.WARNING, logger="tfdp"):
-        trains_as_one_device(lambda: build(**KNOWN[name]), fit(X, Y))
-    assert not [r for r in caplog.records if r.name == "tfdp"]
+@pytest.mark.parametrize("name", tiers.cases(SCALARS, ["of all kinds", "roots"]))
+def test_a_scalar_is_the_whole_batchs(name, trains_as_one_device):
+    trains_as_one_device(lambda: build(**SCALARS[name]), fit(X, Y))
 
 
 @pytest.mark.parametrize("loss", tiers.first_of(a_sum, a_mean))
@@ -121,28 +116,3 @@ def test_a_scalar_beside_values_per_example_counts_for_each(losses, trains_as_on
     trains_as_one_device(
         two_heads, lambda model: model.fit(data, verbose=0).history, one_device_eagerly=False
     )
-
-
-def said(replicas, caplog, custom_loss=None, **options):
-    """What is logged of a model that is fitted for two epochs."""
-    harness.start_over()
-    with harness.strategy(replicas, custom_loss=custom_loss).scope():
-        model = build(**options)
-    with caplog.at_level(logging.WARNING, logger="tfdp"):
-        harness.fit_arrays(model, X, Y, epochs=2)
-        model.evaluate(X, Y, verbose=0)
-    return [r.getMessage() for r in caplog.records if r.name == "tfdp"]
-
-
-def test_a_scalar_whose_terms_are_not_seen_is_named_once(replicas, caplog):
-    deviation = lambda x, _: tf.math.reduce_std(x)  # noqa: E731
-    (of_loss, of_layer) = said(replicas, caplog, loss=a_root, penalty=deviation)
-    assert "The loss 'a_root' is not seen" in of_loss
-    assert "tfdp.whole_batch" in of_loss
-    assert "What Penalty 'penalty' gives to `add_loss` is not seen" in of_layer
-
-
-@pytest.mark.exhaustive("test_a_scalar_whose_terms_are_not_seen_is_named_once")
-def test_a_masked_mean_by_hand_is_named_and_what_is_declared_is_not(replicas, caplog):
-    assert not said(replicas, caplog, custom_loss="mean", loss=a_masked_mean)
-    assert "'a_masked_mean'" in said(replicas, caplog, loss=a_masked_mean)[0]

@@ -312,9 +312,7 @@ def test_averages_are_swapped_in(shard, trains_as_one_device):
     )
 
 
-def test_gradients_of_a_tape_of_ones_own_are_summed_whole_and_the_log_says_so(
-    shard, trains_as_one_device, caplog
-):
+def test_signs_of_gradients_train_as_on_one_device(shard, trains_as_one_device):
     class Signed(keras.Model):
         def train_step(self, data):
             x, y = data
@@ -331,10 +329,7 @@ def test_gradients_of_a_tape_of_ones_own_are_summed_whole_and_the_log_says_so(
         model.compile(optimizers.Adam(0.05), "mse")
         return model
 
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        trains_as_one_device(build)
-    said = [record for record in caplog.records if "summed whole" in record.getMessage()]
-    assert len(said) == 1 or harness.CLUSTER_REPLICAS
+    trains_as_one_device(build)
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,8 @@ def test_layers_that_draw_or_keep_statistics_are_those_of_the_plain_strategy():
 
 @pytest.mark.parametrize(
     ("replicas", "options"),
-    [(4, {"run_eagerly": True}), (4, {"jit_compile": True}), (1, {})],
-    ids=["eagerly", "compiled", "alone"],
+    [(4, {"jit_compile": True}), (1, {})],
+    ids=["compiled", "alone"],
 )
 @harness.in_one_process
 def test_gossip_in_other_ways(replicas, options):
@@ -194,8 +194,8 @@ def test_gossip_in_other_ways(replicas, options):
 @pytest.mark.parametrize("overlap", [None, 0.5], ids=["waiting", "overlapping"])
 @pytest.mark.parametrize(
     ("replicas", "options"),
-    [(2, {"run_eagerly": True}), (3, {"jit_compile": True, "steps_per_execution": 3}), (1, {})],
-    ids=["eagerly", "compiled", "alone"],
+    [(3, {"jit_compile": True, "steps_per_execution": 3}), (1, {})],
+    ids=["compiled", "alone"],
 )
 @harness.in_one_process
 def test_compressed_fragments_in_other_ways(replicas, options, overlap):

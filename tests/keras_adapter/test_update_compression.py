@@ -129,12 +129,9 @@ def fit(model, batches):
 
 @pytest.mark.slow
 @pytest.mark.telling
-@pytest.mark.parametrize(
-    "eagerly", [False, pytest.param(True, marks=[pytest.mark.exhaustive, with_two_replicas])]
-)
-def test_each_step_applies_the_largest_numbers_and_what_was_left_before(eagerly):
+def test_each_step_applies_the_largest_numbers_and_what_was_left_before():
     batches = [data(seed) for seed in range(3)]
-    model = fit(made(sgd, run_eagerly=eagerly), batches)
+    model = fit(made(sgd), batches)
     applied, left = simulated([kernel_gradients(*batch) for batch in batches])
     np.testing.assert_allclose(weights(model), -sum(applied), rtol=1e-5)
     mine = residuals(model)
@@ -234,11 +231,10 @@ def test_without_a_loss_scale_what_is_not_finite_reaches_all_replicas_and_no_res
 @pytest.mark.slow
 @pytest.mark.exhaustive("test_each_step_applies_the_largest_numbers_and_what_was_left_before")
 @with_two_replicas
-@pytest.mark.parametrize("eagerly", [False, True])
-def test_on_one_host_nothing_is_compressed_between_hosts(eagerly):
+def test_on_one_host_nothing_is_compressed_between_hosts():
     batches = [data(seed) for seed in range(2)]
     between = ErrorFeedback(BetweenHosts(TopK(1 / 3, smallest=1)))
-    model = fit(made(sgd, between, run_eagerly=eagerly), batches)
+    model = fit(made(sgd, between), batches)
     whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)
     np.testing.assert_allclose(weights(model), whole, rtol=1e-5)
 

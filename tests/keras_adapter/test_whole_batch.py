@@ -1,4 +1,4 @@
-"""What compares the examples of a batch: `tfdp.whole_batch` gives it those of all replicas."""
+"""What compares the examples of a batch, with `tfdp.whole_batch`, which loops of one's own need."""
 
 import harness
 import keras
@@ -9,19 +9,14 @@ from keras import layers, optimizers
 
 import tfdp
 
-X, Y = harness.regression_data(13)
-WEIGHTS = np.linspace(0.5, 2.0, 13).astype("float32")
+X, Y = harness.regression_data(14)
+WEIGHTS = np.linspace(0.5, 2.0, 14).astype("float32")
 
 
 def spread(y, outputs):
-    """Of all of the batch's errors, in a branch: no mean over examples."""
-    y = tfdp.whole_batch(y)
-
-    def of_all():
-        everyone = tfdp.whole_batch(outputs)
-        return tf.math.reduce_std(everyone - y) + tf.sqrt(tf.reduce_mean(tf.square(everyone)))
-
-    return tf.cond(tf.reduce_max(y) < 1e9, of_all, lambda: 0.0)
+    """Of all of the batch's errors: no mean over examples."""
+    y, everyone = tfdp.whole_batch((y, outputs))
+    return tf.math.reduce_std(everyone - y) + tf.sqrt(tf.reduce_mean(tf.square(everyone)))
 
 
 def errors(y, outputs):
@@ -49,7 +44,7 @@ def everywhere(**options):
 
 
 def fitted(model, **options):
-    # The last batch is of one example.
+    # The last batch is of two examples: a spread of one has no gradient.
     return harness.fit_arrays(model, X, Y, batch_size=6, epochs=2, **options)
 
 
@@ -65,6 +60,7 @@ OPTIONS = {
     "as it comes": {},
     "several steps at once": {"steps_per_execution": 2},
     "eagerly": {"run_eagerly": True},
+    "compiled": {"jit_compile": True},
 }
 
 
@@ -205,19 +201,10 @@ def test_on_one_device_it_is_the_tensor_itself():
     assert tfdp.whole_batch(x) is x
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "said"),
-    [
-        (tf.constant(1.0), ValueError, "received a scalar"),
-        (tf.ragged.constant([[1.0], []]), TypeError, "received RaggedTensor"),
-        (tf.constant(["a"]), TypeError, "received strings"),
-        (tf.constant([1j]), TypeError, "received complex128"),
-        (keras.KerasTensor((None, 2)), ValueError, "keras.layers.Lambda"),
-    ],
-)
-def test_what_has_no_rows_of_numbers_is_refused(value, error, said):
-    with pytest.raises(error, match=said):
-        tfdp.whole_batch(value)
+@harness.in_one_process
+def test_what_has_no_rows_is_refused_in_a_loop_of_ones_own():
+    with pytest.raises(ValueError, match="received a scalar"):
+        harness.strategy(2).run(tfdp.whole_batch, args=(tf.constant(1.0),))
 
 
 def views(y, outputs):
@@ -225,7 +212,7 @@ def views(y, outputs):
 
 
 class Adding(keras.metrics.Metric):
-    """Adds on each replica what all have together."""
+    """Adds what all examples have together."""
 
     def __init__(self):
         super().__init__()
@@ -238,28 +225,6 @@ class Adding(keras.metrics.Metric):
         return self.total
 
 
-REFUSED = {
-    "two rows for each example": (
-        lambda: harness.dense_model(loss=views),
-        tf.errors.InvalidArgumentError,
-        "a row for each of the replica's examples",
-    ),
-    "a layer that XLA compiles": (
-        lambda: everywhere(jit_compile=True),
-        RuntimeError,
-        "use jit_compile=False",
-    ),
-    "a metric that adds it on each replica": (
-        lambda: harness.dense_model(metrics=[Adding()]),
-        ValueError,
-        "give it to `keras.metrics.Mean`",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_would_not_be_one_devices_is_refused(case, replicas):
-    build, error, said = REFUSED[case]
-    model = harness.build_in_scope(build, replicas)
-    with pytest.raises(error, match=said):
-        fitted(model)
+@pytest.mark.exhaustive("test_losses_layers_and_metrics_see_all_examples")
+def test_rows_that_are_not_the_examples_and_sums_of_a_metric_are_one_devices(trains_as_one_device):
+    trains_as_one_device(lambda: harness.dense_model(loss=views, metrics=[Adding()]), fitted)

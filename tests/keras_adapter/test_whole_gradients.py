@@ -1,7 +1,4 @@
-"""Gradients are those of the whole batch as soon as they exist: whatever a step does with them."""
-
-import contextlib
-import logging
+"""Gradients are those of the whole batch, of whatever and whatever a step does with them."""
 
 import harness
 import keras
@@ -9,8 +6,6 @@ import pytest
 import tensorflow as tf
 import tiers
 from keras import layers, ops, optimizers
-
-import tfdp
 
 UNEVEN = [8, 3, 1, 5]
 X, Y = harness.regression_data(sum(UNEVEN))
@@ -181,6 +176,15 @@ def vectorized(model, x, y):
     model.update([tf.reduce_mean(tf.clip_by_value(r, -0.1, 0.1), axis=0) for r in rows])
 
 
+def keras_noise(model, x, y):
+    gradients = gradients_of(model, x, y)
+    model.update([g + 0.1 * keras.random.normal(g.shape) for g in gradients])
+
+
+def changed_by_examples(model, x, y):
+    model.update([g * tf.reduce_mean(y) for g in gradients_of(model, x, y)])
+
+
 AFTERWARDS = {
     f.__name__: f
     for f in (
@@ -197,6 +201,8 @@ AFTERWARDS = {
         by_hand,
         per_example_clipping,
         vectorized,
+        keras_noise,
+        changed_by_examples,
     )
 }
 
@@ -215,47 +221,50 @@ def test_what_is_done_with_gradients_means_what_it_means_on_one_device(name, tra
     trains(trains_as_one_device, AFTERWARDS[name])
 
 
+def test_noise_of_tensorflow_on_gradients_is_one_devices(trains_as_one_device):
+    def step(model, x, y):
+        gradients = gradients_of(model, x, y)
+        model.update([g + 0.1 * tf.random.normal(tf.shape(g)) for g in gradients])
+
+    # Without a seed of its own a draw takes one from its place in the graph.
+    trains(trains_as_one_device, step, one_device_eagerly=False)
+
+
 # ---- what is differentiated ----
 
 
-def weighted_terms(model, values):
+def weighted_terms(model, x, y):
     """A mean, a sum, and a penalty that has nothing of the batch in it, with factors."""
-    penalty = tf.reduce_sum(tf.square(model.hidden.kernel))
+    values, penalty = squares(model, x, y), tf.reduce_sum(tf.square(model.hidden.kernel))
     return 0.5 * (tf.reduce_mean(values) + 0.1 * tf.reduce_sum(values) / 7.0) - 0.01 * penalty
 
 
-TARGETS = {
-    "values per example": lambda model, values: values,
-    "a sum": lambda model, values: 0.1 * tf.reduce_sum(values),
-    "a sum over a size": lambda model, values: tf.nn.compute_average_loss(
-        values, global_batch_size=8
-    ),
-    "a sum over their number": lambda model, values: (
-        tf.reduce_sum(values) / tf.cast(tf.shape(values)[0], tf.float32)
-    ),
-    "an average loss": lambda model, values: tf.nn.compute_average_loss(values),
-    "stacked": lambda model, values: tf.reduce_mean(
-        tf.stack([tf.reduce_mean(values), 0.1 * tf.reduce_mean(values**2)])
-    ),
-    "weighted terms": weighted_terms,
-    "a learned factor": lambda model, values: (
-        tf.exp(-model.temperature) * tf.reduce_mean(values) + model.temperature
-    ),
-    "two means": lambda model, values: [tf.reduce_mean(values), tf.reduce_mean(values**2)],
-}
+def a_sum_over_a_size(model, x, y):
+    return tf.nn.compute_average_loss(squares(model, x, y), global_batch_size=8)
 
 
-@pytest.mark.parametrize("name", tiers.cases(TARGETS, ["weighted terms", "values per example"]))
-def test_a_target_whose_reduction_can_be_seen_weighs_as_on_one_device(name, trains_as_one_device):
-    def step(model, x, y):
-        with tf.GradientTape() as tape:
-            target = TARGETS[name](model, squares(model, x, y))
-        model.update(tape.gradient(target, model.trainable_variables))
-
-    trains(trains_as_one_device, step, lambda: optimizers.SGD(0.02))
+def a_sum_over_their_number(model, x, y):
+    values = squares(model, x, y)
+    return tf.reduce_sum(values) / tf.cast(tf.shape(values)[0], tf.float32)
 
 
-# ---- what cannot be known ----
+def an_average_loss(model, x, y):
+    return tf.nn.compute_average_loss(squares(model, x, y))
+
+
+def stacked(model, x, y):
+    values = squares(model, x, y)
+    return tf.reduce_mean(tf.stack([tf.reduce_mean(values), 0.1 * tf.reduce_mean(values**2)]))
+
+
+def a_learned_factor(model, x, y):
+    mean = tf.reduce_mean(squares(model, x, y))
+    return tf.exp(-model.temperature) * mean + model.temperature
+
+
+def two_means(model, x, y):
+    values = squares(model, x, y)
+    return [tf.reduce_mean(values), tf.reduce_mean(values**2)]
 
 
 def root(model, x, y):
@@ -283,166 +292,41 @@ def against_each_other(model, x, y):
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
-def printed(model, x, y):
-    tf.print(model.distribute_strategy.num_replicas_in_sync, output_stream="file:///dev/null")
-    return tf.reduce_mean(squares(model, x, y))
-
-
 def divided(model, x, y):
+    """As tf.distribute's guide has it: `fit` is one replica."""
     return tf.reduce_mean(squares(model, x, y)) / tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def scaled(model, x, y):
-    inverse = 1.0 / tf.distribute.get_strategy().num_replicas_in_sync
-    return inverse * tf.reduce_mean(squares(model, x, y))
+TARGETS = {
+    f.__name__: f
+    for f in (
+        squares,
+        weighted_terms,
+        a_sum_over_a_size,
+        a_sum_over_their_number,
+        an_average_loss,
+        stacked,
+        a_learned_factor,
+        two_means,
+        root,
+        masked_by_hand,
+        selected_by_hand,
+        spread,
+        against_each_other,
+        divided,
+    )
+}
+KEPT = ["weighted_terms", "squares", "against_each_other", "selected_by_hand", "divided"]
 
 
-def fits_once(strategy, loss, after=lambda gradients: gradients, optimizer=None, sizes=UNEVEN):
-    """Trains on replicas alone; `loss` of the model and the batch is differentiated."""
-
+@pytest.mark.parametrize("name", tiers.cases(TARGETS, KEPT))
+def test_a_target_of_any_kind_is_one_devices(name, trains_as_one_device):
     def step(model, x, y):
         with tf.GradientTape() as tape:
-            target = loss(model, x, y)
-        model.update(after(tape.gradient(target, model.trainable_variables)))
+            target = TARGETS[name](model, x, y)
+        model.update(tape.gradient(target, model.trainable_variables))
 
-    harness.start_over()
-    with contextlib.nullcontext() if strategy is None else strategy.scope():
-        model = Stepping(step)
-        model.compile(optimizer or optimizers.SGD(0.1), jit_compile=False)
-    model.fit(harness.batches_of(sizes, X, Y), verbose=0)
-    return model
-
-
-UNKNOWN = {f.__name__: f for f in (root, masked_by_hand, selected_by_hand, spread)}
-UNKNOWN["against_each_other"] = against_each_other
-
-
-@pytest.mark.parametrize("name", tiers.cases(UNKNOWN, ["root", "against_each_other"]))
-def test_a_target_of_no_known_reduction_is_refused_and_the_option_named(name, replicas):
-    with pytest.raises(tfdp.errors.GradientError, match="custom_loss") as raised:
-        fits_once(harness.strategy(replicas), UNKNOWN[name])
-    assert "Keras" in str(raised.value)
-
-
-@pytest.mark.parametrize("said", tiers.first_of("divided", "mean"))
-def test_what_is_said_of_a_target_is_how_it_is_weighed(said, replicas):
-    """On even shares the loss of one device is the mean of the shares' roots."""
-    sizes = [replicas * 2] * 2
-
-    def of_shares(model, x, y):
-        parts = tf.split(tf.square(y - model(x)), replicas)
-        return tf.add_n([tf.sqrt(tf.reduce_mean(part)) for part in parts]) / replicas
-
-    def divided_root(model, x, y):
-        return root(model, x, y) / (replicas if said == "divided" else 1)
-
-    expected = fits_once(None, of_shares, sizes=sizes)
-    model = fits_once(harness.strategy(replicas, custom_loss=said), divided_root, sizes=sizes)
-    harness.assert_close_arrays(harness.weights(model), harness.weights(expected), 1e-5, "weights")
-
-
-def test_a_number_of_replicas_that_is_read_alone_changes_nothing(replicas, trains_as_one_device):
-    for loss, found in ((printed, "not seen to be divided"), (scaled, "multiplied by its inve")):
-        with pytest.raises(tfdp.errors.GradientError, match=found) as raised:
-            fits_once(harness.strategy(replicas), loss)
-        assert "custom_loss" in str(raised.value)
-
-    def step(model, x, y):  # a loss of Keras is known; the number is read in the middle
-        with tf.GradientTape() as tape:
-            loss = model.compute_loss(x, y, model(x))
-        tf.distribute.get_strategy().num_replicas_in_sync  # noqa: B018
-        gradients = tape.gradient(loss, model.trainable_variables)
-        tf.distribute.get_strategy().num_replicas_in_sync  # noqa: B018
-        model.update(gradients)
-
-    trains(trains_as_one_device, step)
-    expected = harness.weights(fits_once(None, divided))
-    for loss, said in ((divided, None), (scaled, "divided"), (printed, "mean")):
-        model = fits_once(harness.strategy(replicas, custom_loss=said), loss)
-        harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
-
-
-@pytest.mark.parametrize(
-    "said, reads",
-    [
-        (None, True),
-        (None, False),
-        *(pytest.param("mean", reads, marks=pytest.mark.exhaustive) for reads in (True, False)),
-    ],
-)
-def test_a_factor_that_is_an_inverse_by_chance_stays_a_factor(said, reads, replicas, caplog):
-    """It is named if the program has asked for the number of replicas, and nothing is said."""
-
-    def fraction(model, x, y):
-        penalty = tf.nn.scale_regularization_loss(0.1 * tf.square(model.out.kernel))
-        mean = tf.nn.compute_average_loss(squares(model, x, y))
-        return mean * (1 / replicas) + penalty * (1 / replicas)
-
-    def fraction_of_keras(model, x, y):
-        return keras.losses.MeanSquaredError()(y, model(x)) / replicas
-
-    for loss in (fraction, fraction_of_keras):
-        expected = harness.weights(fits_once(None, loss))
-        strategy = harness.strategy(replicas, custom_loss=said)
-        if reads:
-            assert strategy.num_replicas_in_sync == replicas
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, logger="tfdp"):
-            model = fits_once(strategy, loss)
-        harness.assert_close_arrays(harness.weights(model), expected, 1e-5, "weights")
-        named = [r for r in caplog.records if f"1/{replicas}" in r.getMessage()]
-        assert len(named) == (said is None and reads)
-
-
-def test_an_option_of_another_name_is_refused(replicas):
-    with pytest.raises(ValueError, match="but received 'sum'"):
-        harness.strategy(replicas, custom_loss="sum")
-
-
-# ---- replicas stay alike ----
-
-
-def noisy(draw):
-    return lambda gradients: [g + 0.1 * draw(tf.shape(g)) for g in gradients]
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [
-        tf.random.normal,
-        pytest.param(
-            lambda shape: keras.random.normal([*map(int, tf.get_static_value(shape))]),
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
-    ids=["TensorFlow's", "Keras'"],
-)
-def test_noise_on_gradients_is_the_same_on_all_replicas(draw, replicas):
-    loss = lambda model, x, y: tf.reduce_mean(squares(model, x, y))  # noqa: E731
-    model = fits_once(harness.strategy(replicas), loss, noisy(draw))
-    harness.assert_replicas_identical(model)
-    quiet = fits_once(harness.strategy(replicas), loss)
-    assert (harness.weights(model)[0] != harness.weights(quiet)[0]).all()
-
-
-def test_keras_noise_on_gradients_is_that_of_one_device(trains_as_one_device):
-    def step(model, x, y):
-        noise = noisy(lambda shape: keras.random.normal(tf.get_static_value(shape).tolist()))
-        model.update(noise(gradients_of(model, x, y)))
-
-    trains(trains_as_one_device, step)
-
-
-def test_a_gradient_that_the_replicas_own_examples_change_is_refused(replicas):
-    def step(model, x, y):
-        gradients = gradients_of(model, x, y)
-        model.update([g * tf.reduce_mean(y) for g in gradients])
-
-    with harness.strategy(replicas).scope():
-        model = Stepping(step)
-        model.compile("sgd", jit_compile=False)
-    with pytest.raises(tfdp.errors.GradientError, match="must be the same on all replicas"):
-        model.fit(X, Y, batch_size=8, verbose=0)
+    trains(trains_as_one_device, step, lambda: optimizers.SGD(0.02))
 
 
 # ---- gradients that wait until a window closes ----
@@ -450,6 +334,12 @@ def test_a_gradient_that_the_replicas_own_examples_change_is_refused(replicas):
 
 def accumulating(**options):
     return lambda: optimizers.SGD(0.1, gradient_accumulation_steps=2, **options)
+
+
+def logged(model, x, y):
+    gradients = gradients_of(model, x, y)
+    model.update(gradients)
+    return {"norm": tf.linalg.global_norm(gradients)}
 
 
 WAITING = {
@@ -465,28 +355,11 @@ WAITING = {
     "in a function": plain_function_within,
     "by hand": by_hand,
     "for each example": per_example_clipping,
+    "logged": logged,
+    "clipped": by_global_norm,
 }
 
 
-@pytest.mark.parametrize("name", tiers.cases(WAITING, ["untouched", "two tapes"]))
+@pytest.mark.parametrize("name", tiers.cases(WAITING, ["untouched", "logged"]))
 def test_accumulated_gradients_are_those_of_one_device(name, trains_as_one_device):
     trains(trains_as_one_device, WAITING[name], accumulating(global_clipnorm=0.2))
-
-
-def logged(model, x, y):
-    gradients = gradients_of(model, x, y)
-    model.update(gradients)
-    return {"norm": tf.linalg.global_norm(gradients)}
-
-
-EARLY = {f.__name__: f for f in (logged, by_global_norm, by_value)}
-
-
-@pytest.mark.parametrize("eagerly", [False, True], ids=["in a graph", "eagerly"])
-@pytest.mark.parametrize("name", tiers.cases(EARLY, ["logged"]))
-def test_accumulated_gradients_that_are_used_before_their_sum_are_refused(name, eagerly, replicas):
-    with harness.strategy(replicas).scope():
-        model = Stepping(EARLY[name])
-        model.compile(accumulating()(), jit_compile=False, run_eagerly=eagerly)
-    with pytest.raises(tfdp.errors.GradientError, match="when its window closes"):
-        model.fit(X, Y, batch_size=8, verbose=0)
