@@ -59,8 +59,9 @@ class Telemetry(keras.callbacks.Callback):
 
     Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
     closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
-    and bytes are those of all its steps, the norm is the root of their mean square. On GPUs instants are read when the
-    values have come to the host. With `run_eagerly` there are no bytes and no parts of the step.
+    and bytes are those of all its steps, the norm is the root of their mean square. On GPUs
+    instants are read when the values have come to the host. With `run_eagerly` there are no bytes
+    and no parts of the step.
 
     After each epoch that has brought them to five samples, the ranks compare how long they waited
     for each other, at the first bucket and in meetings. Ranks that waited less than the median of

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.collectives import Choice, Probe, Reducer, random_states
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
-from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, Value, one_device
-from tfdp.strategy import eager_steps, initial_values, order_of_sums, tracing, variables
+from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, one_device
+from tfdp.strategy import (
+    eager_steps,
+    initial_values,
+    order_of_sums,
+    replica_graphs,
+    tracing,
+    variables,
+)
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedValues,
@@ -40,10 +46,6 @@ from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.topology import Topology
-
-# Knuth's multiplicative constant keeps the processes' seeds far apart. Rank 0 adds none of it, and
-# so draws as a process that is alone.
-_SEED_STRIDE = 2654435761
 
 
 class DataParallelExtended(Inputs, Replicated):
@@ -276,7 +278,7 @@ class DataParallelExtended(Inputs, Replicated):
 
     def _call_for_each_replica(self, fn: ReplicaFunction, args: Any, kwargs: Any) -> Any:
         eager = tf.executing_eagerly()
-        with self.processes.explained() if eager else _seeded_apart(self.processes):
+        with self.processes.explained() if eager else replica_graphs.seeded_apart(self.processes):
             if isinstance(fn, Function):
                 return self._lift(fn)(*args, **kwargs)
             return self._run(fn, args, kwargs)
@@ -292,7 +294,7 @@ class DataParallelExtended(Inputs, Replicated):
         def replica(*args: Any, **kwargs: Any) -> Any:
             rank = self.replicas.rank
             alike = once.trace(rank == self.first_rank) if once else contextlib.nullcontext()
-            with alike, sequences.replica(rank), _after(args, kwargs):
+            with alike, sequences.replica(rank), replica_graphs.after(args, kwargs):
                 if not tf.executing_eagerly() and rank == self.first_rank:
                     self.processes.count_step()
                 return run(*args, **kwargs)
@@ -370,41 +372,3 @@ class DataParallelExtended(Inputs, Replicated):
             # TensorFlow's method returns a value that is no replica's own as it is.
             return super()._gather_to_implementation(value, destinations, axis, options)
         return self._cross_device_ops.broadcast(self._between.gather(value, axis), destinations)
-
-
-@contextlib.contextmanager
-def _seeded_apart(processes: ProcessGroup) -> Iterator[None]:
-    """Gives the graph that is being built another seed in each process.
-
-    TensorFlow seeds a random operation by its graph's seed and its number, and the numbers are
-    alike in all processes. Other seeds make the processes' random numbers differ, as those of one
-    process' replicas do.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    seed = graph.seed
-    if seed is None or processes.world_size == 1:
-        yield  # a seed that the function itself sets is to stay
-        return
-    graph.seed = (seed + processes.rank * _SEED_STRIDE) % 2**31
-    try:
-        yield
-    finally:
-        graph.seed = seed
-
-
-def _after(args: Any, kwargs: Any) -> contextlib.AbstractContextManager[None]:
-    """Lets operations of a graph run only once the arguments, such as a batch, are there.
-
-    Otherwise the step that finds the end of the data would count in `iterations`, an update that
-    needs no batch.
-    """
-    if tf.executing_eagerly():
-        return contextlib.nullcontext()
-    tensors = itertools.chain.from_iterable(map(_tensors, tf.nest.flatten((args, kwargs))))
-    return tf.control_dependencies([each for each in tensors if tf.is_symbolic_tensor(each)])
-
-
-def _tensors(leaf: Any) -> list[Value]:
-    if isinstance(leaf, tf.IndexedSlices):  # which may be made of lists
-        return [leaf.values, leaf.indices, leaf.dense_shape]
-    return tf.nest.flatten(leaf, expand_composites=True)
