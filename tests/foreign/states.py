@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, TARGETS, two_batches
-from foreign.table import agrees, found, raises, warns
+from foreign.table import agrees, verified
 from keras import layers, ops
 
 
@@ -45,9 +45,9 @@ class Maximum(layers.Layer):
         return x / self.largest
 
 
-@found("largest", two_batches(FEATURES, TARGETS))
+@verified(two_batches(FEATURES, TARGETS))
 def undeclared_state():
-    """Keeps a maximum, which is no mean over replicas."""
+    """Keeps a maximum, which is no mean over the examples."""
     model = keras.Sequential([keras.Input((4,)), Maximum(), layers.Dense(1)])
     model.compile("sgd", "mse")
     return model
@@ -64,9 +64,9 @@ class Centering(layers.Layer):
         return x - self.mean
 
 
-@raises("must be the same on all replicas")
+@agrees()
 def tensorflow_variable(strategy):
-    """Has a state of which nothing could make one value for all replicas."""
+    """Keeps a state in a `tf.Variable`."""
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), Centering(), layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -80,9 +80,9 @@ class Jitter(layers.Layer):
         return x + 0.1 * tf.random.normal(tf.shape(x))
 
 
-@found("`tf.random`", two_batches(FEATURES, TARGETS))
+@verified(two_batches(FEATURES, TARGETS))
 def tensorflow_noise():
-    """Draws from `tf.random`, where each replica draws for itself."""
+    """Draws from `tf.random`."""
     model = keras.Sequential([keras.Input((4,)), Jitter(), layers.Dense(1)])
     model.compile("sgd", "mse")
     return model
@@ -104,7 +104,7 @@ class ActNorm(layers.Layer):
         return x * self.scale + self.shift
 
 
-@warns("ActNorm 'act_norm' writes")
+@agrees()
 def set_by_data(strategy):
     """Writes trainable weights from the batch, in a layer."""
     with strategy.scope():
@@ -129,7 +129,7 @@ class CenterLoss(keras.losses.Loss):
         return 0.5 * ops.sum(ops.square(away), axis=-1)
 
 
-@warns("The step writes 'centers' from the batch")
+@agrees()
 def center_loss(strategy):
     """Keeps the state of a loss in a variable that the loss itself has made."""
     with strategy.scope():
@@ -149,9 +149,9 @@ class Memory(layers.Layer):
         return x + tf.reduce_mean(self.bank, axis=0)
 
 
-@raises("must be the same on all replicas")
+@agrees()
 def memory_bank(strategy):
-    """Writes a part of a variable from the batch, which nothing makes one value of."""
+    """Writes a part of a variable from the batch."""
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), Memory(), layers.Dense(1)])
         model.compile("sgd", "mse")

@@ -18,8 +18,9 @@ class Program:
 
     Attributes:
       run: The program.
-      outcome: "agrees" with one device, "raises", "warns", or is "found" by `tfdp.verify`.
-      text: What the error, the warning or the report says; nothing for "agrees".
+      outcome: "agrees" with one device; or `tfdp.verify` says so, "verified", or says that it does
+        not, "found".
+      text: What its report says.
       tolerance: By how much what it makes may differ, of the largest value of its kind.
       batches: What `tfdp.verify` trains on; then `run` has no argument and returns the model.
     """
@@ -53,14 +54,9 @@ def agrees(tolerance=WEIGHT_TOLERANCE):
     return _declared("agrees", tolerance=tolerance)
 
 
-def raises(text):
-    """The program ends with an error on many replicas, and with none on one device."""
-    return _declared("raises", text)
-
-
-def warns(text):
-    """The program differs on many replicas, or may, and a warning says so."""
-    return _declared("warns", text)
+def verified(batches):
+    """`tfdp.verify` says that the program trains as on one device."""
+    return _declared("verified", batches=batches)
 
 
 def found(text, batches):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from foreign.data import BATCH_SIZE, CLASSES, FEATURES, LABELS, TARGETS, TOKENS, WORDS
-from foreign.table import agrees, warns
+from foreign.table import agrees
 from keras import layers, ops
 
 CITIES = np.array(["rome", "oslo", "lima"])[LABELS]
@@ -231,7 +231,7 @@ class Experts(layers.Layer):
         return ops.einsum("be,ebd->bd", gates, ops.stack([expert(x) for expert in self.experts]))
 
 
-@warns("is taken for such a mean")
+@agrees()
 def experts(strategy):
     """Adds a product of two means over the batch to the loss."""
     with strategy.scope():
