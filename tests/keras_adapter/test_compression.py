@@ -4,8 +4,6 @@ The data are whole numbers whose gradients float32 holds exactly and 16 bits do 
 becomes of them.
 """
 
-import logging
-
 import harness
 import keras
 import ml_dtypes
