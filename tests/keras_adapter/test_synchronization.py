@@ -610,6 +610,7 @@ class OwnStep(keras.Sequential):
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="in a step a gradient that is changed is the whole batch's")
 @harness.in_one_process
 def test_a_train_step_of_ones_own_has_the_replicas_own_gradients():
     x, y = harness.regression_data(12)

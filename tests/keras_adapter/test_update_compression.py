@@ -27,7 +27,6 @@ from tfdp.compression import (
     RandomK,
     TopK,
 )
-from tfdp.errors import GradientError
 
 EXAMPLES, REPLICAS, ROWS = 8, 2, 5
 FEEDBACK = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
@@ -259,14 +258,12 @@ class OwnApply(optimizers.SGD):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive("test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once")
 @with_two_replicas
-def test_what_a_step_of_ones_own_may_use_is_whole_and_said_once(caplog):
-    x, rows, y = data()
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        model = fit(made(sgd, model=OwnStep), [(x, rows, y)])
-    np.testing.assert_allclose(weights(model), -sum(kernel_gradients(x, rows, y)), rtol=1e-6)
-    assert sum("summed whole" in record.message for record in caplog.records) == 1
+def test_what_a_step_of_ones_own_gives_to_the_optimizer_is_compressed():
+    batch = data()
+    model = fit(made(sgd, model=OwnStep), [batch])
+    (applied,), _ = simulated([kernel_gradients(*batch)])
+    np.testing.assert_allclose(weights(model), -applied, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -290,7 +287,7 @@ def test_what_an_optimizer_of_ones_own_may_use_is_whole_and_said_once(caplog):
 @with_two_replicas
 def test_an_apply_of_ones_own_before_a_window_closes_is_refused():
     model = made(lambda: OwnApply(1.0, gradient_accumulation_steps=2))
-    with pytest.raises(GradientError, match=r"OwnApply has an `apply` of its own.*update_step"):
+    with pytest.raises(ValueError, match=r"OwnApply has an `apply` of its own.*update_step"):
         fit(model, [data()])
 
 
@@ -366,33 +363,26 @@ def test_momentum_correction_is_sgd_with_momentum_where_nothing_is_left_out(repl
 @pytest.mark.slow
 @with_two_replicas
 @pytest.mark.parametrize(
-    ("make_optimizer", "model", "error", "message"),
+    ("make_optimizer", "message"),
     [
-        (sgd, OwnStep, GradientError, r"`train_step` of your own takes.*Use Keras' own"),
-        (lambda: OwnApply(1.0), keras.Model, GradientError, r"OwnApply has an `apply` of its own"),
+        (lambda: OwnApply(1.0), r"OwnApply has an `apply` of its own"),
         (
             sgd,
-            keras.Model,
-            GradientError,
             r"'embeddings' is IndexedSlices of float32",
         ),
-        (lambda: sgd(momentum=0.9), keras.Model, ValueError, r"SGD with momentum=0\.9\. Use"),
+        (lambda: sgd(momentum=0.9), r"SGD with momentum=0\.9\. Use"),
         pytest.param(
             lambda: optimizers.AdamW(0.1),
-            keras.Model,
-            ValueError,
             r"AdamW with beta_1=0\.9\. Use",
             marks=pytest.mark.exhaustive,
         ),
     ],
-    ids=["own step", "own apply", "rows", "momentum", "a mean of gradients"],
+    ids=["own apply", "rows", "momentum", "a mean of gradients"],
 )
-def test_what_would_be_trained_without_momentum_or_with_two_is_refused(
-    make_optimizer, model, error, message
-):
+def test_what_would_be_trained_without_momentum_or_with_two_is_refused(make_optimizer, message):
     corrected = MomentumCorrection(TopK(1 / 3, exclude=["embeddings$"], largest_table=ROWS - 1))
-    with pytest.raises(error, match=message):
-        fit(made(make_optimizer, corrected, model=model), [data()])
+    with pytest.raises(ValueError, match=message):
+        fit(made(make_optimizer, corrected), [data()])
 
 
 @pytest.mark.slow

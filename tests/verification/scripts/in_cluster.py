@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))  # the folder of the 
 
 from verification import faults, programs  # noqa: E402
 
-FAULTS = ("layer", "loss", "update")
+FAULTS = ("state", "loss", "update")
 
 said = []
 
