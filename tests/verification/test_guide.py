@@ -11,7 +11,6 @@ GUIDE = pathlib.Path(__file__).parents[2] / "docs/verify/README.md"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xfail(strict=True, reason="the program of the guide trains as on one device"),
     pytest.mark.exhaustive("verification/test_verify.py::test_a_planted_fault_is_found_and_named"),
 ]
 

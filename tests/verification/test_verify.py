@@ -31,10 +31,7 @@ TELLING_FAULTS = {"layer", "gradients", "update"}
     "name",
     tiers.cases(faults.FAULTS, TELLING_FAULTS),
 )
-def test_a_planted_fault_is_found_and_named(name, request):
-    if name == "layer":
-        reason = "what layers give in a step that is one program is not seen"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_a_planted_fault_is_found_and_named(name):
     fault = faults.FAULTS[name]
     report = verified(fault.build)
     assert not report
