@@ -27,6 +27,10 @@ _PREFIX = "tfdp_own_call_"
 _numbers = itertools.count()
 
 
+class OwnCodeError(Exception):
+    """A replica's own code failed while it was traced, with the error that is the cause."""
+
+
 class OwnCall:
     """What a call in a traced program stands for.
 

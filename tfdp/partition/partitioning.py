@@ -13,6 +13,7 @@ from tfdp.partition._tensorflow import FuncGraph, FunctionDef
 from tfdp.partition.communication import Collective, Communicator
 from tfdp.partition.conversions import Waiting
 from tfdp.partition.layouts import REPLICATED, Layout, Sharded
+from tfdp.partition.own_calls import OwnCodeError
 from tfdp.partition.program import Program
 from tfdp.partition.report import Report
 from tfdp.partition.row_names import INDICES, RowNames, shape_of
@@ -100,7 +101,11 @@ def partition(
         state = states[index] if states is not None else REPLICATED
         inputs.append(Tensor(program.external(tensors), state, static_shape(own.shape)))
     walk = Walk(program, program.main)
-    outputs, effects = walk.run(source, inputs)
+    try:
+        outputs, effects = walk.run(source, inputs)
+    except OwnCodeError as error:
+        assert error.__cause__ is not None
+        raise error.__cause__ from None
     kept = [
         keep_rows
         and isinstance(output.layout, Sharded)

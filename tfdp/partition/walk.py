@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from tfdp.errors import PartitionError
 from tfdp.partition import known_values, row_names
 from tfdp.partition.conversions import Conversions, Waiting
-from tfdp.partition.flattening import Flattened, Task
+from tfdp.partition.flattening import Flattened, Task, Wire
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed
 from tfdp.partition.program import Program
 from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed
@@ -166,6 +166,7 @@ class _Schedule:
 
     def __init__(self, walk: Walk, tasks: Sequence[Task]) -> None:
         self._walk, self._tasks = walk, {task.number: task for task in tasks}
+        self._keeps_summands = walk.program.communicator.updates_apart
         self._needs: dict[Task, int] = {}
         self._users: dict[Task, list[Task]] = {}
         self._ready: list[int] = []
@@ -186,7 +187,7 @@ class _Schedule:
             task = self._tasks[heapq.heappop(self._ready)]
             try:
                 self._await_shared(task)
-                self._walk.write(task, [known(_result(*wire)) for wire in task.inputs])
+                self._walk.write(task, [self._given(task, wire) for wire in task.inputs])
             except Waiting as waiting:
                 self._waiting.append((task, waiting.tensors))
                 continue
@@ -194,6 +195,16 @@ class _Schedule:
                 self._needs[user] -= 1
                 if not self._needs[user]:
                     heapq.heappush(self._ready, user.number)
+
+    def _given(self, task: Task, wire: Wire) -> Tensor:
+        """Returns an input of an operation: of a summand that is summed already, the sum.
+
+        Where replicas update apart they want summands, which go on as such wherever they can.
+        """
+        tensor = _result(*wire)
+        if self._keeps_summands and not _needs_whole(task, *wire):
+            return tensor
+        return known(tensor)
 
     def _await_shared(self, task: Task) -> None:
         """Puts off what could go on with a summand that another operation needs the sum of.
@@ -203,6 +214,8 @@ class _Schedule:
         Raises:
           Waiting: It is better to wait.
         """
+        if self._keeps_summands:
+            return
         summands = []
         for source, index in task.inputs:
             tensor = _result(source, index)

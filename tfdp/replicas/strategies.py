@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 import tensorflow as tf
 
 from tfdp.replicas import one_device
-from tfdp.replicas.cut import Cut
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import ProcessGroup
@@ -31,10 +30,6 @@ class Replicated(abc.ABC):
 
         What does not come from a distributed dataset is returned as it is.
         """
-
-    @abc.abstractmethod
-    def split_for_step(self, batch: object) -> Cut:
-        """Cuts a global batch, a nest of arrays or tensors, into what such a step takes."""
 
     @abc.abstractmethod
     def run_whole(self, step: Callable[[object], object], data: object) -> object:
@@ -73,7 +68,8 @@ def cutter_of(strategy: tf.distribute.Strategy) -> Replicated:
 
     >>> import tfdp
     >>> strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])
-    >>> cut = cutter_of(strategy).split_for_step(tf.range(3))
+    >>> batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(3).batch(3))
+    >>> cut = next(cutter_of(strategy).cuts(iter(batches)))
     >>> [rows.numpy().tolist() for rows in strategy.experimental_local_results(cut.rows)]
     [[0, 1], [2]]
     """

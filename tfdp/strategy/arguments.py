@@ -29,6 +29,12 @@ class Shares(NamedTuple):
 class Arguments:
     """The arguments of one call.
 
+    Args:
+      args: The arguments.
+      kwargs: Those by name.
+      even_over: The number of replicas, if each of them has as many rows where tracing knows how
+        many; 0: nothing is known.
+
     Attributes:
       key: What a trace depends on besides shapes: the structure, dtypes and Python's values.
       parts: For each tensor the tensor, or the parts of the local replicas.
@@ -36,7 +42,7 @@ class Arguments:
       lengths_are_known: Whether the lengths of all first axes are.
     """
 
-    def __init__(self, args: Any, kwargs: Any) -> None:
+    def __init__(self, args: Any, kwargs: Any, even_over: int = 0) -> None:
         given = tf.nest.map_structure(_in_parts, (args, kwargs))
         flat = tf.nest.flatten(given, expand_composites=True)
         self._structure = tf.nest.map_structure(_of_any_length, given)
@@ -67,7 +73,7 @@ class Arguments:
         # The shapes of sparse tensors, of which a replica's has as many numbers as the whole one's.
         self._sizes = {each.cut.stop for each in self._irregular if not each.depth}
         self.shapes = [
-            tf.TensorShape([None, *parts[0].shape[1:]])
+            tf.TensorShape([_whole_length(parts, even_over), *parts[0].shape[1:]])
             if in_parts and index not in self._sizes
             else parts[0].shape
             for index, (parts, in_parts) in enumerate(zip(self.parts, self._in_parts, strict=True))
@@ -199,6 +205,12 @@ class _Parts:
     def are_irregular(self) -> bool:
         """Whether they are ragged or sparse."""
         return isinstance(self.values[0], (tf.RaggedTensor, tf.SparseTensor))
+
+
+def _whole_length(parts: Sequence[tf.Tensor], even_over: int) -> int | None:
+    """Returns the length of what is given in parts, as far as tracing knows it."""
+    own = parts[0].shape[:1]
+    return own[0] * even_over if even_over and own and own[0] is not None else None
 
 
 def _outline(leaf: Any) -> Any:

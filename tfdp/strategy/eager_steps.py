@@ -77,7 +77,9 @@ def _whole(replicas: Replicas, cut: Cut) -> Any:
     leaves = tf.nest.flatten(cut.rows)
     if replicas.num_replicas == 1:
         return cut.rows
-    lengths = Lengths.of(cut).when_run()
+    lengths = Lengths.of(cut)
+    if not lengths.are_known:
+        lengths = lengths.when_run()
     given = [index for index, leaf in enumerate(leaves) if isinstance(leaf, DistributedValues)]
     batches = dict(zip(given, lengths.batches(len(given)), strict=True))
     counts = lengths.counts(len(given), replicas.num_replicas)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.data.stream_shares import place_and_rows
 from tfdp.hooks import hook
-from tfdp.replicas import Cut, FullCut, fingerprints, rows_of
+from tfdp.replicas import Cut, fingerprints, rows_of
 from tfdp.shares import share_place
 from tfdp.strategy._tensorflow import compute_batch_size, multi_device_iterator_ops
 from tfdp.strategy.lengths import told
@@ -144,13 +144,12 @@ def create_device_dataset(original: Callable[..., Any], *args: Any, **kwargs: An
     return without_autotuning(original(*args, **kwargs))
 
 
-def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False) -> Any:
+def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """Cuts one global batch into the replicas' shares, in order.
 
     Args:
       batch: A nest of arrays or tensors with the examples along axis 0; None stays None.
       strategy: The strategy whose replicas get the shares.
-      stand_ins: Whether a replica without examples gets the batch's first row.
 
     Returns:
       The nest with a `tf.distribute.DistributedValues` in place of each tensor.
@@ -168,31 +167,11 @@ def split(batch: Any, strategy: tf.distribute.Strategy, stand_ins: bool = False)
 
         def of_replica(context: Any) -> Any:
             _, count, start, _ = share_place(size, num_replicas, context.replica_id_in_sync_group)
-            if stand_ins and not count:
-                return _rows(leaf, 0, 1)
             return _rows(leaf, start, start + count)
 
         return strategy.experimental_distribute_values_from_function(of_replica)
 
     return tf.nest.map_structure(cut, batch)
-
-
-def split_for_step(batch: Any, strategy: tf.distribute.Strategy) -> Cut:
-    """Cuts a batch as `split` does, into the `Cut`s of a step of Keras' trainer."""
-    num_replicas = strategy.extended.num_replicas
-    given = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-    sizes = [int(rows_of(leaf)) if hasattr(leaf, "shape") else len(leaf) for leaf in given]
-    size = sizes[0]
-
-    def place(context: Any) -> tf.Tensor:
-        rank = context.replica_id_in_sync_group
-        return tf.constant(share_place(size, num_replicas, rank), tf.int64)
-
-    kind = FullCut if min(sizes) >= num_replicas else Cut
-    places: Any = tf.constant([0, size, 0, size], tf.int64)
-    if num_replicas > 1:
-        places = strategy.experimental_distribute_values_from_function(place)
-    return kind(split(batch, strategy, stand_ins=True), places)
 
 
 def are_even(share_spec: Any) -> bool:

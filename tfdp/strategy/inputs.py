@@ -132,10 +132,6 @@ class Inputs(MirroredExtended):
         iterator.cuts = TurnIterator.over(iterator)
         return iterator.cuts
 
-    def split_for_step(self, batch: Any) -> Any:
-        """Cuts a whole batch into the `Cut` that Keras' step takes on the replicas."""
-        return input_batches.split_for_step(batch, self._container_strategy())
-
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return input_batches.divide_dataset(
             dataset, self._num_replicas_in_sync, self._ranks, with_fingerprints=self.in_cluster

@@ -115,11 +115,13 @@ class Partitioned:
         Args:
           cut: The shares, with a `tf.distribute.DistributedValues` for each tensor.
         """
-        arguments = Arguments((cut.rows,), {})
+        is_full = isinstance(cut, FullCut)
+        even_over = self._strategy.extended.num_replicas if is_full else 0
+        arguments = Arguments((cut.rows,), {}, even_over)
         lengths = Lengths.of(cut)
         if tf.executing_eagerly() and not lengths.are_known:
             lengths = lengths.when_run()
-        shares = Shares(lengths, isinstance(cut, FullCut))
+        shares = Shares(lengths, is_full)
         return self._called(self._trace(arguments), arguments, shares)
 
     def naming_lines(self, error: tf.errors.OpError) -> tf.errors.OpError:

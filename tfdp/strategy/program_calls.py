@@ -115,7 +115,7 @@ class ProgramCalls:
         )
         self._joins = self._alone and not options.keep_rows
         self._signature = [
-            [spec] * (len(self._devices) if parts else 1)
+            [_of_part(spec)] * len(self._devices) if parts else [spec]
             for spec, parts in zip(specs, cut.in_parts, strict=True)
         ]
         if cut.of_shares:
@@ -336,6 +336,13 @@ class ProgramCalls:
         output = tf.identity(output)
         output.set_shape(shape)
         return output
+
+
+def _of_part(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Returns the specification of a replica's part of a tensor, which has other rows."""
+    if not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
 
 
 def _tell_whole(program: ReplicaProgram) -> None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.partition import Collective
+from tfdp.strategy import captured_alike
 from tfdp.strategy.shared_collectives import (
     SharedFunctions,
     registered_collective,
@@ -145,8 +146,7 @@ class ProgramCollectives:
                     return of_rank(rank, *tensors)
 
             functions.append(traced_apart(traced, specs))
-        definitions = [function.function_def for function in functions]
-        captured = [function.captured_inputs for function in functions]
+        definitions, captured = captured_alike.alike(functions)
         return registered_collective(functions, definitions, captured, (), sent)
 
     # ---- what one replica runs

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdp.partition.conversions import static
 from tfdp.partition.flattening import CALLS
 from tfdp.partition.layouts import PARTIAL
-from tfdp.partition.own_calls import own_call_of
+from tfdp.partition.own_calls import OwnCodeError, own_call_of
 from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
@@ -37,9 +37,12 @@ def call(step: Step) -> Results:
         if own:
             sent.append(Content.of_tensor(values[0]))
     specs = [tf.TensorSpec(static(each), each.dtype) for each in step.inputs[: len(given)]]
-    collective = step.program.communicator.by_replicas(
-        lambda *tensors: found.run(tensors, are_summands), specs
-    )
+    try:
+        collective = step.program.communicator.by_replicas(
+            lambda *tensors: found.run(tensors, are_summands), specs
+        )
+    except Exception as error:
+        raise OwnCodeError from error
     step.program.exchange(
         step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
     )
@@ -50,7 +53,7 @@ def _summands(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
     """Returns what a replica holds of one value, if that is its summand."""
     first, *others = values
     if not others:
-        return [first.local] if first.layout == PARTIAL and first.whole is None else None
+        return [first.local] if first.layout == PARTIAL else None
     if first.sharded is None or first.layout != others[0].layout:
         return None
     if first.sharded.axis != 0:
