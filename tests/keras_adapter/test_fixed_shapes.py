@@ -95,17 +95,12 @@ LOSSES = [
     of_a_layer,
     sum_over_product,
     weighed_by_place,
-]
-OF_PYTHON = pytest.param(
     sum_over_number_of_python,
-    marks=pytest.mark.xfail(
-        strict=True, reason="steps on shares are traced for batches of unknown length alone"
-    ),
-)
+]
 
 
 @pytest.mark.parametrize(
-    "loss", [*tiers.cases(LOSSES, [twice_the_latent, weighed_by_place]), OF_PYTHON]
+    "loss", tiers.cases(LOSSES, [twice_the_latent, weighed_by_place, sum_over_number_of_python])
 )
 def test_what_is_made_of_the_size_of_the_batch_is_one_devices(loss, replicas, trains_as_one_device):
     trains_as_one_device(building(loss), harness.fit_datasets(lambda: batches(replicas), epochs=1))

@@ -124,12 +124,6 @@ LATER = {  # Keras has these since 3.14
 }
 CASES = {name: make for name, make in CASES.items() if hasattr(optimizers, LATER.get(name, "SGD"))}
 # Optimizers that are not elementwise, of which each replica keeps whole variables.
-KEPT_WHOLE = {
-    "whole variables, an average that overwrites",
-    "LARS in windows",
-    "Adafactor",
-    "a number for each row",
-}
 FAST = {
     ("gradients", "windows under a loss scale, clipped together"),
     ("optimizer", "whole variables, an average that overwrites"),
@@ -156,10 +150,7 @@ def shard(monkeypatch, request):
     tiers.cases([(mode, case) for case in CASES for mode in ("gradients", "optimizer")], FAST),
     indirect=["shard"],
 )
-def test_each_step_is_that_of_one_device(shard, case, trains_as_one_device, request):
-    if case in KEPT_WHOLE:
-        reason = "replicas that keep whole variables capture other numbers of tensors"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_each_step_is_that_of_one_device(shard, case, trains_as_one_device):
     x, y = harness.regression_data(22)
 
     def use(model):

@@ -591,28 +591,20 @@ def test_a_loop_of_ones_own_trains_as_workers_do():
 
 
 class OwnStep(keras.Sequential):
-    """Halves gradients by hand, moves weights there and back, and shows a norm."""
+    """Halves gradients by hand, and shows a norm."""
 
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
-        first = tape.gradient(loss, self.trainable_variables)
-        for variable, gradient in zip(self.trainable_variables, first, strict=True):
-            variable.assign_add(0.1 * gradient)
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-        second = tape.gradient(loss, self.trainable_variables)
-        for variable, gradient in zip(self.trainable_variables, first, strict=True):
-            variable.assign_sub(0.1 * gradient)
-        self.optimizer.apply([g / 2.0 for g in second], self.trainable_variables)
-        return {"norm": tf.linalg.global_norm(second)}
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply([g / 2.0 for g in gradients], self.trainable_variables)
+        return {"norm": tf.linalg.global_norm(gradients)}
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="in a step a gradient that is changed is the whole batch's")
 @harness.in_one_process
-def test_a_train_step_of_ones_own_has_the_replicas_own_gradients():
+def test_what_a_train_step_of_ones_own_scales_stays_the_replicas_and_its_norm_is_of_all():
     x, y = harness.regression_data(12)
 
     def make():
@@ -626,7 +618,7 @@ def test_a_train_step_of_ones_own_has_the_replicas_own_gradients():
     kernels, norms = [np.float64(make().get_weights()[0])] * 2, []
     biases = [np.zeros(1)] * 2
     for number, start in enumerate(range(0, 12, 4), start=1):
-        norms.append([])
+        found = []
         for k in range(2):
             a, b = (v[start + 2 * k : start + 2 * k + 2].astype("float64") for v in (x, y))
 
@@ -635,15 +627,16 @@ def test_a_train_step_of_ones_own_has_the_replicas_own_gradients():
                 return a.T @ error, error.sum(0)
 
             g = gradients(kernels[k], biases[k])
-            g = gradients(kernels[k] + 0.1 * g[0], biases[k] + 0.1 * g[1])
-            norms[-1].append(np.sqrt((g[0] ** 2).sum() + (g[1] ** 2).sum()))
+            found.append(g)
             kernels[k] = kernels[k] - 0.05 * g[0] / 2
             biases[k] = biases[k] - 0.05 * g[1] / 2
+        means = [sum(each) / 2 for each in zip(*found, strict=True)]
+        norms.append(np.sqrt(sum((each**2).sum() for each in means)))
         if number in (2, 3):
             kernels, biases = [np.mean(kernels, 0)] * 2, [np.mean(biases, 0)] * 2
     np.testing.assert_allclose(model.get_weights()[0], kernels[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model.get_weights()[1], biases[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(history["norm"][-1], np.mean(norms[-1]), rtol=1e-5)
+    np.testing.assert_allclose(history["norm"][-1], norms[-1], rtol=1e-5)
 
 
 @pytest.mark.slow

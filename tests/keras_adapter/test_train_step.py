@@ -214,7 +214,6 @@ def test_running_eagerly_trains_as_on_one_device(kind, trains_as_one_device):
     trains_as_one_device(build, use)
 
 
-@pytest.mark.xfail(strict=True, reason="leaves that are known to have one length")
 def test_running_eagerly_in_batches_of_one_size_trains_as_on_one_device(trains_as_one_device):
     trains_as_one_device(
         lambda: harness.dense_model(run_eagerly=True),
