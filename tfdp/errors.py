@@ -69,29 +69,22 @@ class ScopeError(RuntimeError):
 
 
 class GradientError(ValueError):
-    """A gradient in the user's own step cannot be turned into that of the whole batch.
+    """A gradient is asked for, or used, where it is not that of the whole batch.
 
-    It is not known how the differentiated value depends on the examples, or the step's use of the
-    gradients would let the replicas' weights differ. The message names what was found and what to
-    write instead.
+    A tape outside of a partitioned function goes back through it; or what a compression gives
+    momentum would pass it by. The message says what to write instead.
 
-    >>> import keras, numpy, tensorflow as tf, tfdp
-    >>> class RootOfMean(keras.Sequential):
-    ...     def train_step(self, data):
-    ...         with tf.GradientTape() as tape:
-    ...             loss = tf.sqrt(tf.reduce_mean(self(data) ** 2))
-    ...         gradients = tape.gradient(loss, self.trainable_weights)
-    ...         self.optimizer.apply(gradients, self.trainable_weights)
-    ...         return {"loss": loss}
-    >>> with tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"]).scope():
-    ...     model = RootOfMean([keras.Input([2]), keras.layers.Dense(1)])
-    ...     model.compile("sgd")
-    >>> model.fit(numpy.ones([4, 2]), verbose=0)
+    >>> import tensorflow as tf, tfdp
+    >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
+    >>> mean = strategy.partitioned(lambda x: tf.reduce_mean(x ** 2))
+    >>> x = tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(x)
+    ...     loss = mean(x)
+    >>> tape.gradient(loss, x)
     Traceback (most recent call last):
         ...
-    tfdp.errors.GradientError: ...What a step of your own differentiates must be a loss of Keras,
-    or a mean or a sum over the examples of the batch, but replica 0 found `Sqrt` of values in which
-    examples are mixed. ...
+    tfdp.errors.GradientError: A gradient must be taken inside of a partitioned function, ...
     """
 
     __init__ = Exception.__init__

@@ -171,9 +171,9 @@ def installed() -> list[Hook]:
 
     >>> import tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
-    >>> hook = next(hook for hook in installed() if hook.name == "get_metrics_result")
-    >>> hook.owner.__name__, hook.reason
-    ('Trainer', "Returns all metrics' results from one all-reduce of all their variables.")
+    >>> hook = next(hook for hook in installed() if hook.name == "get_tf_dataset")
+    >>> hook.owner.__name__, hook.reason[:54]
+    ('ArrayDataAdapter', 'Gives the dataset of arrays its number of batches; pro')
     """
     return [wrapped.tfdp_hook for wrapped in _alive()]
 

@@ -49,13 +49,10 @@ class Trouble(keras.callbacks.Callback):
 
 
 class OneMore(keras.layers.Layer):
-    """Sums over replicas once more on rank 1."""
+    """Has one more operation on rank 1."""
 
     def call(self, x):
-        context = tf.distribute.get_replica_context()
-        if guilty and context is not None and context.num_replicas_in_sync > 1:
-            x = x + 0 * context.all_reduce("SUM", tf.reduce_sum(x))
-        return x
+        return tf.sin(x) if guilty else x
 
 
 def run():
@@ -78,7 +75,7 @@ def run():
     units = 5 if how == "shape" and guilty else 4
     with strategy.scope():
         layers = [keras.Input((3,)), keras.layers.Dense(units, name="hidden")]
-        if how == "one more collective":
+        if how == "one more operation":
             layers.append(OneMore())
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1, clipnorm=2.5), "mse")
