@@ -9,6 +9,9 @@ from collections.abc import Hashable, Sequence
 # host move 2 MiB in about 5 ms through gRPC, and a collective without content takes 1 to 2 ms.
 ALONE_BYTES = 2 * 2**20
 
+# The most bytes that travel together, if nobody says otherwise.
+DEFAULT_BYTES = 25 * 2**20
+
 # The first bucket is small, so it fills and travels while the backward pass has only begun.
 FIRST_BYTES = 2**20
 

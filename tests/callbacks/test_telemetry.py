@@ -11,7 +11,6 @@ import tensorflow as tf
 import tiers
 
 import tfdp
-from tfdp.keras_adapter.training import one_program
 from tfdp.recording import Recorder
 from tfdp.topology.costs import cost
 
@@ -154,14 +153,13 @@ def test_bytes_are_those_of_the_schedule(tmp_path, topology):
         model = harness.dense_model()
     x, y = harness.regression_data()
     model.fit(x, y, batch_size=7, verbose=0, callbacks=[tfdp.callbacks.Telemetry(tmp_path)])
-    as_one = one_program.is_chosen(strategy)
-    # One bucket; in a step that is one program three numbers of the loss travel with gradients.
-    size = 4 * (model.count_params() + 3 * as_one)
+    # One bucket, in which three numbers of the loss travel with gradients.
+    size = 4 * (model.count_params() + 3)
     expected = sum(cost(strategy.topology.schedule(3, [0] * 3, size), [0] * 3, size).bytes_sent)
     assert {step["bytes_sent"] for step in lines(tmp_path)} == {expected}
     # The loss needs nothing of the other replicas, and the metrics are summed at the end.
     counted = [step["collectives"] for step in lines(tmp_path)]
-    assert counted == 5 * [{"meetings": 0, "buckets": 1, "endings": 1 + as_one}]
+    assert counted == 5 * [{"meetings": 0, "buckets": 1, "endings": 2}]
 
 
 def test_trust_ratios_are_those_of_the_update(tmp_path):

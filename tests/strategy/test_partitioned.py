@@ -422,22 +422,40 @@ def test_what_a_lambda_calls_is_converted_and_nothing_is_said_of_it(strategy, ca
     assert "AutoGraph" not in capfd.readouterr().err + caplog.text
 
 
-def test_parts_of_variables_are_refused():
+def test_an_optimizer_that_is_cut_up_updates_as_on_one_device():
+    def trained(strategy):
+        with strategy.scope():
+            keras.utils.set_random_seed(1)
+            dense, optimizer = keras.layers.Dense(2), keras.optimizers.Adam(0.1)
+            dense.build([None, 4])
+            optimizer.build(dense.trainable_variables)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(dense(x) ** 2)
+            gradients = tape.gradient(loss, dense.trainable_variables)
+            optimizer.apply(gradients, dense.trainable_variables)
+            return loss
+
+        run = getattr(strategy, "partitioned", tf.function)(step)
+        return [float(run(rows(5))) for _ in range(3)], dense.get_weights()
+
+    losses, weights = trained(tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="optimizer"))
+    expected = trained(tf.distribute.get_strategy())
+    np.testing.assert_allclose(losses, expected[0], rtol=1e-5)
+    for found, wanted in zip(weights, expected[1], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_of_variables_that_a_function_reads_are_refused():
     sharded = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="optimizer")
     with sharded.scope():
         dense, optimizer = keras.layers.Dense(2), keras.optimizers.Adam(0.1)
         dense.build([None, 4])
         optimizer.build(dense.trainable_variables)
-
-    @sharded.partitioned
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(dense(x) ** 2)
-        optimizer.apply(tape.gradient(loss, dense.trainable_variables), dense.trainable_variables)
-        return loss
-
+    moment = next(each for each in optimizer.variables if "momentum" in each.path)
     with pytest.raises(PartitionError, match="`shard`"):
-        step(rows(4))
+        sharded.partitioned(lambda x: tf.reduce_sum(moment.value) + tf.reduce_sum(x))(rows(4))
 
 
 def test_it_runs_where_functions_are_run_eagerly(strategy):

@@ -41,7 +41,7 @@ class Reducer:
         self._engine = engine
         self._topology = topology
         self._hosts = tuple(hosts)
-        self._bucket_bytes = bucket_bytes
+        self.bucket_bytes = bucket_bytes
         self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
     @property
@@ -242,7 +242,7 @@ class Reducer:
         last = len(items) - 1
         return [
             [last - position for position in bucket]
-            for bucket in bucketing.assign(items[::-1], self._bucket_bytes)
+            for bucket in bucketing.assign(items[::-1], self.bucket_bytes)
         ]
 
     def levels(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import cluster, collectives, determinism, keras_adapter, machine
+from tfdp import bucketing, cluster, collectives, determinism, keras_adapter, machine
 from tfdp import topology as topologies
 from tfdp.cluster import run_status, tf_config
 from tfdp.compression import Compression, UpdateCompression
@@ -25,7 +25,6 @@ from tfdp.synchronization import Synchronization
 from tfdp.topology import saving
 
 _LEAST_BUCKET_BYTES = 2**10
-_BUCKET_BYTES = 25 * 2**20
 
 
 class DataParallelStrategy(OneDevicePrograms):
@@ -59,7 +58,8 @@ class DataParallelStrategy(OneDevicePrograms):
         hosts, whatever order the ranks are listed in. Buffers of unknown shape go the native way,
         and so does what is reduced outside of graphs.
       bucket_bytes: The most bytes that travel together, at least 1024. Gradients of up to half this
-        size, and below 2 MiB, travel together. None: 25 MiB, or what "auto" chooses.
+        size, and below 2 MiB, travel together. None: what "auto" chooses, or else 4 MiB in
+        programs of one device (`fit`, `partitioned`) and 25 MiB in `run`.
       compression: What gradients become while they travel: an object of `tfdp.compression`. Such as
         `Cast("bfloat16")`: half the bytes, and a rounding that one device does not make;
         `ErrorFeedback(Int8())`: a quarter; `ErrorFeedback(TopK(0.01))`: less where replicas are
@@ -356,4 +356,4 @@ class DataParallelStrategy(OneDevicePrograms):
 
 def _bucket_bytes_of(topology: topologies.Topology) -> int:
     decided = topology.bucket_bytes if isinstance(topology, topologies.Auto) else None
-    return decided or _BUCKET_BYTES
+    return decided or bucketing.DEFAULT_BYTES

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tfdp import bucketing
 from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.partition import Collective
@@ -75,8 +76,9 @@ class ProgramCollectives:
 
     @property
     def bucket_bytes(self) -> int:
-        """The most bytes that are summed together."""
-        return _BUCKET_BYTES
+        """The most bytes that are summed together, as the strategy was told, if it was."""
+        asked = self._reducer.bucket_bytes
+        return _BUCKET_BYTES if asked == bucketing.DEFAULT_BYTES else asked
 
     def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Sums as `Communicator` says, in one bucket."""

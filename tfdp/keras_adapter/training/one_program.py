@@ -162,7 +162,9 @@ class _Running:
         """Runs a step on a batch: a `Cut`, or what is no batch and goes whole to each replica."""
         (data,) = args
         if tf.executing_eagerly():
-            return cutter_of(self._strategy).run_whole(step_function, data)
+            program_recording.called(self._recorder, self._model, data)
+            step = program_recording.traced(self._recorder, step_function)
+            return cutter_of(self._strategy).run_whole(step, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
             step = program_recording.traced(self._recorder, _as_documented(step_function))
