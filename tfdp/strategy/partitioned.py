@@ -133,10 +133,15 @@ class Partitioned:
         said = f"{error.message}\nIn the program: {'; '.join(dict.fromkeys(lines))}."
         return type(error)(error.node_def, error.op, said)
 
-    def record(self, recorder: Recorder) -> None:
-        """Lets its programs record, from before its first call on."""
+    def prepare(self, recorder: Recorder | None, may_loop: bool) -> None:
+        """Says, before its first call, what is known of all calls.
+
+        Args:
+          recorder: What records its steps; None: nothing does.
+          may_loop: Whether a graph that calls it may be a loop's body.
+        """
         assert not self._traces
-        self._options = self._options._replace(recorder=recorder)
+        self._options = self._options._replace(recorder=recorder, may_loop=may_loop)
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""

@@ -36,11 +36,13 @@ class ProgramOptions(NamedTuple):
       keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
       jit_compile: Whether XLA compiles what lies between its collectives.
       recorder: What records its steps; None: nothing does.
+      may_loop: Whether a graph that calls it may be a loop's body.
     """
 
     keep_rows: bool
     jit_compile: bool
     recorder: Recorder | None = None
+    may_loop: bool = True
 
 
 class ProgramCalls:
@@ -121,6 +123,7 @@ class ProgramCalls:
         if cut.of_shares:
             counts = tf.TensorSpec([cut.num_batches, self._num_replicas], tf.int32)
             self._signature.insert(0, [counts])
+        self._may_loop = options.may_loop
         self._traced: dict[bool, tf.types.experimental.ConcreteFunction] = {}
 
     def run(self, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
@@ -133,8 +136,7 @@ class ProgramCalls:
         Returns:
           For each output of the program a list: the whole value, or the rows of each replica.
         """
-        # Within a graph it may be a loop's body.
-        inlined = tf.executing_eagerly()
+        inlined = tf.executing_eagerly() or not self._may_loop
         if inlined not in self._traced:
             # A function also where `tf.config.run_functions_eagerly` is on: replicas that ran one
             # after the other would wait for each other.

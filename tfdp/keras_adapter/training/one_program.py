@@ -132,6 +132,8 @@ class _Running:
     def __init__(self, model: keras.Model, recorder: Recorder | None) -> None:
         self._model, self._recorder = model, recorder
         self._programs: dict[Any, Any] = {}
+        # Keras' function has a loop where it runs several.
+        self._steps = model.steps_per_execution
         self._any_program = self._strategy.partitioned(lambda: None)
 
     @property
@@ -140,7 +142,16 @@ class _Running:
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Returns a context for calls of a graph that runs steps, in which errors are explained."""
+        """Returns a context for calls of a graph that runs steps, in which errors are explained.
+
+        Raises:
+          ValueError: `steps_per_execution` was changed since the graph was made.
+        """
+        if self._model.steps_per_execution != self._steps:
+            raise ValueError(
+                f"`steps_per_execution` must stay as it was in `compile`, {self._steps}, but is "
+                f"{self._model.steps_per_execution} now. Call `compile` with another one."
+            )
         processes = self._strategy.extended.processes
         explained = same_batches.explained(self._strategy)
         with processes.explained(), explained, self._any_program.calling():
@@ -169,8 +180,7 @@ class _Running:
             compiles = self._model.jit_compile is True
             step = program_recording.traced(self._recorder, _as_documented(step_function))
             program = self._strategy.partitioned(step, jit_compile=compiles)
-            if self._recorder is not None:
-                program.record(self._recorder)
+            program.prepare(self._recorder, may_loop=self._steps != 1)
             self._programs[step_function] = program
         program = self._programs[step_function]
         program_recording.called(self._recorder, self._model, data)
