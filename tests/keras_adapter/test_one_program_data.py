@@ -1,5 +1,7 @@
 """Data of every kind, fed to Keras' steps as one program, give what one device gives."""
 
+import time
+
 import harness
 import keras
 import numpy as np
@@ -162,6 +164,72 @@ def test_datasets_of_each_process_are_shares_of_one_batch(steps, replicas):
     harness.assert_same_outcome(harness.train(build, of_processes, replicas), one)
 
 
+# ---- data of which only their iterator knows the end
+
+
+def ends_late():
+    yield from ((X[at : at + 4], Y[at : at + 4]) for at in (0, 4, 8))
+    time.sleep(0.3)  # What needs no batch has been done by then: on one device the step is counted.
+
+
+def test_the_end_of_batches_of_known_sizes_is_counted_once(trains_as_one_device):
+    """Their program is called directly: it alone waits for a batch."""
+
+    def use(model):
+        signature = (tf.TensorSpec((4, 5)), tf.TensorSpec((4, 1)))
+        data = tf.data.Dataset.from_generator(ends_late, output_signature=signature)
+        for _ in range(2):  # on one device the number of examples is counted in the losses, too
+            model.fit(data, verbose=0)
+
+    trains_as_one_device(harness.dense_model, use, one_device_eagerly=False)
+
+
+# ---- elements that are no batches
+
+
+class OfNumbers(keras.Model):
+    """A model whose steps take a number each."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, number):
+        return self.factor * ops.cast(number, "float32")
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = (self(data) - 3.0) ** 2
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables))
+        return {"loss": loss}
+
+    def test_step(self, data):
+        return {"output": self(data)}
+
+    def predict_step(self, data):
+        return self(data)
+
+
+@pytest.mark.parametrize("steps", tiers.first_of(2, 1))
+def test_elements_that_are_no_batches_are_whole_on_all_replicas(steps, trains_as_one_device):
+    def build():
+        model = OfNumbers()
+        model.compile(keras.optimizers.SGD(0.01), steps_per_execution=steps)
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+        return model
+
+    def use(model):
+        numbers = tf.data.Dataset.range(1, 8)
+        seen = {"fit": model.fit(numbers, epochs=2, verbose=0).history}
+        seen["evaluate"] = model.evaluate(numbers, verbose=0, return_dict=True)
+        if steps == 1:  # on one device Keras cannot join numbers of several steps
+            seen["predict"] = model.predict(numbers, verbose=0)
+        return seen
+
+    trains_as_one_device(build, use)
+
+
 # ---- ranks whose data are not the same
 
 in_cluster = pytest.mark.skipif(
@@ -191,10 +259,10 @@ def of_other_texts():
 
 
 def generated():
-    rng = np.random.default_rng(rank_and_size()[0])
+    rank, _ = rank_and_size()
     signature = (tf.TensorSpec((None, 5)), tf.TensorSpec((None, 1)))
-    make = lambda: (rng.normal(size=(2, 4, 5)) @ np.eye(5)[:, :k] for k in (5, 1))  # noqa: E731
-    return tf.data.Dataset.from_generator(lambda: [tuple(make())], output_signature=signature)
+    make = lambda: ((X[at : at + 4] + rank, Y[at : at + 4]) for at in (0, 4))  # noqa: E731
+    return tf.data.Dataset.from_generator(make, output_signature=signature)
 
 
 def shorter():

@@ -259,7 +259,10 @@ class ProgramCalls:
             else:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
-        given += [of_replicas[index] for of_replicas in self.program.externals]
+        with tf.control_dependencies(given[1:]):
+            # TensorFlow inlines calls in a graph: what needs no example, such as to count a step,
+            # would be done though the data's iterator then says that there is none.
+            given += [tf.identity(states[index]) for states in self.program.externals]
         outputs = tf.raw_ops.StatefulPartitionedCall(
             args=given,
             Tout=self.program.dtypes,

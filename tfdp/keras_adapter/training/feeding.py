@@ -134,9 +134,13 @@ class _FirstEpoch(keras.callbacks.Callback):
 def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) -> None:
     """Makes an iterator over a feed, which is endless if `steps_per_epoch` ends the epochs.
 
-    With `class_weight` the feed itself weighs the examples of each share.
+    With `class_weight` the feed itself weighs the examples of each share. Elements that are no
+    batches are not cut: all replicas take each of them whole, as one device does.
     """
     feed = kwargs.get("x")
+    strategy = kwargs.get("distribute_strategy")
+    if replicas_of(strategy) is not None and _is_of_no_batches(feed):
+        kwargs["distribute_strategy"] = _DEFAULT
     if isinstance(feed, AbstractFeed):
         if kwargs.get("steps_per_epoch"):
             feed = feed.endless()
@@ -198,6 +202,14 @@ def _counted(iterator: Any, feed: AbstractFeed, steps: Iterator[Any]) -> Iterato
         yield step
         executed = iterator.steps_per_execution
         feed.took(executed if left is None else min(left, executed))
+
+
+def _is_of_no_batches(data: Any) -> bool:
+    """Returns whether data are elements without an axis of examples, such as numbers."""
+    return isinstance(data, tf.data.Dataset) and all(
+        getattr(spec, "shape", None) is None or spec.shape.rank == 0
+        for spec in tf.nest.flatten(data.element_spec)
+    )
 
 
 def _is_default(strategy: tf.distribute.Strategy) -> bool:

@@ -79,7 +79,7 @@ def explained(strategy: Any) -> Iterator[None]:
 
 
 def _told(data: Any) -> tf.Tensor | None:
-    """Returns a batch's length, and the leaves' fingerprints where they are known; None: no batch.
+    """Returns a batch's length, and the leaves' fingerprints where they are known; None: nothing.
 
     Replicas that read by themselves have counted together, and each has other rows.
     """
@@ -88,11 +88,9 @@ def _told(data: Any) -> tf.Tensor | None:
     if isinstance(data, Cut):
         return _of_first(data.place)[3:]
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
-    if any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
+    if not leaves or any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
         return None
-    if not leaves or leaves[0].shape.rank == 0:
-        return None
-    length = rows_of(leaves[0])
+    length = tf.constant(1, tf.int64) if leaves[0].shape.rank == 0 else rows_of(leaves[0])
     return tf.concat([[length], fingerprints.of_leaves(data)], 0)
 
 
