@@ -40,7 +40,8 @@ class Tensor:
         It is followed for small tensors of integers and booleans.
       whole: The whole tensor, once it has been made.
       parts: The replica's parts of it in other layouts, once they have been made.
-      number: Its place in the order in which tensors came to be.
+      number: Its place in the order in which tensors came to be; of a summand that was made of
+        summands that of the last of them, as its sum can be sent as early.
       names: What it tells of rows, if it does.
       origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
         is.

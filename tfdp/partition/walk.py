@@ -83,6 +83,7 @@ class Walk:
             step = Step(self, task.op, inputs)
             self.convert.op = task.op
             task.results = self._results(step)
+            _keep_numbers(inputs, task.results)
             row_names.pass_on(task.op, inputs, task.results)
         except PartitionError:
             raise
@@ -253,6 +254,18 @@ def _needs_whole(user: Task, source: Task, index: int) -> bool:
         return False
     rule = RULES.get(user.op.type)
     return rule is None or not rule.partial
+
+
+def _keep_numbers(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Has summands that were made of summands keep their places in the order of sums.
+
+    An optimizer that multiplies gradients by its rate does so from the first layer to the last,
+    and they come to be from the last to the first.
+    """
+    numbers = [tensor.number for tensor in inputs if tensor.layout == PARTIAL]
+    for tensor in results:
+        if numbers and tensor.layout == PARTIAL:
+            tensor.number = max(numbers)
 
 
 def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:
