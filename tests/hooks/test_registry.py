@@ -152,4 +152,4 @@ def test_taking_back_leaves_nothing_and_is_refused_where_hooks_are_needed(found)
     assert found["left"] == []
     assert found["keeps a class alive"] is False
     assert "DataParallelStrategy(2 replicas on CPU:0, CPU:1) is. Drop" in found["refused"]
-    assert "Layer.__call__ must hold what tfdp put there" in found["wrapped once more"]
+    assert "Model.export must hold what tfdp put there" in found["wrapped once more"]

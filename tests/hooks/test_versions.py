@@ -10,7 +10,7 @@ from tfdp.errors import HookError
 from tfdp.hooks import versions
 from tfdp.lazy import lazy_names
 
-LAYER = (keras.layers.Layer, "add_loss")
+EXPORT = (keras.Model, "export")
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def nothing_said(monkeypatch):
 
 def test_a_function_that_is_gone_is_an_error_that_names_it_and_the_versions():
     with pytest.raises(HookError) as error:
-        versions.check([LAYER, (keras.layers.Layer, "_gone")])
+        versions.check([EXPORT, (keras.layers.Layer, "_gone")])
     assert "Layer._gone must exist" in str(error.value)
     assert f"Keras {keras.__version__} has none" in str(error.value)
     assert f"tested with {versions.describe_tested()}" in str(error.value)
@@ -36,15 +36,15 @@ def test_a_private_name_that_is_gone_is_an_error_that_names_the_versions(monkeyp
 
 
 def test_a_tested_version_is_silent(caplog):
-    versions.check([LAYER])
+    versions.check([EXPORT])
     assert not caplog.records
 
 
 def test_a_version_that_was_not_tested_is_said_once(caplog, monkeypatch):
     monkeypatch.setattr(keras, "__version__", "3.99.0")
     with caplog.at_level(logging.WARNING, logger="tfdp"):
-        versions.check([LAYER])
-        versions.check([LAYER])
+        versions.check([EXPORT])
+        versions.check([EXPORT])
     (record,) = caplog.records
     assert versions.describe_tested() in record.getMessage()
     assert "but Keras 3.99.0 is installed" in record.getMessage()
@@ -54,14 +54,14 @@ def test_a_version_that_was_not_tested_is_said_once(caplog, monkeypatch):
 @pytest.mark.parametrize("version", [keras.__version__, "3.99.0"])
 def test_a_function_that_differs_is_named(caplog, monkeypatch, version):
     monkeypatch.setattr(keras, "__version__", version)
-    monkeypatch.setattr(keras.layers.Layer, "add_loss", lambda self, loss: None)
+    monkeypatch.setattr(keras.Model, "export", lambda self, path: None)
     with caplog.at_level(logging.WARNING, logger="tfdp"):
-        versions.check([LAYER])
-    assert "differ there: Layer.add_loss" in caplog.text
+        versions.check([EXPORT])
+    assert "differ there: Model.export" in caplog.text
 
 
 def test_a_patch_release_of_a_tested_minor_version_is_silent(caplog, monkeypatch):
     minor = keras.__version__.rpartition(".")[0]
     monkeypatch.setattr(keras, "__version__", f"{minor}.99")
-    versions.check([LAYER])
+    versions.check([EXPORT])
     assert not caplog.records

@@ -6,7 +6,7 @@ import inspect
 
 import tensorflow as tf
 
-from tfdp.partition.flattening import _CALLS, _SAME, Flattened
+from tfdp.partition.flattening import _SAME, CALLS, Flattened
 from tfdp.partition.source import SourceGraph
 
 
@@ -32,9 +32,9 @@ def operations(concrete):
 
 def _count_replaced(graph, replaced):
     for op in graph.ops:
-        if op.type in (*_CALLS, *_SAME):
+        if op.type in (*CALLS, *_SAME):
             replaced[op.type] += 1
-        if op.type in _CALLS:
+        if op.type in CALLS:
             _count_replaced(op.function("f"), replaced)
 
 

@@ -29,11 +29,6 @@ class Early(keras.optimizers.SGD):
         return super().apply(*args, **kwargs)
 
 
-class EarlyMean(keras.metrics.Mean):
-    def result(self):
-        return super().result()
-
-
 def train():
     keras.utils.set_random_seed(7)
     model = keras.Sequential([keras.Input([3]), keras.layers.Dropout(0.5), keras.layers.Dense(3)])
@@ -53,7 +48,7 @@ def functions():
     classes = {
         value for owner in owners for value in vars(owner).values() if isinstance(value, type)
     }
-    for owner in (*owners, *classes, sys, Early, EarlyMean):
+    for owner in (*owners, *classes, sys, Early):
         for name, value in tuple(vars(owner).items()):
             if callable(value) or isinstance(value, (property, classmethod, staticmethod)):
                 kept[owner, name] = value
@@ -69,7 +64,7 @@ def changed(before):
 
 
 before_training = train()
-early = Early(0.1), EarlyMean()
+early = Early(0.1)
 tfdp.DataParallelStrategy  # noqa: B018, imports all that the first strategy needs
 before = functions()
 found["owners"] = len(before)
@@ -91,7 +86,7 @@ listed = {(hook.owner, hook.name) for hook in hooks.installed()}
 found["lists what is changed"] = set(changed(before)) <= {
     versions.title(owner, name) for owner, name in listed
 }
-found["wraps what overrides"] = {(Early, "apply"), (EarlyMean, "result")} <= listed
+found["wraps what overrides"] = (Early, "apply") in listed
 found["wraps what comes later"] = (Late, "apply_gradients") in listed
 found["says why"] = all(hook.reason for hook in hooks.installed())
 try:
@@ -115,13 +110,13 @@ gc.collect()
 found["keeps a class alive"] = reference() is not None
 
 del strategy
-outer = vars(keras.layers.Layer)["__call__"]
-keras.layers.Layer.__call__ = lambda self, *args, **kwargs: outer(self, *args, **kwargs)
+outer = vars(keras.Model)["export"]
+keras.Model.export = lambda self, *args, **kwargs: outer(self, *args, **kwargs)
 try:
     hooks.remove()
 except HookError as error:
     found["wrapped once more"] = str(error)
-keras.layers.Layer.__call__ = outer
+keras.Model.export = outer
 
 hooks.remove()
 found["left"] = changed(before) + [hook.name for hook in hooks.installed()]
