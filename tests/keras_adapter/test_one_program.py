@@ -8,6 +8,8 @@ import tensorflow as tf
 import tiers
 from keras import layers
 
+import tfdp
+
 X, Y = np.random.default_rng(0).normal(size=(2, 29, 6)).astype("float32")
 
 
@@ -44,3 +46,63 @@ def test_fit_evaluate_and_predict_are_one_devices(compiled):
     expected = trained(tf.distribute.get_strategy(), **{**compiled, "jit_compile": False})
     for found, one in zip(trained(harness.strategy(3), **compiled), expected, strict=True):
         np.testing.assert_allclose(found, one, rtol=1e-4, atol=1e-5)
+
+
+def small(strategy, *kinds, **compiled):
+    with strategy.scope():
+        before = [kind() for kind in kinds]
+        model = keras.Sequential([keras.Input((6,)), *before, layers.Dense(1)])
+        model.compile("sgd", "mse", **compiled)
+    return model
+
+
+def test_the_strategy_explains_a_models_steps():
+    strategy = harness.strategy(2)
+    model = small(strategy)
+    with pytest.raises(ValueError, match="has run none"):
+        strategy.explain(model)
+    with pytest.raises(ValueError, match="but received 'train'"):
+        strategy.explain(model, "train")
+    model.fit(X, Y[:, :1], verbose=0)
+    model.predict(X, verbose=0)
+    found = strategy.explain(model)
+    assert [each.kind for each in found.collectives] == ["sum"] * len(found.collectives)
+    assert found.collectives[0].size_bytes == 4 * (7 + 2), "the weights, and two numbers of the loss"
+    assert "COLLECTIVES" in str(found) and "test_one_program.py" in str(found)
+    assert strategy.explain(model, "predict").collectives == ()
+
+
+def test_the_error_of_an_operation_names_the_users_line():
+    class Failing(layers.Layer):
+        def call(self, x):
+            return tf.debugging.check_numerics(x / 0.0, "not a number")
+
+    model = small(harness.strategy(2), Failing)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="CheckNumerics at test_one"):
+        model.fit(X, Y[:, :1], verbose=0)
+
+
+def test_another_number_of_steps_per_execution_must_be_compiled():
+    model = small(harness.strategy(2))
+    model.fit(X, Y[:, :1], verbose=0)
+    model.steps_per_execution = 2
+    with pytest.raises(ValueError, match="must stay as it was in `compile`, 1, but is 2"):
+        model.fit(X, Y[:, :1], verbose=0)
+
+
+@pytest.mark.parametrize("shard", [None, "optimizer"])
+def test_eager_steps_leave_the_same_values_on_all_replicas(shard, caplog):
+    def run(strategy):
+        keras.utils.set_random_seed(1)
+        kinds = lambda: layers.Dropout(0.5), layers.BatchNormalization
+        model = small(strategy, *kinds, run_eagerly=True)
+        model.fit(X, Y[:, :1], batch_size=8, verbose=0, shuffle=False)
+        return model, [*model.get_weights(), model.evaluate(X, Y[:, :1], verbose=0)]
+
+    model, found = run(tfdp.DataParallelStrategy(["CPU:0", "CPU:1", "CPU:2"], shard=shard))
+    assert caplog.text.count("run the whole batch in each process") == 1
+    for value, expected in zip(found, run(tf.distribute.get_strategy())[1], strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+    for weight in model.weights:
+        first, *others = harness.components(weight)
+        assert all(first.tobytes() == other.tobytes() for other in others)

@@ -8,7 +8,7 @@ import keras
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
 from keras.src.backend.common.variables import Variable as KerasVariable
-from keras.src.backend.tensorflow import nn, trainer
+from keras.src.backend.tensorflow import nn
 from keras.src.backend.tensorflow.core import Variable
 
 # The reduction of gradients and the variables for accumulation.
@@ -122,7 +122,6 @@ __all__ = [
     "strategy_of_iterator",
     "strategy_of_model",
     "strategy_of_optimizer",
-    "trainer",
     "value_of_variable",
     "variables_of_optimizer",
     "weights_path",

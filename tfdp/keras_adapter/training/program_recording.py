@@ -14,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import recording
-from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Cut, Value
 
 
@@ -57,7 +56,7 @@ def called(recorder: recording.Recorder | None, model: Any, data: Any) -> None:
             tap.add("examples", _of_replica(index, data.place)[3])
         elif tensors:
             tap.add("examples", tf.shape(tensors[0])[0])
-        if step_recording.knows_input(model):
+        if _knows_input(model):
             tap.add("input_seconds", tap.instant(tensors) - tap.beginning())
 
 
@@ -115,6 +114,15 @@ def update(gradients: Iterable[Value | None]) -> Iterable[Value | None]:
         return gradients
     tap.add("updates", 1)
     return [_whole(gradient) if tf.is_tensor(gradient) else gradient for gradient in gradients]
+
+
+def _knows_input(model: Any) -> bool:
+    """Returns whether the wait for a batch can be measured in the step.
+
+    With several steps per execution the next batch is asked for before the step begins, and eagerly
+    before any operation of the step.
+    """
+    return model.steps_per_execution == 1 and not tf.executing_eagerly()
 
 
 def _of_replica(index: int, leaf: Any) -> Any:

@@ -5,55 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tfdp import recording
 from tfdp.collectives import slices
 from tfdp.optimizers.trust_ratio import square_norm
-from tfdp.replicas import Trace, Value
-
-
-@contextlib.contextmanager
-def step(
-    recorder: recording.Recorder | None, trace: Trace, model: Any, data: Any
-) -> Iterator[None]:
-    """Records a step of one replica and its wait for input, and lets others record within it.
-
-    Args:
-      recorder: The model's recorder; None if nothing is to be recorded.
-      trace: The replica's identity: each replica has a buffer on its own device.
-      model: The model that is trained.
-      data: The replica's share.
-    """
-    if recorder is None:
-        yield
-        return
-    tap = recording.Tap(recorder, trace.index)
-    tap.add("steps", 1)
-    if knows_input(model):
-        leaves = tf.nest.flatten(data, expand_composites=True)
-        ready = tap.instant([leaf for leaf in leaves if tf.is_tensor(leaf)])
-        tap.add("input_seconds", ready - tap.beginning())
-    with recording.tapped(tap):
-        yield
-
-
-def knows_input(model: Any) -> bool:
-    """Returns whether the wait for a batch can be measured in the step.
-
-    With several steps per execution the next batch is asked for before the step begins, and eagerly
-    before any operation of the step.
-    """
-    return model.steps_per_execution == 1 and not tf.executing_eagerly()
-
-
-def examples(total: tf.Tensor) -> None:
-    """Records the number of examples that the step has on all replicas, a scalar."""
-    tap = recording.current()
-    if tap is not None:
-        tap.add("examples", total)
+from tfdp.replicas import Value
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from tfdp.keras_adapter._keras import (
     distributed_dataset,
     flatten_layers,
     strategy_of_model,
-    trainer,
 )
 from tfdp.keras_adapter._tensorflow import PerReplicaSpec, value_specs
 from tfdp.keras_adapter.training import one_program, scopes
@@ -94,21 +93,6 @@ def get_tf_dataset(original: Callable[..., Any], self: ArrayDataAdapter) -> tf.d
     if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(self.num_batches))
-
-
-@hook(trainer, "reduce_per_replica")
-def reduce_per_replica(
-    original: Callable[..., Any], values: Any, strategy: Any, reduction: str
-) -> Any:
-    """Joins the outputs of `predict` over all processes; takes the first replica's logs."""
-    replicas = replicas_of(strategy)
-    if replicas is None:
-        return original(values, strategy, reduction)
-    if reduction == "concat" and replicas.processes.world_size > 1:
-        # In one process Keras itself joins the replicas' rows.
-        return tf.nest.map_structure(replicas.gather_rows, values)
-    # Logs are the same on all replicas. Their mean could differ from them in the last bit.
-    return original(values, strategy, "first" if reduction == "auto" else reduction)
 
 
 def _one_replica(spec: Any) -> Any:
