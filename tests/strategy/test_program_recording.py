@@ -35,7 +35,7 @@ class Trained:
     def counts(self, step, x=X):
         """Runs a step; returns what the first replica has recorded of it."""
         program = self.strategy.partitioned(step)
-        program.record(self.recorder)
+        program.prepare(self.recorder, may_loop=True)
         before = self.recorder.read()
         program(tf.constant(x))
         self.passed = self.recorder.read() - before

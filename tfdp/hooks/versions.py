@@ -27,7 +27,7 @@ _PACKAGES = {"keras": "Keras", "tensorflow": "TensorFlow"}
 def tested(package: str) -> dict[str, dict[str, str]]:
     """Returns for each tested version of a package its fingerprints, by the functions' titles.
 
-    >>> "Layer.__call__" in tested("keras")["3.15.1"]
+    >>> "Model.export" in tested("keras")["3.15.1"]
     True
     """
     paths = {path.stem.partition("-")[2]: path for path in _FOLDER.glob(f"{package}-*.json")}
