@@ -697,7 +697,9 @@ class Wrapped(keras.Model):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive("test_a_train_step_of_ones_own_has_the_replicas_own_gradients")
+@pytest.mark.exhaustive(
+    "test_what_a_train_step_of_ones_own_scales_stays_the_replicas_and_its_norm_is_of_all"
+)
 @harness.in_one_process
 def test_an_epoch_ends_the_rounds_of_models_within_the_model():
     def make():
