@@ -17,6 +17,7 @@ SIGNATURES = {
     "GraphOrParentsInXlaContext": ["graph"],
     "ReductionToOneDevice": ["self", "reduce_to_device", "accumulation_fn"],
     "SingleDevice": None,
+    "UninitializedVariable": None,
     "compute_batch_size": ["dataset"],
     "control_status_ctx": [],
     "create_mirrored_variable": [

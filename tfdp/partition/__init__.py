@@ -34,10 +34,11 @@ from tfdp.partition.layouts import (
 from tfdp.partition.likeness import operations_of, text_of
 from tfdp.partition.local_regions import LocalRegion
 from tfdp.partition.partitioning import ReplicaProgram, partition
+from tfdp.partition.marks import part_of_sum
 from tfdp.partition.purposes import Purposes, purposes
 from tfdp.partition.registering import Registered, on_device
 from tfdp.partition.report import Exchanged, Report
-from tfdp.partition.sizes import Batch
+from tfdp.partition.sizes import Batch, fixed_cut
 from tfdp.partition.source import lines_named
 from tfdp.partition.watching import Watching
 
@@ -64,9 +65,11 @@ __all__ = [
     "Watching",
     "compiled",
     "explain",
+    "fixed_cut",
     "lines_named",
     "on_device",
     "operations_of",
+    "part_of_sum",
     "partition",
     "purposes",
     "text_of",

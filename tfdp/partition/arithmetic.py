@@ -79,6 +79,11 @@ class Arithmetic:
         """Returns whether a > b."""
         return self._binary("Greater", a, b)
 
+    def within(self, a: Operand, begin: Operand, end: Operand) -> Output:
+        """Returns whether begin <= a < end."""
+        is_before = self.greater(begin, a)
+        return self._node("LogicalAnd", [self._node("LogicalNot", [is_before]), self.greater(end, a)])
+
     def select(self, condition: Output, a: Operand, b: Operand) -> Output:
         """Returns a where the condition holds and b elsewhere; both are broadcast."""
         a, b = self._pair(a, b)
@@ -116,6 +121,21 @@ class Arithmetic:
             new_axis_mask=0,
             shrink_axis_mask=1,
         )
+
+    def gather(self, a: Output, places: Output) -> Output:
+        """Returns the entries of the first axis at some places, which may be one, a scalar."""
+        return self._node(
+            "GatherV2",
+            [a, places, self.constant(0)],
+            Tparams=a.dtype,
+            Tindices=places.dtype,
+            Taxis=tf.int32,
+            batch_dims=0,
+        )
+
+    def where(self, condition: Output) -> Output:
+        """Returns the places at which a vector of truth values holds, int64."""
+        return self.reshape(self._node("Where", [condition], T=tf.bool), [-1])
 
     def pack(self, values: Sequence[Operand], dtype: tf.DType) -> Output:
         """Returns the vector of scalars, each an `Output` or a number."""

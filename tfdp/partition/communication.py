@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfdp.sharding import Cut
+
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
@@ -71,6 +73,22 @@ class Communicator(Protocol):
         """Runs a function as each replica, given its tensors; it exchanges what it will.
 
         Gives a boolean scalar, which says nothing.
+        """
+
+    def sum_parts(self, dtype: tf.DType, cuts: Sequence[Cut]) -> Collective:
+        """Takes summands of variables that are cut, and gives the replica's parts of the sums.
+
+        Args:
+          dtype: The dtype of all.
+          cuts: The cut of each.
+        """
+
+    def gather_parts(self, dtype: tf.DType, cuts: Sequence[Cut]) -> Collective:
+        """Takes the replica's parts of variables that are cut, and gives the wholes.
+
+        Args:
+          dtype: The dtype of all.
+          cuts: The cut of each.
         """
 
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.partition.arithmetic import Arithmetic, Operand
+from tfdp.partition.communication import Collective
 from tfdp.partition.layouts import (
     LOCAL,
     PARTIAL,
@@ -16,18 +17,25 @@ from tfdp.partition.layouts import (
 )
 from tfdp.partition.program import Place, Program
 from tfdp.partition.report import Content
-from tfdp.partition.sizes import SizeLike
+from tfdp.partition.sizes import FixedCut, SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output, Writer
+from tfdp.sharding import Cut
 
 
 class Waiting(Exception):
-    """An operation needs the sums of tensors of which each replica holds a summand."""
+    """An operation needs what others need as well, and travels together: sums of summands, or all
+    parts of variables that are cut.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    Attributes:
+      tensors: The tensors that it needs whole.
+      layout: The cut of a variable, if it needs the replica's part of a sum alone.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], layout: Sharded | None = None) -> None:
         super().__init__()
-        self.tensors = list(tensors)
+        self.tensors, self.layout = list(tensors), layout
 
 
 class Conversions:
@@ -54,7 +62,7 @@ class Conversions:
 
     def place(self, layout: Sharded) -> Place:
         """Returns the replica's place in the batch that a layout cuts."""
-        return self.program.places[layout.batch]
+        return self.program.place(layout.batch)
 
     def entries(self, layout: Sharded) -> Output:
         """Returns how many entries the replica holds along the axis, stand-ins counted."""
@@ -63,7 +71,7 @@ class Conversions:
     def start(self, layout: Sharded) -> Output:
         """Returns the place of the replica's first example; a stand-in's is in the batch, too."""
         place = self.place(layout)
-        if not self.program.may_be_empty:
+        if not self.program.may_lack_rows(layout.batch):
             return place.start
         last = self.write.maximum(self.write.subtract(place.total, place.rows), 0)
         return self.write.minimum(place.start, last)
@@ -144,7 +152,7 @@ class Conversions:
         ]
         if blocks:
             rest.insert(axis, layout.outer if isinstance(layout.outer, int) else None)
-        if self.program.may_be_empty:
+        if self.program.may_lack_rows(layout.batch):
             count = self._times(place.count, layout.inner)
             rows = write.slice_axis(rows, len(order), 0, 0, count)
         counts = self._times(place.counts, layout.inner)
@@ -183,6 +191,64 @@ class Conversions:
             for tensor, output in zip(bucket, sums, strict=True):
                 tensor.whole = output
 
+    # ---- variables that are cut
+
+    def scatter(self, tensors: Sequence[Tensor], layouts: Sequence[Sharded], why: str) -> None:
+        """Sums summands, of which each replica gets its part: see `part`."""
+        layout_of = {id(tensor): each for tensor, each in zip(tensors, layouts, strict=True)}
+        for bucket in self.program.cut_buckets(tensors):
+            own = [layout_of[id(tensor)] for tensor in bucket]
+            cuts = [_cut(tensor, each) for tensor, each in zip(bucket, own, strict=True)]
+            collective = self.program.communicator.sum_parts(bucket[0].dtype, cuts)
+            found = self._exchanged("sum of parts", collective, bucket, why)
+            for tensor, layout, part in zip(bucket, own, found, strict=True):
+                tensor.parts[layout] = part
+
+    def join(self, tensors: Sequence[Tensor], why: str) -> None:
+        """Gathers parts of variables; each tensor's `whole` is made of them then."""
+        for bucket in self.program.cut_buckets(tensors):
+            cuts = [_cut(tensor, tensor.sharded) for tensor in bucket]
+            collective = self.program.communicator.gather_parts(bucket[0].dtype, cuts)
+            found = self._exchanged("gather of parts", collective, bucket, why)
+            for tensor, whole in zip(bucket, found, strict=True):
+                tensor.whole = whole
+
+    def _exchanged(
+        self, kind: str, collective: Collective, tensors: Sequence[Tensor], why: str
+    ) -> list[Output]:
+        inputs = [tensor.local for tensor in tensors]
+        contents = [Content.of_tensor(tensor) for tensor in tensors]
+        return self.program.exchange(self.writer, kind, collective, inputs, self.op, why, contents)
+
+    def require_joined(self, tensor: Tensor) -> None:
+        """Puts the operation off until parts of a variable are gathered, with those of others.
+
+        Raises:
+          Waiting: They are not gathered yet.
+        """
+        layout = tensor.sharded
+        if layout is None or tensor.whole is not None or tensor.origin is not None:
+            return
+        if self._is_cut_alone(tensor, layout):
+            raise Waiting([tensor])
+
+    def scattered(self, tensor: Tensor, layout: Sharded, why: str = "") -> Output:
+        """Returns the replica's part of a summand's sum.
+
+        Raises:
+          Waiting: It is not summed yet.
+        """
+        is_open = tensor.layout == PARTIAL and tensor.whole is None and tensor.origin is None
+        if is_open and layout not in tensor.parts and self._is_cut_alone(tensor, layout):
+            raise Waiting([tensor], layout)
+        return self.part(tensor, layout, why)
+
+    def _is_cut_alone(self, tensor: Tensor, layout: Sharded) -> bool:
+        """Returns whether a tensor of a known shape is cut along an axis as a variable is."""
+        is_fixed = isinstance(layout.batch, FixedCut) and layout.inner == layout.outer == 1
+        known = tensor.shape is not None and all(isinstance(size, int) for size in tensor.shape)
+        return is_fixed and known and self.program.num_replicas > 1
+
     # ---- parts and summands
 
     def part(self, tensor: Tensor, layout: Sharded, why: str = "") -> Output:
@@ -193,7 +259,7 @@ class Conversions:
         """
         if tensor.layout == layout:
             return tensor.local
-        if layout not in tensor.parts:
+        if layout not in tensor.parts:  # `scatter` may have made it
             tensor.parts[layout] = self.sliced(self.whole(tensor, why), tensor, layout)
         return tensor.parts[layout]
 
@@ -231,7 +297,7 @@ class Conversions:
 
     def masked(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
         """Returns a summand, or the operand of a contraction, with `fill` in place of stand-ins."""
-        if not self.program.may_be_empty:
+        if not self.program.may_lack_rows(layout.batch):
             return output
         has_rows = self.write.greater(self.place(layout).count, 0)
         return self.write.select(has_rows, output, self.write.constant(fill, output.dtype))
@@ -250,7 +316,7 @@ class Conversions:
 
         Any other stand-in is a copy of an example, and takes what examples take.
         """
-        if not self.program.may_be_empty:
+        if not self.program.may_lack_rows(layout.batch):
             return output
         has_examples = self.write.greater(self.place(layout).total, 0)
         return self.write.select(has_examples, output, self.write.constant(fill, output.dtype))
@@ -278,6 +344,12 @@ class Conversions:
         if isinstance(own, Listed) and own.element in (None, layout.element):
             return tensor.local
         raise ValueError(f"a {own} cannot become a {layout}")
+
+
+def _cut(tensor: Tensor, layout: Sharded | None) -> Cut:
+    """Returns how a tensor of a known shape is cut."""
+    assert layout is not None and isinstance(layout.batch, FixedCut)
+    return Cut(tuple(map(int, tensor.shape or ())), layout.axis, layout.batch.bounds)
 
 
 def static(tensor: Tensor) -> tf.TensorShape:

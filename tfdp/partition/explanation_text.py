@@ -17,7 +17,13 @@ _COLUMNS = 80
 # So many types of operations are named of those that are computed in one place.
 _MOST_TYPES = 12
 
-_KINDS = {"sum": "sum of", "gather": "gather of", "from first": "from the first replica,"}
+_KINDS = {
+    "sum": "sum of",
+    "gather": "gather of",
+    "from first": "from the first replica,",
+    "sum of parts": "sum of",
+    "gather of parts": "gather of",
+}
 
 _WITHIN = {"branch": "in a branch, if it is taken", "loop": "in a loop, in each round"}
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from tfdp.partition.local_regions import BORDER, border
+from tfdp.partition.marks import part_asked_for
 from tfdp.partition.own_calls import own_call_of
 from tfdp.partition.source import SourceGraph, SourceOp, SourceTensor
 from tfdp.partition.tensors import Tensor
@@ -17,7 +18,10 @@ _SAME = ("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient")
 
 
 def _is_border(op: SourceOp) -> bool:
-    return op.type == BORDER and border(op.attr("message")) is not None
+    if op.type != BORDER:
+        return False
+    text = op.attr("message")
+    return border(text) is not None or part_asked_for(text) is not None
 
 
 class Task:

@@ -99,6 +99,8 @@ def partition(
     for index, tensors in enumerate(captured):
         own = source.inputs[len(layouts) + index]
         state = states[index] if states is not None else REPLICATED
+        if isinstance(state, Sharded):
+            program.place(state.batch)
         inputs.append(Tensor(program.external(tensors), state, static_shape(own.shape)))
     walk = Walk(program, program.main)
     try:

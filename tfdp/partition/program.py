@@ -14,7 +14,7 @@ from tfdp.partition.arithmetic import Arithmetic
 from tfdp.partition.communication import Collective, Communicator
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.report import Content, Exchanged, Report
-from tfdp.partition.sizes import Batch, Size, SizeLike, Symbol
+from tfdp.partition.sizes import Batch, FixedCut, Size, SizeLike, Symbol
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Dimension, Tensor, size_bytes
 from tfdp.partition.writing import Output, Writer, unique_name
@@ -91,6 +91,7 @@ class Program:
         self._external: dict[tuple[int, ...], Output] = {}
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
         self._last: dict[Writer, str] = {}
+        self._fixed: dict[FixedCut, Place] = {}
 
     @property
     def num_replicas(self) -> int:
@@ -106,7 +107,34 @@ class Program:
             self._external[key] = argument
         return self._external[key]
 
-    # ---- sizes
+    # ---- places and sizes
+
+    def place(self, batch: Batch) -> Place:
+        """Returns the replica's place in a batch; of a cut that is fixed it follows from its number."""
+        if not isinstance(batch, FixedCut):
+            return self.places[batch]
+        if batch not in self._fixed:
+            self._fixed[batch] = self._fixed_place(batch)
+        return self._fixed[batch]
+
+    def _fixed_place(self, batch: FixedCut) -> Place:
+        write = Arithmetic(self.main)
+        control, self.main.control = self.main.control, ()
+        begins, ends = batch.bounds[:-1], batch.bounds[1:]
+        counts = write.constant([end - begin for begin, end in zip(begins, ends, strict=True)])
+        count = write.gather(counts, self.rank)
+        start = write.gather(write.constant(list(begins)), self.rank)
+        self.main.control = control
+        return Place(counts, count, count, start, write.constant(batch.bounds[-1]))
+
+    @property
+    def batches(self) -> list[Batch]:
+        """The batches that are cut, and the cuts that are fixed."""
+        return [*self.places, *self._fixed]
+
+    def may_lack_rows(self, batch: Batch) -> bool:
+        """Returns whether a replica may have no example of a batch, and a stand-in in its place."""
+        return self.may_be_empty and not isinstance(batch, FixedCut)
 
     def size(self, writer: Writer, size: SizeLike) -> Output:
         """Returns a size as an int32 scalar that a function can use."""
@@ -202,6 +230,16 @@ class Program:
         items = [bucketing.Item(tensor.dtype.name, size_bytes(tensor)) for tensor in tensors]
         for members in bucketing.assign(items, self.communicator.bucket_bytes):
             found.append([tensors[index] for index in members])
+        return found
+
+    def cut_buckets(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+        """Returns tensors of variables that are cut, of one dtype in each bucket."""
+        found = []
+        for bucket in self.buckets(tensors):
+            by_dtype: dict[tf.DType, list[Tensor]] = {}
+            for tensor in bucket:
+                by_dtype.setdefault(tensor.dtype, []).append(tensor)
+            found += by_dtype.values()
         return found
 
     def in_order(self, writer: Writer, write: Any) -> list[Output]:

@@ -19,9 +19,9 @@ from tfdp.partition.dependencies import Dependencies
 from tfdp.partition.ordering import Ordering, called
 from tfdp.partition.partitioning import ReplicaProgram
 from tfdp.partition.report import Exchanged
-from tfdp.partition.rules.variables import ASSIGNMENTS, WRITES
+from tfdp.partition.rules.variables import ASSIGNMENTS, SCATTERS, WRITES
 
-_WRITES = frozenset({*ASSIGNMENTS, *WRITES})
+_WRITES = frozenset({*ASSIGNMENTS, *SCATTERS, *WRITES})
 
 
 class Purposes(NamedTuple):

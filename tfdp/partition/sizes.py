@@ -7,6 +7,7 @@ guessed of it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -46,6 +47,28 @@ class Batch(Symbol):
     def __init__(self, name: str, length: int | None = None) -> None:
         super().__init__(name)
         self.length: SizeLike = Size.of(self) if length is None else length
+
+
+class FixedCut(Batch):
+    """An axis of a variable of which each replica holds a part for good, with one entry or more.
+
+    Args:
+      bounds: Where parts begin and end: replica r has the entries `bounds[r]` to `bounds[r + 1]`.
+    """
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        super().__init__(f"parts of {bounds[-1]}", bounds[-1])
+        self.bounds = bounds
+
+
+@functools.cache
+def fixed_cut(bounds: tuple[int, ...]) -> FixedCut:
+    """Returns the cut at these bounds: the same for all axes that are cut so.
+
+    >>> fixed_cut((0, 2, 5)).length, fixed_cut((0, 2, 5)) is fixed_cut((0, 2, 5))
+    (5, True)
+    """
+    return FixedCut(bounds)
 
 
 class Unknown:

@@ -16,7 +16,7 @@ from tfdp.errors import PartitionError
 from tfdp.partition import known_values, row_names
 from tfdp.partition.conversions import Conversions, Waiting
 from tfdp.partition.flattening import Flattened, Task, Wire
-from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.program import Program
 from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed
 from tfdp.partition.rules.effects import is_effect, on_first
@@ -171,7 +171,7 @@ class _Schedule:
         self._needs: dict[Task, int] = {}
         self._users: dict[Task, list[Task]] = {}
         self._ready: list[int] = []
-        self._waiting: list[tuple[Task, list[Tensor]]] = []
+        self._waiting: list[tuple[Task, Waiting]] = []
 
     def run(self) -> None:
         for task in self._tasks.values():
@@ -190,7 +190,7 @@ class _Schedule:
                 self._await_shared(task)
                 self._walk.write(task, [self._given(task, wire) for wire in task.inputs])
             except Waiting as waiting:
-                self._waiting.append((task, waiting.tensors))
+                self._waiting.append((task, waiting))
                 continue
             for user in self._users.get(task, ()):
                 self._needs[user] -= 1
@@ -228,16 +228,33 @@ class _Schedule:
             raise Waiting(summands)
 
     def _sum(self) -> None:
-        """Sums all that is waited for, and lets what waits go on."""
-        tensors = {id(tensor): tensor for _, each in self._waiting for tensor in each}
+        """Sums and gathers all that is waited for, and lets what waits go on."""
+        tensors = {id(tensor): tensor for _, each in self._waiting for tensor in each.tensors}
         outside = [each.origin for each in tensors.values() if each.origin is not None]
         if outside:
             raise Waiting(outside)
         first, _ = self._waiting[0]
         self._walk.convert.op = first.op
-        summands = sorted(tensors.values(), key=lambda tensor: tensor.number)
-        asking = [task.op for task, _ in self._waiting if task.op is not None]
-        self._walk.convert.sum(summands, _asking(asking))
+        wanted: dict[int, set[Layout]] = {}
+        for _, each in self._waiting:
+            for tensor in each.tensors:
+                wanted.setdefault(id(tensor), set()).add(each.layout or REPLICATED)
+        ordered = sorted(tensors.values(), key=lambda tensor: tensor.number)
+        asking = _asking([task.op for task, _ in self._waiting if task.op is not None])
+        cut = [tensor for tensor in ordered if tensor.sharded]
+        parts = {
+            id(tensor): layout
+            for tensor in ordered
+            if len(wanted[id(tensor)]) == 1
+            for layout in wanted[id(tensor)]
+            if isinstance(layout, Sharded)
+        }
+        scattered = [tensor for tensor in ordered if id(tensor) in parts]
+        summed = [each for each in ordered if not (each.sharded or id(each) in parts)]
+        convert = self._walk.convert
+        convert.sum(summed, asking)
+        convert.scatter(scattered, [parts[id(tensor)] for tensor in scattered], asking)
+        convert.join(cut, asking)
         for task, _ in self._waiting:
             heapq.heappush(self._ready, task.number)
         self._waiting = []

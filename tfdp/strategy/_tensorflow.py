@@ -63,6 +63,9 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 # Tells whether a graph is being compiled by XLA, which has no collective on CPU.
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
+# A variable with a shape and without a value, which takes no memory.
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
 # The initial value of a variable that is restored from a checkpoint.
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
@@ -83,6 +86,7 @@ __all__ = [
     "ReductionToOneDevice",
     "SingleDevice",
     "SyncOnReadVariable",
+    "UninitializedVariable",
     "compute_batch_size",
     "control_status_ctx",
     "create_mirrored_variable",

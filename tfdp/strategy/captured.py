@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.errors import PartitionError
-from tfdp.partition import LOCAL, PARTIAL, REPLICATED, Layout
+from tfdp.partition import LOCAL, PARTIAL, REPLICATED, Layout, Sharded, fixed_cut
 from tfdp.recording import copies_of
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
@@ -50,8 +49,6 @@ def captured_by(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Capture
         reference = getattr(tensor, container_of_copy, None)
         container = reference() if callable(reference) else None
         if isinstance(container, DistributedVariable):
-            if isinstance(container, PartedVariable):
-                raise cut_up(repr(container.name))
             found.of_replicas.append([copy.handle for copy in container.values])
             found.states.append(_state(container))
             continue
@@ -81,15 +78,9 @@ def _for_each(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
         return [tensor, *(tf.identity(tensor) for _ in range(count - 1))]
 
 
-def cut_up(what: str) -> PartitionError:
-    """Returns the error for a function that uses variables of which replicas hold parts."""
-    return PartitionError(
-        f"A partitioned function must use whole variables, but {what} may be cut up by the "
-        "strategy's `shard`. Use `fit`, or `strategy.run`, or a strategy without `shard`."
-    )
-
-
 def _state(variable: DistributedVariable) -> Layout:
+    if isinstance(variable, PartedVariable):
+        return Sharded(variable.cut.axis, fixed_cut(variable.cut.bounds))
     if not isinstance(variable, SyncOnReadVariable):
         return REPLICATED
     if variable.aggregation == tf.VariableAggregation.SUM:

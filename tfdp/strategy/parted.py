@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tfdp.replicas import one_device
 from tfdp.sharding import Cut
 from tfdp.strategy import variables
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
     SingleDevice,
+    UninitializedVariable,
     get_update_replica_id,
     regroup,
 )
+from tfdp.strategy._tensorflow_programs import container_of_copy
 
 
 class PartedVariable(variables.ReplicaMirroredVariable):
@@ -26,12 +30,15 @@ class PartedVariable(variables.ReplicaMirroredVariable):
     Attributes:
       cut: The cut into the replicas' parts.
       first_rank: The number of this process' first replica.
+      whole: A variable of the whole's shape that holds nothing, which a program uses that is traced
+        as on one device.
       stands_for: The variable whose parts it holds during an update, and whose key it has; None: it
         is a variable of its own.
     """
 
     cut: Cut
     first_rank: int
+    whole: tf.Variable
     stands_for: Any = None
 
     def __getitem__(self, place: Any) -> Any:
@@ -46,6 +53,11 @@ class PartedVariable(variables.ReplicaMirroredVariable):
 
         read.assign = assign
         return read
+
+    @property
+    def _primary(self) -> Any:
+        """The copy that TensorFlow takes for all: where one device is traced, the whole."""
+        return self.whole if one_device.is_traced() else super()._primary
 
     @property
     def _unique_id(self) -> str:
@@ -64,7 +76,8 @@ class PartedVariable(variables.ReplicaMirroredVariable):
         return self.shape
 
     def _is_read_as_any(self) -> bool:
-        return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        return in_replica or one_device.is_traced()
 
     def _get_cross_replica(self) -> tf.Tensor:
         known = variables.known_value(self)
@@ -121,7 +134,11 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
                 name = f"{name}/part_{first_rank + index}" if index else name
                 parts.append(tf.Variable(own, trainable=False, name=name))
         made = PartedVariable(strategy, parts, tf.VariableAggregation.NONE)
+        made.whole = UninitializedVariable(
+            trainable=False, shape=cut.shape, dtype=made.dtype, name=variable.name.split(":")[0]
+        )
     made.cut, made.first_rank = cut, first_rank
+    setattr(made.whole.handle, container_of_copy, weakref.ref(made))
     return made
 
 

@@ -15,6 +15,7 @@ from tfdp import bucketing
 from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.partition import Collective
+from tfdp.sharding import Cut
 from tfdp.strategy import captured_alike
 from tfdp.strategy.shared_collectives import (
     SharedFunctions,
@@ -99,6 +100,27 @@ class ProgramCollectives:
         counts = tf.TensorSpec([self.num_replicas], tf.int32)
         return self._collective("gather", of_rank, [spec, counts], None)
 
+    def sum_parts(self, dtype: tf.DType, cuts: Sequence[Cut]) -> Collective:
+        """Gives parts of sums as `Communicator` says: a reduce-scatter."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            return self._reducer.sum_parts(tensors, cuts, rank, None)
+
+        specs = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
+        return self._of_its_own(of_rank, specs, self._sent_half(specs))
+
+    def gather_parts(self, dtype: tf.DType, cuts: Sequence[Cut]) -> Collective:
+        """Gives wholes as `Communicator` says: an all-gather."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            pairs = zip(tensors, cuts, strict=True)
+            own = [tf.ensure_shape(tensor, cut.part_shape(rank)) for tensor, cut in pairs]
+            return self._reducer.gather_parts(own, cuts, rank, None)
+
+        specs = [tf.TensorSpec(_without(cut.shape, cut.axis), dtype) for cut in cuts]
+        wholes = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
+        return self._of_its_own(of_rank, specs, self._sent_half(wholes))
+
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Gives all replicas the first one's tensors, as `Communicator` says."""
 
@@ -151,6 +173,11 @@ class ProgramCollectives:
         definitions, captured = captured_alike.alike(functions)
         return registered_collective(functions, definitions, captured, (), sent)
 
+    def _sent_half(self, specs: Sequence[tf.TensorSpec]) -> int | None:
+        """Returns the bytes that a rank sends of tensors in one half of an all-reduce."""
+        known = _bytes(specs)
+        return None if known is None else known * (self.num_replicas - 1) // self.num_replicas
+
     # ---- what one replica runs
 
     def _sums(self, rank: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -187,6 +214,10 @@ class ProgramCollectives:
         counts = tf.concat([tf.reduce_prod(shape)[tf.newaxis], others], 0)
         whole = tf.reshape(self._gathered(flat, counts), shape)
         return tf.ensure_shape(whole, tensor.shape)
+
+
+def _without(shape: Sequence[int], axis: int) -> list[int | None]:
+    return [None if each == axis else size for each, size in enumerate(shape)]
 
 
 def _as_summed(tensor: tf.Tensor) -> tf.Tensor:

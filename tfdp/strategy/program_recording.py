@@ -153,6 +153,7 @@ class _Sent:
             for each in exchanged.contents
             if isinstance(each.size_bytes, int)
         ]
+        self._of_parts = exchanged.bytes_sent if exchanged.kind.endswith("of parts") else None
         self._is_known = len(self._items) == len(exchanged.contents) and not self._is_gather
         self.buckets = len(reducer.bytes_sent(self._items, 0)) if self._is_known else 1
 
@@ -161,6 +162,8 @@ class _Sent:
 
         Of gathered rows each rank sends its own to all others.
         """
+        if self._of_parts is not None:
+            return self._of_parts
         if self._is_known:
             return sum(self._reducer.bytes_sent(self._items, rank))
         sizes = [tf.cast(tf.size(each), tf.float64) * each.dtype.size for each in tensors]

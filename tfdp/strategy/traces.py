@@ -41,13 +41,8 @@ class Trace:
         self._strategy, self._options = strategy, options
         self.specs = tuple(specs)
         traced = tf.function(function)
-        try:
-            with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
-                self.source = traced.get_concrete_function(*specs)
-        except ValueError as error:
-            if strategy.shard is None:
-                raise
-            raise captured.cut_up("what its optimizer keeps") from error
+        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
+            self.source = traced.get_concrete_function(*specs)
         self._captured = captured.captured_by(
             self.source.captured_inputs, strategy.extended.worker_devices
         )

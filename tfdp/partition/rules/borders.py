@@ -1,4 +1,7 @@
-"""The borders of regions in which each replica computes its own: see `local_regions`."""
+"""The borders of regions in which each replica computes its own, and marks in a program.
+
+See `local_regions` and `marks`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tfdp.partition.local_regions import (
     WHOLE,
     border,
 )
+from tfdp.partition.marks import part_asked_for
 from tfdp.partition.rules.elementwise import identity
 from tfdp.partition.rules.registry import Results, Step, rule
 
@@ -22,12 +26,16 @@ def cross(step: Step) -> Results:
 
     Out of the region it gives rows in the layout of those that went in; and summands, which are
     the replica's own or, of a mean, that by its examples. Sends nothing. Where the rows that went
-    in are not cut, all is whole, within the region, too.
+    in are not cut, all is whole, within the region, too. A mark for a part sends summands so that
+    each replica gets the sum of its part.
     """
     (tensor,) = step.inputs
     found = border(step.op.attr("message"))
     if found is None:
-        return identity(step)
+        part = part_asked_for(step.op.attr("message"))
+        if part is None:
+            return identity(step)
+        return step.results([step.scattered(tensor, part, "its variable is cut")], part)
     kind, region = found
     regions = step.program.regions
     if kind == WHOLE:

@@ -214,7 +214,7 @@ def _without_batch(step: Step, shape: Tensor) -> Output:
 
 def _may_be_cut(step: Step, size: Any) -> bool:
     """Returns whether a size may be a multiple of a batch's length, which may be a number, too."""
-    lengths = [batch.length for batch in step.program.places]
+    lengths = [batch.length for batch in step.program.batches]
     return not isinstance(size, int) or any(
         isinstance(length, int) and size % max(length, 1) == 0 for length in lengths
     )

@@ -6,12 +6,18 @@ The layout of a variable's handle says how the copies make the value:
 - partial: the value is the sum of the copies, as of `tf.VariableSynchronization.ON_READ` with
   `tf.VariableAggregation.SUM`: summands are written without a collective.
 - local: the value is the mean of the copies, as of ON_READ with MEAN.
+- sharded: each replica's copy is its part, by a `sizes.FixedCut`, for good.
 """
 
 from __future__ import annotations
 
-from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
+from collections.abc import Sequence
+
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.sizes import FixedCut
+from tfdp.partition.tensors import Tensor
+from tfdp.partition.writing import Output
 
 # What these write into a copy must be whole: they are not linear, or write a part.
 WRITES = [
@@ -34,18 +40,11 @@ WRITES = [
     "ResourceApplyProximalGradientDescent",
     "ResourceApplyRMSProp",
     "ResourceCountUpTo",
-    "ResourceScatterAdd",
-    "ResourceScatterDiv",
-    "ResourceScatterMax",
-    "ResourceScatterMin",
-    "ResourceScatterMul",
     "ResourceScatterNdAdd",
     "ResourceScatterNdMax",
     "ResourceScatterNdMin",
     "ResourceScatterNdSub",
     "ResourceScatterNdUpdate",
-    "ResourceScatterSub",
-    "ResourceScatterUpdate",
     "ResourceSparseApplyAdadelta",
     "ResourceSparseApplyAdagrad",
     "ResourceSparseApplyAdagradDA",
@@ -61,18 +60,31 @@ WRITES = [
     "ResourceStridedSliceAssign",
 ]
 
+# Of these the variable's part may take the rows that are its own.
+SCATTERS = [
+    "ResourceScatterAdd",
+    "ResourceScatterDiv",
+    "ResourceScatterMax",
+    "ResourceScatterMin",
+    "ResourceScatterMul",
+    "ResourceScatterSub",
+    "ResourceScatterUpdate",
+]
+
 ASSIGNMENTS = ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
+
+_WRITTEN = "it is written to a variable"
 
 READS = ["VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"]
 
 
 @rule("ReadVariableOp", always=True, partial=True)
 def read(step: Step) -> Results:
-    """Gives the value: whole, or a summand of it. Sends nothing."""
+    """Gives the value: whole, a summand of it, or the replica's part. Sends nothing."""
     (handle,) = step.inputs
     (copy,) = step.emit([handle])
-    if handle.layout == REPLICATED:
-        return step.results([copy], REPLICATED)
+    if handle.layout == REPLICATED or handle.sharded:
+        return step.results([copy], handle.layout)
     if handle.layout == LOCAL:
         copy = step.write.divide(copy, step.program.num_replicas)
     return step.results([copy], PARTIAL)
@@ -80,32 +92,89 @@ def read(step: Step) -> Results:
 
 @rule(*ASSIGNMENTS, always=True, partial=True)
 def assign(step: Step) -> Results:
-    """Writes the whole value, which is summed or gathered for it; of partial ones a summand."""
+    """Writes the whole value, which is summed or gathered for it; of partial ones a summand, and
+    of those that are cut the replica's part.
+    """
     handle, value = step.inputs
     if handle.layout == PARTIAL:
         if value.layout == PARTIAL:
             step.emit([handle, value])
         else:
-            step.emit([handle, step.first_only(step.whole(value, "it is written to a variable"))])
+            step.emit([handle, step.first_only(step.whole(value, _WRITTEN))])
         return []
-    step.emit([handle, step.whole(value, "it is written to a variable")])
+    if handle.sharded:
+        step.emit([handle, step.scattered(value, handle.sharded, _WRITTEN)])
+        return []
+    step.require_joined(value)
+    step.emit([handle, step.whole(value, _WRITTEN)])
     return []
+
+
+@rule(*SCATTERS, always=True, partial=True)
+def scatter(step: Step) -> Results:
+    """Writes rows, which are made whole first; of a variable that is cut those of its part."""
+    handle, indices, updates = step.inputs
+    step.require_sums([indices, updates])
+    places, rows = (step.whole(each, _WRITTEN) for each in (indices, updates))
+    cut = handle.sharded
+    if cut is None:
+        _check_has_copies(step, [handle])
+    elif cut.axis == 0:
+        places, rows = _of_part(step, cut, places, rows, indices.rank, updates.rank)
+    elif updates.rank is None or indices.rank is None:
+        raise ValueError("it writes rows of an unknown number of axes to a part of a variable")
+    elif updates.rank:  # a scalar is written to all
+        axis = indices.rank + cut.axis - 1
+        begin, count = step.start(cut), step.entries(cut)
+        rows = step.write.slice_axis(rows, updates.rank, axis, begin, count)
+    step.emit([handle.local, places, rows])
+    return []
+
+
+def _of_part(
+    step: Step,
+    cut: Sharded,
+    places: Output,
+    rows: Output,
+    rank_of_places: int | None,
+    rank_of_rows: int | None,
+) -> tuple[Output, Output]:
+    """Returns which rows of a replica's part are written, and with what.
+
+    Places that the variable does not have are an error of the first replica, or the last.
+    """
+    if rank_of_places != 1 or rank_of_rows is None:
+        raise ValueError("it writes rows to a part of a variable by places of several axes")
+    assert isinstance(cut.batch, FixedCut)
+    write, dtype, inner = step.write, places.dtype, cut.batch.bounds[1:-1]
+    begins = write.constant([dtype.min, *inner], dtype)
+    ends = write.constant([*inner, dtype.max], dtype)
+    rank = step.program.rank
+    begin, end = write.gather(begins, rank), write.gather(ends, rank)
+    chosen = write.where(write.within(places, begin, end))
+    own = write.subtract(write.gather(places, chosen), write.cast(step.start(cut), dtype))
+    return own, write.gather(rows, chosen) if rank_of_rows else rows
+
+
+def _check_has_copies(step: Step, handles: Sequence[Tensor]) -> None:
+    if any(handle.layout != REPLICATED for handle in handles):
+        raise ValueError(
+            "it writes to a variable that each replica has a share or a part of in a way that is "
+            "no assignment, addition or subtraction"
+        )
 
 
 @rule(*WRITES, *READS, always=True, partial=True)
 def write(step: Step) -> Results:
     """Gives every replica's copy the same: what is given is summed or gathered first."""
     handles = [tensor for tensor in step.inputs if tensor.dtype.name == "resource"]
-    if step.op.type in WRITES and any(handle.layout != REPLICATED for handle in handles):
-        raise ValueError(
-            "it writes to a variable that each replica has a share of (ON_READ) in a way that "
-            "is no assignment, addition or subtraction"
-        )
+    if step.op.type in WRITES:
+        _check_has_copies(step, handles)
     others = [tensor for tensor in step.inputs if tensor not in handles]
     step.require_sums(others)
     outputs = step.emit(
         [
-            tensor.local if tensor in handles else step.whole(tensor, "it is written to a variable")
+            tensor.local if tensor in handles else step.whole(tensor, _WRITTEN)
             for tensor in step.inputs
         ]
     )

@@ -1,0 +1,152 @@
+"""Variables of which each replica holds a part: read, computed with and written as on one device."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from partition.check import strategy
+
+from tfdp.partition import part_of_sum
+from tfdp.sharding import even_cuts
+
+
+def rows(count, width):
+    return np.random.default_rng(count).normal(size=(count, width)).astype("float32")
+
+
+def cut_variable(replicas, value):
+    """Returns a variable of parts, and how it is cut."""
+    with strategy(replicas).scope():
+        whole = tf.Variable(value, trainable=False)
+    (cut,) = even_cuts([value.shape], replicas)
+    return strategy(replicas).extended.replicas.parted(whole, cut), cut
+
+
+def kinds(step):
+    return [each.kind for each in step.report.exchanged]
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7), (7,)])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_slots_are_updated_in_parts_and_weights_are_whole(shape, replicas):
+    size = int(np.prod(shape))
+    start = np.arange(size, dtype="float32").reshape(shape)
+    slot, cut = cut_variable(replicas, start)
+    with strategy(replicas).scope():
+        weight = tf.Variable(start)
+
+    @strategy(replicas).partitioned
+    def step(x):
+        gradient = part_of_sum(tf.reshape(tf.reduce_sum(x, 0), shape), cut)
+        slot.assign(0.9 * slot + gradient * gradient)
+        weight.assign_sub(0.1 * gradient / (1.0 + tf.sqrt(slot + 1.0)))
+        return tf.norm(gradient)
+
+    x = rows(5, size)
+    gradient = x.sum(0).reshape(shape)
+    norm = step(x)
+    kept = 0.9 * start + gradient**2
+    expected = start - 0.1 * gradient / (1 + np.sqrt(kept + 1))
+    np.testing.assert_allclose(norm, np.linalg.norm(gradient), rtol=1e-5)
+    np.testing.assert_allclose(slot.read_value(), kept, rtol=1e-5)
+    np.testing.assert_allclose([c.numpy() for c in weight.values], [expected] * replicas, rtol=1e-5)
+    assert [part.shape.as_list() for part in slot.values] == [
+        list(cut.part_shape(rank)) for rank in range(replicas)
+    ]
+    assert sorted(kinds(step)) == ["gather of parts", "sum", "sum of parts"]
+
+
+def test_parts_of_many_variables_travel_together():
+    made = [cut_variable(2, np.ones([4, k], "float32")) for k in (1, 2, 3)]
+    with strategy(2).scope():
+        weights = [tf.Variable(tf.ones([4, k])) for k in (1, 2, 3)]
+
+    @strategy(2).partitioned
+    def step(x):
+        for (slot, cut), weight in zip(made, weights, strict=True):
+            gradient = tf.linalg.matmul(x, tf.ones([3, weight.shape[1]]), transpose_a=True)
+            slot.assign_add(part_of_sum(gradient, cut))
+            weight.assign_sub(slot)
+        return tf.constant(0.0)
+
+    step(np.ones([3, 4], "float32"))
+    assert kinds(step) == ["sum of parts", "gather of parts"]
+    for weight in weights:
+        assert (weight.numpy() == -3).all()
+
+
+def test_what_needs_the_whole_gets_it():
+    value = np.arange(12, dtype="float32").reshape(4, 3)
+    slot, _ = cut_variable(2, value)
+
+    @strategy(2).partitioned
+    def step(x):
+        found = tf.linalg.svd(slot, compute_uv=False), tf.matmul(slot, slot, transpose_a=True)
+        slot.assign(tf.reverse(slot, [0]) + tf.reduce_mean(x))
+        return found
+
+    singular, product = step(np.ones([3, 1], "float32"))
+    np.testing.assert_allclose(singular, np.linalg.svd(value, compute_uv=False), atol=1e-4)
+    np.testing.assert_allclose(product, value.T @ value, rtol=1e-5)
+    np.testing.assert_allclose(slot.read_value(), value[::-1] + 1)
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (2, 6)])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_rows_are_written_to_the_parts_that_have_them(shape, replicas):
+    if shape[0] < replicas and shape[1] < replicas:
+        pytest.skip("it cannot be cut")
+    start = np.zeros(shape, "float32")
+    slot, _ = cut_variable(replicas, start)
+
+    @strategy(replicas).partitioned
+    def step(places, values):
+        slot.scatter_sub(tf.IndexedSlices(values, places))
+        slot.scatter_add(tf.IndexedSlices(values[:1] * 3, places[:1]))
+        return tf.constant(0.0)
+
+    places = np.array([1, 0, 1, shape[0] - 1, 1])
+    values = rows(5, shape[1])
+    step(places, values)
+    np.subtract.at(start, places, values)
+    start[places[0]] += 3 * values[0]
+    np.testing.assert_allclose(slot.read_value(), start, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("place", [6, -1])
+def test_rows_that_the_variable_does_not_have_are_an_error(place):
+    slot, _ = cut_variable(2, np.zeros((6, 2), "float32"))
+
+    @strategy(2).partitioned
+    def step(places, values):
+        slot.scatter_add(tf.IndexedSlices(values, places))
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+        step(np.array([0, place]), np.ones([2, 2], "float32"))
+
+
+def test_parts_are_used_in_branches_and_loops():
+    slot, cut = cut_variable(2, np.ones((4, 2), "float32"))
+    with strategy(2).scope():
+        weight = tf.Variable(tf.ones([4, 2]))
+
+    @strategy(2).partitioned
+    def step(x):
+        gradient = tf.reduce_sum(x, 0, keepdims=True) * tf.ones_like(weight)
+
+        def update():
+            part = part_of_sum(gradient, cut)
+            slot.assign_add(part)
+            weight.assign_sub(slot)
+            return tf.reduce_sum(slot)
+
+        total = tf.cond(tf.reduce_sum(x) > 0, update, lambda: tf.constant(0.0))
+        for _ in tf.range(2):
+            slot.assign(slot * 2.0)
+        return total
+
+    x = np.array([[1, 0], [0, 2], [1, 1]], "float32")
+    assert float(step(x)) == pytest.approx(28)
+    np.testing.assert_allclose(weight.numpy(), [[-2, -3]] * 4)
+    np.testing.assert_allclose(slot.read_value(), [[12, 16]] * 4)
+    assert step(-x) == 0
+    np.testing.assert_allclose(slot.read_value(), [[48, 64]] * 4)

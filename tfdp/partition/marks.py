@@ -1,0 +1,41 @@
+"""Marks in a traced program: operations that give what they get, and say what replicas make of it.
+
+They have the type of the borders of regions, which TensorFlow's optimizers keep.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdp.partition.layouts import Sharded
+from tfdp.partition.local_regions import BORDER
+from tfdp.partition.sizes import fixed_cut
+from tfdp.sharding import Cut
+
+_PART = "tfdp part along axis "
+
+
+def part_of_sum(tensor: tf.Tensor, cut: Cut) -> tf.Tensor:
+    """Returns a tensor of which each replica goes on with its part, as with a variable that is cut.
+
+    Of summands the parts of sums are sent, and no whole sum. On one device it changes nothing.
+
+    >>> part_of_sum(tf.constant([1.0, 2.0]), Cut((2,), axis=0, bounds=(0, 1, 2))).numpy().tolist()
+    [1.0, 2.0]
+    """
+    text = _PART + " ".join(map(str, (cut.axis, *cut.bounds)))
+    assert BORDER == "PreventGradient"
+    return tf.raw_ops.PreventGradient(input=tensor, message=text)
+
+
+def part_asked_for(text: bytes) -> Sharded | None:
+    """Returns the layout that a mark asks for, by its operation's text; None: it is no such mark.
+
+    >>> part_asked_for(b"tfdp part along axis 1 0 2 5"), part_asked_for(b"a text of the user's")
+    (sharded(axis 1 by parts of 5), None)
+    """
+    said = text.decode(errors="replace")
+    if not said.startswith(_PART):
+        return None
+    axis, *bounds = map(int, said.removeprefix(_PART).split())
+    return Sharded(axis, fixed_cut(tuple(bounds)))
