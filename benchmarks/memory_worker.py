@@ -22,7 +22,6 @@ from benchmarks.step_times import StepTimes
 from tfdp.checkpoint import variables
 from tfdp.checkpoint.writer import Writer
 from tfdp.files import temporary_folder
-from tfdp.keras_adapter.gradients.sharded_state import fill
 from tfdp.replicas import processes_of
 
 # The first step traces.
@@ -113,7 +112,8 @@ def emptied_mb(kept: list[keras.Variable]) -> float:
     before = resident_mb()
     for variable in kept:
         for copy in variable.value.values:
-            fill(copy, tf.zeros([0], copy.dtype))
+            nothing = tf.zeros([0], copy.dtype)
+            tf.raw_ops.AssignVariableOp(resource=copy.handle, value=nothing)
     return before - resident_mb()
 
 

@@ -1,6 +1,5 @@
 """`shard`: each replica keeps and updates a part, and all is as on one device."""
 
-import logging
 import math
 
 import harness
@@ -85,6 +84,32 @@ class RowWise(optimizers.Optimizer):
         self.assign_sub(variable, step)
 
 
+class OwnApply(optimizers.SGD):
+    """Uses gradients before the update."""
+
+    def apply(self, grads, trainable_variables=None):
+        super().apply([2.0 * grad for grad in grads], trainable_variables)
+
+
+class OwnUpdates(optimizers.SGD):
+    """Updates several variables together."""
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        super()._backend_update_step(grads[::-1], trainable_variables[::-1], learning_rate)
+
+
+class Counting(optimizers.SGD):
+    """Keeps a state for all variables that each update changes."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.count = self.add_variable((), name="count")
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_add(self.count, 1.0)
+        super().update_step(gradient, variable, learning_rate / self.count)
+
+
 def windows(kind, **options):
     return kind(gradient_accumulation_steps=3, **options)
 
@@ -112,6 +137,9 @@ CASES = {
     "a user's own": lambda: Damped(weight_decay=0.1, global_clipnorm=0.5),
     "a number for each variable": NovoGrad,
     "a number for each row": RowWise,
+    "gradients that its own `apply` uses": lambda: OwnApply(0.1, clipnorm=0.5),
+    "updates of its own": lambda: OwnUpdates(0.1, momentum=0.5),
+    "a state that each update changes": lambda: Counting(0.1),
     "a state for all variables": lambda: optimizers.Nadam(0.02),
     "a state that begins as the weights": lambda: optimizers.ScheduleFreeAdamW(0.02),
     "two optimizers": lambda: optimizers.MultiOptimizer(
@@ -193,48 +221,6 @@ def test_each_replica_holds_its_part_of_all_state(count, shard):
     kept = 4 * weights  # two moments, an average and an accumulated gradient
     assert sum(held) == kept
     assert max(held) <= 1.1 * kept / count
-    scratch = vars(model.optimizer)["tfdp_shards"].scratch.values()
-    parts = [part for one in scratch for part in one.values]
-    assert parts
-    assert all(
-        tf.raw_ops.ReadVariableOp(resource=p.handle, dtype=p.dtype).shape[0] == 0 for p in parts
-    )
-
-
-def held_of(variables):
-    """How many elements each replica holds of what optimizers keep."""
-    held = [0, 0]
-    for variable in variables:
-        if harness.is_parted(variable):
-            for rank, own in enumerate(harness.components(variable)):
-                held[rank] += own.size
-    return held
-
-
-@pytest.mark.slow
-@harness.in_one_process
-def test_the_largest_variable_of_a_second_optimizer_goes_to_who_holds_least(shard):
-    model = built(lambda: LAMB(0.1), shard)
-    with model.distribute_strategy.scope():
-        second = LAMB(0.1)
-        second.build(model.trainable_variables)
-    assert held_of(model.optimizer.variables) == [2 * 48, 2 * (16 + 8)]
-    assert held_of(second.variables) == [2 * (16 + 8), 2 * 48]
-
-
-@pytest.mark.slow
-@harness.in_one_process
-@pytest.mark.skipif(not hasattr(optimizers, "MultiOptimizer"), reason="Keras has it since 3.14")
-def test_whole_variables_of_optimizers_in_one_are_even_together(shard, caplog):
-    def make():
-        large, small = LAMB(0.1), LAMB(0.1)
-        return optimizers.MultiOptimizer(lambda v: large if v.shape[0] == 6 else small)
-
-    with caplog.at_level(logging.WARNING, "tfdp"):
-        large, small = built(make, shard).optimizer.optimizers
-    assert held_of(large.variables) == [2 * 48, 0]
-    assert held_of(small.variables) == [0, 2 * (16 + 8)]
-    assert caplog.text.count("the one with most has 1.33 times an even share") == 1
 
 
 @pytest.mark.slow
@@ -290,20 +276,7 @@ def test_ranks_compare_how_they_have_cut(shard):
     assert "float32 [6, 8], cut along axis 0 at (0, 3, 6)" in kept
 
 
-@pytest.mark.slow
-def test_averages_are_written_to_the_layers_that_still_train(shard):
-    model = built(lambda: optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5), shard)
-    x = np.random.default_rng(0).normal(size=(20, 6)).astype("float32")
-    model.fit(x, x[:, :2], batch_size=5, verbose=0)
-    model.layers[0].trainable = False
-    averages = [v.numpy() for v in model.optimizer._model_variables_moving_average]
-    kept = [np.array(w) for w in model.get_weights()]
-    model.optimizer.finalize_variable_values(model.trainable_weights)
-    np.testing.assert_array_equal(model.get_weights()[2], averages[2])
-    np.testing.assert_array_equal(model.get_weights()[0], kept[0])
-
-
-@pytest.mark.exhaustive("test_averages_are_written_to_the_layers_that_still_train")
+@pytest.mark.exhaustive("test_each_step_is_that_of_one_device")
 def test_averages_are_swapped_in(shard, trains_as_one_device):
     trains_as_one_device(
         lambda: harness.dense_model(optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)),
@@ -528,52 +501,6 @@ def test_an_export_is_whole_or_refused(shard, tmp_path):
 
 
 # ---- bad input
-
-
-class OwnApply(optimizers.SGD):
-    """Uses gradients before the update."""
-
-    def apply(self, grads, trainable_variables=None):
-        super().apply([2.0 * grad for grad in grads], trainable_variables)
-
-
-class OwnUpdates(optimizers.SGD):
-    """Updates several variables together."""
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        super()._backend_update_step(grads[::-1], trainable_variables[::-1], learning_rate)
-
-
-class Counting(optimizers.SGD):
-    """Keeps a state for all variables that each update changes."""
-
-    def build(self, variables):
-        super().build(variables)
-        self.count = self.add_variable((), name="count")
-
-    def update_step(self, gradient, variable, learning_rate):
-        self.assign_add(self.count, 1.0)
-        super().update_step(gradient, variable, learning_rate / self.count)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        (lambda: OwnApply(0.1), "OwnApply has a `apply` of its own.*Move what it does"),
-        (lambda: OwnUpdates(0.1), "OwnUpdates has a `_backend_update_step` of its own"),
-        (lambda: Counting(0.1), "of Counting that could not be shown.*or leave `shard` out"),
-    ],
-    ids=["an apply of its own", "updates of its own", "a state for all"],
-)
-def test_an_optimizer_that_cannot_be_sharded_is_refused_by_name(optimizer, message, shard):
-    with pytest.raises(ValueError, match=message):
-        built(optimizer, shard)
-
-
-def test_fit_refuses_it_too(shard):
-    model = harness.build_in_scope(lambda: model_of(OwnApply(0.1)), 2)
-    with pytest.raises(ValueError, match="OwnApply"):
-        model.fit(np.ones([4, 6]), np.ones([4, 2]), verbose=0)
 
 
 @pytest.mark.slow

@@ -49,12 +49,6 @@ class StandIn:
     def sum_of_neighbours(self, tensors, distances, watch=None):
         raise NotImplementedError
 
-    def sum_parts(self, tensors, cuts, watch=None):
-        raise NotImplementedError
-
-    def gather_parts(self, own, cuts, watch=None):
-        raise NotImplementedError
-
     def parted(self, variable, cut):
         raise NotImplementedError
 

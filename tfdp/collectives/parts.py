@@ -25,23 +25,6 @@ def part_of(tensor: tf.Tensor, cut: Cut, rank: int) -> tf.Tensor:
     return tf.ensure_shape(tensor[cut.index(rank)], cut.part_shape(rank))
 
 
-def rows_of_part(slices: tf.IndexedSlices, cut: Cut, rank: int) -> tf.IndexedSlices:
-    """Returns what a rank's part has of slices; their dense shape becomes the part's.
-
-    >>> slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([2, 0]))
-    >>> own = rows_of_part(slices, Cut((3, 1), 0, (0, 2, 3)), rank=1)
-    >>> own.indices.numpy().tolist(), own.values.numpy().tolist()
-    ([0], [[1.0]])
-    """
-    shape = tf.constant(cut.part_shape(rank), slices.indices.dtype)
-    if cut.axis:
-        return tf.IndexedSlices(slices.values[cut.index(rank)], slices.indices, shape)
-    begin, end = cut.bounds[rank], cut.bounds[rank + 1]
-    own = (slices.indices >= begin) & (slices.indices < end)
-    values = tf.boolean_mask(slices.values, own)
-    return tf.IndexedSlices(values, tf.boolean_mask(slices.indices, own) - begin, shape)
-
-
 def sum_parts(
     tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], transport: Transport
 ) -> list[tf.Tensor]:

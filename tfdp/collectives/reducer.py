@@ -144,16 +144,16 @@ class Reducer:
         return results
 
     def sum_parts(
-        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int, watch: Watch | None
+        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int
     ) -> list[tf.Tensor]:
         """Returns the caller's parts of the tensors' sums, bucket by bucket: see `parts`."""
-        return self._by_cut(parts.sum_parts, tensors, cuts, rank, watch)
+        return self._by_cut(parts.sum_parts, tensors, cuts, rank)
 
     def gather_parts(
-        self, own: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int, watch: Watch | None
+        self, own: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int
     ) -> list[tf.Tensor]:
         """Returns the tensors of which each rank gives parts, bucket by bucket: see `parts`."""
-        return self._by_cut(parts.gather_parts, own, cuts, rank, watch)
+        return self._by_cut(parts.gather_parts, own, cuts, rank)
 
     def _by_cut(
         self,
@@ -161,30 +161,18 @@ class Reducer:
         tensors: Sequence[tf.Tensor],
         cuts: Sequence[Cut],
         rank: int,
-        watch: Watch | None,
     ) -> list[tf.Tensor]:
         results = list(tensors)
-        # Buckets follow the cuts, for the ranks' parts differ. Variables that ranks hold whole
-        # travel together: only all of them are even.
-        owned = [index for index, cut in enumerate(cuts) if cut.owner is not None]
-        cut_up = [index for index in range(len(cuts)) if index not in owned]
+        # Buckets follow the cuts, for the ranks' parts differ.
         items = [
-            bucketing.Item(
-                tensors[index].dtype.name, math.prod(cuts[index].shape) * tensors[index].dtype.size
-            )
-            for index in cut_up
+            bucketing.Item(tensor.dtype.name, math.prod(cut.shape) * tensor.dtype.size)
+            for tensor, cut in zip(tensors, cuts, strict=True)
         ]
-        buckets = [[cut_up[place] for place in bucket] for bucket in self._assigned(items)]
-        for dtype in dict.fromkeys(tensors[index].dtype for index in owned):
-            buckets.append([index for index in owned if tensors[index].dtype == dtype])
-        for members in buckets:
-            transport = self._transport(rank)
+        for members in self._assigned(items):
             given = [tensors[index] for index in members]
-            found = move(given, [cuts[index] for index in members], transport)
+            found = move(given, [cuts[index] for index in members], self._transport(rank))
             for index, tensor in zip(members, found, strict=True):
                 results[index] = tensor
-            if watch is not None:
-                watch.bucket(given, found, self._bytes_sent(transport, rank))
         return results
 
     def sum_of_neighbours(

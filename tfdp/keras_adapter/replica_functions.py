@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from tfdp.keras_adapter.gradients.summed_updates import SummedUpdates
 from tfdp.keras_adapter.random.seeds import unseeded
 from tfdp.keras_adapter.step import Step, Unseeded, entered
 from tfdp.keras_adapter.variables.effects import Effects
@@ -33,8 +34,8 @@ def around_replicas(
       The function that the replicas must call in place of `fn`, within the context.
     """
     with unseeded(strategy) as generator:
-        effects = Effects()
-        yield _around_replica(fn, strategy, replicas, generator, effects)
+        effects, updates = Effects(), SummedUpdates()
+        yield _around_replica(fn, strategy, replicas, generator, effects, updates)
         effects.arrange()
 
 
@@ -44,10 +45,11 @@ def _around_replica(
     replicas: Replicas,
     generator: Unseeded,
     effects: Effects,
+    updates: SummedUpdates,
 ) -> ReplicaFunction:
     @tf.autograph.experimental.do_not_convert
     def run(*args: Any, **kwargs: Any) -> Any:
-        step = Step(strategy, replicas, replicas.trace(), unseeded=generator)
+        step = Step(strategy, replicas, replicas.trace(), generator, updates)
         try:
             with entered(step), effects.of_replica():
                 result = fn(*args, **kwargs)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._tensorflow import strategy_of_context, thread_mode
 from tfdp.recording import Watch, meeting
-from tfdp.replicas import Prepare, Replicas, Trace, Value
+from tfdp.replicas import Prepare, Replicas, Trace, Value, one_device
 
 _thread = threading.local()
 
@@ -73,6 +73,7 @@ class Step:
       replicas: The strategy's replicas.
       trace: The replica's identity, as far as Python may know it while the step is traced.
       unseeded: The generator of draws without a seed.
+      updates: The updates that the local replicas make together, a `SummedUpdates`.
       phase: The replica's activity; set by `during`.
       written: Keras variables that this replica wrote by itself, each once.
       updated: The variables of the update under way, in the order of its gradients.
@@ -84,6 +85,7 @@ class Step:
     replicas: Replicas
     trace: Trace
     unseeded: Unseeded
+    updates: Any
     phase: Phase = Phase.PROGRAM
     written: list[Any] = dataclasses.field(default_factory=list)
     updated: Sequence[Any] = ()
@@ -186,7 +188,7 @@ class Step:
 def current() -> Step | None:
     """Returns the step of the calling replica; None outside of replica functions of tfdp."""
     step = getattr(_thread, "step", None)
-    if step is None or tf.distribute.in_cross_replica_context():
+    if step is None or one_device.is_traced() or tf.distribute.in_cross_replica_context():
         return None
     return step
 

@@ -33,8 +33,8 @@ from tfdp.partition.layouts import (
 )
 from tfdp.partition.likeness import operations_of, text_of
 from tfdp.partition.local_regions import LocalRegion
-from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.marks import part_of_sum
+from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.purposes import Purposes, purposes
 from tfdp.partition.registering import Registered, on_device
 from tfdp.partition.report import Exchanged, Report

@@ -82,7 +82,9 @@ class Arithmetic:
     def within(self, a: Operand, begin: Operand, end: Operand) -> Output:
         """Returns whether begin <= a < end."""
         is_before = self.greater(begin, a)
-        return self._node("LogicalAnd", [self._node("LogicalNot", [is_before]), self.greater(end, a)])
+        return self._node(
+            "LogicalAnd", [self._node("LogicalNot", [is_before]), self.greater(end, a)]
+        )
 
     def select(self, condition: Output, a: Operand, b: Operand) -> Output:
         """Returns a where the condition holds and b elsewhere; both are broadcast."""

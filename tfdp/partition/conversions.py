@@ -349,7 +349,8 @@ class Conversions:
 def _cut(tensor: Tensor, layout: Sharded | None) -> Cut:
     """Returns how a tensor of a known shape is cut."""
     assert layout is not None and isinstance(layout.batch, FixedCut)
-    return Cut(tuple(map(int, tensor.shape or ())), layout.axis, layout.batch.bounds)
+    sizes = [size for size in tensor.shape or () if isinstance(size, int)]
+    return Cut(tuple(sizes), layout.axis, layout.batch.bounds)
 
 
 def static(tensor: Tensor) -> tf.TensorShape:

@@ -28,8 +28,8 @@ class CollectiveFacts:
 
     Attributes:
       number: Its place in the order in which they begin, from 1.
-      kind: "sum", "gather", "from first"; "sum of parts" and "gather of parts" of variables that are
-        cut; or "update": what replicas exchange in one of their own.
+      kind: "sum", "gather", "from first"; of variables that are cut "sum of parts" and "gather of
+        parts"; or "update": what replicas exchange in one of their own.
       tensors: The number of tensors that travel together.
       size_bytes: Their bytes; None where only the step knows them.
       size: The same in words, such as "1024*batch_0 bytes".

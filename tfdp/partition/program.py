@@ -110,7 +110,7 @@ class Program:
     # ---- places and sizes
 
     def place(self, batch: Batch) -> Place:
-        """Returns the replica's place in a batch; of a cut that is fixed it follows from its number."""
+        """Returns the replica's place in a batch, or in a cut that is fixed, by its number."""
         if not isinstance(batch, FixedCut):
             return self.places[batch]
         if batch not in self._fixed:
@@ -234,7 +234,7 @@ class Program:
 
     def cut_buckets(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         """Returns tensors of variables that are cut, of one dtype in each bucket."""
-        found = []
+        found: list[list[Tensor]] = []
         for bucket in self.buckets(tensors):
             by_dtype: dict[tf.DType, list[Tensor]] = {}
             for tensor in bucket:

@@ -50,8 +50,8 @@ class Exchanged:
     """One collective of a program.
 
     Attributes:
-      kind: "sum", "gather", "from first"; "sum of parts" and "gather of parts" of variables that are
-        cut; or "update": what replicas exchange in one of their own.
+      kind: "sum", "gather", "from first"; of variables that are cut "sum of parts" and "gather of
+        parts"; or "update": what replicas exchange in one of their own.
       contents: The tensors that travel together.
       bytes_sent: The bytes that a replica sends each time; None where sizes are not known before.
       operation: The type of the operation that asked for it.

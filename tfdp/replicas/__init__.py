@@ -7,8 +7,7 @@ tell each other outside of graphs:
     ----------------------------------------------------------------------------------------
     Replicas        how many, and whose trace this is      num_replicas, replica_id, trace
                     sum, send from the first, gather       sum, sum_prepared,
-                                                           broadcast_from_first, gather_rows,
-                                                           sum_parts, gather_parts
+                                                           broadcast_from_first, gather_rows
                     write the same, hold shares            identical_writes, summed_on_read, parted,
                                                            sums_read_once, made_alone
                     their processes, what they exchange    processes, exchange
@@ -42,6 +41,7 @@ from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
 from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
 from tfdp.replicas.strategies import (
+    OfSummands,
     Replicated,
     cutter_of,
     exchange_of,
@@ -55,6 +55,7 @@ __all__ = [
     "Cut",
     "Exchange",
     "FullCut",
+    "OfSummands",
     "OneProcess",
     "Prepare",
     "ProcessGroup",

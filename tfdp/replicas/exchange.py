@@ -24,8 +24,8 @@ class Exchange:
 
     @property
     def updates_apart(self) -> bool:
-        """Whether updates are made otherwise than by sums of whole gradients."""
-        return not (self.compression is None and self.synchronization is None and not self.shard)
+        """Whether replicas update by code of their own, which is no part of a common program."""
+        return not (self.compression is None and self.synchronization is None)
 
     @property
     def update_compression(self) -> UpdateCompression | None:

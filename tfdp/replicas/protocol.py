@@ -108,32 +108,6 @@ class Replicas(Protocol):
           watch: Is told of the buckets that a graph sends.
         """
 
-    def sum_parts(
-        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
-    ) -> list[tf.Tensor]:
-        """Returns the caller's parts of the tensors' sums over the replicas, without a gradient.
-
-        Sends (n-1)/n of the tensors' bytes per replica where parts are even (a reduce-scatter).
-
-        Args:
-          tensors: The caller's terms, whole.
-          cuts: The cut of each into the replicas' parts.
-          watch: Is told of the buckets that a graph sends.
-        """
-
-    def gather_parts(
-        self, own: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
-    ) -> list[tf.Tensor]:
-        """Returns the tensors of which each replica gives its parts, without a gradient.
-
-        Sends (n-1)/n of the tensors' bytes per replica where parts are even (an all-gather).
-
-        Args:
-          own: The caller's parts.
-          cuts: The cut of each tensor into the replicas' parts.
-          watch: Is told of the buckets that a graph sends.
-        """
-
     def sum_of_neighbours(
         self,
         tensors: Sequence[tf.Tensor],
@@ -180,7 +154,7 @@ class Replicas(Protocol):
         must ask for together, and takes a whole to be assigned.
 
         Args:
-          variable: A variable with a copy on each replica, which stays as it is.
+          variable: A variable with a copy on each replica, in which nothing is left.
           cut: The cut into the replicas' parts.
         """
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -13,6 +14,16 @@ from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import ProcessGroup
 from tfdp.replicas.protocol import Replicas
+
+
+class OfSummands(Protocol):
+    """A function for one device that replicas run together: see `Replicated.of_summands`."""
+
+    def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> object:
+        """Writes one local replica's call into the graph that is being built; all replicas must."""
+
+    def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> object:
+        """Runs it, given of each tensor what each local replica has."""
 
 
 class Replicated(abc.ABC):
@@ -38,6 +49,21 @@ class Replicated(abc.ABC):
         Args:
           step: The step.
           data: A `Cut` of all local replicas, or what is no batch.
+        """
+
+    @abc.abstractmethod
+    def of_summands(
+        self,
+        function: Callable[..., object],
+        specs: Sequence[tf.TensorSpec],
+        are_summands: Sequence[bool],
+    ) -> OfSummands:
+        """Returns a function for one device, as replicas run it that have summands of its tensors.
+
+        Args:
+          function: The function of flat tensors. It is traced here, and not run.
+          specs: The specifications of the tensors.
+          are_summands: Of each whether replicas have summands of it; else all have the whole.
         """
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.replicas import Cut, Replicas
-from tfdp.strategy import input_batches, tracing
+from tfdp.strategy import input_batches, parted, tracing
 from tfdp.strategy._tensorflow import DistributedValues, SyncOnReadVariable
 from tfdp.strategy.lengths import Lengths
 from tfdp.strategy.parted import PartedVariable
@@ -48,12 +48,18 @@ def run(
             )
     if isinstance(data, Cut):
         data = _whole(replicas, data)
+    cut_up = [each for each in containers if isinstance(each, PartedVariable)]
     whole = [each for each in containers if not isinstance(each, PartedVariable)]
     shared = [each for each in whole if isinstance(each, SyncOnReadVariable)]
     for variable in shared:
         variable.values[0].assign(variable.read_value())
+    for variable in cut_up:
+        variable.whole.assign(variable.read_value())
     with tracing.as_on_one_device(strategy):
         result = step(data)
+    for variable in cut_up:
+        variable.assign(variable.whole.read_value())
+        parted.release(variable.whole)
     for variable in whole:
         _spread(replicas, variable)
     return result

@@ -45,6 +45,7 @@ from tfdp.strategy.parted import PartedVariable, parts_like
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.replicas import StrategyReplicas
+from tfdp.strategy.summand_programs import SummandProgram
 from tfdp.topology import Topology
 
 
@@ -324,6 +325,16 @@ class DataParallelExtended(Inputs, Replicated):
             return eager_steps.run(
                 self._container_strategy(), self.replicas, self._containers.values(), step, data
             )
+
+    def of_summands(
+        self,
+        function: Callable[..., object],
+        specs: Sequence[tf.TensorSpec],
+        are_summands: Sequence[bool],
+    ) -> SummandProgram:
+        """Returns a function for one device as replicas run it that have summands."""
+        strategy: Any = self._container_strategy()
+        return SummandProgram(strategy, function, specs, are_summands)
 
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
         """Leaves the program that is being traced as on one device, and enters the scope."""

@@ -32,14 +32,11 @@ class PartedVariable(variables.ReplicaMirroredVariable):
       first_rank: The number of this process' first replica.
       whole: A variable of the whole's shape that holds nothing, which a program uses that is traced
         as on one device.
-      stands_for: The variable whose parts it holds during an update, and whose key it has; None: it
-        is a variable of its own.
     """
 
     cut: Cut
     first_rank: int
     whole: tf.Variable
-    stands_for: Any = None
 
     def __getitem__(self, place: Any) -> Any:
         """A part of the value, which is read alone: `place` is one in the replica's own part."""
@@ -58,11 +55,6 @@ class PartedVariable(variables.ReplicaMirroredVariable):
     def _primary(self) -> Any:
         """The copy that TensorFlow takes for all: where one device is traced, the whole."""
         return self.whole if one_device.is_traced() else super()._primary
-
-    @property
-    def _unique_id(self) -> str:
-        found: str = super()._unique_id if self.stands_for is None else self.stands_for._unique_id
-        return found
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -119,7 +111,7 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
     """Returns a variable of which each replica holds its part of what `variable` holds.
 
     Args:
-      variable: A variable with a copy on each replica, which stays as it is.
+      variable: A variable with a copy on each replica, in which nothing is left.
       cut: The cut into the replicas' parts.
       first_rank: The number of this process' first replica.
     """
@@ -139,6 +131,8 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
         )
     made.cut, made.first_rank = cut, first_rank
     setattr(made.whole.handle, container_of_copy, weakref.ref(made))
+    for copy in variable.values:  # what still refers to it must not keep the memory
+        release(copy)
     return made
 
 
@@ -152,6 +146,13 @@ def parts_like(variable: PartedVariable, value: Any) -> Any:
     return regroup(
         tuple(_slice(whole, variable.cut, first + k) for k in range(len(variable.values)))
     )
+
+
+def release(variable: tf.Variable) -> None:
+    """Leaves nothing in a variable on one device, which is not read before it is written again."""
+    with tf.init_scope(), tf.device(variable.device):
+        nothing = tf.zeros([0], variable.dtype)
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=nothing)
 
 
 def _slice(whole: tf.Tensor, cut: Cut, rank: int) -> tf.Tensor:

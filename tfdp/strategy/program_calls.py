@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdp import shares
 from tfdp.partition import (
+    PARTIAL,
     Batch,
     Explanation,
     Layout,
@@ -146,6 +147,24 @@ class ProgramCalls:
         with graph_options.calling_with(self._options):
             return self._traced[inlined](*arguments)
 
+    def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Runs the program, whose arguments no batch cuts, on one local replica, in a graph.
+
+        All replicas must. It begins where it can before all of its arguments are there.
+
+        Args:
+          index: The replica's number among the local ones.
+          tensors: What it has of each argument.
+
+        Returns:
+          The outputs, whole.
+        """
+        with tf.control_dependencies(self._refreshed(index)):
+            given = [tf.constant(self._first_rank + index), *tensors]
+            given += [states[index] for states in self.program.externals]
+            outputs = self._call(self._registered.names(inlined=False)[index], given)
+        return [self._shaped(each, which) for which, each in enumerate(outputs)]
+
     def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
         """Returns what the program exchanges, and why, for arguments of these shapes, if known."""
         lengths = {
@@ -184,12 +203,19 @@ class ProgramCalls:
             found.append([self._shaped(each, which) for each in joined])
         return found
 
-    def _refreshed(self) -> list[tf.Operation]:
-        """Writes the copies of variables from outside of the strategy's scope."""
+    def _refreshed(self, index: int | None = None) -> list[tf.Operation]:
+        """Writes the copies of variables from outside of the strategy's scope.
+
+        Args:
+          index: The local replica whose copies are meant; None: all.
+        """
         updates = []
         for handle, copies in self._captured.refreshed:
-            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=copies[0].dtype)
-            updates += [copy.assign(value, read_value=False) for copy in copies]
+            # The first replica has the variable itself.
+            own = copies if index is None else copies[index - 1 : index] if index else []
+            if own:
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=own[0].dtype)
+                updates += [copy.assign(value, read_value=False) for copy in own]
         return updates
 
     def _regular(
@@ -250,7 +276,9 @@ class ProgramCalls:
             begins[batch] = tf.reduce_sum(counts[:rank])
             given += [counts, count, tf.maximum(count, 1), begins[batch], total]
         for layout, parts, stand_in in zip(self._layouts, arguments, stand_ins, strict=True):
-            if not isinstance(layout, Sharded):
+            if layout == PARTIAL:
+                given.append(parts[index])
+            elif not isinstance(layout, Sharded):
                 given.append(parts[0])
             elif stand_in is not None:
                 given.append(self._with_stand_in(parts[index], stand_in))
@@ -263,12 +291,17 @@ class ProgramCalls:
             # TensorFlow inlines calls in a graph: what needs no example, such as to count a step,
             # would be done though the data's iterator then says that there is none.
             given += [tf.identity(states[index]) for states in self.program.externals]
+        return self._call(name, given)
+
+    def _call(self, name: str, given: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         outputs = tf.raw_ops.StatefulPartitionedCall(
             args=given,
             Tout=self.program.dtypes,
             f=_Named(name),
             config_proto=self._options.config_proto_serialized,
         )
+        if isinstance(outputs, tf.Operation):  # which gives nothing
+            return []
         return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
     def _share(self, whole: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -104,7 +104,7 @@ class ProgramCollectives:
         """Gives parts of sums as `Communicator` says: a reduce-scatter."""
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            return self._reducer.sum_parts(tensors, cuts, rank, None)
+            return self._reducer.sum_parts(tensors, cuts, rank)
 
         specs = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
         return self._of_its_own(of_rank, specs, self._sent_half(specs))
@@ -115,7 +115,7 @@ class ProgramCollectives:
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
             pairs = zip(tensors, cuts, strict=True)
             own = [tf.ensure_shape(tensor, cut.part_shape(rank)) for tensor, cut in pairs]
-            return self._reducer.gather_parts(own, cuts, rank, None)
+            return self._reducer.gather_parts(own, cuts, rank)
 
         specs = [tf.TensorSpec(_without(cut.shape, cut.axis), dtype) for cut in cuts]
         wholes = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import CompressBucket, Reducer, Transport, map_values, parts
+from tfdp.collectives import CompressBucket, Reducer, Transport, map_values
 from tfdp.compression import Compression
 from tfdp.recording import Watch
 from tfdp.replicas import Exchange, Prepare, ProcessGroup, Rows, Trace, Value
@@ -134,37 +134,6 @@ class StrategyReplicas:
         self._check_can_communicate()
         with tf.name_scope("tfdp_compressed"):
             return self.reducer.sum_by(compress, tensors, self.rank, watch)
-
-    def sum_parts(
-        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
-    ) -> list[tf.Tensor]:
-        """Returns parts of sums as `Replicas` says; eagerly one by one."""
-        return self._by_cut(parts.sum_parts, tensors, cuts, watch)
-
-    def gather_parts(
-        self, own: Sequence[tf.Tensor], cuts: Sequence[Cut], watch: Watch | None = None
-    ) -> list[tf.Tensor]:
-        """Returns whole tensors as `Replicas` says; eagerly one by one."""
-        return self._by_cut(parts.gather_parts, own, cuts, watch)
-
-    def _by_cut(
-        self,
-        move: Callable[..., list[tf.Tensor]],
-        tensors: Sequence[tf.Tensor],
-        cuts: Sequence[Cut],
-        watch: Watch | None,
-    ) -> list[tf.Tensor]:
-        if not tensors:
-            return []
-        if tf.executing_eagerly():
-            transport = self._eager_transport()
-            pairs = zip(tensors, cuts, strict=True)
-            return [move([tensor], [cut], transport)[0] for tensor, cut in pairs]
-        self._check_can_communicate()
-        with tf.name_scope("tfdp_parts"):
-            if move is parts.sum_parts:
-                return self.reducer.sum_parts(tensors, cuts, self.rank, watch)
-            return self.reducer.gather_parts(tensors, cuts, self.rank, watch)
 
     def sum_of_neighbours(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -55,16 +56,27 @@ class Trace:
             cut = cut._replace(may_be_empty=True)
         if cut not in self._calls:
             with tf.init_scope():
-                self._calls[cut] = ProgramCalls(
-                    self._strategy.extended.programs,
-                    self.source,
-                    self._captured,
-                    self.specs,
-                    *self._layouts(cut),
-                    cut,
-                    self._options,
-                )
+                layouts, batches = self._layouts(cut)
+                self._calls[cut] = self.calls_of(layouts, cut, batches)
         return self._calls[cut]
+
+    def calls_of(
+        self,
+        layouts: Sequence[Layout],
+        cut: Cut,
+        batches: Mapping[int, Batch] = MappingProxyType({}),
+    ) -> ProgramCalls:
+        """Makes a program for arguments in given layouts: see `ProgramCalls`."""
+        return ProgramCalls(
+            self._strategy.extended.programs,
+            self.source,
+            self._captured,
+            self.specs,
+            layouts,
+            batches,
+            cut,
+            self._options,
+        )
 
     @property
     def num_replicas(self) -> int:

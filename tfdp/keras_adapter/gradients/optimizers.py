@@ -24,7 +24,6 @@ from tfdp.keras_adapter._keras import (
     LossScaleOptimizer,
     TFOptimizer,
     accumulators_of_optimizer,
-    averages_of_optimizer,
     key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
@@ -33,7 +32,6 @@ from tfdp.keras_adapter.gradients import (
     compressing,
     rounds,
     sharded_state,
-    sharded_update,
     update_sums,
     updates_apart,
 )
@@ -56,14 +54,17 @@ def apply(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
-    step = current()
-    if step is None and not updates_apart.are_made_here(self):
-        with program_recording.updating() as is_outermost:
-            if is_outermost and not any(o.gradient_accumulation_steps for o in innermost(self)):
-                grads = program_recording.update(grads)
-            return original(self, grads, *args, **kwargs)
-    grads = list(grads)
     given = args[0] if args else kwargs.get("trainable_variables")
+    step, apart = current(), updates_apart.are_made_here(self)
+    if step is None and not apart:
+        with (
+            program_recording.updating() as is_outermost,
+            sharded_state.updating(self, list(grads), given) as marked,
+        ):
+            if is_outermost and not any(o.gradient_accumulation_steps for o in innermost(self)):
+                return original(self, program_recording.update(marked), *args, **kwargs)
+            return original(self, marked, *args, **kwargs)
+    grads = list(grads)
     variables = variables_of_optimizer(self) if given is None else list(given)
     if args:
         args = (variables, *args[1:])
@@ -72,13 +73,7 @@ def apply(
     if step is not None and step.updating:
         _note_updated(step, grads, variables)
         return original(self, grads, *args, **kwargs)
-
-    def run(grads: list[Value | None]) -> Any:
-        return original(self, grads, *args, **kwargs)
-
-    if step is None:
-        return updates_apart.make(self, grads, variables, _updating(self, variables, run))
-    return _outermost(step, self, grads, variables, run)
+    return _outermost(self, grads, variables, lambda own: original(self, own, *args, **kwargs))
 
 
 @hook(BaseOptimizer, "apply_gradients", overrides=True)
@@ -91,20 +86,16 @@ def apply_gradients(
 ) -> Any:
     """Sums gradients as `apply` does."""
     step = current()
-    apart = step is None and updates_apart.are_made_here(self)
-    if not apart and (step is None or step.updating):
+    if not updates_apart.are_made_here(self) and (step is None or step.updating):
         return original(self, grads_and_vars, *args, **kwargs)
     pairs = list(grads_and_vars)
     grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
 
-    def run(grads: list[Value | None]) -> Any:
-        given = list(zip(grads, variables, strict=True))
-        return original(self, given, *args, **kwargs)
+    def run(own: list[Value | None]) -> Any:
+        return original(self, list(zip(own, variables, strict=True)), *args, **kwargs)
 
-    if step is None:
-        updates_apart.make(self, grads, variables, _updating(self, variables, run))
-        return self.iterations
-    return _outermost(step, self, grads, variables, run)
+    found = _outermost(self, grads, variables, run)
+    return self.iterations if step is None else found
 
 
 @hook(BaseOptimizer, "_clip_gradients", overrides=True)
@@ -114,15 +105,15 @@ def clip_gradients(
     """Sums accumulated gradients over replicas before clipping, once per closed window."""
     step = current()
     if step is None:
+        grads = sharded_state.marked(self, grads)
         if self.gradient_accumulation_steps:
             grads = program_recording.update(grads)
         step_recording.gradient_norm(grads)
     if step is None or not step.updating:
         return original(self, grads, *args, **kwargs)
-    summed = step.phase is Phase.UPDATE
-    if sharded_state.shards_of(self) is not None:
-        return update_sums.clipped_parts(step, self, list(grads), summed)
-    grads = list(grads) if summed else update_sums.summed_in_update(step, self, list(grads))
+    grads = list(grads)
+    if step.phase is not Phase.UPDATE:
+        grads = update_sums.summed_in_update(step, self, grads)
     step_recording.gradient_norm(grads)
     with step.during(Phase.UPDATE):
         return original(self, grads, *args, **kwargs)
@@ -147,12 +138,7 @@ def backend_update_step(
     variables: Any,
     learning_rate: Any,
 ) -> Any:
-    """Updates each replica's parts of a sharded optimizer; records trust ratios."""
-    step = current()
-    if step is not None and sharded_state.shards_of(self) is not None:
-        return sharded_update.update(
-            step, self, grads, variables, lambda *given: original(self, *given, learning_rate)
-        )
+    """Records trust ratios."""
     with step_recording.trust_ratios(len(variables_of_optimizer(self))):
         return original(self, grads, variables, learning_rate)
 
@@ -161,9 +147,10 @@ def backend_update_step(
 def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: Any) -> Any:
     """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
     step = current()
+    if step is None and sharded_state.cuts_of(self):
+        return sharded_state.all_finite(grads)
     finite = original(self, grads)
-    shared = step is not None and step.replicas.exchange.shard is not None
-    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone or shared):
+    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone):
         return finite
     (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
     return against < 0.5
@@ -191,7 +178,7 @@ def add_variable_from_reference(
     if not is_window or replicas is None or alone:
         with sharded_state.making(self, initializer):
             made = original(self, reference_variable, name=name, initializer=initializer)
-        made = sharded_state.cut_slot(self, reference_variable, name, made)
+        sharded_state.cut_slot(self, reference_variable, made)
         if accumulates and replicas is not None:
             made.value.accumulates = True
         return made
@@ -205,47 +192,40 @@ def _accumulates(optimizer: BaseOptimizer, name: str | None) -> bool:
     return making and name == "gradient_accumulator"
 
 
-@hook(BaseOptimizer, "_update_model_variables_moving_average")
-def update_moving_averages(
-    original: Callable[..., Any], self: BaseOptimizer, trainable_variables: Any
-) -> Any:
-    """Updates parts of moving averages by the replica's parts of the variables."""
-    step = current()
-    if step is not None and self.use_ema and sharded_state.shards_of(self) is not None:
-        trainable_variables = sharded_update.own_values(step, self, trainable_variables)
-    return original(self, trainable_variables)
-
-
-@hook(TFOptimizer, "_overwrite_model_variables_with_average_value")
-def overwrite_with_averages(
-    original: Callable[..., Any], self: TFOptimizer, trainable_variables: Any
-) -> Any:
-    """Gathers moving averages of which each replica holds a part."""
-    if sharded_state.shards_of(self) is None:
-        return original(self, trainable_variables)
-    return sharded_update.write_averages(
-        current(), self, trainable_variables, averages_of_optimizer(self)
-    )
-
-
-def _updating(
-    optimizer: BaseOptimizer, variables: Sequence[Any], run: Callable[[list[Value | None]], Any]
-) -> updates_apart.Update:
-    """Returns what a replica runs in the place of an update in the program of one device."""
-
-    def update(step: Step, grads: list[Value | None], local: list[bool]) -> Any:
-        return _outermost(step, optimizer, grads, variables, run, local)
-
-    return update
-
-
 def _outermost(
+    optimizer: BaseOptimizer,
+    grads: list[Value | None],
+    variables: Sequence[Any],
+    run: Callable[[list[Value | None]], Any],
+) -> Any:
+    """Makes an update by gradients that are to be summed.
+
+    Args:
+      optimizer: The outermost optimizer.
+      grads: What reaches it.
+      variables: The variables that it updates.
+      run: Calls it as it is.
+    """
+
+    def update(step: Step, grads: list[Value | None], local: Sequence[bool]) -> Any:
+        return _of_replica(step, optimizer, grads, variables, run, local)
+
+    step = current()
+    if step is None:
+        return updates_apart.make(optimizer, grads, variables, update)
+    _check_scope(step, optimizer)
+    if step.replicas.exchange.updates_apart:
+        return update(step, grads, [True] * len(grads))
+    return step.updates.update(step, optimizer, grads, variables, run)
+
+
+def _of_replica(
     step: Step,
     optimizer: BaseOptimizer,
     grads: list[Value | None],
     variables: Sequence[Any],
     run: Callable[[list[Value | None]], Any],
-    local: Sequence[bool] | None = None,
+    is_local: Sequence[bool],
 ) -> Any:
     """Makes an update of a replica's own terms of gradients, or of what all have.
 
@@ -255,23 +235,18 @@ def _outermost(
       grads: What reaches it.
       variables: The variables that it updates.
       run: Calls it as it is.
-      local: Of each of `grads` whether it is the replica's own term of a sum; None: all are.
+      is_local: Of each of `grads` whether it is the replica's own term of a sum.
     """
-    _check_scope(step, optimizer)
     accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
     if accumulates:
         _check_range(step, optimizer)
         if not step.is_alone:
             compressing.check_accumulating(step, optimizer)
-    is_local = [True] * len(grads) if local is None else local
     values = list(grads)
     step.to_compress = None
     if step.is_alone:
         return _updated_alone(step, optimizer, values, is_local, variables, run)
-    mode = step.replicas.exchange.shard
-    if mode == "gradients" or (mode is not None and not accumulates):
-        values = update_sums.parts(step, optimizer, values, variables, is_local)
-    elif not accumulates:
+    if not accumulates:
         own = [index for index, each in enumerate(is_local) if each]
         waits = update_sums.waiting(step, optimizer, variables, own, values)
         own = [index for index in own if index not in waits]
@@ -288,8 +263,7 @@ def _outermost(
             value if each else update_sums.of_first(step, value)
             for each, value in zip(is_local, values, strict=True)
         ]
-    in_update = (accumulates and mode != "gradients") or step.to_compress
-    with step.during(Phase.LOCAL_UPDATE if in_update else Phase.UPDATE):
+    with step.during(Phase.LOCAL_UPDATE if accumulates or step.to_compress else Phase.UPDATE):
         _note_updated(step, values, variables)
         return run(values)
 

@@ -1,4 +1,4 @@
-"""Sums over replicas of the gradients of an update: before it, in it, whole, or each one's part."""
+"""Sums over replicas of the gradients of an update: before it, or in it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import tensorflow as tf
 
 from tfdp.collectives import map_values
 from tfdp.keras_adapter._keras import BaseOptimizer, key_of_variable
-from tfdp.keras_adapter.gradients import (
-    compressing,
-    sharded_state,
-    sharded_update,
-)
+from tfdp.keras_adapter.gradients import compressing
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Value
@@ -83,44 +79,6 @@ def summed_in_update(
     for index, total in zip(wait, sums, strict=True):
         grads[index] = total
     return grads
-
-
-def parts(
-    step: Step,
-    optimizer: BaseOptimizer,
-    grads: Sequence[Value | None],
-    variables: Sequence[Any],
-    local: Sequence[bool],
-) -> list[Value | None]:
-    """Returns the replica's parts of gradients' sums; `local` tells which are not summed yet."""
-    cuts = sharded_state.cuts_of(step, optimizer, variables)
-    terms = [index for index, is_local in enumerate(local) if is_local and grads[index] is not None]
-    scattered = [i for i in terms if sharded_update.can_be_scattered(grads[i], cuts[i])]
-    whole = [index for index in terms if index not in scattered]
-    values = list(grads)
-    for index, total in zip(whole, summed(step, [grads[i] for i in whole]), strict=True):
-        values[index] = total
-    return sharded_update.parts(step, values, cuts, scattered)
-
-
-def clipped_parts(
-    step: Step, optimizer: BaseOptimizer, grads: list[Value], are_parts: bool
-) -> list[Value]:
-    """Returns the replica's parts of gradients' sums, clipped by norms of the wholes.
-
-    Args:
-      step: The replica's step.
-      optimizer: A sharded optimizer.
-      grads: Its own terms, or its parts of the sums.
-      are_parts: Whether they are parts of the sums.
-    """
-    cuts = sharded_state.cuts_of(step, optimizer, step.updated)
-    if not are_parts:
-        grads = parts(step, optimizer, grads, step.updated, [True] * len(grads))
-    if step_recording.is_on():
-        squares = sharded_update.square_norms(step, grads, cuts)
-        step_recording.gradient_norm([tf.sqrt(tf.add_n(squares))])
-    return sharded_update.clipped(step, optimizer, grads, cuts)
 
 
 def of_first(step: Step, grad: Value | None) -> Value | None:

@@ -1,6 +1,6 @@
 """Updates that replicas make by code of their own, in the place of the one-device program's.
 
-Under a strategy with a `compression`, a `shard` or a `synchronization` an optimizer's update is no
+Under a strategy with a `compression` or a `synchronization` an optimizer's update is no
 part of the program that is derived of one device's: what reaches `apply` is given to each replica,
 which sums it as the strategy says, or does not, and updates its copies.
 """
@@ -49,11 +49,7 @@ def make(
       variables: The variables that it updates.
       update: What a replica runs.
     """
-    if not optimizer.built:
-        with cutter_of(strategy_of_optimizer(optimizer)).in_scope_while_traced():
-            with keras.name_scope(optimizer.name):
-                optimizer.build(list(variables))
-            optimizer.built = True
+    build(optimizer, variables)
     tap = recording.current()
     places = [index for index, grad in enumerate(grads) if grad is not None]
 
@@ -74,6 +70,16 @@ def make(
             strategy.run(lambda: of_replica(values, [False] * len(values)))
         return
     own_call([grads[place] for place in places], _used_by(optimizer, variables), of_replica)
+
+
+def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
+    """Builds an optimizer in its strategy's scope, if it is not built, while a step is traced."""
+    if optimizer.built:
+        return
+    with cutter_of(strategy_of_optimizer(optimizer)).in_scope_while_traced():
+        with keras.name_scope(optimizer.name):
+            optimizer.build(list(variables))
+        optimizer.built = True
 
 
 def _used_by(optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[tf.Variable]:

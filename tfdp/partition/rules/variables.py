@@ -159,8 +159,8 @@ def _of_part(
 def _check_has_copies(step: Step, handles: Sequence[Tensor]) -> None:
     if any(handle.layout != REPLICATED for handle in handles):
         raise ValueError(
-            "it writes to a variable that each replica has a share or a part of in a way that is "
-            "no assignment, addition or subtraction"
+            "it writes to a variable that each replica has a share of, or a part, in a way that "
+            "is no assignment, addition or subtraction"
         )
 
 

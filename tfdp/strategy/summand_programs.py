@@ -1,0 +1,82 @@
+"""Programs that replicas of `strategy.run` call, each in its own trace, given their summands."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfdp.partition import PARTIAL, REPLICATED
+from tfdp.strategy.argument_cuts import Cut
+from tfdp.strategy.program_calls import ProgramOptions
+from tfdp.strategy.traces import Trace
+
+if TYPE_CHECKING:
+    from tfdp.strategy.data_parallel import DataParallelStrategy
+
+# The programs that each graph calls, which must live as long as it does.
+_called: weakref.WeakKeyDictionary[tf.Graph, list[SummandProgram]] = weakref.WeakKeyDictionary()
+
+
+class SummandProgram:
+    """A function that is written for one device, of tensors of which each replica has a summand.
+
+    It is traced once, and not run.
+
+    Args:
+      strategy: The strategy.
+      function: The function of flat tensors.
+      specs: Their specifications.
+      are_summands: Of each whether replicas have summands of it; else all have the whole.
+    """
+
+    def __init__(
+        self,
+        strategy: DataParallelStrategy,
+        function: Callable[..., Any],
+        specs: Sequence[tf.TensorSpec],
+        are_summands: Sequence[bool],
+    ) -> None:
+        options = ProgramOptions(keep_rows=False, jit_compile=False)
+        trace = Trace(strategy, function, specs, options)
+        self._structure = trace.source.structured_outputs
+        cut = Cut((None,) * len(specs), (True,) * len(specs), may_be_empty=False)
+        layouts = [PARTIAL if is_summand else REPLICATED for is_summand in are_summands]
+        with tf.init_scope():
+            self._calls = trace.calls_of(layouts, cut)
+
+    def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
+        """Writes one replica's call into the graph that is being built; all replicas must.
+
+        Args:
+          index: Its number among the local replicas.
+          tensors: What it has.
+
+        Returns:
+          What the function returns: whole tensors.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        while getattr(graph, "outer_graph", None) is not None and not _is_eager(graph.outer_graph):
+            graph = graph.outer_graph
+        _called.setdefault(graph, []).append(self)
+        return self._structured(self._calls.on_replica(index, tensors))
+
+    def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> Any:
+        """Runs it on all local replicas.
+
+        Args:
+          parts: Of each tensor what each local replica has.
+        """
+        return self._structured([each[0] for each in self._calls.run(*map(list, parts))])
+
+    def _structured(self, outputs: Sequence[tf.Tensor]) -> Any:
+        given = iter(outputs)
+        leaves = tf.nest.flatten(self._structure, expand_composites=True)
+        flat = [next(given) if tf.is_tensor(leaf) else leaf for leaf in leaves]
+        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
+
+
+def _is_eager(graph: Any) -> bool:
+    return not getattr(graph, "building_function", False)
