@@ -54,14 +54,14 @@ class Replicated(abc.ABC):
     @abc.abstractmethod
     def of_summands(
         self,
-        function: Callable[..., object],
+        function: Callable[[Sequence[tf.Tensor]], object],
         specs: Sequence[tf.TensorSpec],
         are_summands: Sequence[bool],
     ) -> OfSummands:
         """Returns a function for one device, as replicas run it that have summands of its tensors.
 
         Args:
-          function: The function of flat tensors. It is traced here, and not run.
+          function: The function of a list of tensors. It is traced here, and not run.
           specs: The specifications of the tensors.
           are_summands: Of each whether replicas have summands of it; else all have the whole.
         """

@@ -328,13 +328,13 @@ class DataParallelExtended(Inputs, Replicated):
 
     def of_summands(
         self,
-        function: Callable[..., object],
+        function: Callable[[Sequence[tf.Tensor]], object],
         specs: Sequence[tf.TensorSpec],
         are_summands: Sequence[bool],
     ) -> SummandProgram:
         """Returns a function for one device as replicas run it that have summands."""
         strategy: Any = self._container_strategy()
-        return SummandProgram(strategy, function, specs, are_summands)
+        return SummandProgram(strategy, lambda *own: function(own), specs, are_summands)
 
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
         """Leaves the program that is being traced as on one device, and enters the scope."""

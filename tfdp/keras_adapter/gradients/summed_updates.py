@@ -118,7 +118,7 @@ class _Flat:
     def program(self, step: Step, run: Run) -> OfSummands:
         """Traces the optimizer's program."""
 
-        def updated(*tensors: tf.Tensor) -> Any:
+        def updated(tensors: Sequence[tf.Tensor]) -> Any:
             return run(self._given(iter(tensors)))
 
         return cutter_of(step.strategy).of_summands(updated, self._specs, self._are_summands)
