@@ -54,7 +54,7 @@ class Communicator(Protocol):
 
     @property
     def updates_apart(self) -> bool:
-        """Whether replicas update by code of their own, which wants summands: see `own_calls`."""
+        """Whether code of the replicas' own wants summands, or gives each its own: `own_calls`."""
 
     def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Takes summands, and gives their sums over the replicas: the same bits on all of them."""
@@ -68,11 +68,11 @@ class Communicator(Protocol):
         """
 
     def by_replicas(
-        self, function: Callable[..., None], specs: Sequence[tf.TensorSpec]
+        self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
     ) -> Collective:
         """Runs a function as each replica, given its tensors; it exchanges what it will.
 
-        Gives a boolean scalar, which says nothing.
+        Gives what the function does, and then a boolean scalar, which says nothing.
         """
 
     def sum_parts(self, dtype: tf.DType, cuts: Sequence[Cut]) -> Collective:

@@ -1,9 +1,8 @@
 """Calls in a traced program in whose place each replica runs code of its own, written for it.
 
-On one device an optimizer's update is a part of the program as any other. Where it is to be made
-otherwise, by compressed sums, in parts, or by each replica alone, the program holds a call in its
-place, which uses the same variables. Each replica runs a function there that is given what it holds
-of the tensors, and that exchanges with the others what it needs.
+On one device gradients that reach an optimizer are what they are. Where replicas are to send less
+than their sums, or nothing, the program holds a call in their place. Each replica runs a function
+there that is given what it holds of the tensors, and that exchanges with the others what it needs.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from tfdp.collectives import map_values
+
 # Tensors, or the rows of some that are zeros elsewhere.
 Value: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 # What a replica runs: it is given values, and of each whether it is the replica's summand of what
-# one device has; if not, it is the whole.
-OwnFunction: TypeAlias = Callable[[Sequence[Value], Sequence[bool]], None]
+# one device has; if not, it is the whole, or the replica's own.
+OwnFunction: TypeAlias = Callable[[Sequence[Value], Sequence[bool]], Sequence[Value] | None]
 
 _PREFIX = "tfdp_own_call_"
 
@@ -37,46 +38,80 @@ class OwnCall:
     Attributes:
       of_replica: What a replica runs.
       are_rows: Of each value whether it is IndexedSlices.
+      gives_alike: Whether all replicas are given the same by it; else each has its own.
     """
 
-    def __init__(self, of_replica: OwnFunction, are_rows: Sequence[bool]) -> None:
+    def __init__(
+        self, of_replica: OwnFunction, are_rows: Sequence[bool], gives_alike: bool
+    ) -> None:
         self.of_replica, self.are_rows = of_replica, list(are_rows)
+        self.gives_alike = gives_alike
 
-    def run(self, tensors: Sequence[tf.Tensor], are_summands: Sequence[bool]) -> None:
+    def run(self, tensors: Sequence[tf.Tensor], are_summands: Sequence[bool]) -> list[tf.Tensor]:
         """Runs it in the place of the call, given the tensors that `parts_of` makes of values."""
+        found = self.of_replica(self.values(tensors), are_summands)
+        return [part for value in found or () for part in parts_of(value)]
+
+    def values(self, tensors: Sequence[tf.Tensor]) -> list[Value]:
+        """Returns the values that consist of these tensors."""
         given = iter(tensors)
-        values = [
+        return [
             tf.IndexedSlices(next(given), next(given), next(given)) if is_rows else next(given)
             for is_rows in self.are_rows
         ]
-        self.of_replica(values, are_summands)
 
 
 _calls: weakref.WeakValueDictionary[int, OwnCall] = weakref.WeakValueDictionary()
 _kept: weakref.WeakKeyDictionary[tf.Graph, list[OwnCall]] = weakref.WeakKeyDictionary()
 
 
-def own_call(values: Sequence[Value], uses: Sequence[tf.Variable], of_replica: OwnFunction) -> None:
+def own_call(
+    values: Sequence[Value],
+    uses: Sequence[tf.Variable],
+    of_replica: OwnFunction,
+    on_one_device: Callable[[Sequence[Value]], Sequence[Value]] | None = None,
+    gives_alike: bool = True,
+) -> list[Value]:
     """Puts a call into the program that is being traced.
 
     Args:
       values: What replicas are given. It must be made of the program's tensors.
       uses: The variables that it may read and write. The program's other uses of them come before
         it or after it, as they were traced.
-      of_replica: What a replica runs. It must not use other tensors of the program.
+      of_replica: What a replica runs. It must not use other tensors of the program, and give as
+        many values of the same kinds as `on_one_device`.
+      on_one_device: What one device makes of the values; None: nothing.
+      gives_alike: Whether all replicas are given the same by `of_replica`; else each has its own.
+
+    Returns:
+      What one device makes of the values.
     """
     number = next(_numbers)
+    are_rows = [isinstance(value, tf.IndexedSlices) for value in values]
+    call = OwnCall(of_replica, are_rows, gives_alike)
 
-    def stand_in(*tensors: tf.Tensor) -> None:
+    def stand_in(*tensors: tf.Tensor) -> list[Value]:
         for variable in uses:
             held = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=held)
+        found = [] if on_one_device is None else on_one_device(call.values(tensors))
+        # What it gives is no argument's, which would be taken past the call.
+        return [map_values(tf.identity, value) for value in found]
 
     stand_in.__name__ = f"{_PREFIX}{number}"
-    call = OwnCall(of_replica, [isinstance(value, tf.IndexedSlices) for value in values])
     _calls[number] = call
-    _kept.setdefault(tf.compat.v1.get_default_graph(), []).append(call)
-    tf.function(stand_in, autograph=False)(*[part for value in values for part in parts_of(value)])
+    graph = outermost(tf.compat.v1.get_default_graph())
+    _kept.setdefault(graph, []).append(call)
+    parts = [part for value in values for part in parts_of(value)]
+    found: list[Value] = tf.function(stand_in, autograph=False)(*parts)
+    return found
+
+
+def outermost(graph: tf.Graph) -> tf.Graph:
+    """Returns the graph of the function around all that are being built."""
+    while getattr(getattr(graph, "outer_graph", None), "building_function", False):
+        graph = graph.outer_graph
+    return graph
 
 
 def parts_of(value: Value) -> list[tf.Tensor]:

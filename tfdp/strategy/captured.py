@@ -86,7 +86,9 @@ def _state(variable: DistributedVariable) -> Layout:
     if variable.aggregation == tf.VariableAggregation.SUM:
         return PARTIAL
     if variable.aggregation == tf.VariableAggregation.MEAN:
-        return LOCAL
+        # Where replicas train by themselves each goes on with its own.
+        alone = variable.distribute_strategy.extended.replicas.exchange.synchronization
+        return LOCAL if alone is None else REPLICATED
     return REPLICATED
 
 

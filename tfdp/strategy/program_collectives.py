@@ -132,13 +132,14 @@ class ProgramCollectives:
         return self._collective("from first", of_rank, specs, sent)
 
     def by_replicas(
-        self, function: Callable[..., None], specs: Sequence[tf.TensorSpec]
+        self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
     ) -> Collective:
         """Runs a function as each replica, as `Communicator` says."""
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            self._as_replica(rank, functools.partial(function, *tensors))
-            return [tf.constant(True)]
+            found: list[tf.Tensor] = []
+            self._as_replica(rank, lambda: found.extend(function(*tensors)))
+            return [*found, tf.constant(True)]
 
         return self._of_its_own(of_rank, specs, None)
 

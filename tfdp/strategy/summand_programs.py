@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tfdp.partition import PARTIAL, REPLICATED
+from tfdp.partition.own_calls import outermost
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.program_calls import ProgramOptions
 from tfdp.strategy.traces import Trace
@@ -57,10 +58,7 @@ class SummandProgram:
         Returns:
           What the function returns: whole tensors.
         """
-        graph = tf.compat.v1.get_default_graph()
-        while getattr(graph, "outer_graph", None) is not None and not _is_eager(graph.outer_graph):
-            graph = graph.outer_graph
-        _called.setdefault(graph, []).append(self)
+        _called.setdefault(outermost(tf.compat.v1.get_default_graph()), []).append(self)
         return self._structured(self._calls.on_replica(index, tensors))
 
     def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> Any:
@@ -76,7 +74,3 @@ class SummandProgram:
         leaves = tf.nest.flatten(self._structure, expand_composites=True)
         flat = [next(given) if tf.is_tensor(leaf) else leaf for leaf in leaves]
         return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
-
-
-def _is_eager(graph: Any) -> bool:
-    return not getattr(graph, "building_function", False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfdp.partition.conversions import Waiting
-from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded, join
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceGraph, SourceTensor
 from tfdp.partition.tensors import Tensor, static_shape
@@ -71,7 +71,8 @@ def branch(step: Step) -> Results:
     """
     choice, *given = step.inputs
     step.require_sums([choice])
-    chosen = step.whole(choice, "it chooses a branch")
+    is_own = choice.layout == LOCAL
+    chosen = choice.local if is_own else step.whole(choice, "it chooses a branch")
     cases = step.op.type.endswith("Case")
     attrs = ["branches"] if cases else ["then_branch", "else_branch"]
     names = [each.name for each in step.op.attr("branches")] if cases else []
@@ -85,6 +86,8 @@ def branch(step: Step) -> Results:
         body.run([tensor.within() for tensor in given])
     every = [body.outputs for body in bodies]
     layouts = [_joined(outputs) for outputs in zip(*every, strict=True)]
+    if is_own:
+        layouts = [LOCAL for _ in layouts]
     outputs = [body.converted(layouts) for body in bodies]
     captures = list(dict.fromkeys(each for body in bodies for each in body.writer.captures))
     captures += [
@@ -115,6 +118,8 @@ def branch(step: Step) -> Results:
         )
 
     communicates = any(step.program.communicates(body.writer) for body in bodies)
+    if communicates and is_own:
+        raise ValueError("each replica chooses by itself a branch in which they communicate")
     results = step.program.in_order(step.writer, write) if communicates else write()
     shapes = [_common_shape(step, outputs) for outputs in zip(*every, strict=True)]
     entries = [_common_entries(step, outputs) for outputs in zip(*every, strict=True)]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.partition.conversions import static
 from tfdp.partition.flattening import CALLS
-from tfdp.partition.layouts import PARTIAL
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
 from tfdp.partition.own_calls import OwnCodeError, own_call_of
 from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
@@ -18,10 +18,10 @@ from tfdp.partition.writing import Output
 
 @rule(*CALLS, always=True, partial=True)
 def call(step: Step) -> Results:
-    """Takes summands, and rows of summands, which are the replica's own; all else is whole.
+    """Takes summands, and rows of summands, and what is the replica's own; all else is whole.
 
     Rows that are cut by examples, with their places, are summands of what they are rows of. It
-    sends what the replicas' function sends.
+    sends what the replicas' function sends, and gives what is whole, or each replica's own.
     """
     found = own_call_of(step.op.attr("f"))
     assert found is not None  # other calls are taken apart
@@ -33,20 +33,29 @@ def call(step: Step) -> Results:
         values = [next(inputs) for _ in range(3 if is_rows else 1)]
         own = _summands(step, values)
         are_summands.append(own is not None)
-        given += own or [step.whole(each, "a replica's own code uses it") for each in values]
+        given += own or [_known(step, each) for each in values]
         if own:
             sent.append(Content.of_tensor(values[0]))
     specs = [tf.TensorSpec(static(each), each.dtype) for each in step.inputs[: len(given)]]
+    dtypes = [output.dtype for output in step.op.outputs]
     try:
         collective = step.program.communicator.by_replicas(
             lambda *tensors: found.run(tensors, are_summands), specs
         )
     except Exception as error:
         raise OwnCodeError from error
-    step.program.exchange(
+    assert collective.dtypes[: len(dtypes)] == dtypes
+    outputs = step.program.exchange(
         step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
     )
-    return []
+    layout = REPLICATED if found.gives_alike else LOCAL
+    return step.results(outputs[: len(dtypes)], layout)
+
+
+def _known(step: Step, tensor: Tensor) -> Output:
+    if tensor.layout == LOCAL:
+        return tensor.local
+    return step.whole(tensor, "a replica's own code uses it")
 
 
 def _summands(step: Step, values: Sequence[Tensor]) -> list[Output] | None:

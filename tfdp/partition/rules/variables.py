@@ -106,8 +106,15 @@ def assign(step: Step) -> Results:
         step.emit([handle, step.scattered(value, handle.sharded, _WRITTEN)])
         return []
     step.require_joined(value)
-    step.emit([handle, step.whole(value, _WRITTEN)])
+    step.emit([handle, _written(step, value)])
     return []
+
+
+def _written(step: Step, value: Tensor) -> Output:
+    """Returns what every copy gets: the whole value; or its own, where replicas train alone."""
+    if value.layout == LOCAL and step.program.communicator.updates_apart:
+        return value.local
+    return step.whole(value, _WRITTEN)
 
 
 @rule(*SCATTERS, always=True, partial=True)
@@ -115,7 +122,7 @@ def scatter(step: Step) -> Results:
     """Writes rows, which are made whole first; of a variable that is cut those of its part."""
     handle, indices, updates = step.inputs
     step.require_sums([indices, updates])
-    places, rows = (step.whole(each, _WRITTEN) for each in (indices, updates))
+    places, rows = (_written(step, each) for each in (indices, updates))
     cut = handle.sharded
     if cut is None:
         _check_has_copies(step, [handle])
@@ -174,7 +181,7 @@ def write(step: Step) -> Results:
     step.require_sums(others)
     outputs = step.emit(
         [
-            tensor.local if tensor in handles else step.whole(tensor, _WRITTEN)
+            tensor.local if tensor in handles else _written(step, tensor)
             for tensor in step.inputs
         ]
     )
