@@ -29,7 +29,6 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
-    "gradients.building",
     "gradients.optimizers",
     "layers.batch_normalization",
     "layers.own_moments",

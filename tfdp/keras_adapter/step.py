@@ -49,15 +49,13 @@ class Phase(enum.Enum):
 
     Attributes:
       PROGRAM: The program's own code, and Keras' around it.
-      LOCAL_UPDATE: The work of an optimizer on the replica's own gradients, to be accumulated.
-      UPDATE: The work of an optimizer on gradients that were summed over the replicas.
+      UPDATE: A write of an optimizer's, or of a round's end.
       SEED: The step of a random generator to its next seed.
       WRITE: A write of one value that all replicas have.
       NOTED: A write of the replica's own value; the end of the step makes one value of all.
     """
 
     PROGRAM = enum.auto()
-    LOCAL_UPDATE = enum.auto()
     UPDATE = enum.auto()
     SEED = enum.auto()
     WRITE = enum.auto()
@@ -76,9 +74,6 @@ class Step:
       updates: The updates that the local replicas make together, a `SummedUpdates`.
       phase: The replica's activity; set by `during`.
       written: Keras variables that this replica wrote by itself, each once.
-      updated: The variables of the update under way, in the order of its gradients.
-      to_compress: The keys of variables whose gradients wait for the update to be summed; None: all
-        wait.
     """
 
     strategy: tf.distribute.Strategy
@@ -88,18 +83,11 @@ class Step:
     updates: Any
     phase: Phase = Phase.PROGRAM
     written: list[Any] = dataclasses.field(default_factory=list)
-    updated: Sequence[Any] = ()
-    to_compress: frozenset[str] | None = None
 
     @property
     def num_replicas(self) -> int:
         """Number of replicas in all processes."""
         return self.replicas.num_replicas
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether each replica updates by itself: see `gradients.rounds`."""
-        return self.replicas.exchange.synchronization is not None
 
     @property
     def replica_id(self) -> tf.Tensor:
@@ -114,7 +102,7 @@ class Step:
     @property
     def updating(self) -> bool:
         """Whether an optimizer is at work."""
-        return self.phase in (Phase.LOCAL_UPDATE, Phase.UPDATE)
+        return self.phase is Phase.UPDATE
 
     @property
     def writes_alike(self) -> bool:
@@ -146,7 +134,7 @@ class Step:
         strategy_of_context.set(context, strategy)
         thread_mode(context).strategy = self.strategy = strategy
         self.written.clear()
-        self.updated, self.unseeded = (), Unseeded()
+        self.unseeded = Unseeded()
 
     def warn_once(self, about: str, message: str, *arguments: Any) -> None:
         """Logs a warning on the first replica, once for each subject in the strategy's life.

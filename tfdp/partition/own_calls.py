@@ -71,6 +71,7 @@ def own_call(
     of_replica: OwnFunction,
     on_one_device: Callable[[Sequence[Value]], Sequence[Value]] | None = None,
     gives_alike: bool = True,
+    reads: Sequence[tf.Variable] = (),
 ) -> list[Value]:
     """Puts a call into the program that is being traced.
 
@@ -82,6 +83,7 @@ def own_call(
         many values of the same kinds as `on_one_device`.
       on_one_device: What one device makes of the values; None: nothing.
       gives_alike: Whether all replicas are given the same by `of_replica`; else each has its own.
+      reads: The variables that it may read alone.
 
     Returns:
       What one device makes of the values.
@@ -94,6 +96,8 @@ def own_call(
         for variable in uses:
             held = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=held)
+        for variable in reads:
+            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
         found = [] if on_one_device is None else on_one_device(call.values(tensors))
         # What it gives is no argument's, which would be taken past the call.
         return [map_values(tf.identity, value) for value in found]

@@ -23,7 +23,6 @@ class Tap:
       index: The replica's number among the local ones.
 
     Attributes:
-      is_updating: Whether an optimizer is called.
     """
 
     def __init__(self, recorder: Recorder, index: int) -> None:
@@ -34,7 +33,6 @@ class Tap:
         self._kept_ratios = recorder.ratios[index]
         self._ratios: dict[int, tf.Tensor] = {}
         self._has_norm = False
-        self.is_updating = False
 
     def of_replica(self, index: int) -> Tap:
         """Returns the tap of another local replica at the same recorder."""

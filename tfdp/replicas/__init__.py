@@ -47,7 +47,6 @@ from tfdp.replicas.strategies import (
     exchange_of,
     processes_of,
     replicas_of,
-    traced_exchange_of,
 )
 
 __all__ = [
@@ -72,5 +71,4 @@ __all__ = [
     "processes_of",
     "replicas_of",
     "rows_of",
-    "traced_exchange_of",
 ]

@@ -143,19 +143,5 @@ def exchange_of(strategy: tf.distribute.Strategy | None) -> Exchange:
     >>> exchange_of(tf.distribute.get_strategy())
     Exchange(compression=None, synchronization=None, shard=None)
     """
-    replicas = replicas_of(strategy)
-    return Exchange() if replicas is None else replicas.exchange
-
-
-def traced_exchange_of(strategy: tf.distribute.Strategy | None) -> Exchange | None:
-    """Returns what a strategy's replicas exchange, while a program is traced as on one device.
-
-    None elsewhere, and if the strategy is not one of tfdp's.
-
-    >>> traced_exchange_of(tf.distribute.get_strategy()) is None
-    True
-    """
     extended = getattr(strategy, "extended", None)
-    if not (one_device.is_traced() and isinstance(extended, Replicated)):
-        return None
-    return extended.replicas.exchange
+    return extended.replicas.exchange if isinstance(extended, Replicated) else Exchange()

@@ -1,12 +1,9 @@
-"""The hooks of Keras' optimizers: they clip, unscale, update and average as on one device.
+"""The hooks of Keras' optimizers: an update is a part of the program that one device would run.
 
-The order of an update: sum over replicas, decide whether all is finite, unscale, clip, decay,
-update, average. In `strategy.run` gradients are summed on entry, and so they are where a program
-that is derived of one device's leaves updates to the replicas (`updates_apart`). An optimizer that
-accumulates lets replicas vote whether all is finite, unscales and accumulates each replica's own,
-and sums when its window closes, before it clips: unscaling and accumulating are linear and may come
-before the sum, clipping is not. Gradients that a compression of updates sums go the same way, with
-a window of one step: see `compressing`.
+In a step of Keras' and in a partitioned function the whole program is one device's. In
+`strategy.run`, where replicas have losses of their own, the update by the sums of their gradients
+is such a program: see `summed_updates`. What becomes of gradients in either is said by an
+`Updating`: the plain one sums them whole where the program needs it.
 """
 
 from __future__ import annotations
@@ -14,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from tfdp.compression import Compression
+from tfdp.compression import Compression, UpdateCompression
 from tfdp.errors import ScopeError
 from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import (
@@ -24,21 +19,33 @@ from tfdp.keras_adapter._keras import (
     LossScaleOptimizer,
     TFOptimizer,
     accumulators_of_optimizer,
-    key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import (
-    compressing,
-    rounds,
-    sharded_state,
-    update_sums,
-    updates_apart,
-)
-from tfdp.keras_adapter.gradients.nested_optimizers import innermost
-from tfdp.keras_adapter.step import Phase, Step, current
-from tfdp.keras_adapter.training import batch_and_rate, program_recording, step_recording
-from tfdp.replicas import Value, exchange_of, replicas_of
+from tfdp.keras_adapter.gradients import updating
+from tfdp.keras_adapter.gradients.compressed import Compressed, CompressedUpdates
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost, is_outer
+from tfdp.keras_adapter.gradients.own_calls import build as build_while_traced
+from tfdp.keras_adapter.gradients.rounds import Rounds
+from tfdp.keras_adapter.gradients.sharded import Sharded
+from tfdp.keras_adapter.gradients.updating import Updating
+from tfdp.keras_adapter.step import Step, current
+from tfdp.keras_adapter.training import batch_and_rate, step_recording
+from tfdp.replicas import Value, exchange_of, one_device
+
+
+def updating_of(optimizer: BaseOptimizer) -> Updating:
+    """Returns what becomes of the gradients that reach an optimizer, and of what it keeps."""
+    exchange = exchange_of(strategy_of_optimizer(optimizer))
+    if is_outer(optimizer):
+        return Updating()
+    if exchange.synchronization is not None:
+        return Rounds(exchange.synchronization)
+    if isinstance(exchange.compression, UpdateCompression):
+        return CompressedUpdates(exchange.compression)
+    if isinstance(exchange.compression, Compression):
+        return Compressed(exchange.compression)
+    return Updating() if exchange.shard is None else Sharded(exchange.shard == "gradients")
 
 
 @hook(TFOptimizer, "__init__")
@@ -49,31 +56,65 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
     batch_and_rate.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
 
 
+@hook(BaseOptimizer, "build", overrides=True)
+def build(
+    original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Makes what the strategy's replicas keep for each variable.
+
+    Raises:
+      ValueError: An optimizer does not go with what the strategy's replicas exchange.
+    """
+    variables = list(variables)
+    with updating_of(self).building(self, variables):
+        return original(self, variables, *args, **kwargs)
+
+
+@hook(TFOptimizer, "add_variable_from_reference")
+def add_variable_from_reference(
+    original: Callable[..., Any],
+    self: TFOptimizer,
+    reference_variable: Any,
+    name: str | None = None,
+    initializer: Any = "zeros",
+) -> Any:
+    """Makes what is kept for a variable: summands of accumulated gradients, parts, or wholes."""
+    # Keras makes accumulated gradients before the optimizer is built; a slot may have their name.
+    making = hasattr(self, accumulators_of_optimizer.name) and not self.built
+    accumulates, own = making and name == "gradient_accumulator", updating_of(self)
+    with own.making(self, initializer, accumulates):
+        made = original(self, reference_variable, name=name, initializer=initializer)
+    own.made(self, reference_variable, made, accumulates)
+    return made
+
+
 @hook(BaseOptimizer, "apply", overrides=True)
 def apply(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Sums gradients that are not summed yet, in the outermost call, unless they accumulate."""
-    given = args[0] if args else kwargs.get("trainable_variables")
-    step, apart = current(), updates_apart.are_made_here(self)
-    if step is None and not apart:
-        with (
-            program_recording.updating() as is_outermost,
-            sharded_state.updating(self, list(grads), given) as marked,
-        ):
-            if is_outermost and not any(o.gradient_accumulation_steps for o in innermost(self)):
-                return original(self, program_recording.update(marked), *args, **kwargs)
-            return original(self, marked, *args, **kwargs)
+    """Makes an update in the program of one device, or by the sums of replicas' gradients."""
+    step = current()
+    is_outside = not one_device.is_traced() and (step is None or step.updating)
+    if is_outside or is_outer(self):
+        return original(self, grads, *args, **kwargs)
     grads = list(grads)
-    variables = variables_of_optimizer(self) if given is None else list(given)
+    given = args[0] if args else kwargs.get("trainable_variables")
+    variables = list(variables_of_optimizer(self)) if given is None else list(given)
     if args:
         args = (variables, *args[1:])
     elif given is not None:
         kwargs = {**kwargs, "trainable_variables": variables}
-    if step is not None and step.updating:
-        _note_updated(step, grads, variables)
-        return original(self, grads, *args, **kwargs)
-    return _outermost(self, grads, variables, lambda own: original(self, own, *args, **kwargs))
+    if step is not None:
+        return _of_replicas(
+            step, self, grads, variables, lambda own: self.apply(own, *args, **kwargs)
+        )
+    build_while_traced(self, variables)
+    with updating.updated(grads, variables) as is_outermost:
+        if not is_outermost:
+            return original(self, grads, *args, **kwargs)
+        with updating_of(self).reaching(self, grads, variables) as own:
+            own = own if updating.accumulates(self) else updating_of(self).recorded(own)
+            return original(self, own, *args, **kwargs)
 
 
 @hook(BaseOptimizer, "apply_gradients", overrides=True)
@@ -84,46 +125,39 @@ def apply_gradients(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Sums gradients as `apply` does."""
+    """Makes an update by the sums of replicas' gradients, before a method of the user's own."""
     step = current()
-    if not updates_apart.are_made_here(self) and (step is None or step.updating):
+    if step is None or step.updating:
         return original(self, grads_and_vars, *args, **kwargs)
     pairs = list(grads_and_vars)
     grads, variables = [grad for grad, _ in pairs], [variable for _, variable in pairs]
 
     def run(own: list[Value | None]) -> Any:
-        return original(self, list(zip(own, variables, strict=True)), *args, **kwargs)
+        return self.apply_gradients(list(zip(own, variables, strict=True)), *args, **kwargs)
 
-    found = _outermost(self, grads, variables, run)
-    return self.iterations if step is None else found
+    return _of_replicas(step, self, grads, variables, run)
 
 
 @hook(BaseOptimizer, "_clip_gradients", overrides=True)
 def clip_gradients(
     original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Sums accumulated gradients over replicas before clipping, once per closed window."""
-    step = current()
-    if step is None:
-        grads = sharded_state.marked(self, grads)
-        if self.gradient_accumulation_steps:
-            grads = program_recording.update(grads)
-        step_recording.gradient_norm(grads)
-    if step is None or not step.updating:
+    """Gives an optimizer what it clips, and updates by; records its norm."""
+    if not one_device.is_traced() or is_outer(self):
         return original(self, grads, *args, **kwargs)
-    grads = list(grads)
-    if step.phase is not Phase.UPDATE:
-        grads = update_sums.summed_in_update(step, self, grads)
+    own = updating_of(self)
+    grads = own.clipped(self, list(grads), updating.variables_updated())
+    if self.gradient_accumulation_steps:
+        grads = own.recorded(grads)
     step_recording.gradient_norm(grads)
-    with step.during(Phase.UPDATE):
-        return original(self, grads, *args, **kwargs)
+    return original(self, grads, *args, **kwargs)
 
 
 @hook(TFOptimizer, "_all_reduce_sum_gradients")
 def all_reduce_sum_gradients(
     original: Callable[..., Any], self: TFOptimizer, grads_and_vars: Any
 ) -> Any:
-    """Leaves out Keras' own sum: it comes after clipping, which needs the whole batch's norm."""
+    """Leaves out Keras' own sum in an update by what all replicas have alike."""
     step = current()
     if step is None or not step.updating:
         return original(self, grads_and_vars)
@@ -145,184 +179,29 @@ def backend_update_step(
 
 @hook(LossScaleOptimizer, "check_finite")
 def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: Any) -> Any:
-    """Lets all replicas take the same branch: gradients are summed, or one replica's no decides."""
-    step = current()
-    if step is None and sharded_state.cuts_of(self):
-        return sharded_state.all_finite(grads)
-    finite = original(self, grads)
-    if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone):
-        return finite
-    (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
-    return against < 0.5
+    """Asks whether all is finite without sums of gradients that are not sent whole."""
+
+    def whole(own: list[Value | None]) -> Any:
+        return original(self, own)
+
+    if not one_device.is_traced():
+        return whole(grads)
+    return updating_of(self).all_finite(list(grads), whole)
 
 
-@hook(TFOptimizer, "add_variable_from_reference")
-def add_variable_from_reference(
-    original: Callable[..., Any],
-    self: TFOptimizer,
-    reference_variable: Any,
-    name: str | None = None,
-    initializer: Any = "zeros",
-) -> Any:
-    """Gives accumulators one share per replica; what is read and saved is their sum.
-
-    Under a `synchronization` it is as any slot: see `rounds.building`.
-    """
-    strategy = strategy_of_optimizer(self)
-    replicas = replicas_of(strategy)
-    exchange = exchange_of(strategy)
-    alone = exchange.synchronization is not None
-    accumulates = _accumulates(self, name)
-    # The windows of `shard="optimizer"` are summed when they close.
-    is_window = accumulates and exchange.shard != "gradients"
-    if not is_window or replicas is None or alone:
-        with sharded_state.making(self, initializer):
-            made = original(self, reference_variable, name=name, initializer=initializer)
-        sharded_state.cut_slot(self, reference_variable, made)
-        if accumulates and replicas is not None:
-            made.value.accumulates = True
-        return made
-    with replicas.summed_on_read():
-        return original(self, reference_variable, name=name, initializer=initializer)
-
-
-def _accumulates(optimizer: BaseOptimizer, name: str | None) -> bool:
-    """Returns whether Keras makes an accumulated gradient now: a user's slot may have the name."""
-    making = hasattr(optimizer, accumulators_of_optimizer.name) and not optimizer.built
-    return making and name == "gradient_accumulator"
-
-
-def _outermost(
+def _of_replicas(
+    step: Step,
     optimizer: BaseOptimizer,
     grads: list[Value | None],
     variables: Sequence[Any],
     run: Callable[[list[Value | None]], Any],
 ) -> Any:
-    """Makes an update by gradients that are to be summed.
-
-    Args:
-      optimizer: The outermost optimizer.
-      grads: What reaches it.
-      variables: The variables that it updates.
-      run: Calls it as it is.
-    """
-
-    def update(step: Step, grads: list[Value | None], local: Sequence[bool]) -> Any:
-        return _of_replica(step, optimizer, grads, variables, run, local)
-
-    step = current()
-    if step is None:
-        return updates_apart.make(optimizer, grads, variables, update)
-    _check_scope(step, optimizer)
-    if step.replicas.exchange.updates_apart:
-        return update(step, grads, [True] * len(grads))
+    """Makes an update by gradients of which each replica has its own."""
+    for one in (optimizer, *innermost(optimizer)):
+        if strategy_of_optimizer(one) is not step.strategy:
+            raise ScopeError(
+                "An optimizer must be made in the scope of the strategy that it trains under, but "
+                f"{one.name!r} was made outside it. Move its construction, or the call of "
+                "`compile` that names it, into `with strategy.scope():`."
+            )
     return step.updates.update(step, optimizer, grads, variables, run)
-
-
-def _of_replica(
-    step: Step,
-    optimizer: BaseOptimizer,
-    grads: list[Value | None],
-    variables: Sequence[Any],
-    run: Callable[[list[Value | None]], Any],
-    is_local: Sequence[bool],
-) -> Any:
-    """Makes an update of a replica's own terms of gradients, or of what all have.
-
-    Args:
-      step: The replica's step.
-      optimizer: The outermost optimizer.
-      grads: What reaches it.
-      variables: The variables that it updates.
-      run: Calls it as it is.
-      is_local: Of each of `grads` whether it is the replica's own term of a sum.
-    """
-    accumulates = any(o.gradient_accumulation_steps for o in innermost(optimizer))
-    if accumulates:
-        _check_range(step, optimizer)
-        if not step.is_alone:
-            compressing.check_accumulating(step, optimizer)
-    values = list(grads)
-    step.to_compress = None
-    if step.is_alone:
-        return _updated_alone(step, optimizer, values, is_local, variables, run)
-    if not accumulates:
-        own = [index for index, each in enumerate(is_local) if each]
-        waits = update_sums.waiting(step, optimizer, variables, own, values)
-        own = [index for index in own if index not in waits]
-        step.to_compress = frozenset(
-            key_of_variable(optimizer, variables[index]) for index in waits
-        )
-        sums = update_sums.summed(step, [values[index] for index in own])
-        for index, total in zip(own, sums, strict=True):
-            values[index] = total
-    elif step.num_replicas > 1:
-        # Accumulators are summed when the window closes. What is the same on all replicas must
-        # count once in that sum, so the first replica alone accumulates it.
-        values = [
-            value if each else update_sums.of_first(step, value)
-            for each, value in zip(is_local, values, strict=True)
-        ]
-    with step.during(Phase.LOCAL_UPDATE if accumulates or step.to_compress else Phase.UPDATE):
-        _note_updated(step, values, variables)
-        return run(values)
-
-
-def _updated_alone(
-    step: Step,
-    optimizer: BaseOptimizer,
-    grads: Sequence[Value | None],
-    local: Sequence[bool],
-    variables: Sequence[Any],
-    run: Callable[[list[Value | None]], Any],
-) -> Any:
-    values = [
-        rounds.own(step, grad) if is_local else grad
-        for grad, is_local in zip(grads, local, strict=True)
-    ]
-    update = rounds.Update(step, optimizer, variables)
-    with step.during(Phase.UPDATE):
-        _note_updated(step, values, variables)
-        result = run(values)
-    update.end()
-    return result
-
-
-def _note_updated(step: Step, grads: Sequence[Value | None], variables: Sequence[Any]) -> None:
-    """Notes the variables of an update, as Keras goes on with them: those with a gradient."""
-    step.updated = [
-        variable
-        for grad, variable in zip(grads, variables, strict=False)
-        if grad is not None and not getattr(variable, "overwrite_with_gradient", False)
-    ]
-
-
-def _check_range(step: Step, optimizer: BaseOptimizer) -> None:
-    """Raises unless accumulated gradients, which travel without the loss scale, keep their range.
-
-    Raises:
-      ValueError: Gradients that are scaled against underflow would be compressed without the scale.
-    """
-    compression = step.replicas.exchange.compression
-    if not isinstance(compression, Compression):
-        return
-    scaled = isinstance(optimizer, LossScaleOptimizer) or optimizer.loss_scale_factor is not None
-    if scaled and not compression.keeps_range and step.num_replicas > 1:
-        raise ValueError(
-            "Gradients that a loss scale protects must travel with it, but an optimizer with "
-            "`gradient_accumulation_steps` sums them without it, once for each window, and "
-            f"received compression={compression!r}, which holds no small and no large numbers. Use "
-            'compression=tfdp.compression.Cast("bfloat16"), or no gradient_accumulation_steps.'
-        )
-
-
-def _check_scope(step: Step, optimizer: BaseOptimizer) -> None:
-    if strategy_of_optimizer(optimizer) is not step.strategy:
-        raise ScopeError(
-            f"An optimizer must be made in the scope of the strategy that it trains under, but "
-            f"{optimizer.name!r} was made outside it. Move its construction, or the call of "
-            "`compile` that names it, into `with strategy.scope():`."
-        )
-    for inner in innermost(optimizer):
-        if inner is not optimizer:
-            _check_scope(step, inner)

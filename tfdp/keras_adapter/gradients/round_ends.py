@@ -1,7 +1,7 @@
 """What becomes of the replicas' weights at the end of a round: one mean, or a mix with others'.
 
-What a round needs is in its optimizer: see `building`. These functions are called in branches that
-all replicas take alike.
+What a round needs is in its optimizer: see `round_states`. These functions are called in branches
+that all replicas take alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import BaseOptimizer, variables_of_optimizer
-from tfdp.keras_adapter.gradients import compressing
+from tfdp.keras_adapter.gradients import compressed
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32
 from tfdp.keras_adapter.training import step_recording
 
@@ -141,7 +141,8 @@ def _updated_by_outer(
             if step.replicas.exchange.update_compression is None:
                 gradients = step.sum_prepared(own, None, watch, compress=True)
             else:
-                gradients = compressing.summed(step, optimizer, own, variables, watch)
+                update = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
+                gradients = compressed.summed(step, optimizer, own, variables, update, watch)
     with step.during(Phase.UPDATE), step.replicas.identical_writes():
         vars(optimizer)[ROUND]["outer"][number].apply(gradients, began)
     return [tf.convert_to_tensor(copy.value) for copy in began]

@@ -5,7 +5,7 @@ term of the global batch's gradient instead, n the number of replicas: the mean 
 global gradient, for masks, weights and uneven shares, too. Losses, metrics and what layers write
 stay those of the global batch.
 
-What a round needs belongs to an optimizer, and is made with its slots: see `building`. The
+What a round needs belongs to an optimizer, and is made with its slots: see `round_states`. The
 variables may be synchronized in fragments, each at its own updates; then a count that is not zero
 says that some fragment is apart. Where a synchronization overlaps with the next step, that one sums
 the weights that it begins with: nothing is under way between steps.
@@ -13,11 +13,11 @@ the weights that it begins with: nothing is under way between steps.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdp.collectives import map_values
@@ -25,9 +25,12 @@ from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import round_ends
+from tfdp.keras_adapter.gradients import compressed, round_ends
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, optimizers_of
+from tfdp.keras_adapter.gradients.own_calls import call
 from tfdp.keras_adapter.gradients.round_ends import ROUND
+from tfdp.keras_adapter.gradients.round_states import round_of
+from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Value
@@ -38,71 +41,117 @@ from tfdp.synchronization import Synchronization
 _END = "tfdp_end_of_round"
 
 
-def own(step: Step, gradient: Value | None) -> Value | None:
-    """Returns what a replica updates with in place of a sum: n times its own term of it."""
-    if gradient is None or step.num_replicas == 1:
-        return gradient
-    return map_values(lambda tensor: tensor * tf.cast(step.num_replicas, tensor.dtype), gradient)
+class Rounds(Updating):
+    """Each replica updates by its own gradients, with state of its own, until a round ends."""
+
+    def __init__(self, synchronization: Synchronization) -> None:
+        self._synchronization = synchronization
+
+    @contextlib.contextmanager
+    def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
+        """Makes slots of each replica's own, and what rounds need, and a compression of theirs."""
+        compressed.check_momentum_of(optimizer, variables)
+        with round_of(optimizer, variables, self._synchronization):
+            yield
+        compressed.make_slots(optimizer)
+
+    def making(
+        self, optimizer: BaseOptimizer, initializer: Any, accumulates: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Makes all as it is built: of each replica's own."""
+        return contextlib.nullcontext()
+
+    def made(self, optimizer: BaseOptimizer, variable: Any, slot: Any, accumulates: bool) -> None:
+        """Says of an accumulated gradient that it is one."""
+        slot.value.accumulates = accumulates
+
+    @contextlib.contextmanager
+    def reaching(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> Iterator[list[Value | None]]:
+        """Gives each replica n times its own term, begins a round before and ends one after."""
+        optimizers = [one for one in innermost(optimizer) if ROUND in vars(one)]
+        if tf.executing_eagerly():  # one device's update, which takes no part
+            yield gradients
+            return
+        for one in optimizers:
+            begin = functools.partial(_begin, one)
+            call([], begin, _nothing, _kept_of(one), reads=variables_of_optimizer(one))
+        before = [tf.identity(tf.convert_to_tensor(one.iterations)) for one in optimizers]
+        yield call(gradients, _own_terms, gives_alike=False)
+        for one, count in zip(optimizers, before, strict=True):
+            updates = tf.cast(tf.convert_to_tensor(one.iterations), tf.int64)
+            made = updates - tf.cast(count, tf.int64)
+            end, uses = functools.partial(_end, one), [*_kept_of(one), *variables_of_optimizer(one)]
+            call([made, updates], end, _nothing, uses)
+
+    def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
+        """Leaves the recording to the ends of updates."""
+        return gradients
+
+    def all_finite(
+        self,
+        gradients: list[Value | None],
+        whole: Callable[[list[Value | None]], Any],
+    ) -> Any:
+        """Lets one replica's no decide."""
+
+        def vote(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
+            own = 1.0 - tf.cast(whole(list(values)), tf.float32)
+            return [step.sum_prepared([own], None)[0] < 0.5]
+
+        return call(gradients, vote, lambda values: [whole(list(values))])[0]
 
 
-class Update:
-    """An update of one optimizer by each replica, which may begin a round, and end one.
+def _nothing(values: list[Value]) -> list[Value]:
+    return []
 
-    It is made once the gradients are there in the program; in the graph the sums that overlap with
-    them do not wait for them.
 
-    Args:
-      step: The replica's step.
-      optimizer: The outermost optimizer; it is built if it is not.
-      variables: The variables that it updates.
-    """
+def _kept_of(optimizer: BaseOptimizer) -> list[Any]:
+    """Returns what a round keeps, without what only it uses."""
+    found = vars(optimizer)[ROUND]
+    return [found["apart"], *found["began"], *([found["due"]] if "due" in found else [])]
 
-    def __init__(self, step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
-        self._step = step
-        if not optimizer.built:
-            with keras.name_scope(optimizer.name):
-                optimizer.build(list(variables))
-            optimizer.built = True
-        self._before = [
-            (one, tf.identity(tf.convert_to_tensor(one.iterations)))
-            for one in innermost(optimizer)
-            if ROUND in vars(one)
-        ]
-        for one, _ in self._before:
-            _begin(step, one)
-            round_ends.sum_ahead(step, one)
 
-    def end(self) -> None:
-        """Counts the updates that were made, and synchronizes or mixes what is due after them."""
-        synchronization = self._step.replicas.exchange.synchronization
-        assert synchronization is not None
-        mixings = synchronization.mixings(self._step.num_replicas)
-        for one, before in self._before:
-            updates = tf.convert_to_tensor(one.iterations)
-            made = tf.cast(updates - before, tf.int64)
-            step_recording.updates(made)
-            apart = vars(one)[ROUND]["apart"]
-            held = apart.read_value()
-            count = held + made
-            with self._step.replicas.identical_writes():
-                apart.assign(count)
-            if mixings is not None:
-                total = tf.cast(updates, tf.int64)
-                due = (made > 0) & tf.equal(total % synchronization.every, 0)
-                turn = (total // synchronization.every - 1) % len(mixings)
-                round_ends.when(
-                    due, functools.partial(round_ends.mix, self._step, one, mixings, turn)
-                )
-                continue
-            round_ends.take_in(self._step, one)
-            warm = tf.cast(updates, tf.int64) <= synchronization.warmup_steps
-            for number, last in enumerate(_lasts(synchronization)):
-                rounds = [(each - last) // synchronization.every for each in (held, count)]
-                due = (rounds[1] > rounds[0]) | ((made > 0) & warm)
-                end = functools.partial(round_ends.synchronize, self._step, one, number)
-                if synchronization.overlap is not None:
-                    end = functools.partial(round_ends.put_off, self._step, one, number)
-                round_ends.when(due, end)
+def _own_terms(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
+    """Returns what a replica updates with in place of sums: n times its own terms of them."""
+
+    def times(tensor: tf.Tensor) -> tf.Tensor:
+        return tensor * tf.cast(step.num_replicas, tensor.dtype)
+
+    pairs = zip(values, are_own, strict=True)
+    return [map_values(times, value) if is_own else value for value, is_own in pairs]
+
+
+def _end(
+    optimizer: BaseOptimizer, step: Step, values: list[Value], are_own: list[bool]
+) -> list[Value]:
+    """Counts the updates that were made, and synchronizes or mixes what is due after them."""
+    made, updates = values
+    synchronization = step.replicas.exchange.synchronization
+    assert synchronization is not None
+    mixings = synchronization.mixings(step.num_replicas)
+    step_recording.updates(made)
+    apart = vars(optimizer)[ROUND]["apart"]
+    held = apart.read_value()
+    count = held + made
+    with step.replicas.identical_writes():
+        apart.assign(count)
+    if mixings is not None:
+        due = (made > 0) & tf.equal(updates % synchronization.every, 0)
+        turn = (updates // synchronization.every - 1) % len(mixings)
+        round_ends.when(due, functools.partial(round_ends.mix, step, optimizer, mixings, turn))
+        return []
+    round_ends.take_in(step, optimizer)
+    warm = updates <= synchronization.warmup_steps
+    for number, last in enumerate(_lasts(synchronization)):
+        rounds = [(each - last) // synchronization.every for each in (held, count)]
+        due = (rounds[1] > rounds[0]) | ((made > 0) & warm)
+        end = functools.partial(round_ends.synchronize, step, optimizer, number)
+        if synchronization.overlap is not None:
+            end = functools.partial(round_ends.put_off, step, optimizer, number)
+        round_ends.when(due, end)
+    return []
 
 
 def _lasts(synchronization: Synchronization) -> list[int]:
@@ -159,14 +208,16 @@ def _function(strategy: Any, optimizer: BaseOptimizer) -> Any:
     return end
 
 
-def _begin(step: Step, optimizer: BaseOptimizer) -> None:
-    """Keeps the weights at which a round begins, for an outer optimizer.
+def _begin(
+    optimizer: BaseOptimizer, step: Step, values: list[Value], are_own: list[bool]
+) -> list[Value]:
+    """Keeps the weights at which a round begins, for an outer optimizer, and sums what is due.
 
     They are read again for each round: the program may have set others since the last one.
     """
     found = vars(optimizer)[ROUND]
     if not found["began"]:
-        return
+        return []
 
     def keep() -> None:
         for copy, variable in zip(found["began"], variables_of_optimizer(optimizer), strict=True):
@@ -176,6 +227,8 @@ def _begin(step: Step, optimizer: BaseOptimizer) -> None:
                 )
 
     round_ends.when(tf.equal(found["apart"].read_value(), 0), keep)
+    round_ends.sum_ahead(step, optimizer)
+    return []
 
 
 def _synchronize_all(step: Step, optimizer: BaseOptimizer) -> None:

@@ -14,10 +14,10 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import BaseOptimizer, key_of_variable
-from tfdp.keras_adapter.step import Phase, Step
+from tfdp.keras_adapter.step import Step
 from tfdp.replicas import OfSummands, Value, cutter_of
 
-# What calls an optimizer as it is, given gradients.
+# What calls an optimizer, given gradients.
 Run = Callable[[list[Value | None]], Any]
 
 # The attribute of an optimizer with the programs that it has eagerly. Keras would track one that
@@ -47,7 +47,7 @@ class SummedUpdates:
           optimizer: The outermost optimizer; it is built if it is not.
           grads: The replica's own gradients.
           variables: The variables that it updates.
-          run: Calls the optimizer as it is.
+          run: Calls the optimizer.
 
         Returns:
           What the optimizer returns.
@@ -59,9 +59,6 @@ class SummedUpdates:
             with keras.name_scope(optimizer.name):
                 optimizer.build(list(variables))
             optimizer.built = True
-        if step.num_replicas == 1:
-            with step.during(Phase.UPDATE):
-                return run(list(grads))
         flat = _Flat(step, grads)
         keys = [key_of_variable(optimizer, variable) for variable in variables]
         kind = (id(optimizer), tuple(keys), *flat.kind)

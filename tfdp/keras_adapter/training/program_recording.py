@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -84,25 +84,7 @@ def meeting(recorder: recording.Recorder | None, own: tf.Tensor) -> Iterator[lis
         tap.add("meeting_seconds", tap.instant(told) - instant)
 
 
-@contextlib.contextmanager
-def updating() -> Iterator[bool]:
-    """Returns a context for the call of an optimizer in a trace for all replicas.
-
-    Yields:
-      Whether something records, and no other optimizer has called it.
-    """
-    tap = recording.current()
-    if tap is None or tap.is_updating:
-        yield False
-        return
-    tap.is_updating = True
-    try:
-        yield True
-    finally:
-        tap.is_updating = False
-
-
-def update(gradients: Iterable[Value | None]) -> Iterable[Value | None]:
+def update(gradients: list[Value | None]) -> list[Value | None]:
     """Records an update by gradients, in a trace for all replicas.
 
     Returns:

@@ -180,9 +180,6 @@ def write(step: Step) -> Results:
     others = [tensor for tensor in step.inputs if tensor not in handles]
     step.require_sums(others)
     outputs = step.emit(
-        [
-            tensor.local if tensor in handles else _written(step, tensor)
-            for tensor in step.inputs
-        ]
+        [tensor.local if tensor in handles else _written(step, tensor) for tensor in step.inputs]
     )
     return step.results(outputs, REPLICATED)

@@ -1,9 +1,11 @@
-"""Compressions of updates: what they keep for each variable, and the sums that they make.
+"""Compressed sums of gradients.
 
-What a compression keeps belongs to an optimizer and a variable. It is made where the optimizer is
-built, and changes in updates alone. So the gradients that are compressed wait, as those do that an
-optimizer accumulates, until the optimizer updates: after it has decided not to skip the step, and
-unscaled, and before it clips.
+A compression of single sums takes gradients as they reach an optimizer, scaled against underflow;
+of a window those that are accumulated, when it closes.
+
+One of updates keeps something for an optimizer and a variable. It is made where the optimizer is
+built, and changes in updates alone. So gradients stay summands until the optimizer updates: after
+it has decided not to skip the step, and unscaled, and before it clips.
 """
 
 from __future__ import annotations
@@ -11,22 +13,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.collectives import Transport
-from tfdp.compression import RESIDUAL, Bucket, Slot, UpdateCompression
+from tfdp.compression import RESIDUAL, Bucket, Compression, Slot, UpdateCompression
 from tfdp.errors import GradientError
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
+    LossScaleOptimizer,
     key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
+from tfdp.keras_adapter.gradients.own_calls import call
+from tfdp.keras_adapter.gradients.updating import Updating, accumulates
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
@@ -38,14 +43,129 @@ from tfdp.replicas import Replicas, Value, exchange_of, replicas_of
 _SLOTS = "tfdp_compression_slots"
 
 
-def prepare(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
-    """Checks an optimizer that is about to be built.
+class Compressed(Updating):
+    """A compression of single sums sums gradients."""
 
-    Raises:
-      ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept.
-    """
-    compression = exchange_of(strategy_of_optimizer(optimizer)).update_compression
-    _check_momentum(optimizer, compression, variables)
+    def __init__(self, compression: Compression | UpdateCompression) -> None:
+        self.compression = compression
+
+    def reaching(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[list[Value | None]]:
+        """Sums gradients, unless they are accumulated.
+
+        Raises:
+          ValueError: Gradients that are scaled against underflow would be summed without the scale.
+        """
+        if accumulates(optimizer):
+            self._check_range(optimizer)
+            return contextlib.nullcontext(gradients)
+        return contextlib.nullcontext(call(gradients, _summed))
+
+    def clipped(
+        self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
+    ) -> list[Value | None]:
+        """Sums what a window has accumulated."""
+        if not optimizer.gradient_accumulation_steps:
+            return list(gradients)
+        return call(gradients, _summed)
+
+    def all_finite(
+        self,
+        gradients: list[Value | None],
+        whole: Callable[[list[Value | None]], Any],
+    ) -> Any:
+        """Lets replicas vote, of which each asks it of its own terms."""
+
+        def vote(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
+            own = 1.0 - tf.cast(whole(list(values)), tf.float32)
+            return [step.sum_prepared([own], None)[0] < 0.5]
+
+        return call(gradients, vote, lambda values: [whole(list(values))])[0]
+
+    def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
+        """Leaves the recording to the sums."""
+        return gradients
+
+    def _check_range(self, optimizer: BaseOptimizer) -> None:
+        is_scaling = isinstance(optimizer, LossScaleOptimizer)
+        scaled = is_scaling or optimizer.loss_scale_factor is not None
+        assert isinstance(self.compression, Compression)
+        if scaled and not self.compression.keeps_range:
+            raise ValueError(
+                f"Gradients that a loss scale protects must travel with it, but an optimizer with "
+                "`gradient_accumulation_steps` sums them without it, once for each window, and "
+                f"received compression={self.compression!r}, which holds no small and no large "
+                'numbers. Use compression=tfdp.compression.Cast("bfloat16"), or no '
+                "gradient_accumulation_steps."
+            )
+
+
+class CompressedUpdates(Compressed):
+    """A compression of updates sums gradients where an optimizer updates."""
+
+    compression: UpdateCompression
+
+    @contextlib.contextmanager
+    def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
+        """Makes what the compression keeps for each variable.
+
+        Raises:
+          ValueError: Compression and optimizer both have momentum, or the compression's cannot be
+            kept.
+        """
+        check_momentum_of(optimizer, variables)
+        yield
+        make_slots(optimizer)
+
+    def reaching(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[list[Value | None]]:
+        """Leaves gradients as they are: they are summands until the update."""
+        return contextlib.nullcontext(gradients)
+
+    def clipped(
+        self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
+    ) -> list[Value | None]:
+        """Sums gradients."""
+        taken = _slots(optimizer)
+        given: list[Value] = []
+        for gradient, variable in zip(gradients, variables, strict=True):
+            is_taken = key_of_variable(optimizer, variable) in taken
+            given.append(gradient)
+            if is_taken:
+                given[-1] = _made_dense(self.compression, gradient, variable)
+                if isinstance(given[-1], tf.IndexedSlices):
+                    _warn_of_rows(optimizer)
+
+        def sums(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
+            update = tf.cast(values.pop(), tf.int32)
+            own = [index for index, is_own in enumerate(are_own) if is_own]
+            check_momentum(step, variables, values, own)
+            with step_recording.watching_buckets() as watch:
+                totals = summed(
+                    step,
+                    optimizer,
+                    [values[index] for index in own],
+                    [variables[index] for index in own],
+                    update,
+                    watch,
+                )
+            for index, total in zip(own, totals, strict=True):
+                values[index] = total
+            return values
+
+        number = tf.convert_to_tensor(optimizer.iterations)
+        return call([*given, number], sums, lambda values: values[:-1])
+
+
+def _summed(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
+    own = [index for index, is_own in enumerate(are_own) if is_own]
+    with step_recording.watching_buckets() as watch:
+        totals = step.sum_prepared([values[index] for index in own], None, watch, compress=True)
+    for index, total in zip(own, totals, strict=True):
+        values[index] = total
+    return values
 
 
 def make_slots(optimizer: BaseOptimizer) -> None:
@@ -68,65 +188,6 @@ def make_slots(optimizer: BaseOptimizer) -> None:
         for variable, slots in zip(known, kept, strict=True)
         if slots is not None
     }
-
-
-def deferred(step: Step, optimizer: BaseOptimizer, variables: Sequence[Any]) -> tuple[bool, ...]:
-    """Returns for each variable whether its gradient may wait for the optimizer's update.
-
-    Args:
-      step: The replica's step.
-      optimizer: The outermost optimizer, built or not.
-      variables: The variables that it is to update.
-
-    Raises:
-      GradientError: An optimizer's own `apply` would take away the compression's momentum.
-    """
-    compression = step.replicas.exchange.update_compression
-    if compression is None:
-        return tuple(False for _ in variables)
-    chain = (optimizer, *innermost(optimizer))
-    own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
-    if own and compression.has_momentum:
-        raise GradientError(
-            f"Gradients must come to the update untouched to get the momentum of {compression!r}, "
-            f"but {', '.join(own)} has an `apply` of its own, which may use them before. Override "
-            "`update_step` alone, or use tfdp.compression.ErrorFeedback and an optimizer with "
-            "momentum."
-        )
-    if own:
-        step.warn_once(
-            "own_apply",
-            "Gradients that are given to %s are summed whole, without the strategy's `compression`,"
-            " because its own `apply`, or another method of its own, may use them before the "
-            "update. They are compressed in optimizers that override `update_step` alone.",
-            ", ".join(own),
-        )
-        return tuple(False for _ in variables)
-    if not optimizer.built:
-        with keras.name_scope(optimizer.name):
-            optimizer.build(list(variables))
-        optimizer.built = True
-    taken = {key for one in innermost(optimizer) for key in _slots(one)}
-    return tuple(key_of_variable(optimizer, variable) in taken for variable in variables)
-
-
-def check_accumulating(step: Step, optimizer: BaseOptimizer) -> None:
-    """Checks that gradients come untouched to an optimizer that accumulates them.
-
-    Raises:
-      GradientError: An `apply` of its own may use what is compressed only when a window closes.
-    """
-    compression = step.replicas.exchange.update_compression
-    chain = (optimizer, *innermost(optimizer))
-    own = sorted({type(each).__name__ for each in chain if _has_own_apply(each)})
-    if compression is not None and own and step.num_replicas > 1:
-        raise GradientError(
-            f"Gradients that {compression!r} compresses when a window of "
-            "`gradient_accumulation_steps` closes must come to the optimizer untouched, but "
-            f"{', '.join(own)} has an `apply` of its own, or another method of its own, which may "
-            "use them before. Override `update_step` alone, or leave out `compression` or "
-            "`gradient_accumulation_steps`."
-        )
 
 
 def check_momentum(
@@ -166,15 +227,12 @@ def check_momentum(
             )
 
 
-def made_dense(step: Step, gradient: Value | None, variable: Any) -> Value | None:
+def _made_dense(compression: UpdateCompression, gradient: Value, variable: Any) -> Value:
     """Returns rows of a table as the dense gradient that the compression takes of it, if it does.
 
     Rows that a batch chose several times are added up, as in a product with one-hot rows.
     """
-    compression = step.replicas.exchange.update_compression
-    if compression is None or not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    if not compression.takes_rows_of(variable):
+    if not isinstance(gradient, tf.IndexedSlices) or not compression.takes_rows_of(variable):
         return gradient
     total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
     return tf.ensure_shape(total, variable.shape)
@@ -195,6 +253,7 @@ def summed(
     optimizer: BaseOptimizer,
     gradients: Sequence[Value],
     variables: Sequence[Any],
+    update: tf.Tensor,
     watch: Watch | None,
 ) -> list[Value]:
     """Returns the sums of an update's own gradients: compressed where it is so, else whole.
@@ -204,6 +263,7 @@ def summed(
       optimizer: The optimizer that updates.
       gradients: The replica's own gradients.
       variables: The variables that they belong to.
+      update: The number of the update, an int32 scalar.
       watch: A listener that is told of each bucket.
     """
     compression = step.replicas.exchange.update_compression
@@ -217,7 +277,6 @@ def summed(
         if key in slots and can_wait(gradient)
     ]
     whole = [index for index in range(len(keys)) if index not in compressed]
-    update = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
 
     def compress(members: Sequence[int], transport: Transport) -> Sequence[tf.Tensor]:
         chosen = [compressed[member] for member in members]
@@ -253,13 +312,26 @@ def summed(
     return totals
 
 
+def _warn_of_rows(optimizer: BaseOptimizer) -> None:
+    strategy = strategy_of_optimizer(optimizer)
+    said = strategy.adapter_state.warned_about
+    if strategy.rank == 0 and "compressed_rows" not in said:
+        said.add("compressed_rows")
+        logging.getLogger("tfdp").warning(
+            "Gradients of large tables (tf.IndexedSlices) are summed whole, without the "
+            "strategy's `compression`. Give it a `largest_table` of at least their rows, or name "
+            "the tables in its `exclude`, such as exclude=['bias$', 'embeddings$'], to keep no "
+            "residuals for them."
+        )
+
+
 def _slots(optimizer: BaseOptimizer) -> dict[str, dict[str, tf.Variable]]:
     return vars(optimizer).get(_SLOTS, {})
 
 
-def _check_momentum(
-    optimizer: BaseOptimizer, compression: UpdateCompression | None, variables: Sequence[Any]
-) -> None:
+def check_momentum_of(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
+    """Raises ValueError if compression and optimizer have momentum, or it cannot be kept."""
+    compression = exchange_of(strategy_of_optimizer(optimizer)).update_compression
     if compression is None or not compression.has_momentum:
         return
     for name in ("momentum", "beta_1"):
@@ -299,19 +371,6 @@ def _warn_if_idle(
             ", ".join(getattr(variable, "path", variable.name) for variable in variables),
             largest,
         )
-
-
-# The methods that see the gradients before they are summed in the update.
-_SEEN_BY = ("apply", "apply_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
-
-
-def _has_own_apply(optimizer: BaseOptimizer) -> bool:
-    """Returns whether users' own code may see the gradients before the update."""
-    for name in _SEEN_BY:
-        owner = next(cls for cls in type(optimizer).__mro__ if name in vars(cls))
-        if owner.__module__.partition(".")[0] not in ("keras", "tfdp"):
-            return True
-    return False
 
 
 def _made(

@@ -1,64 +1,42 @@
-"""What the strategy's compression, or synchronization, keeps for the variables of an optimizer."""
+"""What rounds keep for an optimizer, beside its slots, of which each replica has its own."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressing, sharded_state
-from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, innermost, is_outer
+from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, innermost
 from tfdp.keras_adapter.gradients.round_ends import ROUND
 from tfdp.keras_adapter.step import at_least_float32
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
-from tfdp.replicas import exchange_of, replicas_of
+from tfdp.replicas import replicas_of
 from tfdp.synchronization import Synchronization
 
 
-@hook(BaseOptimizer, "build", overrides=True)
-def build(
-    original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Makes what the strategy's compression, or synchronization, keeps for each variable.
-
-    Raises:
-      ValueError: Compression and optimizer both have momentum, or the compression's cannot be kept;
-        or there are more fragments than variables; or the optimizer's state cannot be sharded.
-    """
-    if is_outer(self):
-        return original(self, variables, *args, **kwargs)
-    variables = list(variables)
-    compressing.prepare(self, variables)
-    with sharded_state.cutting(self, variables), _round_of(self, variables):
-        result = original(self, variables, *args, **kwargs)
-    compressing.make_slots(self)
-    return result
-
-
 @contextlib.contextmanager
-def _round_of(optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
+def round_of(
+    optimizer: BaseOptimizer, variables: Sequence[Any], synchronization: Synchronization
+) -> Iterator[None]:
     """Gives each replica slots of its own while `optimizer` is built, and then makes its round.
 
     Outside of replica functions a slot reads as the mean of the replicas'. It may be built by
     several methods, which call each other.
     """
-    strategy = strategy_of_optimizer(optimizer)
-    replicas = replicas_of(strategy)
-    synchronization = exchange_of(strategy).synchronization
+    replicas = replicas_of(strategy_of_optimizer(optimizer))
     # One that chooses its optimizers by the variables has none before it is built.
     is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
     known = vars(optimizer)
-    if replicas is None or synchronization is None or is_wrapper or ROUND in known:
+    if replicas is None or is_wrapper or ROUND in known:
         yield
         return
     # Raises while the optimizer is not built, and so again where a first error is not seen.

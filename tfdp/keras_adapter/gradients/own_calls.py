@@ -1,0 +1,77 @@
+"""Calls of code of each replica's own in an optimizer's program: see `tfdp.partition.own_calls`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp import recording
+from tfdp.keras_adapter._keras import BaseOptimizer, strategy_of_optimizer
+from tfdp.keras_adapter.step import Step, current
+from tfdp.partition.own_calls import own_call
+from tfdp.replicas import Replicated, Value
+
+# What a replica runs: given its step, values, and of each whether it is the replica's own term.
+OfReplica = Callable[[Step, list[Value], list[bool]], Sequence[Value] | None]
+
+
+def call(
+    values: Sequence[Value | None],
+    of_replica: OfReplica,
+    on_one_device: Callable[[list[Value]], Sequence[Value]] | None = None,
+    uses: Sequence[Any] = (),
+    gives_alike: bool = True,
+    reads: Sequence[Any] = (),
+) -> list[Value | None]:
+    """Puts a call into the program that is being traced; run eagerly it is as on one device.
+
+    Args:
+      values: What replicas are given; None where there is nothing.
+      of_replica: What a replica runs.
+      on_one_device: What one device has in its place; None: the values, as they are.
+      uses: The variables that `of_replica` reads and writes.
+      gives_alike: Whether all replicas are given the same.
+      reads: Those that it reads alone.
+
+    Returns:
+      What one device has in its place; of the values None where there was nothing.
+    """
+    places = [index for index, value in enumerate(values) if value is not None]
+    given: list[Value] = [value for value in values if value is not None]
+    tap = recording.current()
+
+    def run(own: Sequence[Value], are_summands: Sequence[bool]) -> Sequence[Value] | None:
+        step = current()
+        assert step is not None
+        with recording.tapped(None if tap is None else tap.of_replica(step.trace.index)):
+            return of_replica(step, list(own), list(are_summands))
+
+    instead = (lambda own: own) if on_one_device is None else on_one_device
+    if tf.executing_eagerly():
+        found = list(instead(given))
+    else:
+        written, read = (
+            [each.value if isinstance(each, keras.Variable) else each for each in variables]
+            for variables in (uses, reads)
+        )
+        found = own_call(given, written, run, lambda own: instead(list(own)), gives_alike, read)
+    if on_one_device is not None:
+        return list(found)
+    kept: list[Value | None] = [None] * len(values)
+    for place, value in zip(places, found, strict=True):
+        kept[place] = value
+    return kept
+
+
+def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
+    """Builds an optimizer in its strategy's scope, if it is not built, while a step is traced."""
+    strategy = strategy_of_optimizer(optimizer)
+    if optimizer.built or not isinstance(strategy.extended, Replicated):
+        return
+    with strategy.extended.in_scope_while_traced():
+        with keras.name_scope(optimizer.name):
+            optimizer.build(list(variables))
+        optimizer.built = True

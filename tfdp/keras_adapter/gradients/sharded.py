@@ -1,0 +1,193 @@
+"""Optimizers of which each replica holds a part of the state: ZeRO (1910.02054).
+
+What an optimizer keeps for a variable, its moving average and its accumulated gradient are cut
+along an axis of the variable where the optimizer is built. What replicas compute follows from that,
+as from any layout of a program (2004.13336): each gets its part of the gradients' sums, updates its
+part of what is kept, and all get the parts of the update. What an optimizer computes otherwise than
+element by element, such as a norm, or what is no floating-point number, is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import (
+    BaseOptimizer,
+    key_of_variable,
+    strategy_of_optimizer,
+    value_of_variable,
+    variables_of_optimizer,
+)
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
+from tfdp.keras_adapter.gradients.updating import Updating, accumulates
+from tfdp.partition import part_of_sum
+from tfdp.replicas import Replicas, Value, replicas_of
+from tfdp.sharding import Cut, even_cuts
+
+# The attribute of an optimizer with the cut of each variable, by key. Keras would track one that is
+# set.
+_CUTS = "tfdp_cuts"
+
+
+class State(keras.Variable):  # type: ignore[misc]
+    """What an optimizer keeps for a variable, of which each replica holds a part."""
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The whole's shape."""
+        return self._value.shape
+
+
+def is_cut(variable: Any) -> bool:
+    """Returns whether each replica holds a part of a variable of Keras."""
+    return hasattr(variable.value, "cut")
+
+
+class Sharded(Updating):
+    """Each replica gets its part of the gradients' sums, where the variable can be cut.
+
+    Args:
+      of_windows: Whether what is accumulated is cut as well; else windows are summed at their ends.
+    """
+
+    def __init__(self, of_windows: bool) -> None:
+        self._of_windows = of_windows
+
+    @contextlib.contextmanager
+    def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
+        """Cuts what the optimizer keeps; it may be built by several methods, one in the other."""
+        known = vars(optimizer)
+        replicas = replicas_of(strategy_of_optimizer(optimizer))
+        is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
+        if _CUTS in known or replicas is None or is_wrapper:
+            yield
+            return
+        count = replicas.num_replicas
+        chosen = [variable for variable in variables if _can_be_cut(variable, count)]
+        cuts = even_cuts([_shape(variable) for variable in chosen], count)
+        keys = [key_of_variable(optimizer, variable) for variable in chosen]
+        known[_CUTS] = dict(zip(keys, cuts, strict=True))
+        try:
+            yield
+            _cut_lists(optimizer, replicas)
+        except BaseException:
+            known.pop(_CUTS, None)
+            raise
+
+    def making(
+        self, optimizer: BaseOptimizer, initializer: Any, accumulates: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Makes zeros without asking rank 0, for most are cut off."""
+        replicas = replicas_of(strategy_of_optimizer(optimizer))
+        if accumulates and not self._of_windows:
+            return super().making(optimizer, initializer, accumulates)
+        if replicas is None or initializer != "zeros":
+            return contextlib.nullcontext()
+        return replicas.made_alone()
+
+    def made(self, optimizer: BaseOptimizer, variable: Any, slot: Any, accumulates: bool) -> None:
+        """Cuts what has the shape of a variable that is cut."""
+        if accumulates and not self._of_windows:
+            return
+        replicas = replicas_of(strategy_of_optimizer(optimizer))
+        cut = _own_cuts(optimizer).get(key_of_variable(optimizer, variable))
+        if replicas is not None and cut is not None and _shape(slot) == cut.shape:
+            _cut_state(replicas, slot, cut)
+        slot.value.accumulates = accumulates
+
+    def reaching(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[list[Value | None]]:
+        """Marks gradients, unless windows of whole ones are accumulated."""
+        if accumulates(optimizer) and not self._of_windows:
+            return contextlib.nullcontext(gradients)
+        return contextlib.nullcontext(_marked(optimizer, gradients, variables))
+
+    def clipped(
+        self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
+    ) -> list[Value | None]:
+        """Marks what a window has accumulated."""
+        return _marked(optimizer, gradients, variables)
+
+    def all_finite(
+        self,
+        gradients: list[Value | None],
+        whole: Callable[[list[Value | None]], Any],
+    ) -> Any:
+        """Asks by one sum over the replicas' parts, and not for each gradient."""
+        tensors = [tf.convert_to_tensor(each) for each in gradients if each is not None]
+        against = [tf.math.logical_not(tf.math.is_finite(each)) for each in tensors]
+        return tf.add_n([tf.reduce_sum(tf.cast(each, tf.float32)) for each in against]) < 0.5
+
+
+def _cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
+    """Leaves to each replica its part of what a slot holds."""
+    value_of_variable.set(slot, replicas.parted(slot.value, cut))
+    slot.__class__ = State
+
+
+def _marked(
+    optimizer: BaseOptimizer, gradients: Sequence[Value | None], variables: Sequence[Any]
+) -> list[Value | None]:
+    """Returns gradients of which replicas go on with parts; rows of tables stay as they are."""
+    cuts = {key: cut for one in innermost(optimizer) for key, cut in _own_cuts(one).items()}
+    found = list(gradients)
+    for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=False)):
+        cut = cuts.get(key_of_variable(optimizer, variable))
+        if cut is not None and isinstance(gradient, tf.Tensor):
+            found[index] = part_of_sum(gradient, cut)
+    return found
+
+
+def _own_cuts(optimizer: BaseOptimizer) -> dict[str, Cut]:
+    found: dict[str, Cut] = vars(optimizer).get(_CUTS, {})
+    return found
+
+
+def _cut_lists(optimizer: BaseOptimizer, replicas: Replicas) -> None:
+    """Cuts what an optimizer keeps in lists with a place for each variable, made by itself."""
+    variables = list(variables_of_optimizer(optimizer))
+    for name, held in vars(optimizer).items():
+        is_list = isinstance(held, (list, tuple)) and len(held) == len(variables)
+        if name in ("_variables", "_trainable_variables") or not is_list:
+            continue
+        for variable, slot in zip(variables, held, strict=True):
+            cut = _own_cuts(optimizer).get(key_of_variable(optimizer, variable))
+            if cut is None or not isinstance(slot, keras.Variable) or is_cut(slot):
+                continue
+            is_window = slot.value.synchronization == tf.VariableSynchronization.ON_READ
+            own = None if is_window else _cut_like(_shape(slot), cut)
+            if own is not None:
+                _cut_state(replicas, slot, own)
+
+
+def _cut_like(shape: tuple[int, ...], cut: Cut) -> Cut | None:
+    """Returns how a slot is cut whose variable is; None if all replicas keep it.
+
+    >>> _cut_like((4,), Cut((4, 3), 0, (0, 2, 4))), _cut_like((3,), Cut((4, 3), 0, (0, 2, 4)))
+    (Cut(shape=(4,), axis=0, bounds=(0, 2, 4)), None)
+    """
+    if len(shape) > cut.axis and shape[cut.axis] == cut.shape[cut.axis]:  # such as means of rows
+        return Cut(shape, cut.axis, cut.bounds)
+    return None
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return tuple(map(int, variable.shape))
+
+
+def _can_be_cut(variable: Any, replicas: int) -> bool:
+    """Returns whether a variable is updated by gradients, and has an axis to be cut along."""
+    if not tf.TensorShape(variable.shape).is_fully_defined():
+        return False
+    if not tf.as_dtype(variable.dtype).is_floating:
+        return False
+    if getattr(variable, "overwrite_with_gradient", False):
+        return False
+    shape = _shape(variable)
+    return 0 not in shape and max(shape, default=0) >= replicas

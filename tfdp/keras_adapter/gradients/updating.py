@@ -1,0 +1,119 @@
+"""What becomes of gradients that reach an optimizer, and of what it keeps: one protocol.
+
+An optimizer's program is that of one device. What replicas make otherwise in it is said here, and
+nowhere else: which of its variables have which layout, and where summands are summed otherwise
+than the program asks for. `Updating` itself is the plain way: what the program needs whole is
+summed, and accumulated gradients are summands until a window closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tfdp.keras_adapter._keras import BaseOptimizer, strategy_of_optimizer
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost
+from tfdp.keras_adapter.training import program_recording
+from tfdp.replicas import Value, replicas_of
+
+# The variables of the update that is being traced, in the order of the gradients that are clipped.
+_variables: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("variables", default=())
+
+
+class Updating:
+    """Gradients are summed whole."""
+
+    def building(
+        self, optimizer: BaseOptimizer, variables: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which an optimizer is built for its variables.
+
+        Raises:
+          ValueError: It cannot be, with what the strategy's replicas exchange.
+        """
+        return contextlib.nullcontext()
+
+    def making(
+        self, optimizer: BaseOptimizer, initializer: Any, accumulates: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which what is kept for a variable is made.
+
+        Args:
+          optimizer: The optimizer.
+          initializer: Its first value.
+          accumulates: Whether it is an accumulated gradient.
+        """
+        replicas = replicas_of(strategy_of_optimizer(optimizer))
+        if replicas is None or not accumulates:
+            return contextlib.nullcontext()
+        return replicas.summed_on_read()
+
+    def made(self, optimizer: BaseOptimizer, variable: Any, slot: Any, accumulates: bool) -> None:
+        """Changes what was made to be kept for a variable."""
+
+    def reaching(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[list[Value | None]]:
+        """Returns a context in which an optimizer is called, which gives it its gradients.
+
+        Args:
+          optimizer: The outermost optimizer, built.
+          gradients: What reaches it.
+          variables: The variables that it updates.
+        """
+        return contextlib.nullcontext(gradients)
+
+    def clipped(
+        self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
+    ) -> list[Value | None]:
+        """Returns what is clipped, and updated by: of a window the mean of its gradients."""
+        return list(gradients)
+
+    def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
+        """Records an update by gradients, if something records; returns what is used for them."""
+        return program_recording.update(gradients)
+
+    def all_finite(
+        self,
+        gradients: list[Value | None],
+        whole: Callable[[list[Value | None]], Any],
+    ) -> Any:
+        """Returns whether all gradients are finite, the same on all replicas.
+
+        Args:
+          gradients: What reaches an optimizer.
+          whole: Returns it of whole gradients.
+        """
+        return whole(gradients)
+
+
+@contextlib.contextmanager
+def updated(gradients: Sequence[Value | None], variables: Sequence[Any]) -> Iterator[bool]:
+    """Notes the variables of an update, as Keras goes on with them: those with a gradient.
+
+    Yields:
+      Whether no other optimizer has called this one.
+    """
+    own = [
+        variable
+        for gradient, variable in zip(gradients, variables, strict=False)
+        if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
+    ]
+    is_outermost = not _variables.get()
+    token = _variables.set(own)
+    try:
+        yield is_outermost
+    finally:
+        _variables.reset(token)
+
+
+def variables_updated() -> Sequence[Any]:
+    """Returns the variables of the update that is being traced."""
+    return _variables.get()
+
+
+def accumulates(optimizer: BaseOptimizer) -> bool:
+    """Returns whether an optimizer, or one in it, accumulates gradients."""
+    return any(one.gradient_accumulation_steps for one in innermost(optimizer))
