@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from replicas.stand_in import StandIn
 
-from tfdp.keras_adapter.gradients import update_sums
 from tfdp.keras_adapter.random import seeds
 from tfdp.keras_adapter.step import Step, StrategyState, Unseeded
 from tfdp.keras_adapter.variables import statistics
@@ -17,7 +16,7 @@ from tfdp.keras_adapter.variables import statistics
 def step_of(replicas):
     """A step of the stand-in."""
     strategy = types.SimpleNamespace(adapter_state=StrategyState())
-    return Step(strategy, replicas, replicas.trace(), Unseeded())
+    return Step(strategy, replicas, replicas.trace(), Unseeded(), None)
 
 
 def test_what_replicas_wrote_becomes_the_mean_and_the_first_ones_count():
@@ -53,20 +52,3 @@ def test_only_the_first_replica_warns():
         step.warn_once("a variable", "It is the mean.")
         said.append(bool(step.strategy.adapter_state.warned_about))
     assert said == [False, True, True]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_of_a_gradient_that_all_have_the_first_replica_alone_accumulates_a_share(rank):
-    step = step_of(StandIn(rank))
-    dense = tf.constant([1.0, np.nan])
-    slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([5, 2]))
-
-    @tf.function
-    def in_graph():
-        return update_sums.of_first(step, dense), update_sums.of_first(step, slices)
-
-    for found, rows in (in_graph(), in_graph.python_function()):
-        np.testing.assert_array_equal(found, dense if rank == 0 else [0, 0])
-        np.testing.assert_array_equal(rows.values, [[float(rank == 0)] * 2])
-        np.testing.assert_array_equal(rows.indices, [3])
-    assert update_sums.of_first(step, None) is None

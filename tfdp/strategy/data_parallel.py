@@ -63,9 +63,8 @@ class DataParallelStrategy(OneDevicePrograms):
       compression: What gradients become while they travel: an object of `tfdp.compression`. Such as
         `Cast("bfloat16")`: half the bytes, and a rounding that one device does not make;
         `ErrorFeedback(Int8())`: a quarter; `ErrorFeedback(TopK(0.01))`: less where replicas are
-        few. It holds for gradients that an optimizer gets untouched: in Keras' own
-        `train_step`, in accumulation windows, in loops of your own. What the tape of a `train_step`
-        of your own returns is summed whole, and the log says so. None: gradients travel whole.
+        few. It holds for gradients that reach the optimizer as sums over the examples, scaled or
+        not; what a step takes a norm of is summed whole before. None: gradients travel whole.
       synchronization: What replaces the sum of gradients: an object of `tfdp.synchronization`. Each
         replica updates its own weights, and every so many updates, at an epoch's end and in
         `synchronize`, all get one set of weights again: `LocalSGD(every=10)`, `DiLoCo(every=50)`.
@@ -76,9 +75,9 @@ class DataParallelStrategy(OneDevicePrograms):
         what the optimizer keeps for the variables, and moving averages. "gradients": the gradients
         that it accumulates, too; then each micro-batch sends half of what a window sends without.
         Each replica sums its part of the gradients, updates its part of the weights, and gets the
-        others'; together that sends what a step without it sends. An optimizer whose update of an
-        element needs only that element, which is tried out where it is built, is cut into even
-        parts; of any other each replica holds whole variables. None: each replica holds all.
+        others'; together that sends what a step without it sends. What an optimizer computes
+        otherwise than element by element is right as well, and may send more. None: each replica
+        holds all.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be

@@ -48,6 +48,7 @@ def run(
             )
     if isinstance(data, Cut):
         data = _whole(replicas, data)
+    containers = list(containers)
     cut_up = [each for each in containers if isinstance(each, PartedVariable)]
     whole = [each for each in containers if not isinstance(each, PartedVariable)]
     shared = [each for each in whole if isinstance(each, SyncOnReadVariable)]

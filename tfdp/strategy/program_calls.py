@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from tfdp.partition import (
     partition,
 )
 from tfdp.recording import Recorder
-from tfdp.strategy import graph_options, irregular
+from tfdp.strategy import graph_options, irregular, whole_operations
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_recording import recorded
@@ -106,7 +105,7 @@ class ProgramCalls:
             for layout in layouts
         ]
         support.agree_on(sequences, self.program, f"the cut of arguments ({', '.join(places)})")
-        _tell_whole(self.program)
+        whole_operations.tell(self.program)
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, support)
         if options.jit_compile:
@@ -381,22 +380,6 @@ def _of_part(spec: tf.TensorSpec) -> tf.TensorSpec:
     if not spec.shape.rank:
         return spec
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-
-
-def _tell_whole(program: ReplicaProgram) -> None:
-    """Says once for each type and line what every replica computes on whole tensors."""
-    for found in program.report.whole:
-        key = found.operation, found.line, found.reason
-        if key not in _told and program.report.num_replicas > 1:
-            _told.add(key)
-            logging.getLogger("tfdp").warning(
-                "%s at %s is computed on the whole batch by every replica, since %s. It is right, "
-                "costs what one device needs, and %s bytes are gathered for it in each step.",
-                *(*key, "unknown" if found.gathered_bytes is None else found.gathered_bytes),
-            )
-
-
-_told: set[tuple[str, str, str]] = set()
 
 
 class _Named:

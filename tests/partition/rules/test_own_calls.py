@@ -55,6 +55,36 @@ def test_replicas_are_given_summands_that_add_up_and_wholes(replicas, length):
     assert seen == [[True, True]] * replicas
 
 
+@pytest.mark.parametrize("length", [7, 2])
+def test_what_a_call_gives_is_whole_or_each_replicas_own(length):
+    own = strategy(3)
+    with own.scope():
+        table, copies = tf.Variable(TABLE), tf.Variable(tf.zeros([3]))
+
+    @own.partitioned
+    def step(x, ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.sin(tf.gather(table, ids) * x))
+        rows = tape.gradient(loss, table)
+        (total,) = own_call(
+            [rows],
+            [],
+            lambda values, are_summands: summed(values, are_summands),
+            lambda values: [tf.convert_to_tensor(values[0])],
+        )
+        mine = own_call(
+            [tf.reduce_sum(x, 0)], [], lambda values, _: values, list, gives_alike=False
+        )
+        copies.assign(2.0 * mine[0])
+        return total, tf.convert_to_tensor(rows)
+
+    total, rows = step(X[:length], IDS[:length])
+    np.testing.assert_allclose(total, rows, rtol=1e-5, atol=1e-6)
+    held = [copy.numpy() for copy in own.experimental_local_results(copies)]
+    np.testing.assert_allclose(sum(held), 2 * X[:length].sum(0), rtol=1e-5, atol=1e-5)
+    assert not np.array_equal(held[0], held[1])
+
+
 def test_a_whole_value_is_given_as_such():
     own = strategy(2)
     seen = []
