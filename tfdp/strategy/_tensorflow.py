@@ -54,6 +54,8 @@ from tensorflow.python.distribute.values import (
     DistributedVariable,
     Mirrored,
     MirroredVariable,
+    PerReplica,
+    PerReplicaSpec,
     SyncOnReadVariable,
 )
 
@@ -80,6 +82,8 @@ __all__ = [
     "Mirrored",
     "MirroredExtended",
     "MirroredVariable",
+    "PerReplica",
+    "PerReplicaSpec",
     "ReductionToOneDevice",
     "SingleDevice",
     "SyncOnReadVariable",
