@@ -445,6 +445,15 @@ def test_layers_that_are_joined_otherwise_and_losses_of_other_arguments_are_name
     build().fit(x, y, verbose=0)
 
 
+def test_other_class_weights_on_a_rank_are_named(strategy, board):
+    with strategy.scope():
+        model = harness.dense_model()
+    x, y = harness.regression_data(8)
+    given = {0: 1.0, 1: 2.0 + board.rank}
+    with pytest.raises(tfdp.errors.RankMismatchError, match="argument class_weight is"):
+        model.fit(x, y, class_weight=given, verbose=0)
+
+
 def test_arrays_that_a_rank_has_cut_for_itself_are_named(strategy, board):
     x, y = harness.regression_data(24)
     with strategy.scope():
@@ -533,6 +542,44 @@ def test_a_rank_whose_own_data_ends_first_goes_on_with_empty_batches(strategy):
     first = [[strategy.experimental_local_results(v)[0].numpy() for v in pair] for pair in seen]
     assert sum(rows for rows, _ in first) == len(expected)
     assert sum(total for _, total in first) == sum(expected)
+
+
+def test_a_function_may_make_a_pipeline_for_each_of_all_replicas(strategy, board):
+    """Those of the last end last; no replica knows of the others' ends."""
+    count, contexts = strategy.num_replicas_in_sync, []
+
+    def of_replica(context):
+        contexts.append((context.input_pipeline_id, context.num_input_pipelines))
+        first = context.input_pipeline_id
+        return tf.data.Dataset.range(10 * first, 10 * first + 2 * (first + 1)).batch(2)
+
+    batches = strategy.distribute_datasets_from_function(
+        of_replica,
+        tf.distribute.InputOptions(
+            experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA
+        ),
+    )
+    assert contexts == [(rank, count) for rank in strategy.extended._ranks]
+    total = tf.function(
+        lambda batch: tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(batch))
+    )
+    sums = [
+        int(strategy.experimental_local_results(strategy.run(total, args=(batch,)))[0])
+        for batch in batches
+    ]
+    assert len(sums) == count
+    assert sum(sums) == sum(sum(range(10 * r, 10 * r + 2 * (r + 1))) for r in range(count))
+
+
+def test_an_input_signature_holds_for_what_each_of_all_replicas_gets(strategy):
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def replica(x):
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.size(x))
+
+    count = strategy.num_replicas_in_sync
+    x = harness.per_replica(strategy, [np.ones(rank + 1, "f4") for rank in range(count)])
+    for own in strategy.experimental_local_results(strategy.run(replica, args=(x,))):
+        assert own == sum(range(1, count + 1))
 
 
 def test_variables_start_with_the_values_of_rank_0(strategy, board):
