@@ -76,7 +76,7 @@ PRIVATE_ATTRIBUTES_IN = {
     "tfdp/callbacks/checkpoint.py": {"_initial_epoch"},
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
     "tfdp/keras_adapter/training/checkpointing.py": {"_current_iterator", "_steps_seen"},
-    "tfdp/strategy/extended.py": {"_clone"},
+    "tfdp/strategy/lifting.py": {"_clone"},
     "tfdp/strategy/input_batches.py": {"_value_specs"},
     "tfdp/strategy/inputs.py": {"_cardinality", "_enable_get_next_as_optional"},
     "tfdp/strategy/share_datasets.py": {"_cardinality", "_enable_get_next_as_optional"},

@@ -1,5 +1,6 @@
 """Processes compare what they traced, whenever each of them traces."""
 
+import functools
 import re
 import threading
 import time
@@ -118,3 +119,29 @@ def test_ranks_with_the_same_program_go_on_and_never_ask_again():
             lambda: second.reach_program(operations, "g", str),
         ) == [None, None]
         first.reach_program(operations, "f", str)
+
+
+def test_ranks_that_were_refused_agree_on_what_they_trace_alike_and_on_nothing_else():
+    def of_program(agreement, text):
+        agreement.reach_program([text], "f", lambda number: text)
+
+    def of_trace(agreement, text):
+        agreement.reach(traced(agreement is second, (len(text),)), "f")
+
+    def error_of(reach, agreement, text):
+        try:
+            reach(agreement, text)
+        except CollectiveMismatchError as error:
+            return type(error)
+
+    attempts = [("Sin", "Tan2"), ("Tan2", "Sin"), ("Sin", "Sin"), ("Sin", "Sin"), ("A", "Tan2")]
+    for reach in (of_program, of_trace):
+        with meeting.boards(2, timeout_seconds=5.0) as boards:
+            first, second = agreements(boards)
+            for mine, theirs in attempts:
+                refused = None if mine == theirs else CollectiveMismatchError
+                found = meeting.on_all(
+                    functools.partial(error_of, reach, first, mine),
+                    functools.partial(error_of, reach, second, theirs),
+                )
+                assert found == [refused] * 2, (mine, theirs)

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 import tiers
 
+import tfdp
+
 SIZES = [[3, 8, 1, 5], [1, 6, 2], [8, 8, 7]]
 
 
@@ -89,9 +91,8 @@ def test_sample_weights_count_as_on_one_device(kind, trains_as_one_device):
     trains_as_one_device(build, use)
 
 
-def test_class_weights_count_as_on_one_device(trains_as_one_device):
-    x, y = harness.regression_data(21)
-    labels = np.digitize(y[:, 0], [-0.5, 0.5]).astype("int32")
+def labelled():
+    """A model of three classes, and examples with labels."""
 
     def build():
         model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, activation="softmax")])
@@ -100,10 +101,75 @@ def test_class_weights_count_as_on_one_device(trains_as_one_device):
         )
         return model
 
+    x, y = harness.regression_data(24)
+    return build, x, np.digitize(y[:, 0], [-0.5, 0.5]).astype("int32")
+
+
+CLASS_WEIGHTS = {0: 0.2, 1: 1.0, 2: 7.0}
+
+
+def test_class_weights_count_as_on_one_device(trains_as_one_device):
+    build, x, labels = labelled()
+
     def use(model):
-        return harness.fit_arrays(model, x, labels, class_weight={0: 0.2, 1: 1.0, 2: 7.0})
+        return harness.fit_arrays(model, x, labels, class_weight=CLASS_WEIGHTS)
 
     trains_as_one_device(build, use)
+
+
+def of_unknown_number(dataset):
+    """Batches, of which Keras counts one more than there are on any number of replicas."""
+    return dataset.batch(12).filter(lambda *batch: True)
+
+
+def distributed(strategy, dataset):
+    return strategy.experimental_distribute_dataset(of_unknown_number(dataset))
+
+
+def of_processes(strategy, dataset):
+    """Each process reads the elements of its own replicas: of global batches of 12."""
+
+    def own(context):
+        every, pipelines = context.num_replicas_in_sync, context.num_input_pipelines
+        numbered = (
+            dataset.batch(12 // every)
+            .enumerate()
+            .filter(
+                lambda index, _: index * pipelines // every % pipelines == context.input_pipeline_id
+            )
+        )
+        return numbered.map(lambda _, element: element)
+
+    return strategy.distribute_datasets_from_function(own)
+
+
+@pytest.mark.parametrize(
+    ("data", "replicas"),
+    tiers.first_of(
+        (distributed, harness.THREE),
+        *((distributed, count) for count in (1, 2)),
+        *((of_processes, count) for count in (1, 2, 3)),
+    ),
+)
+def test_class_weights_count_for_data_that_are_distributed_already(data, trains_as_one_device):
+    build, *columns = labelled()
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(columns))
+    both = dataset.map(lambda x, y: (x, y, 2.0))
+
+    def use(model):
+        strategy = model.distribute_strategy
+
+        def batches(dataset):
+            given = isinstance(strategy, tfdp.DataParallelStrategy)
+            return data(strategy, dataset) if given else of_unknown_number(dataset)
+
+        given = {"epochs": 2, "verbose": 0, "shuffle": False, "class_weight": CLASS_WEIGHTS}
+        with pytest.raises(ValueError, match="`class_weight` and `sample_weight` at the same time"):
+            model.fit(batches(both), **given)
+        once = batches(dataset)
+        return [model.fit(once, **given).history for _ in range(2)]
+
+    trains_as_one_device(build, use, one_device_eagerly=False)
 
 
 def sequences(examples=21, steps=6):

@@ -445,6 +445,85 @@ def test_layers_that_are_joined_otherwise_and_losses_of_other_arguments_are_name
     build().fit(x, y, verbose=0)
 
 
+class SetsRate(keras.callbacks.Callback):
+    """Sets the learning rate after the second batch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.model.optimizer.learning_rate = 0.03125
+
+
+# Callbacks that set a learning rate, and what the rate is after them.
+RATES = {
+    "at a batch": (SetsRate, 0.03125),
+    "on a plateau": (
+        lambda: keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=1, min_delta=1e3),
+        0.125,
+    ),
+    "of a schedule": (lambda: keras.callbacks.LearningRateScheduler(lambda epoch: 0.5**epoch), 1.0),
+}
+
+
+def model_of_rate(strategy, **options):
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD(0.25, name="sgd_of_test")
+        return harness.dense_model(optimizer, **options)
+
+
+@pytest.mark.parametrize("steps", tiers.first_of(1, 2))
+@pytest.mark.parametrize("case", tiers.cases(RATES, {"at a batch", "on a plateau"}))
+def test_a_learning_rate_that_one_rank_alone_sets_is_named(case, steps, strategy, board):
+    make, rate = RATES[case]
+    model = model_of_rate(strategy, steps_per_execution=steps)
+    x, y = harness.regression_data(32)
+    callbacks = [make()] if board.rank == 0 else []
+    each = [f"{rate:g} on rank 0", *(f"0.25 on rank {r}" for r in range(1, board.world_size))]
+    said = f"optimizer `sgd_of_test` must be alike on all ranks, but it is {' and '.join(each)}."
+    with pytest.raises(tfdp.errors.RankMismatchError, match=said):
+        model.fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=callbacks)
+    # It was found by all of them together: all go on, and a rate that all set is none's alone.
+    model.optimizer.learning_rate = 0.25
+    model.fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=[make()])
+    alike(board, float(model.optimizer.learning_rate))
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_a_learning_rate_of_one_rank_is_named_where_no_step_compares_batches(
+    eagerly, strategy, board
+):
+    model = model_of_rate(strategy, run_eagerly=eagerly)
+
+    def batches(context=None):
+        return tf.data.Dataset.from_tensor_slices(harness.regression_data(8)).batch(4)
+
+    data = batches() if eagerly else strategy.distribute_datasets_from_function(batches)
+    callbacks = [RATES["on a plateau"][0]()] if board.rank == 0 else []
+    with pytest.raises(
+        tfdp.errors.RankMismatchError, match=r"`sgd_of_test` .* is 0\.125 on rank 0"
+    ):
+        model.fit(data, epochs=4, verbose=0, callbacks=callbacks)
+
+
+def test_a_rank_that_alone_stops_early_is_named_before_it_ends(strategy, board):
+    model = model_of_rate(strategy)
+    x, y = harness.regression_data(8)
+    stops = keras.callbacks.EarlyStopping("loss", min_delta=1e3, patience=1)
+    said = "but after epoch 2 it is False on .* and True on rank 0: rank 0 would .* EarlyStopping"
+    with pytest.raises(tfdp.errors.RankMismatchError, match=said):
+        model.fit(x, y, epochs=5, verbose=0, callbacks=[stops] if board.rank == 0 else [])
+    history = model.fit(x, y, epochs=5, verbose=0, callbacks=[stops]).history
+    assert len(history["loss"]) == 2
+
+
+def test_other_class_weights_on_a_rank_are_named(strategy, board):
+    with strategy.scope():
+        model = harness.dense_model()
+    x, y = harness.regression_data(8)
+    given = {0: 1.0, 1: 2.0 + board.rank}
+    with pytest.raises(tfdp.errors.RankMismatchError, match="argument class_weight is"):
+        model.fit(x, y, class_weight=given, verbose=0)
+
+
 def test_arrays_that_a_rank_has_cut_for_itself_are_named(strategy, board):
     x, y = harness.regression_data(24)
     with strategy.scope():
@@ -533,6 +612,44 @@ def test_a_rank_whose_own_data_ends_first_goes_on_with_empty_batches(strategy):
     first = [[strategy.experimental_local_results(v)[0].numpy() for v in pair] for pair in seen]
     assert sum(rows for rows, _ in first) == len(expected)
     assert sum(total for _, total in first) == sum(expected)
+
+
+def test_a_function_may_make_a_pipeline_for_each_of_all_replicas(strategy, board):
+    """Those of the last end last; no replica knows of the others' ends."""
+    count, contexts = strategy.num_replicas_in_sync, []
+
+    def of_replica(context):
+        contexts.append((context.input_pipeline_id, context.num_input_pipelines))
+        first = context.input_pipeline_id
+        return tf.data.Dataset.range(10 * first, 10 * first + 2 * (first + 1)).batch(2)
+
+    batches = strategy.distribute_datasets_from_function(
+        of_replica,
+        tf.distribute.InputOptions(
+            experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA
+        ),
+    )
+    assert contexts == [(rank, count) for rank in strategy.extended._ranks]
+    total = tf.function(
+        lambda batch: tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(batch))
+    )
+    sums = [
+        int(strategy.experimental_local_results(strategy.run(total, args=(batch,)))[0])
+        for batch in batches
+    ]
+    assert len(sums) == count
+    assert sum(sums) == sum(sum(range(10 * r, 10 * r + 2 * (r + 1))) for r in range(count))
+
+
+def test_an_input_signature_holds_for_what_each_of_all_replicas_gets(strategy):
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def replica(x):
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.size(x))
+
+    count = strategy.num_replicas_in_sync
+    x = harness.per_replica(strategy, [np.ones(rank + 1, "f4") for rank in range(count)])
+    for own in strategy.experimental_local_results(strategy.run(replica, args=(x,))):
+        assert own == sum(range(1, count + 1))
 
 
 def test_variables_start_with_the_values_of_rank_0(strategy, board):
@@ -1054,8 +1171,12 @@ def test_ranks_whose_programs_differ_are_told(strategy, board):
     step, own, other = strategy.partitioned(differing), *["Sin", "Exp"][:: 1 - 2 * board.rank]
     line = differing.__code__.co_firstlineno + 2
     said = rf"is {own} at in_cluster.py:{line}, in differing .* and {other} in"
-    with pytest.raises(tfdp.errors.CollectiveMismatchError, match=said):
-        step(np.ones([4, 3], "float32"))
+    for _ in range(2):
+        with pytest.raises(tfdp.errors.CollectiveMismatchError, match=said):
+            step(np.ones([4, 3], "float32"))
+        # What is alike is not taken for what was refused.
+        total = strategy.partitioned(tf.reduce_sum)(np.ones([4, 3], "float32"))
+        assert total == 12.0
 
 
 def test_ranks_whose_programs_hold_other_numbers_are_told(strategy, board):

@@ -92,6 +92,36 @@ def test_a_tf_function_given_to_run_is_traced_once_for_all_replicas(values):
     assert all(shape.as_list() == [None] for shape in traces)
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["eagerly", "in a graph"])
+def test_an_input_signature_holds_for_what_each_replica_gets(inside, values):
+    """MirroredStrategy refuses this: its signature holds for the values of all replicas."""
+    strategy = harness.strategy(2)
+    traces = []
+
+    @tf.function(input_signature=[{"x": tf.TensorSpec([None])}, tf.TensorSpec([])])
+    def replica(parts, factor=2.0):
+        traces.append(parts["x"].shape)
+        return tf.distribute.get_replica_context().all_reduce(SUM, factor * parts["x"][-1])
+
+    def step(x):
+        doubled = strategy.run(replica, args=({"x": x},))
+        return doubled, strategy.run(replica, args=({"x": x},), kwargs={"factor": 3})
+
+    run = tf.function(step) if inside else step
+    for size in (2, 4):  # replicas get different lengths, and a plain array stands for all
+        x = harness.per_replica(strategy, [np.ones(size, "f4"), np.full(size + 1, 10, "f4")])
+        doubled, tripled = run(x)
+        assert (values(doubled), values(tripled)) == ([22, 22], [33, 33])
+    assert traces == [tf.TensorShape([None])] * 2 or inside
+    (total,) = {float(each) for each in values(strategy.run(replica, args=({"x": [1.0, 2.0]},)))}
+    assert total == 8.0
+    whole = harness.per_replica(strategy, [np.ones(2, "int32")] * 2)
+    with pytest.raises(
+        TypeError, match=r"tf.int32.* to TensorSpec\(shape=\(None,\), dtype=tf.float"
+    ):
+        strategy.run(replica, args=({"x": whole},))
+
+
 def test_a_tf_function_given_to_run_within_a_tf_function_joins_its_graph(values):
     strategy = harness.strategy(2)
 

@@ -102,3 +102,116 @@ def test_datasets_from_a_function_give_each_replica_whole_elements():
     (context,) = contexts
     assert (context.num_input_pipelines, context.input_pipeline_id) == (1, 0)
     assert context.num_replicas_in_sync == 3
+
+
+# ---- a pipeline for each replica
+
+PER_REPLICA = tf.distribute.InputReplicationMode.PER_REPLICA
+
+
+def options_of_replicas(**options):
+    return tf.distribute.InputOptions(experimental_replication_mode=PER_REPLICA, **options)
+
+
+def numbers_of(context):
+    """What a pipeline reads: the last ends last."""
+    pipeline = context.input_pipeline_id
+    return tf.data.Dataset.range(10 * pipeline, 10 * pipeline + 4 + 2 * pipeline).batch(2)
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_a_function_may_make_a_pipeline_for_each_replica(fetched, mirrored):
+    options = options_of_replicas(experimental_fetch_to_device=fetched)
+    told, elements = [], []
+    for strategy in (mirrored(2), harness.strategy(2)):
+        contexts = []
+
+        def make(context):
+            contexts.append(context)  # noqa: B023
+            return numbers_of(context)
+
+        distributed = strategy.distribute_datasets_from_function(make, options)
+        told.append([(each.input_pipeline_id, each.num_input_pipelines) for each in contexts])
+        elements.append(
+            [
+                [np.asarray(own).tolist() for own in strategy.experimental_local_results(element)]
+                for element in distributed
+            ]
+        )
+    assert told == [[(0, 2), (1, 2)]] * 2
+    *whole, last = elements[1]
+    assert whole == [[[0, 1], [10, 11]], [[2, 3], [12, 13]]] == elements[0][:2]
+    assert last == [[], [14, 15]]
+    assert distributed.cardinality == 3
+
+
+def test_replicas_with_pipelines_of_their_own_train_as_one_device_on_all_of_it():
+    def pairs(rows):
+        return tf.cast(rows, tf.float32)[:, None] / 10, tf.cast(rows, tf.float32)
+
+    def used(batches, strategy=None):
+        model = harness.build_in_scope(lambda: harness.dense_model(features=1), strategy and 2)
+        seen = model.fit(batches, epochs=2, verbose=0).history
+        return seen, model.predict(batches, verbose=0), model.get_weights()
+
+    strategy = harness.strategy(2)
+    many = used(
+        strategy.distribute_datasets_from_function(
+            lambda context: numbers_of(context).map(pairs), options_of_replicas()
+        ),
+        strategy,
+    )
+    rounds = ([0, 1, 10, 11], [2, 3, 12, 13], [14, 15])
+    whole = tf.data.Dataset.from_generator(lambda: rounds, output_signature=tf.TensorSpec([None]))
+    harness.assert_close(many, used(whole.map(pairs)), 1e-5)
+
+
+def test_a_pipeline_for_each_replica_leaves_later_datasets_as_they_were():
+    """TensorFlow's strategy keeps a pipeline for each replica from then on."""
+    strategy, contexts = harness.strategy(2), []
+    strategy.distribute_datasets_from_function(numbers_of, options_of_replicas())
+
+    def make(context):
+        contexts.append(context)
+        return numbers_of(context)
+
+    strategy.distribute_datasets_from_function(make)
+    assert [context.num_input_pipelines for context in contexts] == [1]
+    batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4))
+    (batch,) = batches
+    assert [own.numpy().tolist() for own in batch.values] == [[0, 1], [2, 3]]
+
+
+def test_batches_are_cut_or_each_replica_has_a_pipeline_but_not_both(mirrored):
+    for strategy in (mirrored(2), harness.strategy(2)):
+        with pytest.raises(NotImplementedError, match="PER_REPLICA") as raised:
+            strategy.experimental_distribute_dataset(
+                tf.data.Dataset.range(4).batch(4), options_of_replicas()
+            )
+    assert "`strategy.distribute_datasets_from_function(fn, options)`" in str(raised.value)
+
+
+# ---- values of replicas where there is no replica
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["eagerly", "in a graph"])
+def test_values_of_replicas_are_no_tensor_outside_of_replicas_as_in_mirrored_strategy(
+    inside, mirrored
+):
+    def looped(value):
+        return [each for each in value]  # noqa: C416 # AutoGraph converts loops only
+
+    uses = {
+        looped: (TypeError, "'PerReplica' object is not iterable"),
+        tf.reduce_sum: (ValueError, "not inside a replica context"),
+        (lambda value: value + 1): (TypeError, "unsupported operand"),
+        (lambda value: value[0]): (TypeError, "not subscriptable"),
+    }
+    for strategy in (mirrored(2), harness.strategy(2)):
+        batch = next(
+            iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4)))
+        )
+        for value in (batch, strategy.run(lambda: tf.ones([2]))):
+            for use, (kind, words) in uses.items():
+                with pytest.raises(kind, match=words):
+                    (tf.function(use) if inside else use)(value)

@@ -63,6 +63,8 @@ CLASSES = {
     "Mirrored": (tf.distribute.DistributedValues,),
     "MirroredExtended": (tf.distribute.StrategyExtended,),
     "MirroredVariable": (tf.distribute.DistributedValues, tf.Variable),
+    "PerReplica": (tf.distribute.DistributedValues,),
+    "PerReplicaSpec": (tf.TypeSpec,),
     "SyncOnReadVariable": (tf.distribute.DistributedValues, tf.Variable),
 }
 
@@ -154,6 +156,8 @@ METHODS = {
     },
     "SyncOnReadVariable": {"_get_cross_replica": ["self"]},
     "Function": {"_clone": ["self", "python_function"]},
+    "PerReplica": {"__init__": ["self", "values"]},
+    "PerReplicaSpec": {"__init__": ["self", "value_specs"]},
 }
 
 

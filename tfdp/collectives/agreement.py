@@ -7,6 +7,7 @@ posts the sequences it has, waits once until all others have posted the same, an
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import itertools
@@ -32,6 +33,8 @@ class Agreement:
         self._prefix = prefix
         self._posted: set[str] = set()
         self._agreed: set[str] = set()
+        # By trial: all its members are refused together, and post under other keys thereafter.
+        self._refusals: collections.Counter[str] = collections.Counter()
 
     def key_of_group(self, group: tuple[int, ...]) -> int:
         """Returns the number of a group of ranks, alike in all processes."""
@@ -98,7 +101,8 @@ class Agreement:
         self._wait(trial, key, range(self._board.world_size), function, differ)
 
     def _post(self, trial: str, key: str, value: dict[str, object]) -> None:
-        """Tells the others, once, what this process has traced."""
+        """Tells the others, once for as many refusals, what this process has traced."""
+        trial, key = self._after_refusals(trial, key)
         if key not in self._posted:
             self._board.post(trial, {"key": key, **value})
             self._board.post(key)
@@ -113,14 +117,20 @@ class Agreement:
         differ: Callable[[int, Post], Exception],
     ) -> None:
         """Waits until the members have posted the key; raises if one has traced something else."""
+        tried, posted = self._after_refusals(trial, key)
 
         def compare() -> None:
-            for rank, post in self._board.posted(trial).items():
+            for rank, post in self._board.posted(tried).items():
                 if post.value["key"] not in self._posted:
+                    self._refusals[trial] += 1
                     raise differ(rank, post)
 
-        self._board.wait(key, members, f"the trace of {function}", check=compare, keep=True)
+        self._board.wait(posted, members, f"the trace of {function}", check=compare, keep=True)
         self._agreed.add(key)
+
+    def _after_refusals(self, *keys: str) -> list[str]:
+        """Returns the keys, of which the first is a trial's, for the attempt that is being made."""
+        return [f"{key}, attempt {self._refusals[keys[0]]}" for key in keys]
 
     def _programs_differ(
         self,

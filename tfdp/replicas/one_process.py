@@ -125,6 +125,7 @@ class NothingToAgreeOn:
 
     def reach(self, sequences: Sequences, function: str) -> None:
         """Returns at once."""
+        return  # AutoGraph, which converts what graphs call, warns of a function without a body
 
     def reach_program(
         self, operations: Sequence[str], function: str, described: Callable[[int], str]

@@ -54,6 +54,8 @@ from tensorflow.python.distribute.values import (
     DistributedVariable,
     Mirrored,
     MirroredVariable,
+    PerReplica,
+    PerReplicaSpec,
     SyncOnReadVariable,
 )
 
@@ -83,6 +85,8 @@ __all__ = [
     "Mirrored",
     "MirroredExtended",
     "MirroredVariable",
+    "PerReplica",
+    "PerReplicaSpec",
     "ReductionToOneDevice",
     "SingleDevice",
     "SyncOnReadVariable",

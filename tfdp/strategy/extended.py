@@ -8,7 +8,6 @@ wherever they are. Reductions between replica functions are made once for each p
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,6 +40,7 @@ from tfdp.strategy._tensorflow_programs import (
     container_of_copy,
 )
 from tfdp.strategy.inputs import Inputs
+from tfdp.strategy.lifting import Lifting
 from tfdp.strategy.parted import PartedVariable, parts_like
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
@@ -96,7 +96,7 @@ class DataParallelExtended(Inputs, Replicated):
         self._name = f"strategy {strategy_number}"
         self._around_replicas = around_replicas
         self._containers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._lifted: weakref.WeakKeyDictionary[Function, Function] = weakref.WeakKeyDictionary()
+        self._lifting = Lifting(self._call_for_each_replica, len(devices))
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         resolver = processes.resolver()
         if resolver is not None:
@@ -281,7 +281,7 @@ class DataParallelExtended(Inputs, Replicated):
         eager = tf.executing_eagerly()
         with self.processes.explained() if eager else replica_graphs.seeded_apart(self.processes):
             if isinstance(fn, Function):
-                return self._lift(fn)(*args, **kwargs)
+                return self._lifting.call(fn, args, kwargs)
             return self._run(fn, args, kwargs)
 
     def _run(self, fn: ReplicaFunction, args: Any, kwargs: Any) -> Any:
@@ -339,17 +339,6 @@ class DataParallelExtended(Inputs, Replicated):
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
         """Leaves the program that is being traced as on one device, and enters the scope."""
         return tracing.in_scope(self._container_strategy())
-
-    def _lift(self, fn: Function) -> Function:
-        # All replicas of a tf.function that is run eagerly go into one graph, with its options.
-        if fn not in self._lifted:
-            python_function = fn.python_function
-
-            def run_all(*args: Any, **kwargs: Any) -> Any:
-                return self._call_for_each_replica(python_function, args, kwargs)
-
-            self._lifted[fn] = fn._clone(python_function=functools.wraps(python_function)(run_all))
-        return self._lifted[fn]
 
     # ---- reducing
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.data.feed import AbstractFeed
 from tfdp.replicas import ProcessGroup
-from tfdp.strategy import input_batches, share_datasets
+from tfdp.strategy import input_batches, pipelines, share_datasets
 from tfdp.strategy._tensorflow import (
     DistributedIterator,
     MirroredExtended,
@@ -28,6 +29,7 @@ class Inputs(MirroredExtended):
     """
 
     processes: ProcessGroup
+    _input_workers_devices: Any
 
     @property
     def in_cluster(self) -> bool:
@@ -45,7 +47,27 @@ class Inputs(MirroredExtended):
             num_replicas_in_sync=self._num_replicas_in_sync,
         )
 
+    def _input_workers_with_options(self, options: Any = None) -> Any:
+        # TensorFlow's method would keep what it makes for PER_REPLICA for all later datasets.
+        before = self._input_workers_devices
+        try:
+            return super()._input_workers_with_options(options)
+        finally:
+            self._input_workers_devices = before
+
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        pipelines.check_per_worker(options)
+        distributed = self._distribute_dataset(dataset, options)
+
+        def mapped(fn: Callable[..., Any], key: Any) -> Any:
+            of_feed = isinstance(dataset, AbstractFeed)
+            own = dataset.with_share_fn(fn, key) if of_feed else dataset.map(fn)
+            return self._experimental_distribute_dataset(own, options)
+
+        distributed.mapped = mapped
+        return distributed
+
+    def _distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if isinstance(dataset, AbstractFeed):
             return self._distribute_feed(dataset, options)
         input_batches.warn_if_small(input_batches.declared_size(dataset), self.num_replicas)
@@ -96,10 +118,22 @@ class Inputs(MirroredExtended):
         )
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        of_replicas = pipelines.are_of_replicas(options)
+        contexts = (
+            pipelines.contexts_of_replicas(self._ranks, self._num_replicas_in_sync)
+            if of_replicas
+            else [self._make_input_context()]
+        )
+        datasets: dict[int, Any] = {}
+
+        def dataset_of(context: tf.distribute.InputContext) -> Any:
+            made = datasets[context.input_pipeline_id] = dataset_fn(context)
+            return input_batches.without_autotuning(made)
+
         distributed = get_distributed_datasets_from_function(
-            lambda context: input_batches.without_autotuning(dataset_fn(context)),
+            dataset_of,
             self._input_workers_with_options(options),
-            [self._make_input_context()],
+            contexts,
             self._container_strategy(),
             options,
         )
@@ -107,12 +141,19 @@ class Inputs(MirroredExtended):
             # After an error on one device the other devices find the end, which must not be taken
             # for the end of the data.
             distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
-            distributed._cardinality = input_batches.rounds(
-                distributed.cardinality, self.num_replicas
+            distributed._cardinality = pipelines.rounds_of(
+                datasets.values(), self.num_replicas // len(contexts)
             )
         elif distributed._cardinality != tf.data.INFINITE_CARDINALITY:
             # Other ranks may have more elements: all ranks go on until no rank has any.
             distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
+
+        def mapped(fn: Callable[..., Any], key: Any) -> Any:
+            return self._distribute_datasets_from_function(
+                lambda context: datasets[context.input_pipeline_id].map(fn), options
+            )
+
+        distributed.mapped = mapped
         return distributed
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:

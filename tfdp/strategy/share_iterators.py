@@ -155,7 +155,7 @@ class ShareIterator(DistributedIterator):
 
     @property
     def _worker(self) -> Any:
-        """TensorFlow's iterator of this process."""
+        """TensorFlow's iterator of this process; the first, where each replica has its own."""
         return self._iterators[0]
 
     @property
@@ -164,17 +164,18 @@ class ShareIterator(DistributedIterator):
         extended = self._strategy.extended
         return extended.in_cluster and self._enable_get_next_as_optional
 
-    def _of_devices(self, fetch: Callable[[], list[Any]]) -> list[Any]:
+    def _of_devices(self, fetch: Callable[[Any], list[Any]]) -> list[Any]:
         """Fetches for each device: at once, or one after the other from one plain iterator."""
-        fetched = fetch()
+        fetched: list[Any] = []
         while len(fetched) < len(self._strategy.extended.worker_devices):
-            fetched += fetch()
+            for iterator in self._iterators:
+                fetched += fetch(iterator)
         return fetched
 
     def _next_elements(self) -> list[Any]:
         self._fetching.begin()
         try:
-            elements = self._of_devices(self._worker.get_next_as_list)
+            elements = self._of_devices(lambda iterator: iterator.get_next_as_list())
         except tf.errors.OutOfRangeError:
             self._fetching.end(tf.constant(False))
             raise
@@ -191,7 +192,7 @@ class ShareIterator(DistributedIterator):
     def _next_optionals(self) -> list[Any]:
         """Fetches an optional for each device; the caller must `end` the fetching thereafter."""
         with tf.control_dependencies(self._fetching.begin()):
-            return self._of_devices(self._worker.get_next_as_optional_list)
+            return self._of_devices(lambda iterator: iterator.get_next_as_optional_list())
 
     def _values(self, optionals: Sequence[Any]) -> list[Any]:
         values = []

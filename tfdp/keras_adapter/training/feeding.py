@@ -134,10 +134,16 @@ class _FirstEpoch(keras.callbacks.Callback):
 def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) -> None:
     """Makes an iterator over a feed, which is endless if `steps_per_epoch` ends the epochs.
 
-    With `class_weight` the feed itself weighs the examples of each share. Elements that are no
-    batches are not cut: all replicas take each of them whole, as one device does.
+    With `class_weight` the feed itself weighs the examples of each share, and what was distributed
+    already is distributed again, with weights. Elements that are no batches are not cut: all
+    replicas take each of them whole, as one device does.
     """
     feed = kwargs.get("x")
+    mapped = getattr(feed, "mapped", None)
+    if mapped is not None and kwargs.get("class_weight"):
+        weights = kwargs.pop("class_weight")
+        key = tuple(sorted(weights.items()))
+        feed = kwargs["x"] = mapped(make_class_weight_map_fn(weights), key)
     strategy = kwargs.get("distribute_strategy")
     if replicas_of(strategy) is not None and _is_of_no_batches(feed):
         kwargs["distribute_strategy"] = _DEFAULT

@@ -16,6 +16,7 @@ from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.training import batch_and_rate, epoch_rounds, feeding, likeness
 from tfdp.keras_adapter.training.copies import CopiesCompared
+from tfdp.keras_adapter.training.same_epochs import EpochsCompared
 from tfdp.replicas import replicas_of
 
 
@@ -49,18 +50,20 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
 
 
 def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
-    """Puts what happens at the end of each epoch of a `fit` before its callbacks."""
+    """Puts what happens at the end of each epoch of a `fit` before its callbacks, or after them."""
     given = arguments.get("callbacks")
     flat = feeding.callbacks_in(arguments)
-    own = [*epoch_rounds.callbacks_for(model, flat), CopiesCompared()]
+    first = [*epoch_rounds.callbacks_for(model, flat), CopiesCompared()]
+    own = [*first, EpochsCompared()]
+    kinds = tuple(type(callback) for callback in own)  # of an earlier `fit` with this list
+    ordered = [*first, *(each for each in flat if not isinstance(each, kinds)), own[-1]]
     if isinstance(given, keras.callbacks.CallbackList):
         for callback in own:
             callback.set_params(given.params)
             callback.set_model(model)
-        kinds = tuple(type(callback) for callback in own)  # of an earlier `fit` with this list
-        given.callbacks[:] = [*own, *(c for c in given.callbacks if not isinstance(c, kinds))]
+        given.callbacks[:] = ordered
     else:
-        arguments["callbacks"] = [*own, *flat]
+        arguments["callbacks"] = ordered
 
 
 def _run_arranged(

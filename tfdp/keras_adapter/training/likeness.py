@@ -39,6 +39,8 @@ def of_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         for name, value in arguments.items()
         if isinstance(value, plain) and name != "verbose"
     }
+    if arguments.get("class_weight"):
+        described["argument class_weight"] = str(sorted(arguments["class_weight"].items()))
     for name in ("x", "y", "sample_weight", "validation_data"):
         for ordinal, leaf in enumerate(_leaves(arguments.get(name))):
             # pandas, SciPy and TensorFlow's sparse tensors have a shape, but are no arrays.

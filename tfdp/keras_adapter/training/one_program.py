@@ -38,12 +38,12 @@ def made(
       model: The model.
       step_function: The step, for one device.
     """
-    recorder = Recorder.of(model) if step_function == model.train_step else None
-    trainer = _Trainer(model, recorder)
+    trains = step_function == model.train_step
+    recorder = Recorder.of(model) if trains else None
+    trainer = _Trainer(model, recorder, trains)
     run, steps = original(trainer, step_function), trainer.distribute_strategy
     strategy: Any = model.distribute_strategy
 
-    trains = step_function == model.train_step
     counts = trains and _counts_without_a_batch(model)
 
     def function(iterator: Any) -> Any:
@@ -117,10 +117,12 @@ class _Trainer:
     # XLA compiles what lies between a program's collectives, not Keras' function around it.
     jit_compile = False
 
-    def __init__(self, model: keras.Model, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, model: keras.Model, recorder: Recorder | None = None, trains: bool = False
+    ) -> None:
         self._model = model
         self.predict_function: Any = None
-        self.distribute_strategy = _Running(model, recorder)
+        self.distribute_strategy = _Running(model, recorder, trains)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -129,8 +131,8 @@ class _Trainer:
 class _Running:
     """What Keras' function takes for the model's strategy: it runs steps, as on one replica."""
 
-    def __init__(self, model: keras.Model, recorder: Recorder | None) -> None:
-        self._model, self._recorder = model, recorder
+    def __init__(self, model: keras.Model, recorder: Recorder | None, trains: bool) -> None:
+        self._model, self._recorder, self._trains = model, recorder, trains
         self._programs: dict[Any, Any] = {}
         # Keras' function has a loop where it runs several.
         self._steps = model.steps_per_execution
@@ -184,7 +186,9 @@ class _Running:
             self._programs[step_function] = program
         program = self._programs[step_function]
         program_recording.called(self._recorder, self._model, data)
-        with tf.control_dependencies(same_batches.checked(self._strategy, data, self._recorder)):
+        trained = self._model if self._trains else None
+        checks = same_batches.checked(self._strategy, data, self._recorder, trained)
+        with tf.control_dependencies(checks):
             return program.on_shares(data) if isinstance(data, Cut) else program(data)
 
 

@@ -1,7 +1,7 @@
 """The check that all ranks have read the same global batch, of which each takes its own share.
 
 The ranks tell each other numbers of a batch as its step begins: collectives of shares of different
-batches would wait for each other, or mix them.
+batches would wait for each other, or mix them. With these they tell the learning rates.
 """
 
 from __future__ import annotations
@@ -14,25 +14,29 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.errors import RankMismatchError
-from tfdp.keras_adapter.training import cut, program_recording
+from tfdp.keras_adapter.training import cut, program_recording, same_rates
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, TurnCut, fingerprints, replicas_of, rows_of
 
-# The message of the check in graphs; the name of a leaf and what each rank has of it follow.
+# The message of the check in graphs; the name of a leaf, or of a learning rate, and what each rank
+# has of it follow.
 _DIFFERENT = "Every rank must have the same batches; fingerprints, by rank, of"
 
 
-def checked(strategy: Any, data: Any, recorder: Recorder | None = None) -> list[tf.Operation]:
+def checked(
+    strategy: Any, data: Any, recorder: Recorder | None = None, trained: Any = None
+) -> list[tf.Operation]:
     """Has it checked that all ranks have read the same batch; returns what a step is to wait for.
 
     Args:
       strategy: The strategy, whose processes must all call it.
       data: A step's data: a `Cut`, or a whole batch.
       recorder: Records how long ranks wait for each other here, if any does.
+      trained: The model that the step trains, whose learning rates are checked, too.
 
     Raises:
-      tf.errors.InvalidArgumentError: The ranks' batches differ; raised when the step runs. See
-        `explained`.
+      tf.errors.InvalidArgumentError: The ranks' batches or learning rates differ; raised when the
+        step runs. See `explained`.
     """
     replicas = replicas_of(strategy)
     if replicas is None or replicas.processes.world_size == 1:
@@ -40,6 +44,8 @@ def checked(strategy: Any, data: Any, recorder: Recorder | None = None) -> list[
     numbers = _told(data)
     if numbers is None:
         return []
+    rates = [] if trained is None else same_rates.bits(trained)
+    numbers = tf.concat([numbers[:1], *([rate] for rate in rates), numbers[1:]], 0)
     with program_recording.meeting(recorder, numbers) as told:
         told.append(strategy.extended.of_all_processes(numbers))
     by_rank = told[0]
@@ -50,7 +56,11 @@ def checked(strategy: Any, data: Any, recorder: Recorder | None = None) -> list[
     if numbers.shape[0] != 1:
         # Where lengths differ, the rows differ as well: that is said of the lengths.
         which = tf.argmin(tf.cast(alike, tf.int32))
-        names = ["", *fingerprints.names(data.rows if isinstance(data, Cut) else data)]
+        names = [
+            "",
+            *([] if trained is None else same_rates.names(trained)),
+            *fingerprints.names(data.rows if isinstance(data, Cut) else data),
+        ]
         said = [_DIFFERENT, tf.gather(names, which), by_rank[:, which]]
         right = tf.reduce_all(alike) | ~alike[0]
         checks.append(tf.raw_ops.Assert(condition=right, data=said, summarize=-1))
@@ -64,10 +74,12 @@ def explained(strategy: Any) -> Iterator[None]:
         with cut.explained(strategy):
             yield
     except tf.errors.InvalidArgumentError as error:
-        found = re.search(re.escape(_DIFFERENT) + r"\] \[(.*)\] \[([\d ]+)\]", str(error))
+        found = re.search(re.escape(_DIFFERENT) + r"\] \[(.*)\] \[([-\d ]+)\]", str(error))
         if found is None:
             raise
         name, numbers = found[1], found[2].split()
+        if same_rates.are_named(name):
+            raise same_rates.differ(strategy.rank, name, list(map(int, numbers))) from error
         others = [str(rank) for rank, number in enumerate(numbers) if number != numbers[0]]
         raise RankMismatchError(
             f"Rank {strategy.rank}: every rank must be given the same global batches, of which "
