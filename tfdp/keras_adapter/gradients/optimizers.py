@@ -76,9 +76,7 @@ def apply(
     def run(grads: list[Value | None]) -> Any:
         return original(self, grads, *args, **kwargs)
 
-    if step is None:
-        return updates_apart.make(self, grads, variables, _updating(self, variables, run))
-    return _outermost(step, self, grads, variables, run)
+    return _made(step, self, grads, variables, run)
 
 
 @hook(BaseOptimizer, "apply_gradients", overrides=True)
@@ -101,10 +99,8 @@ def apply_gradients(
         given = list(zip(grads, variables, strict=True))
         return original(self, given, *args, **kwargs)
 
-    if step is None:
-        updates_apart.make(self, grads, variables, _updating(self, variables, run))
-        return self.iterations
-    return _outermost(step, self, grads, variables, run)
+    made = _made(step, self, grads, variables, run)
+    return self.iterations if step is None else made
 
 
 @hook(BaseOptimizer, "_clip_gradients", overrides=True)
@@ -228,15 +224,21 @@ def overwrite_with_averages(
     )
 
 
-def _updating(
-    optimizer: BaseOptimizer, variables: Sequence[Any], run: Callable[[list[Value | None]], Any]
-) -> updates_apart.Update:
-    """Returns what a replica runs in the place of an update in the program of one device."""
+def _made(
+    step: Step | None,
+    optimizer: BaseOptimizer,
+    grads: list[Value | None],
+    variables: Sequence[Any],
+    run: Callable[[list[Value | None]], Any],
+) -> Any:
+    """Makes an update in a replica's step, or has each replica make it, apart from the program."""
+    if step is not None:
+        return _outermost(step, optimizer, grads, variables, run)
 
     def update(step: Step, grads: list[Value | None], local: list[bool]) -> Any:
         return _outermost(step, optimizer, grads, variables, run, local)
 
-    return update
+    return updates_apart.make(optimizer, grads, variables, update)
 
 
 def _outermost(

@@ -38,12 +38,11 @@ def made(
       model: The model.
       step_function: The step, for one device.
     """
-    recorder = Recorder.of(model) if step_function == model.train_step else None
+    trains = step_function == model.train_step
+    recorder = Recorder.of(model) if trains else None
     trainer = _Trainer(model, recorder)
     run, steps = original(trainer, step_function), trainer.distribute_strategy
     strategy: Any = model.distribute_strategy
-
-    trains = step_function == model.train_step
     counts = trains and _counts_without_a_batch(model)
 
     def function(iterator: Any) -> Any:
