@@ -35,8 +35,8 @@ optimizer implements or wraps the same protocol.
 """
 
 from tfdp.collectives import Value
-from tfdp.replicas import fingerprints, one_device
-from tfdp.replicas.cut import Cut, FullCut, TurnCut, rows_of
+from tfdp.replicas import fingerprints, one_device, unequal_data
+from tfdp.replicas.cut import Cut, FullCut, TurnCut, of_replica, rows_of
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
@@ -67,9 +67,11 @@ __all__ = [
     "cutter_of",
     "exchange_of",
     "fingerprints",
+    "of_replica",
     "one_device",
     "processes_of",
     "replicas_of",
     "rows_of",
     "traced_exchange_of",
+    "unequal_data",
 ]
