@@ -214,7 +214,7 @@ def test_in_a_branch_of_a_loop_of_ones_own_it_says_where_to_call_it():
     def replica(x):
         return tf.cond(tf.reduce_sum(x) > 0, lambda: tfdp.whole_batch(x), lambda: x)
 
-    with pytest.raises(RuntimeError, match="outside of `tf.cond`.* Call it before"):
+    with pytest.raises(RuntimeError, match=r"outside of `tf\.cond`.* Call it before"):
         tf.function(lambda: strategy.run(replica, args=(tf.ones([2, 3]),)))()
     whole = strategy.partitioned(
         lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: tfdp.whole_batch(x) + 1.0, lambda: x)
