@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._tensorflow import strategy_of_context, thread_mode
 from tfdp.recording import Watch, meeting
-from tfdp.replicas import Prepare, Replicas, Trace, Value
+from tfdp.replicas import Replicas, Trace, Value
 
 _thread = threading.local()
 
@@ -53,7 +53,6 @@ class Phase(enum.Enum):
       UPDATE: The work of an optimizer on gradients that were summed over the replicas.
       SEED: The step of a random generator to its next seed.
       WRITE: A write of one value that all replicas have.
-      NOTED: A write of the replica's own value; the end of the step makes one value of all.
     """
 
     PROGRAM = enum.auto()
@@ -61,7 +60,6 @@ class Phase(enum.Enum):
     UPDATE = enum.auto()
     SEED = enum.auto()
     WRITE = enum.auto()
-    NOTED = enum.auto()
 
 
 @dataclasses.dataclass
@@ -170,17 +168,16 @@ class Step:
             sums += self.replicas.sum(values)
         return sums
 
-    def sum_prepared(
+    def sum_without_gradient(
         self,
         values: Sequence[Value],
-        prepare: Prepare | None,
         watch: Watch | None = None,
         compress: bool = False,
     ) -> list[Value]:
-        """Sums values over the replicas without a gradient: see `Replicas.sum_prepared`."""
+        """Sums values over the replicas without a gradient: see `Replicas.sum_without_gradient`."""
         if self.num_replicas == 1 or not values:
             return list(values)
-        return self.replicas.sum_prepared(values, prepare, watch=watch, compress=compress)
+        return self.replicas.sum_without_gradient(values, watch=watch, compress=compress)
 
 
 def current() -> Step | None:

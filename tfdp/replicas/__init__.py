@@ -6,7 +6,7 @@ tell each other outside of graphs:
     Keras adapter, commands, callbacks                     ask
     ----------------------------------------------------------------------------------------
     Replicas        how many, and whose trace this is      num_replicas, replica_id, trace
-                    sum, send from the first, gather       sum, sum_prepared,
+                    sum, send from the first, gather       sum, sum_without_gradient,
                                                            broadcast_from_first, gather_rows,
                                                            sum_parts, gather_parts
                     write the same, hold shares            identical_writes, summed_on_read, parted,
@@ -40,7 +40,7 @@ from tfdp.replicas.cut import Cut, FullCut, TurnCut, of_replica, rows_of
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
-from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
+from tfdp.replicas.protocol import Replicas, Rows, Trace
 from tfdp.replicas.strategies import (
     Replicated,
     cutter_of,
@@ -56,7 +56,6 @@ __all__ = [
     "Exchange",
     "FullCut",
     "OneProcess",
-    "Prepare",
     "ProcessGroup",
     "Replicas",
     "Replicated",

@@ -246,7 +246,7 @@ def summed(
         return found.sums
 
     totals = list(gradients)
-    sums = step.sum_prepared([gradients[i] for i in whole], None, watch)
+    sums = step.sum_without_gradient([gradients[i] for i in whole], watch)
     sums += step.replicas.sum_by(compress, [gradients[i] for i in compressed], watch)
     for index, total in zip(whole + compressed, sums, strict=True):
         totals[index] = total

@@ -161,7 +161,7 @@ def check_finite(original: Callable[..., Any], self: LossScaleOptimizer, grads: 
     shared = step is not None and step.replicas.exchange.shard is not None
     if step is None or not (step.phase is Phase.LOCAL_UPDATE or step.is_alone or shared):
         return finite
-    (against,) = step.sum_prepared([1.0 - tf.cast(finite, tf.float32)], None)
+    (against,) = step.sum_without_gradient([1.0 - tf.cast(finite, tf.float32)])
     return against < 0.5
 
 

@@ -88,7 +88,7 @@ def square_norms(step: Step, grads: Sequence[Value], cuts: Sequence[Cut | None])
         own = [tf.cast(square, tf.float32) for square in own]
     cut = [index for index, each in enumerate(cuts) if each is not None]
     if cut:
-        (sums,) = step.sum_prepared([tf.stack([own[index] for index in cut])], None)
+        (sums,) = step.sum_without_gradient([tf.stack([own[index] for index in cut])])
         for index, total in zip(cut, tf.unstack(sums, len(cut)), strict=True):
             own[index] = total
     return own
@@ -154,7 +154,7 @@ def _tell(step: Step, shards: sharded_state.Shards, keys: Sequence[str]) -> None
         value = tf.convert_to_tensor(slot.value)
         values.append(value if owner == rank else tf.zeros_like(value))
     # The others add zeros to what the owner has.
-    sums = step.sum_prepared(values, None)
+    sums = step.sum_without_gradient(values)
     with step.replicas.identical_writes():
         for (_, slot), total in zip(told, sums, strict=True):
             slot.assign(total)

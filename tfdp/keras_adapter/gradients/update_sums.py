@@ -59,7 +59,7 @@ def summed(step: Step, grads: list[Value | None]) -> list[Value | None]:
         return grads
     with step_recording.watching_buckets() as watch:
         given = [grad for grad in grads if grad is not None]
-        sums = iter(step.sum_prepared(given, None, watch, compress=True))
+        sums = iter(step.sum_without_gradient(given, watch, compress=True))
     return [None if grad is None else next(sums) for grad in grads]
 
 
