@@ -207,6 +207,21 @@ def test_what_has_no_rows_is_refused_in_a_loop_of_ones_own():
         harness.strategy(2).run(tfdp.whole_batch, args=(tf.constant(1.0),))
 
 
+@harness.in_one_process
+def test_in_a_branch_of_a_loop_of_ones_own_it_says_where_to_call_it():
+    strategy = harness.strategy(2)
+
+    def replica(x):
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: tfdp.whole_batch(x), lambda: x)
+
+    with pytest.raises(RuntimeError, match=r"outside of `tf\.cond`.* Call it before"):
+        tf.function(lambda: strategy.run(replica, args=(tf.ones([2, 3]),)))()
+    whole = strategy.partitioned(
+        lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: tfdp.whole_batch(x) + 1.0, lambda: x)
+    )
+    np.testing.assert_array_equal(whole(tf.ones([3, 2])), 2 * np.ones([3, 2]))
+
+
 def views(y, outputs):
     return tf.reduce_mean(tfdp.whole_batch(tf.concat([outputs, outputs], axis=0)))
 

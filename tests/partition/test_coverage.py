@@ -30,7 +30,6 @@ WITHOUT_RULE = {
     "OptionalFromValue": "what the gradient of a branch keeps of it",
     "OptionalGetValue": "what the gradient of a branch keeps of it",
     "RaggedBincount": "rare: counts of words, before training",
-    "RaggedTensorToTensor": "mixes examples: the longest one says how long all are",
     "SparseCross": "mixes examples: where they lie is a list of all",
     "StatelessRandomGetKeyCounter": "of seeds, which all replicas know",
     "StringSplitV2": "mixes examples: its output is a list of the words of all",

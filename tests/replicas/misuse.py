@@ -17,7 +17,7 @@ def misuse(strategy: tf.distribute.Strategy, step: Step) -> None:
     incomplete: Replicas = Incomplete()  # error: Incompatible types
     alone: ProcessGroup = OneProcess()
     alone.board.barrier("saving")  # error: "ProcessGroup" has no attribute "board"
-    step.replicas.sum_prepared([], prepare="half")  # error: Argument "prepare"
+    step.replicas.sum_without_gradient([], compress="half")  # error: Argument "compress"
     print(step.replicas.in_cluster)  # error: "Replicas" has no attribute "in_cluster"
     print(step.rank)  # error: "Step" has no attribute "rank"
     size: str = processes_of(strategy).local_size  # error: Incompatible types

@@ -40,8 +40,8 @@ class StandIn:
             for index, own in enumerate(self.sent[-1])
         ]
 
-    def sum_prepared(self, values, prepare=None, merge_rows=False, watch=None, compress=False):
-        return self.sum(values if prepare is None else [prepare(value) for value in values])
+    def sum_without_gradient(self, values, merge_rows=False, watch=None, compress=False):
+        return self.sum(values)
 
     def sum_by(self, compress, tensors, watch=None):
         raise NotImplementedError

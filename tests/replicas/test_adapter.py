@@ -43,12 +43,3 @@ def test_seeds_are_apart_by_knuths_constant_on_each_replica(dtype):
         found = seeds._offset(tf.constant(rank), dtype)
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, np.array([expected, 0], dtype.as_numpy_dtype))
-
-
-def test_only_the_first_replica_warns():
-    said = []
-    for rank in (1, 0, 0):
-        step = step_of(StandIn(rank))
-        step.warn_once("a variable", "It is the mean.")
-        said.append(bool(step.strategy.adapter_state.warned_about))
-    assert said == [False, True, True]

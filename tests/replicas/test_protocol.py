@@ -90,7 +90,7 @@ def test_what_replicas_do_together(in_graph):
 
     def replica():
         own = tf.cast(replicas.replica_id, tf.float32) + tf.constant([1.0, 2.0])
-        (doubled,) = replicas.sum_prepared([own], lambda tensor: 2 * tensor)
+        (doubled,) = replicas.sum_without_gradient([2 * own])
         (total,) = replicas.sum([own])
         return total, doubled, replicas.broadcast_from_first(own, own.dtype), own
 

@@ -48,6 +48,28 @@ def of_nested(x, y):
     return x, sums, x.to_tensor(), tf.reduce_mean(y)
 
 
+def of_dense(x, y):
+    """What becomes of rows that were made equally long, of any width and of a given one."""
+    table, default = tf.reshape(tf.cos(tf.range(27.0)), [9, 3]), tf.constant([0.5, -1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch([table, default])
+        found = tf.gather(table, x)
+        dense = found.to_tensor(default)
+        narrow = found.to_tensor(shape=[None, 2, 3])
+        sums = tf.reduce_sum(tf.tanh(dense), [1, 2]) + tf.reduce_sum(narrow, [1, 2])
+        loss = tf.reduce_mean(tf.square(sums - y))
+    gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, [table, default])]
+    return dense, narrow, tf.cast(x, tf.int32).to_tensor(-1), tf.shape(dense), loss, gradients
+
+
+def of_nested_dense(x, y):
+    with tf.GradientTape() as tape:
+        tape.watch(x.flat_values)
+        dense = x.to_tensor(shape=[None, None, 2, 2])
+        loss = tf.reduce_mean(tf.reduce_sum(tf.square(dense), [1, 2, 3]) * y)
+    return dense, x.to_tensor(1.5), loss, tape.gradient(loss, x.flat_values)
+
+
 def of_sparse(x, y):
     kernel = tf.reshape(tf.range(12.0), [6, 2])
     found = tf.sparse.sparse_dense_matmul(x, kernel) * y[:, None]
@@ -91,6 +113,8 @@ CASES = {
     "products without values": (nothing, of_products),
     "ragged": (ragged, of_ragged),
     "nested": (nested, of_nested),
+    "dense": (ragged, of_dense),
+    "nested and dense": (nested, of_nested_dense),
     "sparse": (sparse, of_sparse),
     "without values": (nothing, of_sparse),
 }
@@ -141,6 +165,14 @@ def test_shares_give_what_one_device_gives(case, replicas):
 
 def test_of_products_with_sparse_rows_only_unique_ids_are_found_in_the_whole_batch():
     assert check_shares("products", harness.strategy(3)) == {"Unique"}
+
+
+def test_rows_are_made_equally_long_by_the_replicas_that_have_them():
+    strategy = harness.strategy(3)
+    assert "RaggedTensorToTensor" not in check_shares("ragged", strategy)
+    # Which entries of a gradient are those of values, TensorFlow asks of the whole batch.
+    for case in ("dense", "nested and dense"):
+        assert check_shares(case, strategy) == {"Where", "GatherV2"}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -53,7 +53,6 @@ class Reducer:
         self,
         values: Sequence[slices.Value],
         rank: int,
-        prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
         merge_rows: bool = False,
         watch: Watch | None = None,
         compress: Compress | None = None,
@@ -67,15 +66,12 @@ class Reducer:
         Args:
           values: Dense tensors, or IndexedSlices.
           rank: The caller's rank.
-          prepare: Applied to each buffer before it is sent, elementwise: once per bucket, not per
-            tensor.
           merge_rows: Whether slices may be summed by row before they travel; see
             `slices.all_reduce`.
           watch: Is told of each bucket, and then of what travels alone.
           compress: Sums each bucket, and each value that is slices; None: they are sent as they
             are.
         """
-        prepare = prepare or (lambda tensor: tensor)
         compress = compress or (lambda value, transport: transport.sum(value))
         results: list[slices.Value] = list(values)
         dense = []
@@ -85,8 +81,7 @@ class Reducer:
                 sparse[index] = Transport(
                     functools.partial(self._sum_slices, rank=rank, merge_rows=merge_rows)
                 )
-                prepared = slices.map_values(prepare, value)
-                results[index] = compress(prepared, sparse[index])
+                results[index] = compress(value, sparse[index])
             else:
                 results[index] = _summable(tf.convert_to_tensor(value))
                 dense.append(index)
@@ -94,7 +89,7 @@ class Reducer:
             members = [dense[position] for position in bucket]
             tensors = [results[index] for index in members]
             transport = self._transport(rank)
-            packed = prepare(tensors[0] if len(tensors) == 1 else _packed(tensors))
+            packed = tensors[0] if len(tensors) == 1 else _packed(tensors)
             summed = _unpacked(compress(packed, transport), tensors)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import logging
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._tensorflow import strategy_of_context, thread_mode
 from tfdp.recording import Watch, meeting
-from tfdp.replicas import Prepare, Replicas, Trace, Value, one_device
+from tfdp.replicas import Replicas, Trace, Value, one_device
 
 _thread = threading.local()
 
@@ -25,7 +24,7 @@ class StrategyState:
     """The adapter's state of a strategy, kept as its `adapter_state` as long as it lives.
 
     Attributes:
-      warned_about: The subjects that replica 0 has warned about.
+      warned_about: The subjects that were warned about.
     """
 
     warned_about: set[str] = dataclasses.field(default_factory=set)
@@ -52,14 +51,12 @@ class Phase(enum.Enum):
       UPDATE: A write of an optimizer's, or of a round's end.
       SEED: The step of a random generator to its next seed.
       WRITE: A write of one value that all replicas have.
-      NOTED: A write of the replica's own value; the end of the step makes one value of all.
     """
 
     PROGRAM = enum.auto()
     UPDATE = enum.auto()
     SEED = enum.auto()
     WRITE = enum.auto()
-    NOTED = enum.auto()
 
 
 @dataclasses.dataclass
@@ -136,19 +133,6 @@ class Step:
         self.written.clear()
         self.unseeded = Unseeded()
 
-    def warn_once(self, about: str, message: str, *arguments: Any) -> None:
-        """Logs a warning on the first replica, once for each subject in the strategy's life.
-
-        Args:
-          about: The subject.
-          message: The text, with the format of `logging`.
-          arguments: The values that the text is formatted with.
-        """
-        said = self.strategy.adapter_state.warned_about
-        if self.trace.of_first and about not in said:
-            said.add(about)
-            logging.getLogger("tfdp").warning(message, *arguments)
-
     def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over the replicas, in as few collectives as possible; differentiable.
 
@@ -160,17 +144,16 @@ class Step:
             sums += self.replicas.sum(values)
         return sums
 
-    def sum_prepared(
+    def sum_without_gradient(
         self,
         values: Sequence[Value],
-        prepare: Prepare | None,
         watch: Watch | None = None,
         compress: bool = False,
     ) -> list[Value]:
-        """Sums values over the replicas without a gradient: see `Replicas.sum_prepared`."""
+        """Sums values over the replicas without a gradient: see `Replicas.sum_without_gradient`."""
         if self.num_replicas == 1 or not values:
             return list(values)
-        return self.replicas.sum_prepared(values, prepare, watch=watch, compress=compress)
+        return self.replicas.sum_without_gradient(values, watch=watch, compress=compress)
 
 
 def current() -> Step | None:

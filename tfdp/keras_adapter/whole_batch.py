@@ -34,7 +34,8 @@ def whole_batch(tensors: Any) -> Any:
 
     Raises:
       ValueError: A tensor has no axis of examples.
-      RuntimeError: The call is outside of replicas with the values of several.
+      RuntimeError: The call is outside of replicas with the values of several, or in `strategy.run`
+        in a `tf.cond`, a loop or a `tf.function` inside of the replica function's graph.
 
     Example:
 
@@ -64,4 +65,14 @@ def _whole(leaf: Any) -> Any:
             "`tfdp.whole_batch` must be given tensors whose first axis is that of the examples, "
             "but received a scalar. Give it what the scalar is computed from."
         )
-    return context.all_gather(tensor, axis=0)
+    try:
+        return context.all_gather(tensor, axis=0)
+    except RuntimeError as error:
+        if "merge_call" not in str(error):
+            raise
+        raise RuntimeError(
+            "In `strategy.run` replicas must meet in `tfdp.whole_batch` outside of `tf.cond`, of "
+            "loops and of tf.functions of their own, but it was called inside of one. Call it "
+            "before, and use its result there; or train by `strategy.partitioned`, where it may be "
+            "called anywhere."
+        ) from error

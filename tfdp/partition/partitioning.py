@@ -16,7 +16,7 @@ from tfdp.partition.layouts import REPLICATED, Layout, Sharded
 from tfdp.partition.own_calls import OwnCodeError
 from tfdp.partition.program import Program
 from tfdp.partition.report import Report
-from tfdp.partition.row_names import INDICES, RowNames, shape_of
+from tfdp.partition.row_names import INDICES, RowNames, shape_of, splits_of
 from tfdp.partition.sizes import Batch
 from tfdp.partition.source import SourceGraph
 from tfdp.partition.tensors import Tensor, static_shape
@@ -61,6 +61,7 @@ def partition(
     keep_rows: bool,
     states: Sequence[Layout] | None = None,
     sparse: Mapping[int, Batch] = MappingProxyType({}),
+    ragged: Mapping[int, tuple[Batch, int]] = MappingProxyType({}),
 ) -> ReplicaProgram:
     """Makes the program that each of N replicas runs from the one that one device runs.
 
@@ -76,12 +77,16 @@ def partition(
         `rules.variables`; None: all are alike.
       sparse: By the number of its first component, which indices, values and shape are, for each
         sparse tensor of which a replica has the entries in its rows the rows' batch.
+      ragged: By the number of its first component, which values and then splits are, for each
+        ragged tensor of which a replica has the values of its rows the rows' batch, and the number
+        of splits, which are whole.
 
     Raises:
       PartitionError: An operation cannot be partitioned.
     """
     cut = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
-    batches = list(dict.fromkeys([*cut, *sparse.values()]))
+    of_ragged = [batch for batch, _ in ragged.values()]
+    batches = list(dict.fromkeys([*cut, *sparse.values(), *of_ragged]))
     program = Program(graph.name, batches, communicator, may_be_empty)
     source = SourceGraph(graph)
     inputs: list[Tensor] = []
@@ -96,6 +101,11 @@ def partition(
         assert entries is not None
         inputs[first].names = RowNames(batch, entries.batch, INDICES)
         inputs[first + 2].names = shape_of(batch)
+    for first, (batch, depth) in ragged.items():
+        entries = inputs[first].sharded
+        assert entries is not None
+        for level in range(depth):
+            inputs[first + 1 + level].names = splits_of(batch, entries.batch, level, depth)
     for index, tensors in enumerate(captured):
         own = source.inputs[len(layouts) + index]
         state = states[index] if states is not None else REPLICATED

@@ -1,4 +1,4 @@
-"""What is known of numbers that name rows: those of a sparse tensor's entries."""
+"""What is known of numbers that name rows: those of a sparse or a ragged tensor's entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDE = (tf.int32, tf.int64)
 
 @dataclasses.dataclass(frozen=True)
 class RowNames:
-    """What numbers tell of the rows in which a sparse tensor's entries are.
+    """What numbers tell of the rows in which a sparse or a ragged tensor's entries are.
 
     Attributes:
       batch: The rows' batch.
@@ -46,6 +46,11 @@ class RowNames:
 def shape_of(batch: Batch) -> RowNames:
     """Returns what is known of the shape of a tensor whose rows are those of a batch."""
     return RowNames(batch, batch, SHAPE)
+
+
+def splits_of(batch: Batch, entries: Batch, level: int, depth: int) -> RowNames:
+    """Returns what is known of one of the splits of a ragged tensor whose rows are a batch's."""
+    return RowNames(batch, entries, f"splits {level} of {depth}")
 
 
 def own_rows(tensor: Tensor) -> RowNames | None:

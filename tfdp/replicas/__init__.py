@@ -6,7 +6,7 @@ tell each other outside of graphs:
     Keras adapter, commands, callbacks                     ask
     ----------------------------------------------------------------------------------------
     Replicas        how many, and whose trace this is      num_replicas, replica_id, trace
-                    sum, send from the first, gather       sum, sum_prepared,
+                    sum, send from the first, gather       sum, sum_without_gradient,
                                                            broadcast_from_first, gather_rows
                     write the same, hold shares            identical_writes, summed_on_read, parted,
                                                            sums_read_once, made_alone
@@ -34,12 +34,12 @@ optimizer implements or wraps the same protocol.
 """
 
 from tfdp.collectives import Value
-from tfdp.replicas import fingerprints, one_device
-from tfdp.replicas.cut import Cut, FullCut, TurnCut, rows_of
+from tfdp.replicas import fingerprints, one_device, unequal_data
+from tfdp.replicas.cut import Cut, FullCut, TurnCut, of_replica, rows_of
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
 from tfdp.replicas.process_group import Agreement, ProcessGroup
-from tfdp.replicas.protocol import Prepare, Replicas, Rows, Trace
+from tfdp.replicas.protocol import Replicas, Rows, Trace
 from tfdp.replicas.strategies import (
     OfSummands,
     Replicated,
@@ -56,7 +56,6 @@ __all__ = [
     "FullCut",
     "OfSummands",
     "OneProcess",
-    "Prepare",
     "ProcessGroup",
     "Replicas",
     "Replicated",
@@ -67,8 +66,10 @@ __all__ = [
     "cutter_of",
     "exchange_of",
     "fingerprints",
+    "of_replica",
     "one_device",
     "processes_of",
     "replicas_of",
     "rows_of",
+    "unequal_data",
 ]

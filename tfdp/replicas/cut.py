@@ -46,3 +46,8 @@ def rows_of(leaf: object) -> tf.Tensor:
     if isinstance(leaf, tf.SparseTensor):
         return leaf.dense_shape[0]
     return tf.shape(leaf, tf.int64)[0]
+
+
+def of_replica(index: int, value: tf.Tensor | tf.distribute.DistributedValues) -> tf.Tensor:
+    """Returns what a local replica has of a distributed value; of another one all have it whole."""
+    return value.values[index] if isinstance(value, tf.distribute.DistributedValues) else value

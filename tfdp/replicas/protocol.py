@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 import tensorflow as tf
@@ -17,9 +17,6 @@ from tfdp.sharding import Cut
 
 # A tensor with rows, dense or ragged, or a distributed value of such tensors.
 Rows: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.distribute.DistributedValues
-
-# A function that changes a buffer element by element before it is sent.
-Prepare: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +71,9 @@ class Replicas(Protocol):
         The topology decides how many bytes each rank sends.
         """
 
-    def sum_prepared(
+    def sum_without_gradient(
         self,
         values: Sequence[Value],
-        prepare: Prepare | None = None,
         merge_rows: bool = False,
         watch: Watch | None = None,
         compress: bool = False,
@@ -86,7 +82,6 @@ class Replicas(Protocol):
 
         Args:
           values: Tensors and IndexedSlices.
-          prepare: Changes the buffers before they are sent; in a graph once for each bucket.
           merge_rows: Whether the slices of one row may be summed before they are sent.
           watch: Is told of the buckets that a graph sends.
           compress: Whether the strategy's `compression` is used. It is meant for gradients, and

@@ -345,7 +345,7 @@ class DataParallelExtended(Inputs, Replicated):
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         if self.num_replicas == 1:
             return value
-        summed = self.replicas.sum_prepared(tf.nest.flatten(value), merge_rows=True)
+        summed = self.replicas.sum_without_gradient(tf.nest.flatten(value), merge_rows=True)
         if reduce_op == tf.distribute.ReduceOp.MEAN:
             summed = [divide(tensor, self.num_replicas) for tensor in summed]
         return tf.nest.pack_sequence_as(value, summed)

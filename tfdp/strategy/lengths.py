@@ -7,14 +7,14 @@ tracing may not know: these are taken for one batch, as long as that is so when 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.replicas import Cut, TurnCut, rows_of
+from tfdp.replicas import Cut, TurnCut, of_replica, rows_of
 from tfdp.shares import share_place
-from tfdp.strategy._tensorflow import DistributedValues
 
 
 class Lengths(NamedTuple):
@@ -34,7 +34,9 @@ class Lengths(NamedTuple):
     @classmethod
     def of(cls, cut: Cut) -> Lengths:
         """Returns the lengths of which a replica's `Cut`, or that of all, tells."""
-        place, lengths = tf.nest.map_structure(_of_first, (cut.place, cut.lengths))
+        place, lengths = tf.nest.map_structure(
+            functools.partial(of_replica, 0), (cut.place, cut.lengths)
+        )
         if isinstance(cut, TurnCut):
             return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
         if not lengths:
@@ -88,7 +90,3 @@ def told(leaves: Sequence[Any]) -> dict[str, tf.Tensor] | None:
         return None
     text = ",".join("" if length is None else str(length) for length in known)
     return {text: tf.stack([rows_of(leaf) for leaf in leaves])}
-
-
-def _of_first(value: Any) -> Any:
-    return value.values[0] if isinstance(value, DistributedValues) else value

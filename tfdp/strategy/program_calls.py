@@ -15,7 +15,6 @@ from tfdp.partition import (
     Explanation,
     Layout,
     Registered,
-    ReplicaProgram,
     Sharded,
     compiled,
     explain,
@@ -85,6 +84,11 @@ class ProgramCalls:
         self._may_be_empty = cut.may_be_empty or bool(cut.irregular)
         collectives, sequences = support.collectives()
         self._alone = len(self._devices) == self._num_replicas
+        by_rows = [
+            (each, batches[number])
+            for each in cut.irregular
+            if (number := cut.batches[each.first]) is not None
+        ]
         self.program = partition(
             source.graph,
             layouts,
@@ -94,11 +98,8 @@ class ProgramCalls:
             # Of one process' replicas rows are joined without a collective.
             keep_rows=options.keep_rows or self._alone,
             states=captured.states,
-            sparse={
-                each.first: batches[number]
-                for each in cut.irregular
-                if not each.depth and (number := cut.batches[each.first]) is not None
-            },
+            sparse={each.first: rows for each, rows in by_rows if not each.depth},
+            ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},
         )
         places = [
             f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdp.collectives import CompressBucket, Reducer, Transport, map_values
 from tfdp.compression import Compression
 from tfdp.recording import Watch
-from tfdp.replicas import Exchange, Prepare, ProcessGroup, Rows, Trace, Value
+from tfdp.replicas import Exchange, ProcessGroup, Rows, Trace, Value
 from tfdp.sharding import Cut
 from tfdp.strategy import parted, variables
 from tfdp.strategy._tensorflow import GraphOrParentsInXlaContext, ReductionToOneDevice
@@ -89,10 +89,9 @@ class StrategyReplicas:
         """Sums as `Replicas` says; TensorFlow's all-reduce gives the gradient, summed as well."""
         return list(tf.distribute.get_replica_context().all_reduce("SUM", list(values)))
 
-    def sum_prepared(
+    def sum_without_gradient(
         self,
         values: Sequence[Value],
-        prepare: Prepare | None = None,
         merge_rows: bool = False,
         watch: Watch | None = None,
         compress: bool = False,
@@ -102,17 +101,15 @@ class StrategyReplicas:
             return list(values)
         compression = self._compression if compress else None
         if tf.executing_eagerly():
-            prepared = values if prepare is None else [map_values(prepare, v) for v in values]
             if compression is None:
-                return self._eager_sum(prepared)
+                return self._eager_sum(values)
             one_by_one = Transport(lambda value: self._eager_sum([value])[0])
-            return [compression.sum(value, one_by_one) for value in prepared]
+            return [compression.sum(value, one_by_one) for value in values]
         self._check_can_communicate()
         with tf.name_scope("tfdp_all_reduce"):
             return self.reducer.all_reduce(
                 values,
                 self.rank,
-                prepare,
                 merge_rows,
                 watch,
                 None if compression is None else compression.sum,

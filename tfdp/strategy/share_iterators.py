@@ -17,8 +17,7 @@ import tensorflow as tf
 from tfdp.data.counting import explained
 from tfdp.data.feed import AbstractFeed
 from tfdp.data.tally import HANDLE_SPEC, Clock, Tally
-from tfdp.keras_adapter.training import cut
-from tfdp.replicas import Cut, FullCut
+from tfdp.replicas import Cut, FullCut, unequal_data
 from tfdp.strategy import input_batches
 from tfdp.strategy._tensorflow import (
     DistributedIterator,
@@ -89,7 +88,7 @@ class ShareIterator(DistributedIterator):
           RankMismatchError: The data of some ranks ended before that of others; in a graph an
             `InvalidArgumentError` says so.
         """
-        with explained(self._feed), self._clock() as clock, cut.explained(self._strategy):
+        with explained(self._feed), self._clock() as clock, unequal_data.explained(self._strategy):
             if tf.executing_eagerly() and not self._must_agree:
                 # The devices fetch one after the other, so the first error is the cause.
                 elements = self._next_elements()
@@ -217,7 +216,7 @@ class ShareIterator(DistributedIterator):
             if not self._must_agree:
                 return some
             on_ranks = self._strategy.extended.of_all_processes(tf.cast(some, tf.int32))
-            return _all_or_none(on_ranks > 0, [cut.ENDED, on_ranks])
+            return _all_or_none(on_ranks > 0, [unequal_data.ENDED, on_ranks])
 
     def _all_or_end(self, optionals: Sequence[Any]) -> Any:
         """Raises unless all shares of a batch are there; OutOfRangeError if none is."""

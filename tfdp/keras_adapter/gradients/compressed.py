@@ -79,7 +79,7 @@ class Compressed(Updating):
 
         def vote(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
             own = 1.0 - tf.cast(whole(list(values)), tf.float32)
-            return [step.sum_prepared([own], None)[0] < 0.5]
+            return [step.sum_without_gradient([own])[0] < 0.5]
 
         return call(gradients, vote, lambda values: [whole(list(values))])[0]
 
@@ -162,7 +162,7 @@ class CompressedUpdates(Compressed):
 def _summed(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
     own = [index for index, is_own in enumerate(are_own) if is_own]
     with step_recording.watching_buckets() as watch:
-        totals = step.sum_prepared([values[index] for index in own], None, watch, compress=True)
+        totals = step.sum_without_gradient([values[index] for index in own], watch, compress=True)
     for index, total in zip(own, totals, strict=True):
         values[index] = total
     return values
@@ -305,7 +305,7 @@ def summed(
         return found.sums
 
     totals = list(gradients)
-    sums = step.sum_prepared([gradients[i] for i in whole], None, watch)
+    sums = step.sum_without_gradient([gradients[i] for i in whole], watch)
     sums += step.replicas.sum_by(compress, [gradients[i] for i in compressed], watch)
     for index, total in zip(whole + compressed, sums, strict=True):
         totals[index] = total

@@ -112,7 +112,7 @@ def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
 
 def _mean(step: Step, values: Sequence[tf.Tensor], waits: bool) -> list[tf.Tensor]:
     with step_recording.watching_buckets(of_update=False, timed=waits) as watch:
-        sums = step.sum_prepared(values, None, watch)
+        sums = step.sum_without_gradient(values, watch)
     return [total / tf.cast(step.num_replicas, total.dtype) for total in sums]
 
 
@@ -139,7 +139,7 @@ def _updated_by_outer(
         own = [(start - value) / tf.cast(step.num_replicas, value.dtype) for start, value in pairs]
         with step_recording.watching_buckets(of_update=False, timed=waits) as watch:
             if step.replicas.exchange.update_compression is None:
-                gradients = step.sum_prepared(own, None, watch, compress=True)
+                gradients = step.sum_without_gradient(own, watch, compress=True)
             else:
                 update = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
                 gradients = compressed.summed(step, optimizer, own, variables, update, watch)

@@ -98,7 +98,7 @@ class Rounds(Updating):
 
         def vote(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
             own = 1.0 - tf.cast(whole(list(values)), tf.float32)
-            return [step.sum_prepared([own], None)[0] < 0.5]
+            return [step.sum_without_gradient([own])[0] < 0.5]
 
         return call(gradients, vote, lambda values: [whole(list(values))])[0]
 

@@ -97,7 +97,7 @@ class _Flat:
 
     def __init__(self, step: Step, grads: Sequence[Value | None]) -> None:
         rows = [index for index, each in enumerate(grads) if isinstance(each, tf.IndexedSlices)]
-        sums = step.sum_prepared([grads[index] for index in rows], None)
+        sums = step.sum_without_gradient([grads[index] for index in rows])
         values = list(grads)
         for index, total in zip(rows, sums, strict=True):
             values[index] = total

@@ -43,7 +43,6 @@ def made(
     trainer = _Trainer(model, recorder, trains)
     run, steps = original(trainer, step_function), trainer.distribute_strategy
     strategy: Any = model.distribute_strategy
-
     counts = trains and _counts_without_a_batch(model)
 
     def function(iterator: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp import recording
-from tfdp.replicas import Cut, Value
+from tfdp.replicas import Cut, Value, of_replica
 
 
 def traced(
@@ -49,11 +49,11 @@ def called(recorder: recording.Recorder | None, model: Any, data: Any) -> None:
     for index in range(len(recorder.buffers)):
         tap = recording.Tap(recorder, index)
         tap.add("steps", 1)
-        own = tf.nest.map_structure(functools.partial(_of_replica, index), rows)
+        own = tf.nest.map_structure(functools.partial(of_replica, index), rows)
         leaves = tf.nest.flatten(own, expand_composites=True)
         tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
         if isinstance(data, Cut):
-            tap.add("examples", _of_replica(index, data.place)[3])
+            tap.add("examples", of_replica(index, data.place)[3])
         elif tensors:
             tap.add("examples", tf.shape(tensors[0])[0])
         if _knows_input(model):
@@ -105,10 +105,6 @@ def _knows_input(model: Any) -> bool:
     before any operation of the step.
     """
     return model.steps_per_execution == 1 and not tf.executing_eagerly()
-
-
-def _of_replica(index: int, leaf: Any) -> Any:
-    return leaf.values[index] if isinstance(leaf, tf.distribute.DistributedValues) else leaf
 
 
 def _whole(gradient: tf.Tensor) -> tf.Tensor:

@@ -14,9 +14,17 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.errors import RankMismatchError
-from tfdp.keras_adapter.training import cut, program_recording, same_rates
+from tfdp.keras_adapter.training import program_recording, same_rates
 from tfdp.recording import Recorder
-from tfdp.replicas import Cut, TurnCut, fingerprints, replicas_of, rows_of
+from tfdp.replicas import (
+    Cut,
+    TurnCut,
+    fingerprints,
+    of_replica,
+    replicas_of,
+    rows_of,
+    unequal_data,
+)
 
 # The message of the check in graphs; the name of a leaf, or of a learning rate, and what each rank
 # has of it follow.
@@ -50,9 +58,8 @@ def checked(
         told.append(strategy.extended.of_all_processes(numbers))
     by_rank = told[0]
     alike = tf.reduce_all(by_rank == by_rank[:1], 0)
-    checks = [
-        tf.raw_ops.Assert(condition=alike[0], data=[cut.UNEQUAL, by_rank[:, 0]], summarize=-1)
-    ]
+    said = [unequal_data.UNEQUAL, by_rank[:, 0]]
+    checks = [tf.raw_ops.Assert(condition=alike[0], data=said, summarize=-1)]
     if numbers.shape[0] != 1:
         # Where lengths differ, the rows differ as well: that is said of the lengths.
         which = tf.argmin(tf.cast(alike, tf.int32))
@@ -71,7 +78,7 @@ def checked(
 def explained(strategy: Any) -> Iterator[None]:
     """Raises RankMismatchError, which names the ranks and the data, if a step finds that."""
     try:
-        with cut.explained(strategy):
+        with unequal_data.explained(strategy):
             yield
     except tf.errors.InvalidArgumentError as error:
         found = re.search(re.escape(_DIFFERENT) + r"\] \[(.*)\] \[([-\d ]+)\]", str(error))
@@ -98,13 +105,9 @@ def _told(data: Any) -> tf.Tensor | None:
     if isinstance(data, TurnCut):
         return None
     if isinstance(data, Cut):
-        return _of_first(data.place)[3:]
+        return of_replica(0, data.place)[3:]
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
     if not leaves or any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
         return None
     length = tf.constant(1, tf.int64) if leaves[0].shape.rank == 0 else rows_of(leaves[0])
     return tf.concat([[length], fingerprints.of_leaves(data)], 0)
-
-
-def _of_first(value: Any) -> Any:
-    return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value

@@ -47,8 +47,7 @@ def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> A
     if self.aggregation != "none":
         return original(self, value)
     step.note_written(self)
-    with step.during(Phase.NOTED):
-        return original(self, value)
+    return original(self, value)
 
 
 def average_written(step: Step) -> None:

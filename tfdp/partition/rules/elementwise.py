@@ -96,9 +96,9 @@ def additive(step: Step) -> Results:
     """Keeps the largest operand's cut; sums of summands are summands. Sends nothing.
 
     Beside a whole operand a summand is summed first, which is sent once in any case. In a branch or
-    a loop, or beside several summands, a small whole operand becomes a summand: itself on the first
-    replica, zeros on the others; and so does each where replicas update apart. Tensor lists are
-    added element by element.
+    a loop, beside several summands, or beside what a variable has in shares, such as a metric's, a
+    small whole operand becomes a summand: itself on the first replica, zeros on the others; and so
+    does each where replicas update apart. Tensor lists are added element by element.
     """
     layouts = [tensor.layout for tensor in step.inputs]
     if any(isinstance(layout, Listed) for layout in layouts):
@@ -109,6 +109,10 @@ def additive(step: Step) -> Results:
     whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
     small = all(tensor.layout == REPLICATED and _is_small(tensor) for tensor in whole)
     several = len(step.inputs) - len(whole) > 1 or step.writer.outer is not None
+    several |= any(
+        tensor.layout == PARTIAL and source.op.type == "ReadVariableOp"
+        for tensor, source in zip(step.inputs, step.op.inputs, strict=True)
+    )
     apart = step.program.communicator.updates_apart and step.inputs[0].dtype.is_floating
     if (((several or not whole) and small) or apart) and not grows(step):
         operands = [

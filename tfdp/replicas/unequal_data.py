@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -17,7 +16,7 @@ UNEQUAL = "Every rank must have the same batches; number of examples in this one
 
 
 @contextlib.contextmanager
-def explained(strategy: Any) -> Iterator[None]:
+def explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Raises RankMismatchError, which names the ranks, if a graph finds that their data differ."""
     try:
         yield
@@ -31,7 +30,7 @@ def explained(strategy: Any) -> Iterator[None]:
         raise
 
 
-def _described(text: str, numbers: list[int], strategy: Any) -> str:
+def _described(text: str, numbers: list[int], strategy: tf.distribute.Strategy) -> str:
     if text == ENDED:
         over = " and ".join(str(rank) for rank, left in enumerate(numbers) if not left)
         what = f"as many batches as the others, but the data of rank {over} ended before theirs"
