@@ -284,7 +284,8 @@ def test_what_an_optimizer_of_ones_own_uses_is_whole():
 @pytest.mark.slow
 @with_two_replicas
 def test_an_apply_of_ones_own_before_a_window_closes_uses_wholes():
-    model = made(lambda: OwnApply(1.0, gradient_accumulation_steps=2))
+    everything = ErrorFeedback(TopK(1.0, smallest=1))
+    model = made(lambda: OwnApply(1.0, gradient_accumulation_steps=2), everything)
     batches = [data(seed) for seed in range(2)]
     signs = [np.sign(sum(kernel_gradients(*each))) for each in batches]
     np.testing.assert_allclose(weights(fit(model, batches)), -sum(signs) / 2, rtol=1e-6)

@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 from partition.check import strategy
 
+import tfdp
 from tfdp.partition.own_calls import own_call, own_call_of
+from tfdp.synchronization import LocalSGD
 
 X = np.random.default_rng(0).normal(size=(7, 3)).astype("float32")
 TABLE = np.arange(15, dtype="float32").reshape(5, 3)
@@ -57,7 +59,8 @@ def test_replicas_are_given_summands_that_add_up_and_wholes(replicas, length):
 
 @pytest.mark.parametrize("length", [7, 2])
 def test_what_a_call_gives_is_whole_or_each_replicas_own(length):
-    own = strategy(3)
+    devices = ["CPU:0", "CPU:1", "CPU:2"]
+    own = tfdp.DataParallelStrategy(devices, synchronization=LocalSGD(2))
     with own.scope():
         table, copies = tf.Variable(TABLE), tf.Variable(tf.zeros([3]))
 
