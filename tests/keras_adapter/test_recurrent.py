@@ -27,6 +27,11 @@ def of_two_layers():
     )
 
 
+def above_a_layer():
+    """The gradient goes through a loop that begins with a state, into what is below it."""
+    return compiled(layers.Dense(3), layers.LSTM(4, stateful=True))
+
+
 def in_both_directions():
     return compiled(layers.Bidirectional(layers.GRU(2, stateful=True)), size=2)
 
@@ -50,6 +55,7 @@ def use(model):
 
 MODELS = {
     "two layers": of_two_layers,
+    "above a layer": above_a_layer,
     "in both directions, batches of fewer examples than replicas": in_both_directions,
     "a fixed size without state": without_state,
 }
@@ -57,7 +63,7 @@ MODELS = {
 
 @pytest.mark.parametrize(
     "name",
-    tiers.cases(MODELS, ["two layers"]),
+    tiers.cases(MODELS, ["two layers", "above a layer"]),
 )
 def test_each_replica_goes_on_from_its_own_rows(name, trains_as_one_device):
     trains_as_one_device(MODELS[name], use)

@@ -17,7 +17,6 @@ SIGNATURES = {
     "GraphOrParentsInXlaContext": ["graph"],
     "ReductionToOneDevice": ["self", "reduce_to_device", "accumulation_fn"],
     "SingleDevice": None,
-    "UninitializedVariable": None,
     "compute_batch_size": ["dataset"],
     "control_status_ctx": [],
     "create_mirrored_variable": [
@@ -66,6 +65,7 @@ CLASSES = {
     "PerReplica": (tf.distribute.DistributedValues,),
     "PerReplicaSpec": (tf.TypeSpec,),
     "SyncOnReadVariable": (tf.distribute.DistributedValues, tf.Variable),
+    "UninitializedVariable": (tf.Variable,),
 }
 
 SPEC_PARAMETERS = [

@@ -53,8 +53,8 @@ class Communicator(Protocol):
         """The most bytes that are summed together."""
 
     @property
-    def updates_apart(self) -> bool:
-        """Whether code of the replicas' own wants summands, or gives each its own: `own_calls`."""
+    def keeps_summands(self) -> bool:
+        """Whether summands stay such wherever they can, as code of the replicas' own wants them."""
 
     def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Takes summands, and gives their sums over the replicas: the same bits on all of them."""

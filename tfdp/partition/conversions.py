@@ -11,6 +11,7 @@ from tfdp.partition.communication import Collective
 from tfdp.partition.layouts import (
     LOCAL,
     PARTIAL,
+    REPLICATED,
     Layout,
     Listed,
     Sharded,
@@ -282,14 +283,26 @@ class Conversions:
         own = write.slice_axis(blocks, rank + 1, axis + 1, begin, count)
         return write.reshape(own, [*sizes[:axis], self.entries(layout), *sizes[axis + 1 :]])
 
+    def sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
+        """Returns the replica's entries of a whole tensor whose rank the step alone may know."""
+        write, axis = self.write, layout.axis
+        shape = write.shape(whole)
+        before, after = write.slice(shape, [0], [axis]), write.slice(shape, [axis + 1], [-1])
+        sizes = [write.reduce("Prod", before, [0]), self.size(layout.length)]
+        sizes.append(write.reduce("Prod", after, [0]))
+        merged = Tensor(write.reshape(whole, sizes), REPLICATED, [None, layout.length, None])
+        own = self.sliced(merged.local, merged, layout.at(1))
+        entries = write.pack([self.entries(layout)], tf.int32)
+        return write.reshape(own, write.concat([before, entries, after], 0))
+
     def first_only(self, output: Output) -> Output:
         """Returns a whole value on the first replica and zeros on the others: a summand of it.
 
-        Replicas that update apart, maybe each by itself, all have their part of a number.
+        Where summands are wanted each replica has its part of a number: it may go on by itself.
         """
         if self.program.num_replicas == 1:
             return output
-        if self.program.communicator.updates_apart and output.dtype.is_floating:
+        if self.program.communicator.keeps_summands and output.dtype.is_floating:
             count = self.write.constant(self.program.num_replicas, output.dtype)
             return self.write.divide(output, count)
         is_first = self.write.equal(self.program.rank, 0)

@@ -167,7 +167,7 @@ class _Schedule:
 
     def __init__(self, walk: Walk, tasks: Sequence[Task]) -> None:
         self._walk, self._tasks = walk, {task.number: task for task in tasks}
-        self._keeps_summands = walk.program.communicator.updates_apart
+        self._keeps_summands = walk.program.communicator.keeps_summands
         self._needs: dict[Task, int] = {}
         self._users: dict[Task, list[Task]] = {}
         self._ready: list[int] = []
@@ -200,7 +200,7 @@ class _Schedule:
     def _given(self, task: Task, wire: Wire) -> Tensor:
         """Returns an input of an operation: of a summand that is summed already, the sum.
 
-        Where replicas update apart they want summands, which go on as such wherever they can.
+        Where summands are wanted they go on as such wherever they can.
         """
         tensor = _result(*wire)
         if self._keeps_summands and not _needs_whole(task, *wire):

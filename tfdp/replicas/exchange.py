@@ -23,8 +23,8 @@ class Exchange:
     shard: str | None = None
 
     @property
-    def updates_apart(self) -> bool:
-        """Whether replicas update by code of their own, which is no part of a common program."""
+    def keeps_summands(self) -> bool:
+        """Whether code of the replicas' own wants summands of gradients, and not their sums."""
         return not (self.compression is None and self.synchronization is None)
 
     @property

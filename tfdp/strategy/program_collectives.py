@@ -43,7 +43,7 @@ class ProgramCollectives:
       first_rank: The number of the first local replica.
       shared: Makes functions that many collectives share, where that is possible.
       as_replica: Calls a function as the replica of a number, while it is traced.
-      updates_apart: See `Communicator`.
+      keeps_summands: See `Communicator`.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ProgramCollectives:
         shared: SharedFunctions | None = None,
         *,
         as_replica: Callable[[int, Callable[[], None]], None],
-        updates_apart: bool = False,
+        keeps_summands: bool = False,
     ) -> None:
         self._shared, self._as_replica = shared, as_replica
-        self.updates_apart = updates_apart
+        self.keeps_summands = keeps_summands
         self._engine, self._reducer, self._sequences = engine, reducer, sequences
         sequences.known_alike = True  # one program gives them all
         self._devices = dict(enumerate(devices, start=first_rank))

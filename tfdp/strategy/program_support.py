@@ -84,7 +84,7 @@ class ProgramSupport:
             self.first_rank,
             self._shared_functions(),
             as_replica=self._as_replica,
-            updates_apart=self._replicas.exchange.updates_apart,
+            keeps_summands=self._replicas.exchange.keeps_summands,
         )
         return made, sequences
 

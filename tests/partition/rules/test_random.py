@@ -223,7 +223,7 @@ class Two:
 
     num_replicas = local_size = 2
     bucket_bytes = 0
-    updates_apart = False
+    keeps_summands = False
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(7, True), (14, False)])

@@ -30,8 +30,8 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
-from tfdp.keras_adapter.gradients.own_calls import call
-from tfdp.keras_adapter.gradients.updating import Updating, accumulates
+from tfdp.keras_adapter.gradients.own_calls import all_agree, call
+from tfdp.keras_adapter.gradients.updating import Updating, accumulates, outermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
@@ -66,7 +66,7 @@ class Compressed(Updating):
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
         """Sums what a window has accumulated."""
-        if not optimizer.gradient_accumulation_steps:
+        if not accumulates(outermost()):
             return list(gradients)
         return call(gradients, _summed)
 
@@ -77,11 +77,7 @@ class Compressed(Updating):
     ) -> Any:
         """Lets replicas vote, of which each asks it of its own terms."""
 
-        def vote(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
-            own = 1.0 - tf.cast(whole(list(values)), tf.float32)
-            return [step.sum_without_gradient([own])[0] < 0.5]
-
-        return call(gradients, vote, lambda values: [whole(list(values))])[0]
+        return all_agree(gradients, whole)
 
     def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
         """Leaves the recording to the sums."""
@@ -90,6 +86,7 @@ class Compressed(Updating):
     def _check_range(self, optimizer: BaseOptimizer) -> None:
         is_scaling = isinstance(optimizer, LossScaleOptimizer)
         scaled = is_scaling or optimizer.loss_scale_factor is not None
+        scaled &= strategy_of_optimizer(optimizer).extended.num_replicas > 1
         assert isinstance(self.compression, Compression)
         if scaled and not self.compression.keeps_range:
             raise ValueError(

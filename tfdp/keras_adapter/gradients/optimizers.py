@@ -109,7 +109,7 @@ def apply(
             step, self, grads, variables, lambda own: self.apply(own, *args, **kwargs)
         )
     build_while_traced(self, variables)
-    with updating.updated(grads, variables) as is_outermost:
+    with updating.updated(self, grads, variables) as is_outermost:
         if not is_outermost:
             return original(self, grads, *args, **kwargs)
         with updating_of(self).reaching(self, grads, variables) as own:

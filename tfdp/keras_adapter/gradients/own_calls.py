@@ -66,6 +66,17 @@ def call(
     return kept
 
 
+def all_agree(values: Sequence[Value | None], asked: Callable[[list[Value | None]], Any]) -> Any:
+    """Returns whether each replica says yes of what it has of some values, a boolean scalar."""
+
+    def vote(step: Step, own: list[Value], are_own: list[bool]) -> list[Value]:
+        against = 1.0 - tf.cast(asked(list(own)), tf.float32)
+        return [step.sum_without_gradient([against])[0] < 0.5]
+
+    (found,) = call(values, vote, lambda own: [asked(list(own))])
+    return found
+
+
 def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
     """Builds an optimizer in its strategy's scope, if it is not built, while a step is traced."""
     strategy = strategy_of_optimizer(optimizer)

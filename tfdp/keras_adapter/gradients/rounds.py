@@ -27,7 +27,7 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.gradients import compressed, round_ends
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, optimizers_of
-from tfdp.keras_adapter.gradients.own_calls import call
+from tfdp.keras_adapter.gradients.own_calls import all_agree, call
 from tfdp.keras_adapter.gradients.round_ends import ROUND
 from tfdp.keras_adapter.gradients.round_states import round_of
 from tfdp.keras_adapter.gradients.updating import Updating
@@ -96,11 +96,7 @@ class Rounds(Updating):
     ) -> Any:
         """Lets one replica's no decide."""
 
-        def vote(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
-            own = 1.0 - tf.cast(whole(list(values)), tf.float32)
-            return [step.sum_without_gradient([own])[0] < 0.5]
-
-        return call(gradients, vote, lambda values: [whole(list(values))])[0]
+        return all_agree(gradients, whole)
 
 
 def _nothing(values: list[Value]) -> list[Value]:

@@ -18,7 +18,9 @@ from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.training import program_recording
 from tfdp.replicas import Value, replicas_of
 
-# The variables of the update that is being traced, in the order of the gradients that are clipped.
+# The outermost optimizer of the update that is being traced; and the variables that the innermost
+# updates, in the order of the gradients that it clips.
+_outermost: contextvars.ContextVar[Any] = contextvars.ContextVar("outermost", default=None)
 _variables: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("variables", default=())
 
 
@@ -90,7 +92,9 @@ class Updating:
 
 
 @contextlib.contextmanager
-def updated(gradients: Sequence[Value | None], variables: Sequence[Any]) -> Iterator[bool]:
+def updated(
+    optimizer: BaseOptimizer, gradients: Sequence[Value | None], variables: Sequence[Any]
+) -> Iterator[bool]:
     """Notes the variables of an update, as Keras goes on with them: those with a gradient.
 
     Yields:
@@ -101,17 +105,25 @@ def updated(gradients: Sequence[Value | None], variables: Sequence[Any]) -> Iter
         for gradient, variable in zip(gradients, variables, strict=False)
         if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
     ]
-    is_outermost = not _variables.get()
+    is_outermost = _outermost.get() is None
+    outer = _outermost.set(optimizer) if is_outermost else None
     token = _variables.set(own)
     try:
         yield is_outermost
     finally:
         _variables.reset(token)
+        if outer is not None:
+            _outermost.reset(outer)
 
 
 def variables_updated() -> Sequence[Any]:
     """Returns the variables of the update that is being traced."""
     return _variables.get()
+
+
+def outermost() -> BaseOptimizer:
+    """Returns the optimizer that was called first in the update that is being traced."""
+    return _outermost.get()
 
 
 def accumulates(optimizer: BaseOptimizer) -> bool:

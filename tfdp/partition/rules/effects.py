@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdp.partition.layouts import REPLICATED
+from tfdp.partition.layouts import LOCAL, REPLICATED
 from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceOp
@@ -34,9 +34,14 @@ def is_effect(op: SourceOp) -> bool:
 def on_first(step: Step) -> list[Tensor]:
     """Runs the operation on the first replica, with whole inputs; all get what it gives.
 
-    The others wait for what it gives, or for nothing where it gives nothing.
+    Of what is each replica's own it is given the first one's. The others wait for what it gives, or
+    for nothing where it gives nothing.
     """
-    inputs = [step.whole(tensor, f"{step.op.type} happens once") for tensor in step.inputs]
+    why = f"{step.op.type} happens once"
+    inputs = [
+        tensor.local if tensor.layout == LOCAL else step.whole(tensor, why)
+        for tensor in step.inputs
+    ]
     if step.program.num_replicas == 1:
         return step.results(step.emit(inputs), REPLICATED)
     for output in step.op.outputs:
@@ -58,7 +63,6 @@ def on_first(step: Step) -> list[Tensor]:
     if outputs:
         specs = [tf.TensorSpec(out.shape, out.dtype) for out in step.op.outputs]
         collective = step.program.communicator.from_first(specs)
-        why = f"{step.op.type} happens once"
         contents = [
             Content.of(each, static_shape(out.shape))
             for each, out in zip(outputs, step.op.outputs, strict=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tfdp.partition.known_shapes import BROADCAST, UNARY, broadcast_shape, elementwise_shape
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed, Sharded, join
+from tfdp.partition.rules.lists import list_to
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
@@ -98,12 +99,13 @@ def additive(step: Step) -> Results:
     Beside a whole operand a summand is summed first, which is sent once in any case. In a branch or
     a loop, beside several summands, or beside what a variable has in shares, such as a metric's, a
     small whole operand becomes a summand: itself on the first replica, zeros on the others; and so
-    does each where replicas update apart. Tensor lists are added element by element.
+    does each where summands are wanted. Tensor lists are added element by element.
     """
     layouts = [tensor.layout for tensor in step.inputs]
     if any(isinstance(layout, Listed) for layout in layouts):
         joined = functools.reduce(join, layouts)
-        return step.results(step.emit([step.to(each, joined) for each in step.inputs]), joined)
+        lists = [list_to(step, each, joined) for each in step.inputs]
+        return step.results(step.emit(lists), joined)
     if PARTIAL not in layouts:
         return aligned(step)
     whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
@@ -113,7 +115,7 @@ def additive(step: Step) -> Results:
         tensor.layout == PARTIAL and source.op.type == "ReadVariableOp"
         for tensor, source in zip(step.inputs, step.op.inputs, strict=True)
     )
-    apart = step.program.communicator.updates_apart and step.inputs[0].dtype.is_floating
+    apart = step.program.communicator.keeps_summands and step.inputs[0].dtype.is_floating
     if (((several or not whole) and small) or apart) and not grows(step):
         operands = [
             tensor if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))

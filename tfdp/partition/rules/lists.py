@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.sizes import is_size
+from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
@@ -157,6 +158,45 @@ def _concat_rows(step: Step, handle: Tensor, element: Sharded) -> Results:
         index_type=tf.int32,
     )
     return step.results([joined, write.cast(lengths, step.op.outputs[1].dtype)], REPLICATED)
+
+
+def list_to(step: Step, handle: Tensor, layout: Layout) -> Output:
+    """Returns a list in a layout that `join` gave; of whole elements a replica takes its parts."""
+    element = layout.element if isinstance(layout, Listed) else None
+    if handle.layout != Listed(REPLICATED) or not isinstance(element, Sharded):
+        return step.to(handle, layout)
+    write, dtype = step.write, _dtype_of_elements(step.op)
+    (stacked,) = step.writer.node(
+        "TensorListStack",
+        [handle.local, write.constant(-1)],
+        element_dtype=dtype,
+        num_elements=-1,
+    )
+    own = step.sliced_in_three_axes(stacked, element.at(element.axis + 1))
+    (found,) = step.writer.node(
+        "TensorListFromTensor",
+        [own, write.slice(write.shape(own), [1], [-1])],
+        element_dtype=dtype,
+        shape_type=tf.int32,
+    )
+    return found
+
+
+def _dtype_of_elements(op: SourceOp) -> tf.DType:
+    """Returns the dtype of the elements of the lists that an operation is given."""
+    open_ = [(tensor.op, tensor.index) for tensor in op.inputs if tensor.dtype == tf.variant]
+    seen = set()
+    while open_:
+        at, index = open_.pop()
+        found = at.attr("element_dtype")
+        if found is not None:
+            return tf.as_dtype(found)
+        given = at.inputs[index : index + 1] if at.type.endswith("While") else at.inputs
+        for tensor in given:
+            if tensor.dtype == tf.variant and tensor not in seen:
+                seen.add(tensor)
+                open_.append((tensor.op, tensor.index))
+    raise ValueError("it is not known what the elements of a list are")
 
 
 def _element(handle: Tensor) -> Layout:

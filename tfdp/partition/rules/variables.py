@@ -112,7 +112,7 @@ def assign(step: Step) -> Results:
 
 def _written(step: Step, value: Tensor) -> Output:
     """Returns what every copy gets: the whole value; or its own, where replicas train alone."""
-    if value.layout == LOCAL and step.program.communicator.updates_apart:
+    if value.layout == LOCAL and step.program.communicator.keeps_summands:
         return value.local
     return step.whole(value, _WRITTEN)
 
