@@ -53,7 +53,8 @@ def test_the_trainings_differ_in_the_compression_alone():
         for found in (whole, cast, int8)
     ]
     assert off[0] < 1e-5 < off[1] < 1e-2 and 1e-5 < off[2] < 0.1
-    assert whole.bytes_per_step / 2 == pytest.approx(cast.bytes_per_step)
+    # The loss travels with whole gradients.
+    assert whole.bytes_per_step / 2 == pytest.approx(cast.bytes_per_step, rel=1e-3)
     assert int8.bytes_per_step < 0.3 * whole.bytes_per_step
 
 
