@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tfdp.partition.ordering import OWN, Ordering, called
 from tfdp.partition.partitioning import ReplicaProgram
-from tfdp.partition.report import EVERYWHERE, WHOLE, Computed, Exchanged
+from tfdp.partition.report import EVERYWHERE, WHOLE, Computed, Content, Exchanged
 
 # What takes most of the time of most steps.
 PRODUCTS = {
@@ -148,7 +148,8 @@ class Dependencies:
                 outer, node = inner.caller
                 needs |= outer.results[node.name]
         loops = [inner.caller[1].op == "While" for inner in around if inner.caller is not None]
-        contents = exchanged.contents
+        # Code of the replicas' own may be given nothing that travels.
+        contents = exchanged.contents or [Content(exchanged.node, "of its own", None)]
         largest = max(
             range(len(contents)), key=lambda index: _comparable(contents[index].size_bytes)
         )

@@ -42,12 +42,20 @@ def recorded(
     watching = Watching(program)
     watches = _Watches(watching, recorder, support.devices, support.first_rank)
     found = purposes(program, which)
-    for meeting in found.meetings:
+    # What replicas exchange in code of their own is recorded there.
+    meetings, endings = (
+        [each for each in collectives if each.kind != "update"]
+        for collectives in (found.meetings, found.endings)
+    )
+    for meeting in meetings:
         watches.between("meeting_seconds", [meeting])
         watches.after([meeting], meetings=1)
-    for ending in found.endings:
+    for ending in endings:
         watches.after([ending], endings=1)
-    for buckets in found.buckets:
+    for every in found.buckets:
+        buckets = [each for each in every if each.kind != "update"]
+        if not buckets:
+            continue
         watches.between("first_bucket_wait_seconds", buckets[:1])
         watches.between("communication_seconds", buckets)
         for bucket in buckets:
