@@ -72,6 +72,24 @@ def test_the_strategy_explains_a_models_steps():
     assert strategy.explain(model, "predict").collectives == ()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": tfdp.compression.Cast("bfloat16")},
+        {"synchronization": tfdp.synchronization.LocalSGD(2)},
+    ],
+    ids=["compression", "synchronization"],
+)
+def test_what_code_of_the_replicas_own_exchanges_is_explained(options):
+    model = small(harness.strategy(2, **options))
+    model.fit(X, Y[:, :1], verbose=0)
+    found = model.distribute_strategy.explain(model)
+    own = [each for each in found.collectives if each.kind == "update"]
+    assert own and all(each.bytes_sent is None for each in own)
+    assert "test_one_program.py" in own[-1].line
+    assert "code of the replicas' own makes of 2 tensors" in " ".join(str(found).split())
+
+
 def test_the_error_of_an_operation_names_the_users_line():
     class Failing(layers.Layer):
         def call(self, x):

@@ -223,7 +223,7 @@ def _facts(
 
 
 def _sent(exchanged: Exchanged, size: int | None, replicas: int) -> int | None:
-    if exchanged.bytes_sent is not None or size is None:
+    if exchanged.bytes_sent is not None or size is None or exchanged.kind == "update":
         return exchanged.bytes_sent
     times = 1 if exchanged.kind == "gather" else 2
     return times * size * (replicas - 1) // replicas

@@ -23,6 +23,7 @@ _KINDS = {
     "from first": "from the first replica,",
     "sum of parts": "sum of",
     "gather of parts": "gather of",
+    "update": "what code of the replicas' own makes of",
 }
 
 _WITHIN = {"branch": "in a branch, if it is taken", "loop": "in a loop, in each round"}

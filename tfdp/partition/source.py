@@ -22,10 +22,8 @@ from tfdp.partition._tensorflow import (
 
 # Operations in files of these packages are theirs; the next frame outward may be the user's.
 _TENSORFLOW = pathlib.Path(tf.__file__).parent
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}"
-    for folder in (_TENSORFLOW, _TENSORFLOW.parent / "keras", pathlib.Path(__file__).parents[1])
-)
+_PACKAGES = _TENSORFLOW, _TENSORFLOW.parent / "keras", pathlib.Path(__file__).parents[1]
+_LIBRARIES = (*(f"{folder}{os.sep}" for folder in _PACKAGES), contextlib.__file__)
 
 
 class SourceTensor:
