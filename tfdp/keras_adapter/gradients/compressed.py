@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -30,8 +30,8 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
-from tfdp.keras_adapter.gradients.own_calls import all_agree, call
-from tfdp.keras_adapter.gradients.updating import Updating, accumulates, outermost
+from tfdp.keras_adapter.gradients.own_calls import ByOwnCalls, call
+from tfdp.keras_adapter.gradients.updating import accumulates, outermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
@@ -43,7 +43,7 @@ from tfdp.replicas import Replicas, Value, exchange_of, replicas_of
 _SLOTS = "tfdp_compression_slots"
 
 
-class Compressed(Updating):
+class Compressed(ByOwnCalls):
     """A compression of single sums sums gradients."""
 
     def __init__(self, compression: Compression | UpdateCompression) -> None:
@@ -69,19 +69,6 @@ class Compressed(Updating):
         if not accumulates(outermost()):
             return list(gradients)
         return call(gradients, _summed)
-
-    def all_finite(
-        self,
-        gradients: list[Value | None],
-        whole: Callable[[list[Value | None]], Any],
-    ) -> Any:
-        """Lets replicas vote, of which each asks it of its own terms."""
-
-        return all_agree(gradients, whole)
-
-    def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
-        """Leaves the recording to the sums."""
-        return gradients
 
     def _check_range(self, optimizer: BaseOptimizer) -> None:
         is_scaling = isinstance(optimizer, LossScaleOptimizer)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp import recording
 from tfdp.keras_adapter._keras import BaseOptimizer, strategy_of_optimizer
+from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Step, current
 from tfdp.partition.own_calls import own_call
 from tfdp.replicas import Replicated, Value
@@ -66,15 +67,26 @@ def call(
     return kept
 
 
-def all_agree(values: Sequence[Value | None], asked: Callable[[list[Value | None]], Any]) -> Any:
-    """Returns whether each replica says yes of what it has of some values, a boolean scalar."""
+class ByOwnCalls(Updating):
+    """Gradients that code of the replicas' own is given: it sums them, or not, and records it."""
 
-    def vote(step: Step, own: list[Value], are_own: list[bool]) -> list[Value]:
-        against = 1.0 - tf.cast(asked(list(own)), tf.float32)
-        return [step.sum_without_gradient([against])[0] < 0.5]
+    def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
+        """Leaves the recording to that code."""
+        return gradients
 
-    (found,) = call(values, vote, lambda own: [asked(list(own))])
-    return found
+    def all_finite(
+        self,
+        gradients: list[Value | None],
+        whole: Callable[[list[Value | None]], Any],
+    ) -> Any:
+        """Lets replicas vote, of which each asks it of its own terms: one replica's no decides."""
+
+        def vote(step: Step, own: list[Value], are_own: list[bool]) -> list[Value]:
+            against = 1.0 - tf.cast(whole(list(own)), tf.float32)
+            return [step.sum_without_gradient([against])[0] < 0.5]
+
+        (found,) = call(gradients, vote, lambda own: [whole(list(own))])
+        return found
 
 
 def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:

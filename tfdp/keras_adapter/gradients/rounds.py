@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,10 +27,9 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.gradients import compressed, round_ends
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, optimizers_of
-from tfdp.keras_adapter.gradients.own_calls import all_agree, call
+from tfdp.keras_adapter.gradients.own_calls import ByOwnCalls, call
 from tfdp.keras_adapter.gradients.round_ends import ROUND
 from tfdp.keras_adapter.gradients.round_states import round_of
-from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Phase, Step, current
 from tfdp.keras_adapter.training import step_recording
 from tfdp.replicas import Value
@@ -41,7 +40,7 @@ from tfdp.synchronization import Synchronization
 _END = "tfdp_end_of_round"
 
 
-class Rounds(Updating):
+class Rounds(ByOwnCalls):
     """Each replica updates by its own gradients, with state of its own, until a round ends."""
 
     def __init__(self, synchronization: Synchronization) -> None:
@@ -84,19 +83,6 @@ class Rounds(Updating):
             made = updates - tf.cast(count, tf.int64)
             end, uses = functools.partial(_end, one), [*_kept_of(one), *variables_of_optimizer(one)]
             call([made, updates], end, _nothing, uses)
-
-    def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
-        """Leaves the recording to the ends of updates."""
-        return gradients
-
-    def all_finite(
-        self,
-        gradients: list[Value | None],
-        whole: Callable[[list[Value | None]], Any],
-    ) -> Any:
-        """Lets one replica's no decide."""
-
-        return all_agree(gradients, whole)
 
 
 def _nothing(values: list[Value]) -> list[Value]:
