@@ -115,17 +115,32 @@ class Conversions:
         """Gathers a tensor whose number of axes is known when the step runs: those before the cut
         one are merged, and those after it.
         """
-        write, axis = self.write, layout.axis
-        shape = write.shape(tensor.local)
-        before, after = write.slice(shape, [0], [axis]), write.slice(shape, [axis + 1], [-1])
         entries = self.entries(layout)
+        merged, before, after = self._in_three_axes(tensor.local, layout.axis, entries)
+        parts = Tensor(merged, layout.at(1), [None, layout.length, None])
+        found = self._gathered(parts, layout.at(1), why)
+        return self._in_axes_as_before(found, before, self.size(layout.length), after)
+
+    def _in_three_axes(
+        self, output: Output, axis: int, entries: Output
+    ) -> tuple[Output, Output, Output]:
+        """Merges the axes before one that has so many entries, and those after it.
+
+        Returns:
+          The tensor with three axes, and the sizes before and after.
+        """
+        write = self.write
+        shape = write.shape(output)
+        before, after = write.slice(shape, [0], [axis]), write.slice(shape, [axis + 1], [-1])
         sizes = [write.reduce("Prod", before, [0]), entries, write.reduce("Prod", after, [0])]
-        merged = Tensor(
-            write.reshape(tensor.local, sizes), layout.at(1), [None, layout.length, None]
-        )
-        found = self._gathered(merged, layout.at(1), why)
-        total = write.pack([self.size(layout.length)], tf.int32)
-        return write.reshape(found, write.concat([before, total, after], 0))
+        return write.reshape(output, sizes), before, after
+
+    def _in_axes_as_before(
+        self, output: Output, before: Output, entries: Output, after: Output
+    ) -> Output:
+        """Gives a tensor of three axes the axes that were merged, with so many entries between."""
+        sizes = [before, self.write.pack([entries], tf.int32), after]
+        return self.write.reshape(output, self.write.concat(sizes, 0))
 
     def _gathered(self, tensor: Tensor, layout: Sharded, why: str) -> Output:
         """Gathers rows: entries of the axis are brought in front, example by example."""
@@ -285,15 +300,10 @@ class Conversions:
 
     def sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
         """Returns the replica's entries of a whole tensor whose rank the step alone may know."""
-        write, axis = self.write, layout.axis
-        shape = write.shape(whole)
-        before, after = write.slice(shape, [0], [axis]), write.slice(shape, [axis + 1], [-1])
-        sizes = [write.reduce("Prod", before, [0]), self.size(layout.length)]
-        sizes.append(write.reduce("Prod", after, [0]))
-        merged = Tensor(write.reshape(whole, sizes), REPLICATED, [None, layout.length, None])
-        own = self.sliced(merged.local, merged, layout.at(1))
-        entries = write.pack([self.entries(layout)], tf.int32)
-        return write.reshape(own, write.concat([before, entries, after], 0))
+        merged, before, after = self._in_three_axes(whole, layout.axis, self.size(layout.length))
+        tensor = Tensor(merged, REPLICATED, [None, layout.length, None])
+        own = self.sliced(merged, tensor, layout.at(1))
+        return self._in_axes_as_before(own, before, self.entries(layout), after)
 
     def first_only(self, output: Output) -> Output:
         """Returns a whole value on the first replica and zeros on the others: a summand of it.
