@@ -19,6 +19,11 @@ def innermost(optimizer: Any) -> list[Any]:
     return [leaf for one in inner for leaf in innermost(one)] if inner else [optimizer]
 
 
+def is_wrapper(optimizer: Any) -> bool:
+    """Returns whether `optimizer` wraps others, maybe some that it has only once it is built."""
+    return innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
+
+
 def is_outer(optimizer: Any) -> bool:
     """Returns whether `optimizer` ends rounds, and so has the same state on all replicas."""
     return IS_OUTER in vars(optimizer)

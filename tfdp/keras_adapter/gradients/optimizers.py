@@ -112,9 +112,10 @@ def apply(
     with updating.updated(self, grads, variables) as is_outermost:
         if not is_outermost:
             return original(self, grads, *args, **kwargs)
-        with updating_of(self).reaching(self, grads, variables) as own:
-            own = own if updating.accumulates(self) else updating_of(self).recorded(own)
-            return original(self, own, *args, **kwargs)
+        own = updating_of(self)
+        with own.reaching(self, grads, variables) as given:
+            given = given if updating.accumulates(self) else own.recorded(given)
+            return original(self, given, *args, **kwargs)
 
 
 @hook(BaseOptimizer, "apply_gradients", overrides=True)

@@ -15,7 +15,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, is_wrapper
 from tfdp.keras_adapter.gradients.round_ends import ROUND
 from tfdp.keras_adapter.step import at_least_float32
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
@@ -33,10 +33,8 @@ def round_of(
     several methods, which call each other.
     """
     replicas = replicas_of(strategy_of_optimizer(optimizer))
-    # One that chooses its optimizers by the variables has none before it is built.
-    is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
     known = vars(optimizer)
-    if replicas is None or is_wrapper or ROUND in known:
+    if replicas is None or is_wrapper(optimizer) or ROUND in known:
         yield
         return
     # Raises while the optimizer is not built, and so again where a first error is not seen.

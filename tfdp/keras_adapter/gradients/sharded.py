@@ -23,7 +23,7 @@ from tfdp.keras_adapter._keras import (
     value_of_variable,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients.nested_optimizers import innermost
+from tfdp.keras_adapter.gradients.nested_optimizers import innermost, is_wrapper
 from tfdp.keras_adapter.gradients.updating import Updating, accumulates
 from tfdp.partition import part_of_sum
 from tfdp.replicas import Replicas, Value, replicas_of
@@ -63,8 +63,7 @@ class Sharded(Updating):
         """Cuts what the optimizer keeps; it may be built by several methods, one in the other."""
         known = vars(optimizer)
         replicas = replicas_of(strategy_of_optimizer(optimizer))
-        is_wrapper = innermost(optimizer) != [optimizer] or hasattr(optimizer, "optimizers")
-        if _CUTS in known or replicas is None or is_wrapper:
+        if _CUTS in known or replicas is None or is_wrapper(optimizer):
             yield
             return
         count = replicas.num_replicas
