@@ -133,3 +133,69 @@ def test_what_replicas_write_becomes_one_value():
     tf.function(strategy.run)(layer, args=(batch,))
     for variable, expected in ((layer.sum, 4), (layer.mean, 2), (layer.last, 2), (layer.seen, 1)):
         assert [float(copy) for copy in harness.components(variable)] == [expected] * 2
+
+
+class Fading(optimizers.SGD):
+    """Has a number of its own, which Python changes in each update."""
+
+    power = 1.0
+
+    def apply(self, grads, trainable_variables=None):
+        self.power /= 2
+        return super().apply([grad * self.power for grad in grads], trainable_variables)
+
+
+class OwnConstraint(keras.constraints.Constraint):
+    def __init__(self):
+        self.most = 0.5
+
+    def __call__(self, weight):
+        self.most /= 1.1
+        return keras.ops.clip(weight, -self.most, self.most)
+
+
+def falling():
+    rates = iter([0.5, 0.25, 0.125, 0.0625])
+    return optimizers.SGD(lambda: next(rates))
+
+
+# What Python does in an update: an optimizer, and what the loop changes in it after each step.
+IN_PYTHON = {
+    "nothing": (lambda: sgd(clipnorm=0.3), lambda optimizer: None),
+    "an apply of one's own": (lambda: Fading(0.1), lambda optimizer: None),
+    "a rate that is a function": (falling, lambda optimizer: None),
+    "a setting": (
+        lambda: optimizers.SGD(0.1, clipnorm=0.3),
+        lambda optimizer: setattr(optimizer, "clipnorm", optimizer.clipnorm / 2),
+    ),
+    "a constraint": (sgd, lambda optimizer: None),
+}
+
+
+@pytest.mark.parametrize("case", IN_PYTHON)
+def test_python_in_an_eager_update_runs_each_time(case, trains_as_one_device):
+    make, change = IN_PYTHON[case]
+    x, y = harness.regression_data(16)
+
+    def build():
+        constraint = OwnConstraint() if case == "a constraint" else None
+        model = keras.Sequential([keras.Input([x.shape[1]])])
+        model.add(keras.layers.Dense(1, kernel_constraint=constraint))
+        model.compile(make())
+        return model
+
+    def use(model):
+        strategy, optimizer = model.distribute_strategy, model.optimizer
+
+        def step(batch):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((model(batch[0]) - batch[1]) ** 2) / BATCH
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply(gradients, model.trainable_variables)
+
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).repeat(2)
+        for batch in strategy.experimental_distribute_dataset(data):
+            strategy.run(step, args=(batch,))
+            change(optimizer)
+
+    trains_as_one_device(build, use)

@@ -250,9 +250,9 @@ class _Schedule:
             if isinstance(layout, Sharded)
         }
         scattered = [tensor for tensor in ordered if id(tensor) in parts]
-        summed = [each for each in ordered if not (each.sharded or id(each) in parts)]
+        summands = [each for each in ordered if not (each.sharded or id(each) in parts)]
         convert = self._walk.convert
-        convert.sum(summed, asking)
+        convert.sum(summands, asking)
         convert.scatter(scattered, [parts[id(tensor)] for tensor in scattered], asking)
         convert.join(cut, asking)
         for task, _ in self._waiting:

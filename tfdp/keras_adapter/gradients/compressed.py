@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -66,9 +66,19 @@ class Compressed(ByOwnCalls):
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
         """Sums what a window has accumulated."""
-        if not accumulates(outermost()):
-            return list(gradients)
-        return call(gradients, _summed)
+        return call(gradients, _summed) if self._waits() else list(gradients)
+
+    def all_finite(
+        self,
+        gradients: list[Value | None],
+        whole: Callable[[list[Value | None]], Any],
+    ) -> Any:
+        """Asks it of the sums; of gradients that a window accumulates replicas vote."""
+        return super().all_finite(gradients, whole) if self._waits() else whole(gradients)
+
+    def _waits(self) -> bool:
+        """Returns whether gradients are summands still where an optimizer decides on a step."""
+        return accumulates(outermost())
 
     def _check_range(self, optimizer: BaseOptimizer) -> None:
         is_scaling = isinstance(optimizer, LossScaleOptimizer)
@@ -107,6 +117,9 @@ class CompressedUpdates(Compressed):
     ) -> contextlib.AbstractContextManager[list[Value | None]]:
         """Leaves gradients as they are: they are summands until the update."""
         return contextlib.nullcontext(gradients)
+
+    def _waits(self) -> bool:
+        return True
 
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]

@@ -12,11 +12,16 @@ from tfdp.checkpoint.variables import parts
 IS_OUTER = "tfdp_is_outer"
 
 
+def wrapped(optimizer: Any) -> list[Any]:
+    """Returns the optimizers that `optimizer` wraps, and those in them."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    own = [*getattr(optimizer, "optimizers", []), *([] if inner is None else [inner])]
+    return [each for one in own for each in (one, *wrapped(one))]
+
+
 def innermost(optimizer: Any) -> list[Any]:
     """Returns the optimizers that `optimizer` wraps at last; itself, if it wraps none."""
-    wrapped = getattr(optimizer, "inner_optimizer", None)
-    inner = [*getattr(optimizer, "optimizers", []), *([] if wrapped is None else [wrapped])]
-    return [leaf for one in inner for leaf in innermost(one)] if inner else [optimizer]
+    return [one for one in (optimizer, *wrapped(optimizer)) if not wrapped(one)]
 
 
 def is_wrapper(optimizer: Any) -> bool:

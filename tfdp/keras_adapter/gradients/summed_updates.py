@@ -7,6 +7,7 @@ follows from the optimizer's own program, as in a step of Keras'.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import BaseOptimizer, key_of_variable
+from tfdp.keras_adapter.gradients.nested_optimizers import wrapped
 from tfdp.keras_adapter.step import Step
 from tfdp.replicas import OfSummands, Value, cutter_of
 
@@ -63,7 +65,7 @@ class SummedUpdates:
         keys = [key_of_variable(optimizer, variable) for variable in variables]
         kind = (id(optimizer), tuple(keys), *flat.kind)
         if tf.executing_eagerly():
-            return _eagerly(step, optimizer, kind, flat, run)
+            return _eagerly(step, optimizer, variables, kind, flat, run)
         index = step.trace.index
         place = self._next.setdefault(index, 0)
         self._next[index] += 1
@@ -79,17 +81,62 @@ class SummedUpdates:
         return program.on_replica(index, flat.tensors)
 
 
-def _eagerly(step: Step, optimizer: BaseOptimizer, kind: Any, flat: _Flat, run: Run) -> Any:
+def _eagerly(
+    step: Step,
+    optimizer: BaseOptimizer,
+    variables: Sequence[Any],
+    kind: Any,
+    flat: _Flat,
+    run: Run,
+) -> Any:
+    """Makes an update by a program that is kept, unless Python may do otherwise the next time."""
     programs = vars(optimizer).setdefault(_PROGRAMS, {})
+    said = settings(optimizer, variables)
 
     def merged(strategy: tf.distribute.Strategy, *values: Any) -> Any:
-        if kind not in programs:
-            programs[kind] = flat.program(step, run)
-        return programs[kind].on_all(list(map(strategy.experimental_local_results, values)))
+        program = None if said is None else programs.get((kind, said))
+        if program is None:
+            program = flat.program(step, run)
+        if said is not None:
+            programs[kind, said] = program
+        return program.on_all(list(map(strategy.experimental_local_results, values)))
 
     # Each replica copies its values: TensorFlow would take one tensor of all for a single value.
     own = tuple(map(tf.identity, flat.tensors))
     return tf.distribute.get_replica_context().merge_call(merged, args=own)
+
+
+def settings(optimizer: BaseOptimizer, variables: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Returns all that Python decides in an update of an optimizer: the numbers that it was given.
+
+    Returns:
+      They, to be compared; None where code that is not Keras' takes part, which may do otherwise
+      each time.
+    """
+    found: list[Any] = []
+    for one in (optimizer, *wrapped(optimizer)):
+        rate = getattr(one, "_learning_rate", None)
+        is_own = isinstance(rate, keras.Variable) or _is_of_library(type(rate))
+        if not (_is_of_library(type(one)) and is_own):
+            return None
+        found.append(id(rate))
+        found += [
+            (name, value)
+            for name, value in vars(one).items()
+            if isinstance(value, (bool, int, float, str, type(None)))
+            and not name.startswith("_")
+            and name != "built"
+        ]
+    constraints = [getattr(variable, "constraint", None) for variable in variables]
+    if all(each is None or _is_of_library(type(each)) for each in constraints):
+        return tuple(found)
+    return None
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.split(".")[0] in ("keras", "tfdp", "builtins") and not issubclass(
+        kind, types.FunctionType
+    )
 
 
 class _Flat:
