@@ -1,4 +1,4 @@
-"""The benchmark of `shard`: what an optimizer keeps on each rank, and what a step costs."""
+"""The benchmark of `shard`: what each rank keeps, and what a step costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdp.command_line import add_command, check, option, require, set_environme
 #: What is kept: see `benchmarks.memory_worker`.
 STATES = ("Adam", "Adam with an average", "Adam in windows")
 
-_SHARDS = ("none", "optimizer", "gradients")
+_SHARDS = ("none", "optimizer", "gradients", "parameters")
 
 # With these the allocators give back at once what is set free. Steps take longer so.
 _GIVE_BACK = ("TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1", "MALLOC_MMAP_THRESHOLD_=65536")
@@ -48,9 +48,9 @@ def add_memory(commands: argparse._SubParsersAction) -> None:
         "memory",
         MemoryOptions,
         _run,
-        help="what an optimizer keeps on each rank with and without `shard`, and a step's time",
+        help="what each rank keeps with and without `shard`, and a step's time",
         description="Starts the ranks of a cluster on this host for each way to shard, in turn. "
-        "The memory is that by which a process shrinks when what the optimizer keeps is emptied.",
+        "The memory is that by which a process shrinks when what it keeps is emptied.",
     )
 
 
@@ -100,27 +100,39 @@ def _table(
 ) -> Table:
     table = Table(
         title=f"{options.state}, {options.model} of {kept['none'][0]['parameters_mb']:.0f} MB, "
-        f"{options.processes} processes",
-        caption="beside it: what else rank 0's process grew by when the optimizer was built; a "
-        "checkpoint: by how much rank 0's process grew at most while one was written",
+        f"{options.processes} processes; MB",
+        caption="in a step: by how much rank 0's process grew at most in a step, by gradients and "
+        "activations; together: of that, what the optimizer keeps, and weights; beside: what "
+        "else it grew by when the optimizer was built; checkpoint: by how much while one was "
+        "written; ms: a step. The optimizer is the fullest rank's",
     )
-    memory = ("kept by the fullest rank, MB", "of none", "beside it, MB", "a checkpoint, MB")
-    for column in ("shard", *memory, "step, ms", "of none"):
-        table.add_column(column, justify="left" if column == "shard" else "right")
+    columns = ("optimizer", "of none", "weights", "in a step", "together", "of none", "beside")
+    for column in ("shard", *columns, "checkpoint", "ms", "of none"):
+        is_name = column == "shard"
+        table.add_column(column, justify="left" if is_name else "right", no_wrap=is_name)
     most = {shard: max(rank["state_mb"] for rank in ranks) for shard, ranks in kept.items()}
     step = {
         shard: statistics.median(rank["step_ms"] for rank in ranks)
         for shard, ranks in timed.items()
     }
-    for shard, ranks in kept.items():
-        # Others lose meanwhile what they had received.
-        first = next(rank for rank in ranks if rank["rank"] == 0)
+    # Others lose during a checkpoint what they had received.
+    first = {
+        shard: next(rank for rank in ranks if rank["rank"] == 0) for shard, ranks in kept.items()
+    }
+    together = {
+        shard: most[shard] + rank["weights_mb"] + rank["step_mb"] for shard, rank in first.items()
+    }
+    for shard, rank in first.items():
         table.add_row(
             shard,
             f"{most[shard]:.0f}",
             f"{most[shard] / most['none']:.2f}",
-            f"{first['built_mb'] - first['state_mb']:.0f}",
-            f"{first['checkpoint_mb']:.0f}",
+            f"{rank['weights_mb']:.0f}",
+            f"{rank['step_mb']:.0f}",
+            f"{together[shard]:.0f}",
+            f"{together[shard] / together['none']:.2f}",
+            f"{rank['built_mb'] - rank['state_mb']:.0f}",
+            f"{rank['checkpoint_mb']:.0f}",
             f"{step[shard]:.1f}",
             f"{step[shard] / step['none']:.2f}",
         )

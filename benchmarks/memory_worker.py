@@ -46,9 +46,10 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
 
     Returns:
       The configuration; `parameters_mb`; `built_mb`, by which the process grew when the optimizer
-      was built; `checkpoint_mb`, by which it grew at most while a checkpoint was written or sent;
-      `state_mb`, by which it shrank when what the optimizer keeps was emptied at the end;
-      `step_ms`, the median.
+      was built; `step_mb`, by which it grew at most in a step, by gradients and activations;
+      `checkpoint_mb`, by which it grew at most while a checkpoint was written or sent;
+      `state_mb` and `weights_mb`, by which it shrank when what the optimizer keeps, and what the
+      model does, was emptied at the end; `step_ms`, the median.
     """
     strategy = tfdp.DataParallelStrategy(shard=None if shard == "none" else shard)
     keras.utils.set_random_seed(0)
@@ -64,6 +65,10 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
     built.fit(data, steps_per_epoch=_WARM_UP + steps, callbacks=[times], verbose=0)
     # At its end `fit` leaves averages and weights in the same memory.
     built.set_weights([2 * weight for weight in built.get_weights()])
+    before_step = resident_mb()
+    forget_peak()
+    built.fit(data, steps_per_epoch=_WARM_UP, verbose=0)
+    grown_in_step = peak_mb() - before_step
     return {
         "shard": shard,
         "model": model,
@@ -72,8 +77,10 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
         "replicas": strategy.num_replicas_in_sync,
         "parameters_mb": 4e-6 * built.count_params(),
         "built_mb": grown,
+        "step_mb": grown_in_step,
         "checkpoint_mb": checkpoint_mb(built),
         "state_mb": emptied_mb(built.optimizer.variables),
+        "weights_mb": emptied_mb(built.variables),
         "step_ms": 1e3 * statistics.median(end - begin for begin, end in times.steps[_WARM_UP:]),
     }
 

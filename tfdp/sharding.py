@@ -1,4 +1,4 @@
-"""Which part of each variable's optimizer state each rank holds. Pure Python, no TensorFlow."""
+"""Which part of a variable each rank holds, or of what is kept for it. Pure Python."""
 
 from __future__ import annotations
 
@@ -56,10 +56,36 @@ class Cut:
         return [end - begin for begin, end in itertools.pairwise(self.bounds)]
 
 
-def even_cuts(shapes: Sequence[tuple[int, ...]], world_size: int) -> list[Cut]:
-    """Cuts each variable into parts that are as even as one axis of it allows.
+class EvenCuts:
+    """Cuts variables, one after the other, into parts as even as one axis of each allows.
 
     What an axis leaves over goes to the ranks that hold least so far.
+
+    Args:
+      world_size: The number of ranks.
+
+    >>> cuts = EvenCuts(2)
+    >>> cuts.cut((3,)).bounds, cuts.cut((4, 7)).bounds, cuts.cut((3,)).bounds
+    ((0, 2, 3), (0, 2, 4), (0, 1, 3))
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._held = [0] * world_size
+
+    def cut(self, shape: tuple[int, ...]) -> Cut:
+        """Returns the cut of the next variable, whose shape has an axis and an element or more."""
+        size = len(self._held)
+        axis = min(range(len(shape)), key=lambda k: math.ceil(shape[k] / size) / shape[k])
+        each, left = divmod(shape[axis], size)
+        least = sorted(range(size), key=lambda rank: (self._held[rank], rank))[:left]
+        counts = [each + (rank in least) for rank in range(size)]
+        cut = Cut(shape, axis, (0, *itertools.accumulate(counts)))
+        self._held = [held + cut.size(rank) for rank, held in enumerate(self._held)]
+        return cut
+
+
+def even_cuts(shapes: Sequence[tuple[int, ...]], world_size: int) -> list[Cut]:
+    """Cuts variables as `EvenCuts` does, from the largest to the smallest.
 
     Args:
       shapes: The variables' shapes, each with an axis and an element or more.
@@ -71,15 +97,7 @@ def even_cuts(shapes: Sequence[tuple[int, ...]], world_size: int) -> list[Cut]:
     >>> [cut.bounds for cut in even_cuts([(3,), (4, 7), (3,)], 2)]
     [(0, 2, 3), (0, 2, 4), (0, 1, 3)]
     """
-    held = [0] * world_size
-    cuts: dict[int, Cut] = {}
-    for position in sorted(range(len(shapes)), key=lambda k: -math.prod(shapes[k])):
-        shape = shapes[position]
-        axis = min(range(len(shape)), key=lambda k: math.ceil(shape[k] / world_size) / shape[k])
-        each, left = divmod(shape[axis], world_size)
-        least = sorted(range(world_size), key=lambda rank: (held[rank], rank))[:left]
-        counts = [each + (rank in least) for rank in range(world_size)]
-        cuts[position] = Cut(shape, axis, (0, *itertools.accumulate(counts)))
-        for rank in range(world_size):
-            held[rank] += cuts[position].size(rank)
-    return [cuts[position] for position in range(len(shapes))]
+    cuts = EvenCuts(world_size)
+    order = sorted(range(len(shapes)), key=lambda k: -math.prod(shapes[k]))
+    found = {position: cuts.cut(shapes[position]) for position in order}
+    return [found[position] for position in range(len(shapes))]

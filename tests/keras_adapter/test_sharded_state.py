@@ -152,10 +152,13 @@ LATER = {  # Keras has these since 3.14
 }
 CASES = {name: make for name, make in CASES.items() if hasattr(optimizers, LATER.get(name, "SGD"))}
 # Optimizers that are not elementwise, of which each replica keeps whole variables.
+MODES = ("gradients", "optimizer", "parameters")
 FAST = {
     ("gradients", "windows under a loss scale, clipped together"),
     ("optimizer", "whole variables, an average that overwrites"),
     ("gradients", "a number for each variable"),
+    ("parameters", "windows under a loss scale, clipped together"),
+    ("parameters", "whole variables, an average that overwrites"),
 }
 
 
@@ -175,7 +178,7 @@ def shard(monkeypatch, request):
 @pytest.mark.telling
 @pytest.mark.parametrize(
     ("shard", "case"),
-    tiers.cases([(mode, case) for case in CASES for mode in ("gradients", "optimizer")], FAST),
+    tiers.cases([(mode, case) for case in CASES for mode in MODES], FAST),
     indirect=["shard"],
 )
 def test_each_step_is_that_of_one_device(shard, case, trains_as_one_device):
@@ -206,19 +209,26 @@ def built(optimizer, mode, replicas=2):
     return model
 
 
+BOTH = pytest.mark.parametrize("shard", tiers.first_of("parameters", "gradients"), indirect=True)
+
+
 @pytest.mark.slow
 @harness.in_one_process
+@BOTH
 @pytest.mark.parametrize("count", tiers.first_of(2, 4))
 def test_each_replica_holds_its_part_of_all_state(count, shard):
     make = lambda: windows(optimizers.Adam, use_ema=True)  # noqa: E731
     model = built(make, shard, count)
     weights = sum(math.prod(v.shape) for v in model.trainable_variables)
     held = [0] * count
-    for variable in model.optimizer.variables:
-        if len(variable.shape):
-            for rank, own in enumerate(harness.components(variable)):
-                held[rank] += own.size
-    kept = 4 * weights  # two moments, an average and an accumulated gradient
+    parts = [variable for variable in model.optimizer.variables if len(variable.shape)]
+    if shard == "parameters":
+        parts += model.trainable_variables
+    for variable in parts:
+        for rank, own in enumerate(harness.components(variable)):
+            held[rank] += own.size
+    # Two moments, an average and an accumulated gradient; and the weights themselves.
+    kept = (5 if shard == "parameters" else 4) * weights
     assert sum(held) == kept
     assert max(held) <= 1.1 * kept / count
 
@@ -390,6 +400,7 @@ def test_a_loop_of_ones_own_updates_parts(eager, shard):
 
 
 @pytest.mark.slow
+@BOTH
 def test_a_saved_model_is_an_ordinary_file_and_goes_on_sharded(shard, tmp_path):
     make = lambda: windows(optimizers.Adam, learning_rate=0.05, use_ema=True)  # noqa: E731
     model = built(make, shard)
@@ -420,6 +431,9 @@ def test_a_saved_model_is_an_ordinary_file_and_goes_on_sharded(shard, tmp_path):
         (("gradients", 2), ("optimizer", 3)),
         (("gradients", 3), (None, 2)),
         ((None, 2), ("gradients", 2)),
+        (("parameters", 2), ("parameters", 3)),
+        (("parameters", 3), (None, 2)),
+        (("optimizer", 2), ("parameters", 2)),
     ),
 )
 def test_a_checkpoint_of_other_shards_is_gone_on_from(before, after, monkeypatch, tmp_path):
@@ -445,15 +459,21 @@ def test_a_checkpoint_of_other_shards_is_gone_on_from(before, after, monkeypatch
     harness.assert_close_arrays(continued, undisturbed, 1e-5, "weights")
 
 
+@BOTH
 def test_tensorflows_own_checkpoints_hold_wholes(shard, tmp_path):
     model = built(lambda: optimizers.Adam(0.1), shard)
-    velocity = model.optimizer.variables[3]
-    value = np.arange(np.prod(velocity.shape), dtype="float32").reshape(velocity.shape)
-    velocity.assign(value)
-    path = tf.train.Checkpoint(optimizer=model.optimizer).write(str(tmp_path / "kept"))
-    velocity.assign(np.zeros_like(value))
-    tf.train.Checkpoint(optimizer=model.optimizer).read(path).assert_existing_objects_matched()
-    np.testing.assert_array_equal(velocity.numpy(), value)
+    objects = {"optimizer": model.optimizer, "model": model}
+    kept = [model.optimizer.variables[3], model.trainable_variables[0]]
+    values = []
+    for each in kept:
+        values.append(np.arange(np.prod(each.shape), dtype="float32").reshape(each.shape))
+        each.assign(values[-1])
+    path = tf.train.Checkpoint(**objects).write(str(tmp_path / "kept"))
+    for each, value in zip(kept, values, strict=True):
+        each.assign(np.zeros_like(value))
+    tf.train.Checkpoint(**objects).read(path).assert_existing_objects_matched()
+    for each, value in zip(kept, values, strict=True):
+        np.testing.assert_array_equal(each.numpy(), value)
 
 
 class Adversaries(keras.Model):
@@ -490,6 +510,7 @@ def test_all_optimizers_of_a_model_are_gathered_for_a_file_and_none_for_an_expor
 
 @pytest.mark.slow
 @harness.in_one_process
+@BOTH
 def test_an_export_is_whole_or_refused(shard, tmp_path):
     model = built(lambda: optimizers.Adam(0.1), shard)
     x = np.ones([4, 6], "float32")
@@ -508,7 +529,10 @@ def test_an_export_is_whole_or_refused(shard, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shard": "all"}, "must be one of 'optimizer', 'gradients', but received 'all'"),
+        (
+            {"shard": "all"},
+            "'gradients', 'parameters', but received 'all'",
+        ),
         (
             {"shard": "optimizer", "synchronization": tfdp.synchronization.LocalSGD(every=2)},
             "one set of weights after each update",

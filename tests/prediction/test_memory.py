@@ -25,6 +25,17 @@ def test_accumulated_gradients_alone_are_divided(shard, accumulation, gradients,
     assert held.weights == P + 7
 
 
+def test_weights_are_divided_but_for_those_of_two_layers():
+    layers = Workload((Tensor((1000, 1000)),) * 16, 0.0, 0.0, slots=2, frozen_bytes=7.0)
+    held = memory_of(layers, 4, "parameters", 2**20, accumulation=2)
+    assert held.weights == 4 * P + 7
+    assert held.gradients == 4 * P + P  # and the one that is sent
+    assert (held.accumulated, held.optimizer) == (4 * P, 8 * P)
+    assert held.traveling == 2 * P + 2 * P
+    alone = memory_of(layers, 1, "parameters", 2**20)
+    assert (alone.weights, alone.gradients, alone.traveling) == (16 * P + 7, 16 * P, 0)
+
+
 def test_what_fits_from_a_number_on_fits_on_all_more():
     """Alone nothing travels: what fits on one rank need not fit on two."""
     for limit in range(1, 40):

@@ -209,6 +209,22 @@ def test_shards_get_their_parts_of_sums_and_then_the_others_weights():
     assert hidden.communication_seconds > half
 
 
+def test_weights_that_are_cut_are_gathered_in_both_passes():
+    """Three halves of a sum, of which passes hide all but a first gather and a last scatter."""
+    on, half = cluster(8, rate=1e7), 7 / 8 * 16e6 / 1e7
+    for accumulation in (1, 4):  # each micro-batch needs the weights
+        plan = Plan(shard="parameters", accumulation=accumulation)
+        seen = predict(plan, work(forward_seconds=0.0, backward_seconds=0.0), on)
+        assert seen.communication_seconds == pytest.approx(3 * half, rel=1e-3)
+    plan = Plan(bucket_bytes=2**20, shard="parameters")
+    hidden = predict(plan, work(forward_seconds=100.0, backward_seconds=100.0), on)
+    assert 0 < hidden.communication_seconds < half
+    half_hidden = predict(plan, work(forward_seconds=half / 2, backward_seconds=2 * half), on)
+    assert half_hidden.communication_seconds == pytest.approx(
+        half / 2 + hidden.communication_seconds, rel=0.2
+    )
+
+
 def test_one_rank_has_nothing_to_shard():
     found = predict(Plan(shard="optimizer"), work(), cluster(1))
     assert found.plan.arguments() == [] and found.communication_seconds == 0

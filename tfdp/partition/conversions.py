@@ -32,11 +32,14 @@ class Waiting(Exception):
     Attributes:
       tensors: The tensors that it needs whole.
       layout: The cut of a variable, if it needs the replica's part of a sum alone.
+      briefly: Whether what needs them later is to gather them again.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], layout: Sharded | None = None) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], layout: Sharded | None = None, briefly: bool = False
+    ) -> None:
         super().__init__()
-        self.tensors, self.layout = list(tensors), layout
+        self.tensors, self.layout, self.briefly = list(tensors), layout, briefly
 
 
 class Conversions:
@@ -220,14 +223,23 @@ class Conversions:
             for tensor, layout, part in zip(bucket, own, found, strict=True):
                 tensor.parts[layout] = part
 
-    def join(self, tensors: Sequence[Tensor], why: str) -> None:
-        """Gathers parts of variables; each tensor's `whole` is made of them then."""
+    def join(self, tensors: Sequence[Tensor], why: str, after: Sequence[str] = ()) -> None:
+        """Gathers parts of variables; each tensor's `whole` is made of them then.
+
+        Args:
+          tensors: The tensors.
+          why: What they are needed for.
+          after: Control inputs, which are done before.
+        """
+        control = self.writer.control
+        self.writer.control = (*control, *after)
         for bucket in self.program.cut_buckets(tensors):
             cuts = [_cut(tensor, tensor.sharded) for tensor in bucket]
             collective = self.program.communicator.gather_parts(bucket[0].dtype, cuts)
             found = self._exchanged("gather of parts", collective, bucket, why)
             for tensor, whole in zip(bucket, found, strict=True):
                 tensor.whole = whole
+        self.writer.control = control
 
     def _exchanged(
         self, kind: str, collective: Collective, tensors: Sequence[Tensor], why: str
@@ -242,11 +254,24 @@ class Conversions:
         Raises:
           Waiting: They are not gathered yet.
         """
+        if self._can_be_joined(tensor):
+            raise Waiting([tensor])
+
+    def require_lent(self, tensors: Sequence[Tensor]) -> None:
+        """Puts the operation off until weights that are cut are gathered: see `lending`.
+
+        Raises:
+          Waiting: They are not.
+        """
+        waiting = [tensor for tensor in tensors if self._can_be_joined(tensor)]
+        if waiting:
+            raise Waiting(waiting, briefly=True)
+
+    def _can_be_joined(self, tensor: Tensor) -> bool:
         layout = tensor.sharded
         if layout is None or tensor.whole is not None or tensor.origin is not None:
-            return
-        if self._is_cut_alone(tensor, layout):
-            raise Waiting([tensor])
+            return False
+        return self._is_cut_alone(tensor, layout)
 
     def scattered(self, tensor: Tensor, layout: Sharded, why: str = "") -> Output:
         """Returns the replica's part of a summand's sum.
@@ -261,7 +286,7 @@ class Conversions:
 
     def _is_cut_alone(self, tensor: Tensor, layout: Sharded) -> bool:
         """Returns whether a tensor of a known shape is cut along an axis as a variable is."""
-        is_fixed = isinstance(layout.batch, FixedCut) and layout.inner == layout.outer == 1
+        is_fixed = layout.is_fixed and layout.inner == layout.outer == 1
         known = tensor.shape is not None and all(isinstance(size, int) for size in tensor.shape)
         return is_fixed and known and self.program.num_replicas > 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from tfdp.partition.sizes import Batch, SizeLike
+from tfdp.partition.sizes import Batch, FixedCut, SizeLike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,11 @@ class Sharded:
     def length(self) -> SizeLike:
         """The number of entries that the axis has in the whole tensor."""
         return self.batch.length * self.inner * self.outer
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether replicas hold parts of a variable, the same in all steps, and not of a batch."""
+        return isinstance(self.batch, FixedCut)
 
     def at(self, axis: int) -> Sharded:
         """Returns the same cut of another axis."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.partition.layouts import Layout, Replicated, Sharded
+from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Replicated, Sharded
 from tfdp.partition.row_names import RowNames
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
 from tfdp.partition.writing import Output
@@ -120,6 +120,17 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"{self.local.name} {self.dtype.name}{self.shape} {self.layout}"
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """Returns the sum of a summand, once it is made, as a tensor of its own."""
+    assert tensor.whole is not None
+    return Tensor(tensor.whole, REPLICATED, tensor.shape, tensor.entries)
+
+
+def known(tensor: Tensor) -> Tensor:
+    """Returns a tensor, or the sum of a summand if that is made already."""
+    return summed(tensor) if tensor.layout == PARTIAL and tensor.whole is not None else tensor
 
 
 def static_shape(shape: tf.TensorShape) -> list[SizeLike | None] | None:

@@ -1,32 +1,28 @@
 """The walk over a function: each operation is written once its inputs are, by the rule of its type.
 
-1. Operations are written in the order of the trace, as soon as their inputs are there.
-2. One that needs the sum of summands is put off until nothing else can be written. All sums that
-   are waited for then travel together, in buckets in the order in which the summands came to be.
-3. An operation without a rule, or whose rule cannot keep the layouts, gets whole tensors, and every
-   replica computes it.
+An operation without a rule, or whose rule cannot keep the layouts, gets whole tensors, and every
+replica computes it. In which order operations are written: see `schedule`.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
+
+import tensorflow as tf
 
 from tfdp.errors import PartitionError
 from tfdp.partition import known_values, row_names
-from tfdp.partition.conversions import Conversions, Waiting
-from tfdp.partition.flattening import Flattened, Task, Wire
+from tfdp.partition.conversions import Conversions
+from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.program import Program
 from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed
 from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
-from tfdp.partition.source import SourceGraph, SourceOp
-from tfdp.partition.tensors import Tensor
+from tfdp.partition.schedule import Schedule
+from tfdp.partition.source import SourceGraph
+from tfdp.partition.tensors import Tensor, summed
 from tfdp.partition.writing import Writer
-
-# So many types of operations are named of those that ask for sums.
-_MOST_ASKING = 4
 
 
 class Walk:
@@ -61,7 +57,7 @@ class Walk:
         """
         function = Flattened(graph)
         function.arguments.results = list(inputs)
-        _Schedule(self, function.tasks).run()
+        Schedule(self, function.tasks).run()
         outputs = []
         for task, index in function.outputs:
             assert task.results is not None
@@ -102,6 +98,8 @@ class Walk:
 
     def _results(self, step: Step) -> Sequence[Tensor]:
         rule = RULES.get(step.op.type)
+        if rule is None or not rule.apart:
+            self._lend(step)
         if rule is None or not rule.partial:
             self._sum(step)
         layouts = [tensor.layout for tensor in step.inputs]
@@ -123,6 +121,21 @@ class Walk:
                 step, "it has no rule" if rule is None else "its rule cannot keep the layouts"
             )
         return results
+
+    def _lend(self, step: Step) -> None:
+        """Gives an operation weights that are cut whole, beside rows of a batch or for a list.
+
+        Raises:
+          Waiting: They are not gathered yet, or not any more.
+        """
+        if not any(_is_of_batch(tensor.layout) for tensor in step.inputs):
+            return
+        cut = [index for index, tensor in enumerate(step.inputs) if _is_weight(tensor)]
+        step.require_lent([step.inputs[index] for index in cut])
+        for index in cut:
+            tensor = step.inputs[index]
+            whole = step.whole(tensor, "a batch is cut beside it")
+            step.inputs[index] = Tensor(whole, REPLICATED, tensor.shape, tensor.entries)
 
     def _sum(self, step: Step) -> None:
         """Has the operation's summands summed, and gives it the sums."""
@@ -146,6 +159,8 @@ class Walk:
             raise ValueError("a tensor list is used in a way that has no rule")
         self._sum(step)
         step.note_whole(reason)
+        for tensor in step.inputs:
+            step.require_joined(tensor)
         why = f"{step.op.type} is computed whole: {reason}"
         step.inputs = [
             Tensor(step.whole(tensor, why), REPLICATED, tensor.shape, tensor.entries)
@@ -156,121 +171,17 @@ class Walk:
         return self._as_it_is(step)
 
 
-def summed(tensor: Tensor) -> Tensor:
-    """Returns the sum of a summand, once it is made, as a tensor of its own."""
-    assert tensor.whole is not None
-    return Tensor(tensor.whole, REPLICATED, tensor.shape, tensor.entries)
+def _is_of_batch(layout: Layout) -> bool:
+    """Returns whether a tensor has rows of a batch, or may have, or is a replica's own."""
+    if isinstance(layout, Listed):
+        return True
+    return layout == LOCAL or (isinstance(layout, Sharded) and not layout.is_fixed)
 
 
-class _Schedule:
-    """The order in which operations are written."""
-
-    def __init__(self, walk: Walk, tasks: Sequence[Task]) -> None:
-        self._walk, self._tasks = walk, {task.number: task for task in tasks}
-        self._keeps_summands = walk.program.communicator.keeps_summands
-        self._needs: dict[Task, int] = {}
-        self._users: dict[Task, list[Task]] = {}
-        self._ready: list[int] = []
-        self._waiting: list[tuple[Task, Waiting]] = []
-
-    def run(self) -> None:
-        for task in self._tasks.values():
-            sources = {source for source, _ in task.inputs} | set(task.controls)
-            sources = {source for source in sources if source.op is not None}
-            self._needs[task] = len(sources)
-            for source in sources:
-                self._users.setdefault(source, []).append(task)
-            if not sources:
-                heapq.heappush(self._ready, task.number)
-        while self._ready or self._waiting:
-            if not self._ready:
-                self._sum()
-            task = self._tasks[heapq.heappop(self._ready)]
-            try:
-                self._await_shared(task)
-                self._walk.write(task, [self._given(task, wire) for wire in task.inputs])
-            except Waiting as waiting:
-                self._waiting.append((task, waiting))
-                continue
-            for user in self._users.get(task, ()):
-                self._needs[user] -= 1
-                if not self._needs[user]:
-                    heapq.heappush(self._ready, user.number)
-
-    def _given(self, task: Task, wire: Wire) -> Tensor:
-        """Returns an input of an operation: of a summand that is summed already, the sum.
-
-        Where summands are wanted they go on as such wherever they can.
-        """
-        tensor = _result(*wire)
-        if self._keeps_summands and not _needs_whole(task, *wire):
-            return tensor
-        return known(tensor)
-
-    def _await_shared(self, task: Task) -> None:
-        """Puts off what could go on with a summand that another operation needs the sum of.
-
-        The sum is sent once then; else what is made of the summand would be sent as well.
-
-        Raises:
-          Waiting: It is better to wait.
-        """
-        if self._keeps_summands:
-            return
-        summands = []
-        for source, index in task.inputs:
-            tensor = _result(source, index)
-            users = self._users.get(source, ())
-            is_open = tensor.layout == PARTIAL and tensor.whole is None
-            if is_open and any(_needs_whole(user, source, index) for user in users):
-                summands.append(tensor)
-        if summands:
-            raise Waiting(summands)
-
-    def _sum(self) -> None:
-        """Sums and gathers all that is waited for, and lets what waits go on."""
-        tensors = {id(tensor): tensor for _, each in self._waiting for tensor in each.tensors}
-        outside = [each.origin for each in tensors.values() if each.origin is not None]
-        if outside:
-            raise Waiting(outside)
-        first, _ = self._waiting[0]
-        self._walk.convert.op = first.op
-        wanted: dict[int, set[Layout]] = {}
-        for _, each in self._waiting:
-            for tensor in each.tensors:
-                wanted.setdefault(id(tensor), set()).add(each.layout or REPLICATED)
-        ordered = sorted(tensors.values(), key=lambda tensor: tensor.number)
-        asking = _asking([task.op for task, _ in self._waiting if task.op is not None])
-        cut = [tensor for tensor in ordered if tensor.sharded]
-        parts = {
-            id(tensor): layout
-            for tensor in ordered
-            if len(wanted[id(tensor)]) == 1
-            for layout in wanted[id(tensor)]
-            if isinstance(layout, Sharded)
-        }
-        scattered = [tensor for tensor in ordered if id(tensor) in parts]
-        summands = [each for each in ordered if not (each.sharded or id(each) in parts)]
-        convert = self._walk.convert
-        convert.sum(summands, asking)
-        convert.scatter(scattered, [parts[id(tensor)] for tensor in scattered], asking)
-        convert.join(cut, asking)
-        for task, _ in self._waiting:
-            heapq.heappush(self._ready, task.number)
-        self._waiting = []
-
-
-def known(tensor: Tensor) -> Tensor:
-    """Returns a tensor, or the sum of a summand if that is made already."""
-    return summed(tensor) if tensor.layout == PARTIAL and tensor.whole is not None else tensor
-
-
-def _needs_whole(user: Task, source: Task, index: int) -> bool:
-    """Returns whether an operation can do nothing with a summand that it uses."""
-    if user.op is None or (source, index) not in user.inputs:
-        return False
-    rule = RULES.get(user.op.type)
-    return rule is None or not rule.partial
+def _is_weight(tensor: Tensor) -> bool:
+    """Returns whether replicas hold parts of a tensor as of a variable that is cut."""
+    is_value = tensor.dtype not in (tf.resource, tf.variant)
+    return is_value and tensor.sharded is not None and tensor.sharded.is_fixed
 
 
 def _keep_numbers(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
@@ -297,17 +208,3 @@ def _is_everywhere(layout: Layout) -> bool:
     if isinstance(layout, Listed):
         return layout.element is None or _is_everywhere(layout.element)
     return layout == REPLICATED
-
-
-def _asking(ops: Sequence[SourceOp]) -> str:
-    """Says which operations ask for sums: the first of each of a few types, by the user's lines."""
-    first = {op.type: op for op in reversed(ops)}
-    by_line: dict[str, list[str]] = {}
-    for type_ in list(dict.fromkeys(op.type for op in ops))[:_MOST_ASKING]:
-        by_line.setdefault(first[type_].line(), []).append(type_)
-    return "; ".join(f"{', '.join(types)} at {line}" for line, types in by_line.items())
-
-
-def _result(task: Task, index: int) -> Tensor:
-    assert task.results is not None
-    return task.results[index]

@@ -9,7 +9,7 @@ from tfdp.prediction.cluster import MOST_RANKS
 from tfdp.prediction.workload import Workload, buckets
 
 #: What may be divided among the ranks: the argument `shard` of the strategy; see docs/memory.
-SHARDS = ("none", "optimizer", "gradients")
+SHARDS = ("none", "optimizer", "gradients", "parameters")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Memory:
       accumulated: The sums of gradients that the optimizer accumulates.
       optimizer: The optimizer's slots.
       activations: What the forward pass keeps for the backward pass.
-      traveling: Copies of the largest bucket, as it travels and as it comes.
+      traveling: Copies of the largest bucket, as it travels and as it comes; with weights that are
+        divided the whole ones of two buckets, too.
       residual: What a compression keeps.
 
     >>> Memory(4.0, 4.0, 0.0, 8.0, 0.0, 0.0, 0.0).total
@@ -59,8 +60,11 @@ def memory_of(
     - "gradients": the accumulated gradients divided by n as well. The gradients of one backward
       pass are whole until their sum is cut: this counts all of them, which is the most there are.
 
-    The stages 1 and 2 of ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5), of which the
-    second divides the gradients of a backward pass, too.
+    - "parameters": weights and gradients divided by n as well, and the whole of two buckets: of
+      weights the one that computes and the one that comes next, of gradients one that is sent.
+
+    The stages 1 to 3 of ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5), of which the
+    second divides the gradients of a backward pass in "parameters" alone.
 
     Args:
       work: The model's tensors, slots and activations.
@@ -73,20 +77,25 @@ def memory_of(
     >>> from tfdp.prediction.workload import Tensor
     >>> adam = Workload((Tensor((1000, 1000)),), 0.0, 0.0, slots=2)
     >>> [memory_of(adam, 4, shard, 2**20).optimizer for shard in SHARDS]
-    [8000000.0, 2000000.0, 2000000.0]
+    [8000000.0, 2000000.0, 2000000.0, 2000000.0]
     >>> [memory_of(adam, 4, shard, 2**20, 8).accumulated for shard in SHARDS]
-    [4000000.0, 4000000.0, 1000000.0]
+    [4000000.0, 4000000.0, 1000000.0, 1000000.0]
+    >>> [memory_of(adam, 4, shard, 2**20).weights for shard in SHARDS]
+    [4000000.0, 4000000.0, 4000000.0, 1000000.0]
     """
     size = float(work.gradient_bytes)
     largest = max(bucket.size_bytes for bucket in buckets(work.tensors, bucket_bytes))
     accumulated = size if accumulation > 1 else 0.0
+    level = SHARDS.index(shard)
+    is_divided = level == SHARDS.index("parameters") and ranks > 1
+    gradients = min(size, size / ranks + largest) if is_divided else size
     return Memory(
-        weights=size + work.frozen_bytes,
-        gradients=size,
-        accumulated=accumulated / (ranks if shard == "gradients" else 1),
-        optimizer=work.slots * size / (1 if shard == "none" else ranks),
+        weights=(size / ranks if is_divided else size) + work.frozen_bytes,
+        gradients=gradients,
+        accumulated=accumulated / (ranks if level >= SHARDS.index("gradients") else 1),
+        optimizer=work.slots * size / (ranks if level >= SHARDS.index("optimizer") else 1),
         activations=work.activation_bytes,
-        traveling=2.0 * largest if ranks > 1 else 0.0,
+        traveling=(4.0 if is_divided else 2.0) * largest if ranks > 1 else 0.0,
         residual=size if keeps_residual else 0.0,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from tfdp.prediction.cluster import Cluster
 from tfdp.prediction.lateness import slowest
@@ -185,7 +186,9 @@ def predict(
 
     Of k steps that accumulate, one sends; of a round of k updates, one. Times are means over them.
     With `shard` each rank gets its part of a sum in step 3, for "gradients" in each of the k steps,
-    updates an n-th, and gets the others' when the update has ended, which nothing hides.
+    updates an n-th, and gets the others' when the update has ended, which nothing hides. With
+    "parameters" it gets them twice a step, which the forward and the backward pass hide but for
+    what does not fit into them, and for the first bucket.
 
     Args:
       plan: The plan; one rank alone has nothing to shard.
@@ -202,7 +205,7 @@ def predict(
     pace = slowest(cluster.ranks, work.deviation)
     computed = pace * (forward + backward)
     waits = compression.waits or plan.synchronization != "none"
-    arrivals, gathering = [], 0.0
+    arrivals, gathering, halves = [], 0.0, []
     tensors = work.tensors
     if plan.synchronization != "none":  # weights travel, and all rows of them
         tensors = tuple(dataclasses.replace(tensor, rows=0) for tensor in tensors)
@@ -210,6 +213,7 @@ def predict(
         if shards:
             sum_, gathered = halves_of(bucket.tensors, cluster)
             gathering += gathered.seconds
+            halves.append((sum_.seconds, gathered.seconds))
         else:
             found = sum_of(bucket.tensors, cluster, plan.topology, compression)
             if found is None:
@@ -220,6 +224,8 @@ def predict(
     exposed = max(0.0, max(replay(arrivals)) - computed)
     updates = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
     sending = exposed if plan.shard == "gradients" else exposed / updates
+    if plan.shard == "parameters":
+        sending, gathering = _of_weights(halves, pace * forward, pace * backward), 0.0
     updating = work.update_seconds / plan.accumulation
     return Prediction(
         plan=plan,
@@ -241,6 +247,22 @@ def predict(
         alone_seconds=work.compute_seconds + updating + work.other_seconds,
         examples=cluster.ranks * work.batch,
     )
+
+
+def _of_weights(halves: Sequence[tuple[float, float]], forward: float, backward: float) -> float:
+    """Returns what passes do not hide of weights that are gathered for both, and of gradients.
+
+    Args:
+      halves: Of each bucket, in the order of the backward pass, the seconds in which each rank gets
+        its part of the sum, and in which all get the whole.
+      forward: The seconds of the forward pass.
+      backward: Those of the backward pass.
+    """
+    scattered, gathered = (sum(each) for each in zip(*halves, strict=True))
+    (last_scattered, first_gathered) = halves[-1]
+    before = first_gathered + max(0.0, gathered - first_gathered - forward)
+    after = last_scattered + max(0.0, gathered + scattered - last_scattered - backward)
+    return before + after
 
 
 def _ending(plan: Plan, cluster: Cluster) -> float:

@@ -15,7 +15,7 @@ class Exchange:
     Attributes:
       compression: What gradients become while they travel.
       synchronization: What replicas exchange in place of gradients.
-      shard: "optimizer" or "gradients": what each replica holds a part of.
+      shard: "optimizer", "gradients" or "parameters": what each replica holds a part of.
     """
 
     compression: Compression | UpdateCompression | None = None

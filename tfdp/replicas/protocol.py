@@ -153,6 +153,14 @@ class Replicas(Protocol):
           cut: The cut into the replicas' parts.
         """
 
+    def held_whole(
+        self, variables: Sequence[tf.Variable]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which variables that `parted` has made are whole in this process.
+
+        What is traced there is as on one device, unless there are none.
+        """
+
     def summed_on_read(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which new variables hold one share for each replica.
 

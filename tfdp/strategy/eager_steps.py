@@ -7,7 +7,7 @@ does, N times the work together, and is exact: all have the same batches and ran
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +24,7 @@ _SUBJECT = "eager steps"
 def run(
     strategy: Any,
     replicas: Replicas,
-    containers: Iterable[Any],
+    containers: Mapping[int, Any],
     step: Callable[[object], object],
     data: object,
 ) -> object:
@@ -33,12 +33,12 @@ def run(
     Args:
       strategy: The strategy.
       replicas: Its replicas.
-      containers: The variables that were made in its scope.
+      containers: The variables that were made in its scope, to which the step may add.
       step: The step.
       data: The `Cut` of all local replicas, or what is no batch.
     """
     if replicas.num_replicas == 1:
-        containers = ()
+        containers = {}
     elif _SUBJECT not in strategy.adapter_state.warned_about:
         strategy.adapter_state.warned_about.add(_SUBJECT)
         if replicas.processes.rank == 0:
@@ -48,22 +48,20 @@ def run(
             )
     if isinstance(data, Cut):
         data = _whole(replicas, data)
-    containers = list(containers)
-    cut_up = [each for each in containers if isinstance(each, PartedVariable)]
-    whole = [each for each in containers if not isinstance(each, PartedVariable)]
-    shared = [each for each in whole if isinstance(each, SyncOnReadVariable)]
-    for variable in shared:
-        variable.values[0].assign(variable.read_value())
-    for variable in cut_up:
-        variable.whole.assign(variable.read_value())
-    with tracing.as_on_one_device(strategy):
+    cut_up = [each for each in list(containers.values()) if isinstance(each, PartedVariable)]
+    for variable in _with_copies(containers):
+        if isinstance(variable, SyncOnReadVariable):
+            variable.values[0].assign(variable.read_value())
+    with parted.held_whole(cut_up), tracing.as_on_one_device(strategy):
         result = step(data)
-    for variable in cut_up:
-        variable.assign(variable.whole.read_value())
-        parted.release(variable.whole)
-    for variable in whole:
+    for variable in _with_copies(containers):
         _spread(replicas, variable)
     return result
+
+
+def _with_copies(containers: Mapping[int, Any]) -> list[Any]:
+    """Returns variables of which each replica has a copy, of its own or of the value."""
+    return [each for each in list(containers.values()) if not isinstance(each, PartedVariable)]
 
 
 def _spread(replicas: Replicas, variable: Any) -> None:

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdp.collectives import Choice, Probe, Reducer, random_states
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, one_device
+from tfdp.sharding import EvenCuts
 from tfdp.strategy import (
     eager_steps,
     initial_values,
@@ -47,6 +48,10 @@ from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.strategy.summand_programs import SummandProgram
 from tfdp.topology import Topology
+
+# What has fewer elements stays whole under shard="parameters": to gather it costs a collective's
+# latency, which is more than its bytes.
+SMALLEST_CUT = 2048
 
 
 class DataParallelExtended(Inputs, Replicated):
@@ -96,6 +101,7 @@ class DataParallelExtended(Inputs, Replicated):
         self._name = f"strategy {strategy_number}"
         self._around_replicas = around_replicas
         self._containers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._cuts = EvenCuts(processes.world_size * processes.local_size)
         self._lifting = Lifting(self._call_for_each_replica, len(devices))
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         resolver = processes.resolver()
@@ -257,11 +263,31 @@ class DataParallelExtended(Inputs, Replicated):
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
-        self._containers[id(variable)] = variable
+        self.note_variable(variable)
         for copy in variable.values:
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
-        return variable
+        return self._cut(variable) if self._is_cut(variable) else variable
+
+    def _is_cut(self, variable: Any) -> bool:
+        """Returns whether each replica is to hold a part of a new variable, which is a weight."""
+        shape = variable.shape
+        return (
+            self.replicas.exchange.shard == "parameters"
+            and variable.trainable
+            and isinstance(variable, variables.ReplicaMirroredVariable)
+            and variable.dtype.is_floating
+            and shape.is_fully_defined()
+            and shape.num_elements() >= SMALLEST_CUT
+            and max(shape, default=0) >= self.num_replicas
+        )
+
+    def _cut(self, variable: Any) -> PartedVariable:
+        return self.replicas.parted(variable, self._cuts.cut(tuple(variable.shape)))
+
+    def note_variable(self, variable: Any) -> None:
+        """Notes a variable of the strategy's, whose copies eager steps write."""
+        self._containers[id(variable)] = variable
 
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: tf.Variable | None, **kwargs: Any
@@ -323,7 +349,7 @@ class DataParallelExtended(Inputs, Replicated):
         """Runs a step eagerly on the whole batch, in each process, as one device does."""
         with self.processes.explained():
             return eager_steps.run(
-                self._container_strategy(), self.replicas, self._containers.values(), step, data
+                self._container_strategy(), self.replicas, self._containers, step, data
             )
 
     def of_summands(

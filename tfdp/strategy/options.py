@@ -7,7 +7,7 @@ from typing import Any
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.synchronization import Synchronization
 
-_SHARDS = ("optimizer", "gradients")
+_SHARDS = ("optimizer", "gradients", "parameters")
 
 
 def check_synchronization(

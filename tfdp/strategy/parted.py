@@ -1,9 +1,11 @@
-"""Variables of which each replica holds a part: the state of a sharded optimizer."""
+"""Variables of which each replica holds a part: a sharded optimizer's state, and weights."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +14,7 @@ from tfdp.replicas import one_device
 from tfdp.sharding import Cut
 from tfdp.strategy import variables
 from tfdp.strategy._tensorflow import (
-    DistributedVariable,
+    Mirrored,
     SingleDevice,
     UninitializedVariable,
     get_update_replica_id,
@@ -57,6 +59,19 @@ class PartedVariable(variables.ReplicaMirroredVariable):
         return self.whole if one_device.is_traced() else super()._primary
 
     @property
+    def _unique_id(self) -> str:
+        """By which optimizers know it: the same where one device is traced."""
+        return self.values[0]._unique_id
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The handle of the replica's part; where one device is traced, the whole's."""
+        return self.whole.handle if one_device.is_traced() else super().handle
+
+    def _get_on_device_or_primary(self) -> Any:
+        return self.whole if one_device.is_traced() else super()._get_on_device_or_primary()
+
+    @property
     def shape(self) -> tf.TensorShape:
         """The part's shape in a replica function; outside the whole's."""
         if self._is_read_as_any():
@@ -71,6 +86,19 @@ class PartedVariable(variables.ReplicaMirroredVariable):
         in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
         return in_replica or one_device.is_traced()
 
+    def _get(self) -> Any:
+        if one_device.is_traced():
+            return self.whole
+        if self.trainable and self._is_read_as_any():
+            raise ValueError(
+                f'A weight that shard="parameters" cuts must be read in a program of one device, '
+                f"in which it is gathered, but {self.name!r} is read in a replica function of "
+                "`strategy.run`, whose replica has a part of it. Train by `model.fit`, or make the "
+                "step a function of the whole batch, for `strategy.partitioned`; or use "
+                'shard="gradients".'
+            )
+        return super()._get()
+
     def _get_cross_replica(self) -> tf.Tensor:
         known = variables.known_value(self)
         return self.distribute_strategy.extended.whole_of(self) if known is None else known
@@ -84,6 +112,8 @@ class PartedVariable(variables.ReplicaMirroredVariable):
         return super()._update(update_fn, value, **kwargs)
 
     def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> Any:
+        if one_device.is_traced():
+            return super()._export_to_saved_model_graph(*args, **kwargs)
         raise ValueError(
             "What is saved by tf.saved_model.save must be whole, but each replica holds a part of "
             f"{self.name!r}, which `shard` cuts. Use `model.export(path)`, which writes no "
@@ -107,6 +137,25 @@ class PartedVariable(variables.ReplicaMirroredVariable):
                 update_fn(part, _slice(whole, self.cut, self.first_rank + index), **kwargs)
 
 
+_held = threading.local()
+
+
+@contextlib.contextmanager
+def held_whole(variables: Sequence[PartedVariable]) -> Iterator[None]:
+    """Holds variables whole for what runs as on one device; also those that are made inside."""
+    for variable in variables:
+        _hold(variable.whole, variable.read_value())
+    made = _held.made = list(variables)
+    try:
+        yield
+        for variable in made:
+            variable.assign(variable.whole.read_value())
+    finally:
+        _held.made = None
+        for variable in made:
+            release(variable.whole)
+
+
 def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
     """Returns a variable of which each replica holds its part of what `variable` holds.
 
@@ -115,7 +164,7 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
       cut: The cut into the replicas' parts.
       first_rank: The number of this process' first replica.
     """
-    strategy = variable.distribute_strategy
+    strategy, trainable = variable.distribute_strategy, variable.trainable
     parts = []
     with tf.init_scope(), tf.name_scope(""):  # the name says where it is
         for index, copy in enumerate(variable.values):
@@ -124,23 +173,33 @@ def parted(variable: Any, cut: Cut, first_rank: int) -> PartedVariable:
             with tf.variable_creator_scope(_alone_on(copy.device)):
                 name = variable.name.split(":")[0]
                 name = f"{name}/part_{first_rank + index}" if index else name
-                parts.append(tf.Variable(own, trainable=False, name=name))
+                parts.append(tf.Variable(own, trainable=trainable, name=name))
         made = PartedVariable(strategy, parts, tf.VariableAggregation.NONE)
         made.whole = UninitializedVariable(
-            trainable=False, shape=cut.shape, dtype=made.dtype, name=variable.name.split(":")[0]
+            trainable=trainable, shape=cut.shape, dtype=made.dtype, name=variable.name.split(":")[0]
         )
     made.cut, made.first_rank = cut, first_rank
     setattr(made.whole.handle, container_of_copy, weakref.ref(made))
+    if getattr(_held, "made", None) is not None:
+        with tf.init_scope():
+            _hold(made.whole, variable.values[0].read_value())
+        _held.made.append(made)
     for copy in variable.values:  # what still refers to it must not keep the memory
         release(copy)
+    strategy.extended.note_variable(made)
     return made
 
 
 def parts_like(variable: PartedVariable, value: Any) -> Any:
-    """Returns the parts for this process' replicas of a whole; of anything else, the value."""
-    if not isinstance(value, (tf.Tensor, tf.Variable, DistributedVariable)):
-        return value
-    if tuple(value.shape) != variable.cut.shape:
+    """Returns the parts for this process' replicas of a whole; of anything else, the value.
+
+    Another variable that is cut alike, or Keras' of one, has its parts, which can be written.
+    """
+    held = value if isinstance(value, PartedVariable) else getattr(value, "value", None)
+    if isinstance(held, PartedVariable) and held.cut == variable.cut:
+        return Mirrored(held.values)
+    shape = getattr(value, "shape", None)  # one of Keras' variables has it, too
+    if shape is None or tuple(shape) != variable.cut.shape:
         return value
     whole, first = tf.convert_to_tensor(value), variable.first_rank
     return regroup(
@@ -151,8 +210,12 @@ def parts_like(variable: PartedVariable, value: Any) -> Any:
 def release(variable: tf.Variable) -> None:
     """Leaves nothing in a variable on one device, which is not read before it is written again."""
     with tf.init_scope(), tf.device(variable.device):
-        nothing = tf.zeros([0], variable.dtype)
-        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=nothing)
+        _hold(variable, tf.zeros([0], variable.dtype))
+
+
+def _hold(variable: tf.Variable, value: tf.Tensor) -> None:
+    """Writes a value of another shape than that of the one before, which may be nothing."""
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
 def _slice(whole: tf.Tensor, cut: Cut, rank: int) -> tf.Tensor:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
 from tfdp.collectives import CompressBucket, Reducer, Transport, map_values
 from tfdp.compression import Compression
 from tfdp.recording import Watch
-from tfdp.replicas import Exchange, ProcessGroup, Rows, Trace, Value
+from tfdp.replicas import Exchange, ProcessGroup, Rows, Trace, Value, one_device
 from tfdp.sharding import Cut
 from tfdp.strategy import parted, variables
 from tfdp.strategy._tensorflow import GraphOrParentsInXlaContext, ReductionToOneDevice
@@ -234,6 +234,15 @@ class StrategyReplicas:
     def parted(self, variable: tf.Variable, cut: Cut) -> tf.Variable:
         """Makes a variable of parts, as `Replicas` says."""
         return parted.parted(variable, cut, self.processes.rank * self.processes.local_size)
+
+    @contextlib.contextmanager
+    def held_whole(self, variables: Sequence[tf.Variable]) -> Iterator[None]:
+        """Holds variables of parts whole, as `Replicas` says."""
+        if not variables:
+            yield
+            return
+        with parted.held_whole(variables), one_device.traced():
+            yield
 
     def gather_rows(self, value: Rows) -> Rows:
         """Concatenates the rows of all replicas, as `Replicas` says."""

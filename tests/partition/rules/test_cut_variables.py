@@ -150,3 +150,62 @@ def test_parts_are_used_in_branches_and_loops():
     np.testing.assert_allclose(slot.read_value(), [[12, 16]] * 4)
     assert step(-x) == 0
     np.testing.assert_allclose(slot.read_value(), [[48, 64]] * 4)
+
+
+def weights_of(replicas, *shapes):
+    """Returns weights that are cut, trained by a tape, with what they hold."""
+    found = []
+    for number, shape in enumerate(shapes):
+        value = np.random.default_rng(number).normal(size=shape).astype("float32")
+        with strategy(replicas).scope():
+            whole = tf.Variable(value)
+        (cut,) = even_cuts([value.shape], replicas)
+        found.append((strategy(replicas).extended.replicas.parted(whole, cut), cut, value))
+    return found
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_weights_that_are_cut_are_gathered_layer_by_layer_and_again_for_gradients(replicas):
+    made = weights_of(replicas, (4, 8), (8, 6), (6, 3))
+
+    @strategy(replicas).partitioned
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = x
+            for weight, _, _ in made:
+                y = tf.tanh(y @ weight)
+            loss = tf.reduce_sum(y**2)
+        gradients = tape.gradient(loss, [weight for weight, _, _ in made])
+        for (weight, cut, _), gradient in zip(made, gradients, strict=True):
+            weight.assign_sub(0.01 * part_of_sum(gradient, cut) + 0.1 * weight)
+        return loss
+
+    x = rows(5, 4)
+    plain = [tf.Variable(value) for _, _, value in made]
+    with tf.GradientTape() as tape:
+        y = x
+        for weight in plain:
+            y = tf.tanh(y @ weight)
+        loss = tf.reduce_sum(y**2)
+    for weight, gradient in zip(plain, tape.gradient(loss, plain), strict=True):
+        weight.assign_sub(0.01 * gradient + 0.1 * weight)
+    np.testing.assert_allclose(step(x), loss, rtol=1e-5)
+    for (weight, _, _), expected in zip(made, plain, strict=True):
+        np.testing.assert_allclose(weight.read_value(), expected, rtol=1e-4, atol=1e-6)
+    # The last layer's gradient uses it while it is there, and the first one's weight has no use.
+    of_parts = [each for each in kinds(step) if each != "sum"]
+    assert of_parts.count("gather of parts") == 4
+    assert of_parts.index("sum of parts") > 3
+
+
+def test_the_shape_of_a_weight_is_the_wholes():
+    ((weight, _, _),) = weights_of(2, (5, 3))
+
+    @strategy(2).partitioned
+    def step(x):
+        shape = tf.raw_ops.VariableShape(input=weight.handle, out_type=tf.int64)
+        return shape, tf.zeros(shape, tf.float32) + tf.reduce_sum(x)
+
+    shape, filled = step(np.ones([2, 1], "float32"))
+    assert shape.numpy().tolist() == [5, 3]
+    np.testing.assert_array_equal(filled, np.full((5, 3), 2.0))

@@ -45,7 +45,7 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
         return CompressedUpdates(exchange.compression)
     if isinstance(exchange.compression, Compression):
         return Compressed(exchange.compression)
-    return Updating() if exchange.shard is None else Sharded(exchange.shard == "gradients")
+    return Updating() if exchange.shard is None else Sharded(exchange.shard != "optimizer")
 
 
 @hook(TFOptimizer, "__init__")
@@ -158,11 +158,11 @@ def clip_gradients(
 def all_reduce_sum_gradients(
     original: Callable[..., Any], self: TFOptimizer, grads_and_vars: Any
 ) -> Any:
-    """Leaves out Keras' own sum in an update by what all replicas have alike."""
+    """Leaves out Keras' own sum where there is one device, or all replicas have the same."""
     step = current()
-    if step is None or not step.updating:
-        return original(self, grads_and_vars)
-    return list(grads_and_vars)
+    if one_device.is_traced() or (step is not None and step.updating):
+        return list(grads_and_vars)
+    return original(self, grads_and_vars)
 
 
 @hook(TFOptimizer, "_backend_update_step")

@@ -45,7 +45,7 @@ class State(keras.Variable):  # type: ignore[misc]
 
 def is_cut(variable: Any) -> bool:
     """Returns whether each replica holds a part of a variable of Keras."""
-    return hasattr(variable.value, "cut")
+    return hasattr(getattr(variable, "value", None), "cut")
 
 
 class Sharded(Updating):
@@ -67,9 +67,11 @@ class Sharded(Updating):
             yield
             return
         count = replicas.num_replicas
-        chosen = [variable for variable in variables if _can_be_cut(variable, count)]
-        cuts = even_cuts([_shape(variable) for variable in chosen], count)
-        keys = [key_of_variable(optimizer, variable) for variable in chosen]
+        own = [variable for variable in variables if is_cut(variable)]
+        others = [each for each in variables if not is_cut(each) and _can_be_cut(each, count)]
+        cuts = [variable.value.cut for variable in own]
+        cuts += even_cuts([_shape(variable) for variable in others], count)
+        keys = [key_of_variable(optimizer, variable) for variable in (*own, *others)]
         known[_CUTS] = dict(zip(keys, cuts, strict=True))
         try:
             yield

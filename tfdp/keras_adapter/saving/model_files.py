@@ -71,7 +71,8 @@ def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
         if replicas is None:
             return original(self, path, *args, **kw)
         check_round_ended(self.variables, "export")
-        with replicas.read_after_round():
+        cut = [each.value for each in self.variables if hasattr(each.value, "cut")]
+        with replicas.read_after_round(), replicas.held_whole(cut):
             return original(self, path, *args, **kw)
 
     return _saved(write, self, filepath, makes_folder=True, with_optimizers=False)

@@ -63,7 +63,7 @@ class Body:
         return self.writer.name
 
 
-@rule("If", "StatelessIf", "Case", "StatelessCase", always=True, partial=True)
+@rule("If", "StatelessIf", "Case", "StatelessCase", always=True, partial=True, apart=True)
 def branch(step: Step) -> Results:
     """Gives what can hold either branch's outputs; a whole number or truth value chooses.
 
@@ -126,7 +126,7 @@ def branch(step: Step) -> Results:
     return step.results(results, layouts, shapes, entries)
 
 
-@rule("While", "StatelessWhile", always=True, partial=True)
+@rule("While", "StatelessWhile", always=True, partial=True, apart=True)
 def loop(step: Step) -> Results:
     """Gives what can hold the inputs and what the body makes of them, by a fixed point.
 

@@ -43,7 +43,7 @@ def identity(step: Step) -> Results:
     return results
 
 
-@rule("IdentityN", always=True, partial=True)
+@rule("IdentityN", always=True, partial=True, apart=True)
 def identities(step: Step) -> Results:
     """Keeps every layout. Sends nothing."""
     layouts = [tensor.layout for tensor in step.inputs]
@@ -96,7 +96,8 @@ def linear(step: Step) -> Results:
 def additive(step: Step) -> Results:
     """Keeps the largest operand's cut; sums of summands are summands. Sends nothing.
 
-    Beside a whole operand a summand is summed first, which is sent once in any case. In a branch or
+    Beside a part of a variable of the same shape the part of a summand's sum is taken. Beside a
+    whole operand a summand is summed first, which is sent once in any case. In a branch or
     a loop, beside several summands, or beside what a variable has in shares, such as a metric's, a
     small whole operand becomes a summand: itself on the first replica, zeros on the others; and so
     does each where summands are wanted. Tensor lists are added element by element.
@@ -107,6 +108,16 @@ def additive(step: Step) -> Results:
         lists = [list_to(step, each, joined) for each in step.inputs]
         return step.results(step.emit(lists), joined)
     if PARTIAL not in layouts:
+        return aligned(step)
+    cut = _cut_of_weight(step)
+    if cut is not None:
+        why = "a part of a variable is added"
+        step.inputs = [
+            Tensor(step.scattered(tensor, cut, why), cut, tensor.shape)
+            if tensor.layout == PARTIAL
+            else tensor
+            for tensor in step.inputs
+        ]
         return aligned(step)
     whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
     small = all(tensor.layout == REPLICATED and _is_small(tensor) for tensor in whole)
@@ -123,6 +134,14 @@ def additive(step: Step) -> Results:
         ]
         return step.results(step.emit(operands), PARTIAL)
     return None
+
+
+def _cut_of_weight(step: Step) -> Sharded | None:
+    """Returns the cut of a variable's part that is added to summands of the same shape."""
+    shapes = {str(tensor.shape) for tensor in step.inputs}
+    cuts = {tensor.sharded for tensor in step.inputs if tensor.sharded is not None}
+    (cut,) = cuts if len(cuts) == 1 else (None,)
+    return cut if cut is not None and cut.is_fixed and len(shapes) == 1 else None
 
 
 @rule("Mul", "RealDiv", "Div", partial=True)

@@ -90,11 +90,14 @@ def gather_nd(step: Step) -> Results:
 def gather_of_variable(step: Step) -> Results:
     """Takes of a variable what a replica's indices name. Sends nothing.
 
-    Of a variable that is the sum or the mean of its copies the whole indices give a summand.
+    Of a variable that is the sum or the mean of its copies the whole indices give a summand. One
+    that is cut is gathered, and let go.
     """
     handle, indices = step.inputs
     step.require_sums([indices])
     layout = indices.sharded
+    if handle.sharded:
+        return _of_parts(step, handle, indices)
     if handle.layout != REPLICATED:
         (copy,) = step.emit([handle.local, _whole(step, indices)])
         if handle.layout == LOCAL:
@@ -114,6 +117,26 @@ def gather_of_variable(step: Step) -> Results:
     rank = step.op.outputs[0].shape.rank
     shape: list[SizeLike | None] = [*indices.dims()[:last], *[None] * ((rank or last) - last)]
     return step.results(outputs, layout, None if rank is None else [shape])
+
+
+def _of_parts(step: Step, handle: Tensor, indices: Tensor) -> Results:
+    """Takes of a variable that is cut what indices name, once it is gathered."""
+    layout, cut = indices.sharded, handle.sharded
+    (result,) = step.op.outputs
+    common = step.op.attr("batch_dims") or 0
+    is_nd = step.op.type == "ResourceGatherNd"
+    if indices.rank is None or result.shape.rank is None or common or is_nd:
+        raise ValueError("it takes of a part of a variable otherwise than rows by their numbers")
+    assert cut is not None
+    shape: list[SizeLike | None] = [None] * (result.shape.rank - indices.rank + 1)
+    shape[cut.axis] = cut.length
+    (read,) = step.writer.node("ReadVariableOp", [handle.local], dtype=result.dtype)
+    table = step.whole(Tensor(read, cut, shape), "rows of a variable that is cut are taken")
+    if indices.layout == LOCAL or layout is not None:
+        rows = step.write.gather(table, indices.local)
+        sizes = None if layout is None else [*indices.dims(), *[None] * (len(shape) - 1)]
+        return step.results([rows], indices.layout, [sizes])
+    return step.results([step.write.gather(table, step.whole(indices))], REPLICATED)
 
 
 @rule("OneHot")

@@ -16,7 +16,7 @@ from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
 
-@rule(*CALLS, always=True, partial=True)
+@rule(*CALLS, always=True, partial=True, apart=True)
 def call(step: Step) -> Results:
     """Takes summands, and rows of summands, and what is the replica's own; all else is whole.
 

@@ -37,18 +37,21 @@ class Rule:
       always: Whether it is asked where all inputs are replicated, too. Other operations are
         written as they are there.
       partial: Whether it is given summands. Otherwise they are summed before.
+      apart: Whether its inputs have nothing to do with each other, such as a branch's. Of others
+        weights that are cut are whole beside rows of a batch.
     """
 
     write: Callable[[Step], Results]
     always: bool = False
     partial: bool = False
+    apart: bool = False
 
 
 RULES: dict[str, Rule] = {}
 
 
 def rule(
-    *types: str, always: bool = False, partial: bool = False
+    *types: str, always: bool = False, partial: bool = False, apart: bool = False
 ) -> Callable[[Callable[[Step], Results]], Callable[[Step], Results]]:
     """Registers the decorated function as the rule of types of operations.
 
@@ -58,13 +61,14 @@ def rule(
       types: TensorFlow's names of the types.
       always: See `Rule`.
       partial: See `Rule`.
+      apart: See `Rule`.
     """
 
     def register(write: Callable[[Step], Results]) -> Callable[[Step], Results]:
         for type_ in types:
             if type_ in RULES:
                 raise ValueError(f"{type_} has a rule already: {RULES[type_].write.__name__}")
-            RULES[type_] = Rule(write, always, partial)
+            RULES[type_] = Rule(write, always, partial, apart)
         return write
 
     return register

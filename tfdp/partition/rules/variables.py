@@ -75,7 +75,7 @@ ASSIGNMENTS = ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
 
 _WRITTEN = "it is written to a variable"
 
-READS = ["VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"]
+READS = ["VarIsInitializedOp", "DisableCopyOnRead"]
 
 
 @rule("ReadVariableOp", always=True, partial=True)
@@ -88,6 +88,19 @@ def read(step: Step) -> Results:
     if handle.layout == LOCAL:
         copy = step.write.divide(copy, step.program.num_replicas)
     return step.results([copy], PARTIAL)
+
+
+@rule("VariableShape", always=True)
+def shape_of(step: Step) -> Results:
+    """Gives the whole variable's shape. Sends nothing."""
+    (handle,) = step.inputs
+    (shape,) = step.emit([handle])
+    if handle.sharded:
+        write, axis = step.write, handle.sharded.axis
+        length = write.cast(step.size(handle.sharded.length), shape.dtype)
+        before, after = write.slice(shape, [0], [axis]), write.slice(shape, [axis + 1], [-1])
+        shape = write.concat([before, write.pack([length], shape.dtype), after], 0)
+    return step.results([shape], REPLICATED)
 
 
 @rule(*ASSIGNMENTS, always=True, partial=True)
