@@ -44,6 +44,7 @@ TESTED_BY = {
     "random": ["random", "random_states"],
     "rows": ["normalization", "contractions", "convolutions"],
     "scattering": ["scattering", "own_places"],
+    "variables": ["variables", "cut_variables"],
 }
 # They hold no rules.
 NOT_FAMILIES = {"__init__", "registry"}

@@ -90,6 +90,28 @@ def test_a_loop_in_a_graph_over_a_distributed_dataset_gives_a_program_all_shares
 
 
 @pytest.mark.telling
+def test_what_a_table_holds_is_in_the_order_of_the_first_replica_s_process():
+    strategy = harness.strategy(None)
+    board = strategy.extended.processes.board
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, -1.0)
+    keys = np.arange(40)
+    order = keys if board.rank % 2 == 0 else keys[::-1]
+    for key in order:
+        table.insert([key], [key / 2])
+    own = [post.value for post in board.all_gather("own", table.export()[0].numpy().tolist())]
+    assert own[0] != own[1]  # else all would be alike, whoever exports
+
+    @strategy.partitioned
+    def step(x):
+        names, values = table.export()
+        return names, values * tf.ones_like(x)[0]
+
+    names, values = step(np.ones([5], "float32"))
+    assert names.numpy().tolist() == own[0]
+    np.testing.assert_array_equal(values, names.numpy() / 2)
+
+
+@pytest.mark.telling
 def test_a_replica_without_examples_computes_on_another_s():
     strategy = harness.strategy(None)
     numbers, texts = np.arange(1, 6, dtype="int32"), np.array(["1", "22", "3", "4", "55"])

@@ -90,7 +90,7 @@ def test_what_needs_the_whole_gets_it():
     np.testing.assert_allclose(slot.read_value(), value[::-1] + 1)
 
 
-@pytest.mark.parametrize("shape", [(6, 2), (2, 6)])
+@pytest.mark.parametrize("shape", [(6, 2), (2, 6), (2, 6, 2)])
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_rows_are_written_to_the_parts_that_have_them(shape, replicas):
     if shape[0] < replicas and shape[1] < replicas:
@@ -105,7 +105,7 @@ def test_rows_are_written_to_the_parts_that_have_them(shape, replicas):
         return tf.constant(0.0)
 
     places = np.array([1, 0, 1, shape[0] - 1, 1])
-    values = rows(5, shape[1])
+    values = rows(5, int(np.prod(shape[1:]))).reshape(5, *shape[1:])
     step(places, values)
     np.subtract.at(start, places, values)
     start[places[0]] += 3 * values[0]

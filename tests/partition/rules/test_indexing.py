@@ -180,6 +180,24 @@ def test_counts_over_the_batch_are_summands(case, batches, layouts):
     assert [each.kind for each in report.exchanged] == ["sum"]
 
 
+@in_shares
+def test_counts_of_any_number_of_axes_are_those_of_one_device(batches):
+    def function(x, i, j):
+        return [
+            RAW.DenseBincount(input=of_any_axes(each), size=6, weights=[0.0][:0]) for each in (i, j)
+        ]
+
+    check(function, *batches, replicas=[3], whole=None)
+
+
+def test_limits_of_a_histogram_may_be_a_batch():
+    def function(x, limits):
+        return tf.raw_ops.HistogramFixedWidth(values=x, value_range=limits, nbins=9)
+
+    limits = np.array([-2.0, 4.0], np.float32)
+    check(function, batch(7)[0], limits, replicas=[2, 3])
+
+
 def test_whether_any_example_has_a_value_is_computed_whole():
     def function(x, i, j):
         return RAW.DenseBincount(input=j, size=6, weights=[0.0][:0], binary_output=True)
@@ -267,6 +285,21 @@ def test_indices_of_any_number_of_axes_are_looked_up_in_a_variable(batches):
 
     expected = function(*map(tf.constant, batches))
     compare(expected, strategy(3).partitioned(function)(*batches), "3 replicas", exact=True)
+
+
+def test_examples_that_are_the_numbers_of_an_index_into_a_variable_are_gathered():
+    with strategy(3).scope():
+        table = tf.Variable(TABLE)
+
+    def function(i):
+        return RAW.ResourceGatherNd(
+            resource=table.handle, indices=tf.transpose(i), dtype=tf.float32
+        )
+
+    i = np.array([[3, 0, 5], [1, 2, 0]], np.int32)
+    signature = [tf.TensorSpec([2, 3], i.dtype)]
+    found = strategy(3).partitioned(function, input_signature=signature)(i)
+    compare(function(tf.constant(i)), found, "3 replicas", exact=True)
 
 
 @pytest.mark.parametrize("aggregation", ["SUM", "MEAN"])

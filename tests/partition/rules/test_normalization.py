@@ -171,6 +171,42 @@ def test_examples_that_are_channels_are_normalized_each_by_itself(length, replic
     check(function, numbers(length, 2, 4), replicas=replicas)
 
 
+@in_shares
+def test_examples_that_are_channels_without_a_number_stay_cut(length, replicas, layouts):
+    def function(x):
+        scale = x[:, 0]
+        found = tf.raw_ops.FusedBatchNormV3(
+            x=tf.reshape(x[:, :0], [1, tf.shape(x)[0], 0, 1]),
+            scale=scale,
+            offset=scale,
+            mean=scale,
+            variance=scale,
+            data_format="NCHW",
+            is_training=False,
+        )
+        return found.y, found.batch_mean
+
+    check(function, numbers(length, 4), replicas=replicas)
+    assert "sharded(axis 1 by batch_0)" in layouts["FusedBatchNormV3"]
+
+
+def test_what_a_normalization_of_channels_keeps_is_whole_where_the_program_made_it():
+    def function(x):
+        channels = tf.reshape(x, [1, tf.shape(x)[0], 4, 1])
+        found = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=tf.cos(channels),
+            x=channels,
+            scale=x[:, 0],
+            reserve_space_1=tf.reduce_mean(x, 1),
+            reserve_space_2=tf.math.reduce_variance(x, 1),
+            reserve_space_3=tf.zeros([0]),
+            data_format="NCHW",
+        )
+        return found[:3]
+
+    check(function, numbers(7, 4), replicas=[3], whole=["FusedBatchNormGradV3"])
+
+
 def test_a_scale_of_any_number_of_axes_normalizes_examples_that_are_channels():
     def function(x):
         def normalized(x):

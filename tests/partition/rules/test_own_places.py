@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, compare, strategy
+from partition.examples import of_any_axes
 
 RANDOM = np.random.default_rng(8)
 
@@ -84,6 +85,16 @@ def test_what_is_whole_is_written_to_the_own_entries_of_each_example(batches, la
 
     check(function, *batches, replicas=[3], whole=["Cumsum"])
     assert layouts["ScatterNd"] == {"sharded(axis 0 by batch_0)"}
+
+
+@in_shares
+def test_what_is_whole_and_of_any_number_of_axes_is_written_to_own_entries(batches):
+    def function(x, i, j):
+        places, rows = tf.stack([own(x), i], 1), x[:, 0]
+        updates = of_any_axes(tf.cumsum(rows))
+        return [update(x, places, updates) for update in UPDATES]
+
+    check(function, *batches, replicas=[3], whole=None)
 
 
 @in_shares

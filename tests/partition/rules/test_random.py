@@ -160,6 +160,15 @@ def test_each_replica_draws_all_and_keeps_its_own(draw, own_rows):
     assert not own_rows and not report.exchanged
 
 
+@pytest.mark.parametrize("name", ["uniform", "the first version of uniform"])
+def test_where_another_generator_than_philox_is_selected_each_replica_draws_all(
+    name, own_rows, monkeypatch
+):
+    monkeypatch.setattr(rules, "is_philox", lambda algorithm: False)
+    report = drawn(lambda length: IN_ORDER[name]([length, 20], SEED), replicas=(3,))
+    assert not own_rows and not report.exchanged
+
+
 @pytest.mark.parametrize("name", ["another axis", "few numbers", "truncated"])
 def test_a_replica_without_examples_keeps_none(name):
     drawn(WHOLE[name], FEWER)
@@ -192,6 +201,15 @@ def test_categories_of_logits_keep_their_rows():
         )
 
     check(function, UNEVEN / 20, exact=True, whole=["StatelessMultinomial"])
+
+
+@pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
+def test_categories_that_are_examples_are_drawn_whole(batch, layouts):
+    def function(logits):
+        return tf.random.stateless_categorical(tf.transpose(logits), 9, SEED)
+
+    check(function, batch / 20, replicas=(3,), exact=True, whole=["StatelessMultinomial"])
+    assert layouts["StatelessMultinomial"] == {"replicated"}
 
 
 def test_shuffled_indices_stay_cut():

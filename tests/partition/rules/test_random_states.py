@@ -128,6 +128,7 @@ BY_ROW = {
     "Poisson": lambda x: tf.random.poisson([3], x, seed=5),
     "gamma": lambda x: tf.random.gamma([], x + 1, seed=5),
     "categories": lambda x: tf.random.categorical(x, 5, seed=5),
+    "categories by columns": lambda x: tf.random.categorical(tf.transpose(x), 9, seed=5),
     "Poisson by columns": lambda x: tf.random.poisson([3], tf.transpose(x), seed=5),
     "gamma by columns": lambda x: tf.random.gamma([], tf.transpose(x) + 1, seed=5),
     "Poisson of any number of axes": lambda x: tf.random.poisson([3], of_any_axes(x), seed=5),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition.check import check
 from partition.drawn import of_drawn_batches
+from partition.examples import of_any_axes
 
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.rules.reshaping import reshaped_cut
@@ -380,3 +381,42 @@ def test_a_shape_of_a_length_that_only_the_step_knows_is_that_of_one_device():
         return found * 2
 
     check(function, np.arange(140, dtype=np.float32).reshape(7, 5, 4), replicas=[3], whole=None)
+
+
+@pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
+def test_an_axis_is_added_to_a_batch_of_any_number_of_axes(batch):
+    def function(x):
+        return tf.expand_dims(of_any_axes(x), 0), tf.expand_dims(of_any_axes(x), -1)
+
+    check(function, batch, replicas=[3], whole=None, exact=True)
+
+
+def test_without_elements_a_size_says_nothing_of_the_batch():
+    number, width = tf.Variable(5), tf.Variable(0)  # known only when the step runs
+
+    def function(x):
+        columns = x[:, 0, : tf.identity(width)]
+        count = tf.shape(columns)[1]
+        return (
+            tf.reshape(columns, [tf.identity(number), count]),
+            tf.reshape(columns, [5, count]),
+        )
+
+    check(function, UNEVEN, replicas=[3], whole=None, exact=True)
+    number.assign(7)
+    width.assign(2)
+
+    def of_as_many(x):
+        columns = x[:, 0, : tf.identity(width)]
+        return tf.reshape(columns, [tf.identity(number), tf.shape(columns)[1]])
+
+    check(of_as_many, UNEVEN, replicas=[3], whole=None, exact=True)
+
+
+def test_a_batch_is_the_shape_of_another():
+    def function(x, sizes):
+        found = tf.reshape(x, sizes)
+        found.set_shape([None, 20])
+        return found * 2
+
+    check(function, UNEVEN[:, :, :5], np.array([7, 20]), replicas=[3], whole=None, exact=True)

@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from partition.check import check
+from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
 
 RANDOM = np.random.default_rng(6)
@@ -221,6 +221,34 @@ def test_a_batch_as_long_as_an_index_is_not_taken_for_the_indexs_numbers():
         )
 
     check(function, *batch(2), replicas=[3], whole=None)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_examples_that_are_the_numbers_of_an_index_are_gathered(replicas):
+    """Each of three examples has one number of all indices, and of what is written."""
+
+    def function(i, x):
+        places, written = tf.transpose(i), tf.reshape(tf.range(12.0), [4, 3])
+        table = tf.ones([6, 6, 6, 3])
+        return (
+            tf.scatter_nd(places, written, [6, 6, 6, 3]),
+            tf.tensor_scatter_nd_add(table, places, written),
+            tf.tensor_scatter_nd_sub(table, places, tf.transpose(x)),
+        )
+
+    i = np.array([[0, 1, 1, 5], [3, 0, 0, 5], [2, 4, 4, 5]], np.int32)
+    x = np.arange(12, dtype=np.float32).reshape(3, 4) ** 2
+    signature = [tf.TensorSpec([3, 4], tf.int32), tf.TensorSpec([3, 4])]
+    found = strategy(replicas).partitioned(function, input_signature=signature)(i, x)
+    compare(function(tf.constant(i), tf.constant(x)), found, f"{replicas} replicas", exact=True)
+
+
+def test_updates_of_a_whole_that_is_as_long_as_the_batch_are_no_summands(layouts):
+    def function(x, i, j):
+        return tf.tensor_scatter_nd_add(tf.cumsum(x), j[:, tf.newaxis] % length(x), x)
+
+    check(function, *batch(7), replicas=[3], whole=["Cumsum", "TensorScatterAdd"])
+    assert layouts["TensorScatterAdd"] == {"replicated"}
 
 
 LINEAR = {

@@ -1,4 +1,5 @@
 import functools
+import gzip
 
 import numpy as np
 import pytest
@@ -52,15 +53,56 @@ def test_texts_stay_cut(function, batch):
     assert not report.exchanged
 
 
-MAY_REFUSE = {
+def lengths(x):
+    return tf.strings.as_string(tf.strings.length(x))
+
+
+DECODED = {
     "fixed raw numbers": lambda x: tf.io.decode_raw(x, tf.uint8, fixed_length=4),
     "raw numbers": lambda x: tf.io.decode_raw(
         tf.strings.as_string(tf.strings.length(x), width=4), tf.uint8
     ),
-    "columns": lambda x: tf.io.decode_csv(
-        tf.strings.as_string(tf.strings.length(x)) + ",7,", [[0], [0.5], [b"none"]]
+    "raw numbers of two bytes": lambda x: tf.io.decode_raw(
+        tf.strings.join(["no", tf.strings.substr(lengths(x) + "ne", 0, 2)]), tf.int16
     ),
-    "compressed": lambda x: tf.io.decode_compressed(x, ""),
+    "what is not compressed": lambda x: tf.io.decode_compressed(x, ""),
+    "compressed": lambda x: tf.io.decode_compressed(
+        tf.strings.substr(tf.strings.join([GZIPPED, x]), 0, len(GZIPPED)), "GZIP"
+    ),
+    "records as JSON": lambda x: tf.io.decode_json_example(
+        tf.strings.join(['{"features": {"feature": {"a', lengths(x), '": {}}}}'])
+    ),
+    "numbers": lambda x: tf.strings.to_number("1" + lengths(x)),
+}
+GZIPPED = gzip.compress(b"Ab", mtime=0)
+
+
+@pytest.mark.parametrize("batch", [TEXTS, FEWER, NONE], ids=["uneven", "empty", "none"])
+@pytest.mark.parametrize("function", DECODED.values(), ids=DECODED)
+def test_texts_of_which_some_are_refused_stay_cut(function, batch):
+    report = check(function, batch, replicas=(3,))
+    assert not report.exchanged
+
+
+REFUSE_EMPTY_TEXTS = {
+    "raw numbers": lambda x: tf.io.decode_raw(tf.strings.join([x, "odd"]), tf.int32),
+    "compressed": lambda x: tf.io.decode_compressed(tf.strings.join([x, "none"]), "GZIP"),
+    "records as JSON": tf.io.decode_json_example,
+    "numbers": tf.strings.to_number,
+}
+
+
+@pytest.mark.parametrize("function", REFUSE_EMPTY_TEXTS.values(), ids=REFUSE_EMPTY_TEXTS)
+def test_what_stands_in_where_there_are_no_texts_is_accepted(function):
+    report = check(function, NONE, replicas=(3,))
+    assert not report.exchanged
+
+
+MAY_REFUSE = {
+    "columns": lambda x: tf.io.decode_csv(lengths(x) + ",7,", [[0], [0.5], [b"none"]]),
+    "records": lambda x: tf.io.parse_example(
+        tf.reshape(tf.strings.substr(x, 0, 0), [-1]), {"a": tf.io.FixedLenFeature([], tf.int64, 5)}
+    ),
 }
 
 
@@ -78,7 +120,6 @@ def test_no_stand_in_is_refused(function):
 MAY_REFUSE_WHAT_STANDS_IN = {
     **MAY_REFUSE,
     "columns of texts": lambda x: tf.io.decode_csv(x[:, 0], [[0], tf.constant([], tf.string)]),
-    "unzipped": lambda x: tf.io.decode_compressed(x, "GZIP"),
     "records": lambda x: tf.io.parse_example(x[:, 0], {"a": tf.io.FixedLenFeature([], tf.int64)}),
 }
 

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 from partition.check import compare, strategy
 from partition.drawn import of_drawn_batches
+from partition.examples import of_any_axes
 
 from tfdp.errors import PartitionError
 
@@ -92,6 +93,44 @@ def test_rows_of_a_table_are_written_by_all():
     np.add.at(expected, places, x)
     for copy in table.values:
         np.testing.assert_allclose(copy.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [7, 2])
+def test_rows_of_a_table_are_written_by_places_of_any_number_of_axes(count):
+    table, points = made(3, tf.zeros([5, 3])), made(3, tf.zeros([5, 3]))
+
+    @strategy(3).partitioned
+    def step(x, places):
+        tf.raw_ops.ResourceScatterAdd(
+            resource=table.handle, indices=of_any_axes(places), updates=of_any_axes(x)
+        )
+        tf.raw_ops.ResourceScatterNdSub(
+            ref=points.handle, indices=of_any_axes(places[:, None]), updates=of_any_axes(x)
+        )
+        return table + points
+
+    x, places = rows(count), np.array([0, 4, 4, 1, 0, 3, 4])[:count]
+    found = step(x, places)
+    expected = np.zeros([5, 3], "float32")
+    np.add.at(expected, places, x)
+    np.testing.assert_allclose(found, np.zeros([5, 3]), atol=1e-6)
+    for one, other in zip(table.values, points.values, strict=True):
+        np.testing.assert_allclose(one.numpy(), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(other.numpy(), -expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_asked_of_a_variable_is_the_same_for_all():
+    table, count = made(3, tf.zeros([5, 3])), made(3, tf.constant(4, tf.int64))
+
+    @strategy(3).partitioned
+    def step(x):
+        shape = tf.raw_ops.VariableShape(input=table.handle)
+        before = tf.raw_ops.ResourceCountUpTo(resource=count.handle, limit=9, T=tf.int64)
+        return shape, before, tf.raw_ops.VarIsInitializedOp(resource=table.handle), tf.shape(x)
+
+    shape, before, is_there, _ = step(rows(7))
+    assert (shape.numpy().tolist(), int(before), bool(is_there)) == ([5, 3], 4, True)
+    assert [int(copy) for copy in count.values] == [5] * 3
 
 
 def test_a_part_of_a_sum_of_shares_is_not_written():

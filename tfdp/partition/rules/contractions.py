@@ -63,8 +63,6 @@ def einsum(step: Step) -> Results:
         own = tensor.rank - len(term.replace("...", "")) if "..." in term else 0
         dots = max(dots, own)
         labels.append(_spelled(term, own))
-    if dots and "..." not in right:
-        return None
     result = _spelled(right, dots)
     if any(len(set(term)) < len(term) for term in [*labels, result]):
         return None

@@ -194,8 +194,6 @@ def _widened(taken: Taken | None, layout: Sharded, length: Any) -> Cut | None:
     if taken is None:
         return Cut(layout, layout) if length == layout.length else None
     begin, end = taken.bounds(length)
-    if taken.is_index:
-        return None
     if taken.stride == 1:
         first, outer = blocks_in(begin, layout), blocks_in(length, layout)
         if first is None or outer is None or end is None or end - begin != layout.length:

@@ -35,6 +35,9 @@ ELEMENTWISE = [
     "UnicodeTranscode",
 ]
 
+# Of each operation that refuses some texts, one that it accepts.
+ACCEPTED = {"DecodeCompressed": "", "DecodeJSONExample": "{}", "StringToNumber": "0"}
+
 
 @rule(*ELEMENTWISE)
 def elementwise(step: Step) -> Results:
@@ -42,21 +45,15 @@ def elementwise(step: Step) -> Results:
     return aligned(step)
 
 
-@rule("DecodeCompressed", "DecodeJSONExample")
+@rule(*ACCEPTED)
 def decode_elementwise(step: Step) -> Results:
-    """Keeps the cut, unless a replica may have no examples. Sends nothing."""
-    return None if step.program.may_be_empty else aligned(step)
-
-
-@rule("StringToNumber")
-def to_number(step: Step) -> Results:
-    """Keeps the cut; of an empty batch the stand-in is zero. Sends nothing."""
+    """Keeps the cut; of an empty batch the stand-in is a text that is accepted. Sends nothing."""
     (text,) = step.inputs
     layout = text.sharded
     if layout is None:
         return None
-    numbers = step.filled(text.local, layout, "0")
-    return step.results(step.emit([numbers]), layout, [text.shape])
+    accepted = step.filled(text.local, layout, ACCEPTED[step.op.type])
+    return step.results(step.emit([accepted]), layout, [text.shape])
 
 
 @rule("Substr")
@@ -80,18 +77,18 @@ def substring(step: Step) -> Results:
 
 @rule("DecodeRaw", "DecodePaddedRaw")
 def decode(step: Step) -> Results:
-    """Keeps the cut, unless a replica may have no examples. Sends nothing.
+    """Keeps the cut; of an empty batch the stand-in is an empty text. Sends nothing.
 
     Each text becomes numbers along a new last axis. Texts of unequal
     lengths, which one device refuses, are refused where a replica has them.
     """
     text, *length = step.inputs
     layout = text.sharded
-    if layout is None or text.shape is None or step.program.may_be_empty:
+    if layout is None or text.shape is None:
         return None
-    if any(each.layout != REPLICATED for each in length):
-        return None
-    return step.results(step.emit(step.inputs), layout, [[*text.shape, None]])
+    accepted = step.filled(text.local, layout, "")
+    outputs = step.emit([accepted, *map(step.whole, length)])
+    return step.results(outputs, layout, [[*text.shape, None]])
 
 
 @rule("ReduceJoin")
@@ -120,9 +117,7 @@ def decode_csv(step: Step) -> Results:
     layout = records.sharded
     if layout is None or step.program.may_be_empty:
         return None
-    if any(each.layout != REPLICATED for each in defaults):
-        return None
-    outputs = step.emit(step.inputs)
+    outputs = step.emit([records, *map(step.whole, defaults)])
     return step.results(outputs, layout, [records.shape] * len(outputs))
 
 
