@@ -29,7 +29,7 @@ from tfdp.collectives import eager, introductions, random_states, runtime, strea
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
-from tfdp.engines import Engine, ProgressCounters, TensorFlowEngine, mpi
+from tfdp.engines import Engine, KeyOfGroup, ProgressCounters, TensorFlowEngine, mpi
 from tfdp.engines.host import Driver, HostEngine, Lane, programs
 from tfdp.engines.mpi import MpiTransport
 from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
@@ -230,14 +230,14 @@ class Processes:
         self,
         choice: Choice,
         devices: Sequence[str],
-        key_of_group: Callable[[tuple[int, ...]], int],
+        key_of_group: KeyOfGroup,
     ) -> Engine:
         """Makes the chosen engine for a strategy; all processes must make the same.
 
         Args:
           choice: The engine, as `engine_choice.choose` returned it.
           devices: The devices of this process' ranks.
-          key_of_group: Returns the number of a group of ranks, alike in all processes.
+          key_of_group: Returns numbers of a group of ranks, alike in all processes.
         """
         first = self.rank * self.local_size
         hosts = [host for host in self.hosts for _ in range(self.local_size)]
