@@ -59,7 +59,7 @@ def test_a_rank_that_goes_on_from_a_step_of_nccl_that_failed_is_refused(
     makes_engine(processes, devices)
     fails(processes, error)
     for _ in range(2):
-        refused = pytest.raises(ClusterError, match="Rank 1: after a step .*--max-restarts 1")
+        refused = pytest.raises(ClusterError, match=r"Rank 1: after a step .*--max-restarts 1")
         with refused as caught, processes.explained():
             pytest.fail("goes on")
         assert type(error).__name__ in str(caught.value)
