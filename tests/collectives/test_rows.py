@@ -71,6 +71,22 @@ def test_a_sum_by_levels_is_three_collectives_of_nccl(as_nccl, sums, collectives
     }
 
 
+def test_large_tensors_travel_together_where_nccl_sums(devices, on_replicas, request):
+    """A GPU copies them into a bucket faster than a collective begins."""
+
+    def sums_of(shapes):
+        reducer = Reducer(TensorFlowEngine(devices[:2]), topology.Native(), [0, 0], 64 * 2**20)
+        step = on_replicas(2, lambda rank: reducer.all_reduce([tf.ones(s) for s in shapes], rank))
+        graph = step.get_concrete_function().graph
+        found = [op for op in graph.get_operations() if op.type == "CollectiveReduceV2"]
+        return sorted(op.inputs[0].shape.num_elements() for op in found)[::2]
+
+    millions = [[2**20, 3], [2**20, 4], [3]]
+    assert sums_of(millions) == [3, 3 * 2**20, 4 * 2**20]
+    request.getfixturevalue("as_nccl")
+    assert sums_of(millions) == [3, 7 * 2**20]
+
+
 @pytest.mark.parametrize(
     ("rule", "hosts", "rows"),
     [

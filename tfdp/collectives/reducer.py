@@ -45,6 +45,11 @@ class Reducer:
         self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
     @property
+    def alone_bytes(self) -> int:
+        """The least tensor that travels alone; GPUs copy into a bucket faster than they sum."""
+        return self.bucket_bytes if self._engine.is_nccl else bucketing.ALONE_BYTES
+
+    @property
     def is_native(self) -> bool:
         """Whether the engine sums in its own way."""
         topology = self._topology
@@ -227,7 +232,7 @@ class Reducer:
         last = len(items) - 1
         return [
             [last - position for position in bucket]
-            for bucket in bucketing.assign(items[::-1], self.bucket_bytes)
+            for bucket in bucketing.assign(items[::-1], self.bucket_bytes, self.alone_bytes)
         ]
 
     def levels(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
