@@ -74,3 +74,9 @@ def test_the_first_bucket_of_a_kind_is_smaller(monkeypatch):
     kinds = ["f4", "f4", "f4", "f2", "f4", "f4", "f4"]
     items = [bucketing.Item(kind, 15) for kind in kinds]
     assert bucketing.assign(items, 100) == [[0, 1], [2, 4, 5, 6], [3]]
+
+
+def test_what_travels_alone_is_for_the_caller_to_say():
+    items = [bucketing.Item("f4", 3 * 2**20) for _ in range(3)]
+    assert bucketing.assign(items, 2**24) == [[0], [1], [2]]
+    assert bucketing.assign(items, 2**24, alone_bytes=2**24) == [[0], [1, 2]]

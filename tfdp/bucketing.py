@@ -29,16 +29,19 @@ class Item:
     size_bytes: int | None
 
 
-def assign(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
+def assign(
+    items: Sequence[Item], bucket_bytes: int, alone_bytes: int = ALONE_BYTES
+) -> list[list[int]]:
     """Splits `items` into buckets of one kind and at most `bucket_bytes` each.
 
-    A tensor that fills half a bucket or more, or `ALONE_BYTES`, travels alone: a collective of its
+    A tensor that fills half a bucket or more, or `alone_bytes`, travels alone: a collective of its
     own costs less than the copies into a bucket and out of it. A tensor of unknown size travels
     alone as well. The first bucket of a kind holds at most `FIRST_BYTES`, or one tensor.
 
     Args:
       items: The tensors in the order in which they become ready.
       bucket_bytes: The limit of a bucket with several tensors, in bytes.
+      alone_bytes: The least tensor that travels alone.
 
     Returns:
       Indices into `items`: within a bucket in their order, buckets in the order in which they fill.
@@ -59,7 +62,7 @@ def assign(items: Sequence[Item], bucket_bytes: int) -> list[list[int]]:
     filled_bytes: dict[Hashable, int] = {}
     limits: dict[Hashable, int] = {}
     for index, item in enumerate(items):
-        if item.size_bytes is None or item.size_bytes >= min(bucket_bytes / 2, ALONE_BYTES):
+        if item.size_bytes is None or item.size_bytes >= min(bucket_bytes / 2, alone_bytes):
             done.append([index])
             continue
         limit = limits.get(item.kind, min(bucket_bytes, FIRST_BYTES))

@@ -89,6 +89,23 @@ def fast_kernels() -> dict[str, str]:
     return {"TF_ENABLE_ONEDNN_OPTS": "1"} if measured else {}
 
 
+def gpu_settings() -> dict[str, str]:
+    """Returns the variables by which TensorFlow leaves others a place on GPUs.
+
+    It takes all of a GPU's memory otherwise, and leaves none to NCCL; and what starts a GPU's work
+    waits behind the host's. Without GPUs nothing reads them.
+
+    >>> gpu_settings()
+    {'TF_FORCE_GPU_ALLOW_GROWTH': 'true', 'TF_GPU_THREAD_MODE': 'gpu_private'}
+    """
+    return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_GPU_THREAD_MODE": "gpu_private"}
+
+
+def nccl_version() -> str | None:
+    """Returns the version of the NCCL that TensorFlow's build for GPUs came with, None if none."""
+    return _installed("nvidia-nccl-cu12") or _installed("nvidia-nccl-cu13")
+
+
 def short_device_name(device: str) -> str:
     """Returns a device's name without its process.
 

@@ -50,6 +50,14 @@ def test_a_text_has_one_number_whoever_asks_first():
         assert len(set(by_text[0].values())) == 7
 
 
+def test_a_series_counts_apart_from_others():
+    with meeting.boards(2) as (first, second):
+        one = [second.number("a", series=0), first.number("b", 5, series=0)]
+        other = first.number("c", 3)
+        assert [*one, second.number("d", series=0)] == [0, 1, 6]
+        assert second.number("e") == other + 3
+
+
 def test_a_wait_ends_at_its_deadline_and_names_who_is_missing():
     with meeting.boards(3, timeout_seconds=1.0) as (first, second, _):
         second.sign({"text": "in step 4, outside any collective"})

@@ -28,7 +28,7 @@ def lopsided(shapes, count):
     found = []
     for cut in even_cuts([shape for shape in shapes if max(shape) >= count], count):
         length = cut.shape[cut.axis]
-        bounds = (0, *range(length - count + 2, length + 1))
+        bounds = (0, *range(length - count + 1, length + 1))
         found.append(Cut(cut.shape, cut.axis, bounds))
     return found
 

@@ -1,11 +1,82 @@
-"""How values travel between processes outside of graphs."""
+"""How values travel between processes outside of graphs, and how a rank goes on from errors."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from nccl_rules import as_nccl
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import eager
+from tfdp.collectives import Processes, eager
+from tfdp.collectives.engine_choice import Choice
+from tfdp.engines import ProgressCounters, sequence
+from tfdp.errors import ClusterError
+
+__all__ = ["as_nccl"]
+
+
+class Alone:
+    """A board whose other ranks have come from an error, too."""
+
+    failure = None
+    waits = 0
+
+    def all_gather(self, subject, value):
+        """Counts the calls."""
+        self.waits += 1
+
+
+@pytest.fixture
+def processes():
+    """Those of a rank that has joined no cluster, with TensorFlow's engine."""
+    made = object.__new__(Processes)
+    made.rank, made.local_size, made.hosts = 1, 1, [0, 0]
+    made.board, made.error, made.counters = Alone(), None, ProgressCounters()
+    made._uses_nccl = made._nccl_ended = False
+    made.failure = lambda within_seconds: None
+    return made
+
+
+def fails(processes, error):
+    with pytest.raises(type(error)), processes.explained():
+        raise error
+
+
+def makes_engine(processes, devices):
+    processes.engine(Choice("tensorflow"), devices[:1], lambda group, keys=1: sequence.next_key())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.InternalError(None, None, "NCCL: unhandled system error"),
+        tf.errors.InvalidArgumentError(None, None, "in a step"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_a_rank_that_goes_on_from_a_step_of_nccl_that_failed_is_refused(
+    error, as_nccl, processes, devices
+):
+    makes_engine(processes, devices)
+    fails(processes, error)
+    for _ in range(2):
+        refused = pytest.raises(ClusterError, match=r"Rank 1: after a step .*--max-restarts 1")
+        with refused as caught, processes.explained():
+            pytest.fail("goes on")
+        assert type(error).__name__ in str(caught.value)
+
+
+def test_a_rank_goes_on_from_errors_before_a_step_and_where_nccl_moves_nothing(
+    processes, devices, monkeypatch
+):
+    makes_engine(processes, devices)
+    fails(processes, tf.errors.InvalidArgumentError(None, None, "in a step"))
+    with processes.explained():
+        assert processes.board.waits == 1
+    monkeypatch.setattr("tfdp.engines.tensorflow.communication_hint", lambda devices: "nccl")
+    makes_engine(processes, devices)
+    fails(processes, ValueError("while it was traced"))
+    with processes.explained():
+        assert processes.board.waits == 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "float16"])

@@ -131,3 +131,35 @@ def test_ranks_are_named_where_there_are_several():
     [hint] = hints(ranks)
     assert described(hint, 2).startswith("hint (rank 1): KERAS_BACKEND")
     assert described(hint, 1).startswith("hint: KERAS_BACKEND")
+
+
+def on_gpu(rank=0, **changed):
+    """A rank of two, as `tfdp run` starts it, with a GPU of its own."""
+    own = {"devices": ["GPU:0"], "own_gpus": [str(rank)], "gpus": 2, "built_with_cuda": True}
+    return healthy(rank, 2, **{**own, "gpu_kinds": ["NVIDIA H100"], "nccl": "2.27.3", **changed})
+
+
+def test_ranks_of_the_launcher_on_gpus_are_well():
+    assert hints([on_gpu(0), on_gpu(1)]) == []
+
+
+@pytest.mark.parametrize("name", ["TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_THREAD_MODE"])
+def test_settings_of_gpus_that_nobody_made_are_named_and_the_users_are_his(name):
+    hint = the_hint(without(on_gpu(0), name), on_gpu(1))
+    assert f"`export {name}=" in hint.text and hint.ranks == (0,)
+    assert hints([with_environment(on_gpu(0), **{name: "other"}), on_gpu(1)]) == []
+    assert hints([without(healthy(), name)]) == []  # it has no GPU
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"gpu_kinds": ["NVIDIA A100"]}, "NVIDIA A100 and NVIDIA H100"),
+        ({"own_gpus": ["MIG-5c89852c"]}, "MIG-5c89852c are parts"),
+        ({"nccl": "2.9.8"}, "bfloat16, but is 2.9.8"),
+    ],
+)
+def test_gpus_that_nccl_cannot_use_well_are_named(changed, words):
+    hint = the_hint(on_gpu(0), on_gpu(1, **changed))
+    assert words in hint.text and hint.ranks == (0, 1)
+    assert hints([on_gpu(0, **changed)]) == []  # alone, without NCCL

@@ -51,6 +51,11 @@ def test_the_gpus_of_each_rank_are_shown():
     ranks = [Facts(rank=0, own_gpus=["0", "1"]), Facts(rank=1, own_gpus=["6", "7"])]
     lines = rank_lines(ranks, [None, None], megabytes=16)
     assert "(GPUs as CUDA_VISIBLE_DEVICES names them: rank 0 has 0,1; rank 1 has 6,7)" in lines
+
+
+def test_kinds_of_gpus_and_nccls_version_are_said():
+    ranks = [Facts(rank=0, gpu_kinds=["B"], nccl="2.27.3"), Facts(rank=1, gpu_kinds=["A"])]
+    assert "(kinds of GPUs: A, B; NCCL 2.27.3, unknown)" in rank_lines(ranks, [None] * 2, 16)
     assert not any("GPUs" in line for line in rank_lines(RANKS, [None, None], megabytes=16))
 
 

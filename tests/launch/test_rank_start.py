@@ -30,6 +30,15 @@ def test_ranks_compute_with_onednn_where_it_was_measured(monkeypatch, processor,
     assert "TF_ENABLE_ONEDNN_OPTS" not in rank_environment(group_of(1), 0, environ=user)
 
 
+def test_ranks_leave_nccl_memory_and_gpus_have_threads_of_their_own_unless_the_user_says():
+    added = rank_environment(group_of(1), 0, environ={"TF_GPU_THREAD_MODE": "global"})
+    assert added["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert "TF_GPU_THREAD_MODE" not in added
+    added = rank_environment(group_of(1), 0, environ={"TF_FORCE_GPU_ALLOW_GROWTH": "false"})
+    assert added["TF_GPU_THREAD_MODE"] == "gpu_private"
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" not in added
+
+
 @pytest.mark.parametrize(("devices", "threads"), [(None, 8), (1, 8), (4, 16)])
 def test_there_are_threads_for_all_devices_of_a_rank(devices, threads):
     added = rank_environment(group_of(1), 0, devices, environ={})

@@ -6,9 +6,12 @@ import harness
 import numpy as np
 import pytest
 import tensorflow as tf
+from nccl_rules import as_nccl
 
 from tfdp import topology
 from tfdp.topology import saving
+
+__all__ = ["as_nccl"]
 
 
 def summed(strategy):
@@ -88,6 +91,27 @@ def test_a_file_in_a_folder_that_is_missing_is_an_error_before_anything_is_measu
     monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(tmp_path / "missing" / "topology.json"))
     with pytest.raises(FileNotFoundError, match=r"Do `mkdir -p .*missing`"):
         harness.strategy(3, topology="auto")
+
+
+def test_on_nccl_it_is_native_with_buckets_by_what_sums_take(as_nccl, caplog):
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        strategy = harness.strategy(3, topology="auto")
+    assert not caplog.records
+    links = strategy.topology.links
+    assert links.bytes_per_second_inside > 1e6
+    assert strategy.topology.rules == (topology.Rule(None, topology.Native()),)
+    assert strategy.extended.bucket_bytes == strategy.topology.bucket_bytes
+    assert strategy.topology == topology.decide(3, [0] * 3, links, [topology.Native()])
+    assert strategy.extended.replicas.reducer.is_native
+    assert summed(strategy) == [[7.0] * 7] * 3
+
+
+def test_what_nccl_cannot_run_is_said_when_a_strategy_is_made(as_nccl, caplog):
+    with caplog.at_level(logging.WARNING, "tfdp"):
+        strategy = harness.strategy(3, topology="ring")
+    (line,) = [record.message for record in caplog.records]
+    assert "Ring() is made of what two ranks send each other" in line
+    assert summed(strategy) == [[7.0] * 7] * 3
 
 
 def test_one_replica_has_nothing_to_measure():

@@ -67,11 +67,7 @@ class Board:
     """
 
     def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        connections: Connections,
-        timeout_seconds: float,
+        self, rank: int, world_size: int, connections: Connections, timeout_seconds: float
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -79,7 +75,7 @@ class Board:
         self._changed = threading.Condition()
         self._posts: dict[str, dict[int, Post]] = {}
         self._numbers: dict[str, int] = {}
-        self._next_number = _FIRST_NUMBER
+        self._next_number: dict[int, int] = {}  # of each series, by the series' first
         self._rounds: dict[str, int] = {}
         self._signs: dict[int, tuple[float, Any]] = {}
         self._ended: dict[int, str | None] = {}
@@ -181,19 +177,20 @@ class Board:
             return Post(value, payload)
         return self.wait(key, [0], subject)[0]
 
-    def number(self, text: str, count: int = 1) -> int:
+    def number(self, text: str, count: int = 1, series: int = _FIRST_NUMBER) -> int:
         """Returns the number of `text`, the same on all ranks, and no other text's.
 
         Args:
           text: The name that all ranks have for what is numbered.
           count: How many consecutive numbers belong to it; the first is returned.
+          series: The first number of the series that it gets a number of.
         """
         if self.rank == 0:
-            return self._numbered(text, count)
+            return self._numbered(text, count, series)
         with self._changed:
             if text in self._numbers:
                 return self._numbers[text]
-        self._send({"type": "number?", "from": self.rank, "key": text, "value": count})
+        self._send({"type": "number?", "from": self.rank, "key": text, "value": [count, series]})
         deadline = time.monotonic() + self.timeout_seconds
         with self._changed:
             while text not in self._numbers:
@@ -322,11 +319,11 @@ class Board:
         for listener in listeners:
             listener(error)
 
-    def _numbered(self, text: str, count: int) -> int:
+    def _numbered(self, text: str, count: int, series: int) -> int:
         with self._changed:
             if text not in self._numbers:
-                self._numbers[text] = self._next_number
-                self._next_number += count
+                self._numbers[text] = self._next_number.get(series, series)
+                self._next_number[series] = self._numbers[text] + count
                 self._send({"type": "number", "from": 0, "key": text, "value": self._numbers[text]})
             return self._numbers[text]
 
@@ -380,7 +377,7 @@ class Board:
         if kind in ("post", "for rank 0"):
             self._keep(sender, header["key"], Post(value, payload))
         elif kind == "number?":
-            self._numbered(header["key"], int(header["value"]))
+            self._numbered(header["key"], *map(int, header["value"]))
         elif kind == "number":
             with self._changed:
                 self._numbers[header["key"]] = int(header["value"])

@@ -36,15 +36,18 @@ class Agreement:
         # By trial: all its members are refused together, and post under other keys thereafter.
         self._refusals: collections.Counter[str] = collections.Counter()
 
-    def key_of_group(self, group: tuple[int, ...]) -> int:
-        """Returns the number of a group of ranks, alike in all processes."""
-        return self._board.number(f"{self._prefix} group {group}")
+    def key_of_group(self, group: tuple[int, ...], keys: int = 1) -> int:
+        """Returns the first of so many numbers for a group of ranks, alike in all processes."""
+        return self._board.number(f"{self._prefix} {keys} of group {group}", keys)
 
     def new_sequences(self) -> Sequences:
         """Makes the records of one more traced function, with keys alike in all processes."""
 
         def key_of(call: Call, ordinal: int, keys: int) -> int:
-            return self._board.number(f"{self._prefix} {call} number {ordinal}", keys)
+            name = f"{self._prefix} {call} number {ordinal}"
+            if call.is_varying:
+                return self._board.number(name, series=0)
+            return self._board.number(name, keys)
 
         return Sequences(key_of)
 

@@ -53,9 +53,7 @@ def sum_parts(
         pairs = zip(tensors, cuts, strict=True)
         own = [tf.reshape(part_of(tensor, cut, other), [-1]) for tensor, cut in pairs]
         rows.append(_padded(own, totals[other], max(totals)))
-    received = transport.exchange(tf.stack(rows))
-    summed = tf.add_n(tf.unstack(received, world_size))
-    return _split(summed, cuts, rank)
+    return _split(transport.sum_rows(tf.stack(rows)), cuts, rank)
 
 
 def gather_parts(

@@ -29,7 +29,7 @@ from tfdp.collectives import eager, introductions, random_states, runtime, strea
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.slices import Value
-from tfdp.engines import Engine, ProgressCounters, TensorFlowEngine, mpi
+from tfdp.engines import Engine, KeyOfGroup, ProgressCounters, TensorFlowEngine, mpi
 from tfdp.engines.host import Driver, HostEngine, Lane, programs
 from tfdp.engines.mpi import MpiTransport
 from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
@@ -101,6 +101,7 @@ class Processes:
         self._transport: MpiTransport | None = None
         self.board.on_failure(lambda error: self._driver.abort(str(error)))
         self.error: str | None = None
+        self._uses_nccl = self._nccl_ended = False
         self._uncaught: str | None = None
         self.settings: dict[str, Callable[[], bool]] = {
             "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly,
@@ -230,19 +231,21 @@ class Processes:
         self,
         choice: Choice,
         devices: Sequence[str],
-        key_of_group: Callable[[tuple[int, ...]], int],
+        key_of_group: KeyOfGroup,
     ) -> Engine:
         """Makes the chosen engine for a strategy; all processes must make the same.
 
         Args:
           choice: The engine, as `engine_choice.choose` returned it.
           devices: The devices of this process' ranks.
-          key_of_group: Returns the number of a group of ranks, alike in all processes.
+          key_of_group: Returns numbers of a group of ranks, alike in all processes.
         """
         first = self.rank * self.local_size
         hosts = [host for host in self.hosts for _ in range(self.local_size)]
         if choice.launcher is None:
-            return TensorFlowEngine(devices, first, len(hosts), key_of_group, self.counters)
+            made = TensorFlowEngine(devices, first, len(hosts), key_of_group, self.counters)
+            self._uses_nccl = self._uses_nccl or made.is_nccl
+            return made
         if self._transport is None:
             self._transport = mpi.transport(choice.launcher, self.rank)
             mpi4py_world.leave_to_caller()  # which is what says goodbye at the exit
@@ -271,7 +274,17 @@ class Processes:
 
         Any other error is noted. A rank that catches it goes on only once all others have come from
         an error too; otherwise its next step would meet the step that the others are still in.
+
+        Raises:
+          ClusterError: NCCL moves the tensors, and a step has failed before.
         """
+        if self._nccl_ended:
+            raise ClusterError(
+                f"{self.said_by}after a step that failed, NCCL needs new processes, but this rank "
+                f"caught the error ({self.error}) and goes on. NCCL's groups end with such a step, "
+                "or wait for what never comes. Let the error end the script, and start all ranks "
+                "again from a checkpoint: `tfdp run --max-restarts 1` does."
+            )
         if self.error is not None:
             self.board.all_gather("the work after an error", self.error)
             self.error = None
@@ -291,6 +304,9 @@ class Processes:
 
     def _note(self, error: BaseException) -> None:
         """Notes the error in a line, as the others are told it."""
+        # Those of Python come before a step runs, or after it.
+        while_it_ran = isinstance(error, (tf.errors.OpError, KeyboardInterrupt))
+        self._nccl_ended = self._nccl_ended or (self._uses_nccl and while_it_ran)
         text = str(error).strip()
         self.error = f"{type(error).__name__}: {text.splitlines()[-1][:300] if text else ''}"
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdp import bucketing
-from tfdp.collectives import parts, slices
+from tfdp.collectives import parts, rows, slices
 from tfdp.collectives.transport import Compress, CompressBucket, Transport
 from tfdp.engines import Engine
 from tfdp.recording import Watch
 from tfdp.sharding import Cut
-from tfdp.topology import Exchange, Native, Schedule, Topology, Transfer
+from tfdp.topology import Auto, Exchange, Native, Schedule, Topology, Transfer
 from tfdp.topology.costs import cost
 from tfdp.topology.steps import ranks_of_hosts
 
@@ -45,9 +45,16 @@ class Reducer:
         self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
     @property
+    def alone_bytes(self) -> int:
+        """The least tensor that travels alone; GPUs copy into a bucket faster than they sum."""
+        return self.bucket_bytes if self._engine.is_nccl else bucketing.ALONE_BYTES
+
+    @property
     def is_native(self) -> bool:
         """Whether the engine sums in its own way."""
-        return isinstance(self._topology, Native)
+        topology = self._topology
+        every = [rule.topology for rule in topology.rules] if isinstance(topology, Auto) else None
+        return all(isinstance(each, Native) for each in every or [topology])
 
     def all_reduce(
         self,
@@ -225,7 +232,7 @@ class Reducer:
         last = len(items) - 1
         return [
             [last - position for position in bucket]
-            for bucket in bucketing.assign(items[::-1], self.bucket_bytes)
+            for bucket in bucketing.assign(items[::-1], self.bucket_bytes, self.alone_bytes)
         ]
 
     def levels(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -278,6 +285,7 @@ class Reducer:
             group.index(rank),
             len(group),
             levels,
+            lambda tensor: engine.reduce_scatter(tensor, group),
         )
 
     def _sum_slices(self, value: tf.IndexedSlices, rank: int, merge_rows: bool) -> tf.IndexedSlices:
@@ -315,6 +323,9 @@ class Reducer:
 
     def _run_schedule(self, tensor: tf.Tensor, rank: int) -> tf.Tensor:
         size_bytes = _item(tensor).size_bytes
+        in_rows = self._rows_on_nccl(size_bytes) if size_bytes else None
+        if in_rows is not None:
+            return rows.sum_in_rows(self._engine, tensor, in_rows, rank)
         if size_bytes is None:
             # The places of chunks are not known before the step runs.
             schedule = Native().schedule(self._engine.world_size, self._hosts, 0)
@@ -332,6 +343,15 @@ class Reducer:
             if group is not None:
                 tensor = self._engine.all_reduce(tensor, group)
         return tensor
+
+    def _rows_on_nccl(self, size_bytes: int) -> list[tuple[int, ...]] | None:
+        """Returns the groups in whose parts NCCL sums a buffer; None: by a schedule."""
+        if not self._engine.is_nccl:
+            return None
+        topology = self._topology
+        if isinstance(topology, Auto):
+            topology = topology.topology_for(size_bytes)
+        return rows.rows_of(topology, self._engine.world_size, self._hosts)
 
     def _schedule(self, size_bytes: int) -> Schedule:
         return self._topology.schedule(self._engine.world_size, self._hosts, size_bytes)

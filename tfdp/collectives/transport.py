@@ -34,6 +34,7 @@ class Transport:
       rank: The caller's number among the replicas.
       world_size: The number of replicas.
       levels_: Makes what `levels` returns; None: all replicas are on one host.
+      sum_rows_: Does what `sum_rows` does; None: by an exchange.
 
     >>> transport = Transport(lambda value: 2 * value)
     >>> float(transport.sum(tf.constant(3.0)))
@@ -50,10 +51,14 @@ class Transport:
         rank: int = 0,
         world_size: int = 1,
         levels_: Callable[[], tuple[Transport, Transport]] | None = None,
+        sum_rows_: Callable[[tf.Tensor], tf.Tensor] | None = None,
     ) -> None:
         self._sum = sum_
         self._gather = gather_ or (lambda tensor: tensor[tf.newaxis])
         self._exchange = exchange_ or (lambda tensor: tensor)
+        self._sum_rows = sum_rows_ or (
+            lambda tensor: tf.add_n(tf.unstack(self._exchange(tensor), self.world_size))
+        )
         self.rank, self.world_size = rank, world_size
         self.sent: list[slices.Value] = []
         self.gathered: list[tf.Tensor] = []
@@ -100,6 +105,20 @@ class Transport:
         self.exchanged.append(tensor)
         return self._exchange(tensor)
 
+    def sum_rows(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns the sum over all replicas of one row each: replica i gets that of rows i.
+
+        Sends (n-1)/n of the tensor's bytes per replica, as `exchange` does.
+
+        Args:
+          tensor: As `exchange` takes it.
+
+        >>> Transport(tf.identity).sum_rows(tf.constant([[7, 8]])).numpy().tolist()
+        [7, 8]
+        """
+        self.exchanged.append(tensor)
+        return self._sum_rows(tensor)
+
     def choose(self, index: tf.Tensor, ways: Sequence[Callable[[Transport], _Tensors]]) -> _Tensors:
         """Returns the tensors that one of several functions makes, given what sends.
 
@@ -111,9 +130,7 @@ class Transport:
         >>> [float(Transport(tf.negative).choose(tf.constant(i), ways)) for i in (0, 1)]
         [-1.0, 2.0]
         """
-        forks = [Transport(self._sum, self._gather, self._exchange, self.rank) for _ in ways]
-        for fork in forks:
-            fork.world_size = self.world_size
+        forks = [self._again() for _ in ways]
         self.choices.append((index, forks))
         return tf.switch_case(
             index,
@@ -137,13 +154,16 @@ class Transport:
         """
         if not self.parts:
             if self._levels is None:
-                whole = Transport(self._sum, self._gather, self._exchange, self.rank)
-                whole.world_size = self.world_size
-                self.parts = (whole, Transport(lambda value: value))
+                self.parts = (self._again(), Transport(lambda value: value))
             else:
                 self.parts = self._levels()
         within, between = self.parts
         return within, between
+
+    def _again(self) -> Transport:
+        """Returns what sends as this one does, and notes apart what that is."""
+        does = (self._sum, self._gather, self._exchange)
+        return Transport(*does, self.rank, self.world_size, sum_rows_=self._sum_rows)
 
 
 # A function that returns the sum of a value, by sums of what it makes of it: see

@@ -78,8 +78,8 @@ class BetweenHosts(UpdateCompression):
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of the hosts' sums.
 
-        1. Cut each gradient into a part for each of the host's m replicas; exchange the parts and
-           add them up: (m-1)/m S.
+        1. Cut each gradient into a part for each of the host's m replicas, and sum the parts:
+           (m-1)/m S.
         2. Sum the own part over hosts, compressed.
         3. Gather the parts: (m-1)/m S.
 
@@ -95,7 +95,7 @@ class BetweenHosts(UpdateCompression):
         count, shapes = within.world_size, [gradient.shape for gradient in bucket.gradients]
         sizes = [-(-math.prod(shape) // count) for shape in shapes]
         parts = [_cut(gradient, count) for gradient in bucket.gradients]
-        of_host = tf.reduce_sum(within.exchange(tf.concat(parts, axis=1)), axis=0)
+        of_host = within.sum_rows(tf.concat(parts, axis=1))
         own_parts = tf.split(of_host, sizes)
         found = self.inner.sum(dataclasses.replace(bucket, gradients=own_parts), between)
         sums = tf.split(within.gather(tf.concat(found.sums, axis=0)), sizes, axis=1)

@@ -66,10 +66,13 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
     strategy = tfdp.DataParallelStrategy(
         timeout_seconds=options.timeout_seconds, startup_timeout_seconds=options.timeout_seconds
     )
+    gpus = tf.config.get_visible_devices("GPU")
+    details = map(tf.config.experimental.get_device_details, gpus)
     own = facts_.here(
         found.rank,
         strategy.extended.worker_devices,
-        [int(gpu.name.split(":")[-1]) for gpu in tf.config.get_visible_devices("GPU")],
+        [int(gpu.name.split(":")[-1]) for gpu in gpus],
+        [each.get("device_name", "unknown") for each in details],
         tf.test.is_built_with_cuda(),
         environment,
     )

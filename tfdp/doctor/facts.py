@@ -14,6 +14,8 @@ from tfdp import machine
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "KERAS_BACKEND",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_THREAD_MODE",
     "TF_NUM_INTEROP_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
@@ -32,6 +34,8 @@ class Facts:
       devices: The devices of its replicas, such as `CPU:0`.
       gpus: The number of the host's GPUs that NVIDIA's driver shows to it.
       own_gpus: The GPUs that it may use, as `CUDA_VISIBLE_DEVICES` names them.
+      gpu_kinds: The names of their kinds, each once.
+      nccl: The version of NCCL, None if it is not known.
       built_with_cuda: Whether its TensorFlow can use GPUs.
       environment: The variables of :data:`VARIABLES` that are set.
     """
@@ -44,6 +48,8 @@ class Facts:
     devices: Sequence[str] = ("CPU:0",)
     gpus: int = 0
     own_gpus: Sequence[str] = ()
+    gpu_kinds: Sequence[str] = ()
+    nccl: str | None = None
     built_with_cuda: bool = False
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -84,6 +90,7 @@ def here(
     rank: int,
     devices: Sequence[str],
     own_gpus: Sequence[int],
+    gpu_kinds: Sequence[str],
     built_with_cuda: bool,
     environment: Any,
 ) -> Facts:
@@ -93,6 +100,7 @@ def here(
       rank: The rank of this process.
       devices: The devices of its replicas, with their full names or short ones.
       own_gpus: The numbers of its GPUs, among those that CUDA shows to it.
+      gpu_kinds: The names of their kinds.
       built_with_cuda: Whether TensorFlow can use GPUs.
       environment: The variables of :data:`VARIABLES` that the user has set.
     """
@@ -105,6 +113,8 @@ def here(
         devices=[machine.short_device_name(device) for device in devices],
         gpus=len(machine.gpus()),
         own_gpus=gpu_names(own_gpus, environment),
+        gpu_kinds=sorted(set(gpu_kinds)),
+        nccl=machine.nccl_version(),
         built_with_cuda=built_with_cuda,
         environment=environment,
     )

@@ -6,11 +6,13 @@ import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from tfdp import machine
 from tfdp.doctor.facts import Facts
 from tfdp.hooks import versions
 from tfdp.words import ranks_in_words
 
 _MIN_INTEROP_THREADS = 8
+_FIRST_WITH_BFLOAT16 = (2, 10)  # of NCCL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,8 @@ def hints(ranks: Sequence[Facts]) -> list[Hint]:
     for neighbours in by_host.values():
         for text in _of_host(neighbours):
             found.setdefault(text, []).extend(facts.rank for facts in neighbours)
+    for text in _of_gpus(ranks):
+        found.setdefault(text, []).extend(facts.rank for facts in ranks if facts.uses_gpu)
     return [Hint(text, tuple(about)) for text, about in found.items()]
 
 
@@ -52,6 +56,8 @@ def _of_one(facts: Facts) -> Iterator[str]:
     yield from _unused_gpus(facts)
     if not facts.uses_gpu:
         yield from _few_interop_threads(facts)
+    else:
+        yield from _gpu_settings(facts)
 
 
 def _untested_versions(facts: Facts) -> Iterator[str]:
@@ -109,6 +115,57 @@ def _few_interop_threads(facts: Facts) -> Iterator[str]:
         f"{found}: with few threads the iterators of datasets can wait for each other for ever. Do "
         f"`export TF_NUM_INTEROP_THREADS={_MIN_INTEROP_THREADS}`; `tfdp run` does it for its ranks."
     )
+
+
+def _gpu_settings(facts: Facts) -> Iterator[str]:
+    reasons = {
+        "TF_FORCE_GPU_ALLOW_GROWTH": "TensorFlow takes all of a GPU's memory, and NCCL finds none",
+        "TF_GPU_THREAD_MODE": "what starts a GPU's work waits behind the host's",
+    }
+    for name, value in machine.gpu_settings().items():
+        found = facts.environment.get(name)
+        if found is None:
+            yield (
+                f"{name} should be {value} on GPUs, but is not set: {reasons[name]}. Do `export "
+                f"{name}={value}`; `tfdp run` does it for its ranks."
+            )
+
+
+def _of_gpus(ranks: Sequence[Facts]) -> Iterator[str]:
+    """Yields the hints about the GPUs of all ranks together."""
+    on_gpus = [facts for facts in ranks if facts.uses_gpu]
+    if sum(len(facts.devices) for facts in on_gpus) < 2:
+        return
+    kinds = sorted({kind for facts in on_gpus for kind in facts.gpu_kinds})
+    if len(kinds) > 1:
+        yield (
+            f"All GPUs should be of one kind, but there are {' and '.join(kinds)}: each step waits "
+            "for the slowest, and kinds that round otherwise give other bits of what all compute. "
+            "Name those of one kind in CUDA_VISIBLE_DEVICES."
+        )
+    parts = sorted({gpu for facts in on_gpus for gpu in facts.own_gpus if gpu.startswith("MIG-")})
+    if parts:
+        yield (
+            f"NCCL should be given whole GPUs, which it connects, but {', '.join(parts)} are parts "
+            "of one (MIG). Train on one part alone, or have the GPUs undivided: `nvidia-smi -mig "
+            "0`, as root."
+        )
+    versions_ = sorted({facts.nccl for facts in on_gpus if facts.nccl})
+    old = [version for version in versions_ if _numbers(version) < _FIRST_WITH_BFLOAT16]
+    if old:
+        yield (
+            f"NCCL should be 2.10 or later, which sums bfloat16, but is {', '.join(old)}. Do `pip "
+            "install -U nvidia-nccl-cu12`, or send float16."
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Returns a version's first two numbers.
+
+    >>> _numbers("2.9.8"), _numbers("2.27")
+    ((2, 9), (2, 27))
+    """
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
 def _of_host(neighbours: Sequence[Facts]) -> Iterator[str]:

@@ -97,6 +97,10 @@ def rank_lines(
     ]
     if own:
         lines.append(f"(GPUs as CUDA_VISIBLE_DEVICES names them: {'; '.join(own)})")
+    kinds = sorted({kind for facts in ranks for kind in facts.gpu_kinds})
+    if kinds:
+        nccl = sorted({facts.nccl or "unknown" for facts in ranks})
+        lines.append(f"(kinds of GPUs: {', '.join(kinds)}; NCCL {', '.join(nccl)})")
     if replicas > 1:
         lines += [
             f"(medians in ms: a message to all ranks, by rank 0; all-reduces over {replicas}",

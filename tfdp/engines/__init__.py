@@ -6,16 +6,19 @@
 from tfdp.engines.base import Engine
 from tfdp.engines.communication_hint import communication_hint, gpus_of_logical_devices
 from tfdp.engines.graph_counters import ProgressCounters
-from tfdp.engines.sequence import Call, Sequences, next_key
+from tfdp.engines.launching import KeyOfGroup
+from tfdp.engines.sequence import Call, Sequences, next_key, next_site
 from tfdp.engines.tensorflow import TensorFlowEngine
 
 __all__ = [
     "Call",
     "Engine",
+    "KeyOfGroup",
     "ProgressCounters",
     "Sequences",
     "TensorFlowEngine",
     "communication_hint",
     "gpus_of_logical_devices",
     "next_key",
+    "next_site",
 ]

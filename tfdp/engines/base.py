@@ -19,10 +19,13 @@ class Engine(abc.ABC):
     Attributes:
       name: The name by which users choose the engine.
       world_size: The number of ranks.
+      is_nccl: Whether NCCL moves the tensors. It sums and gathers in groups, fast. What two ranks
+        send each other, and, between processes, `all_to_all`, go another way, through hosts.
     """
 
     name: str
     world_size: int
+    is_nccl: bool = False
 
     @abc.abstractmethod
     def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
@@ -59,6 +62,17 @@ class Engine(abc.ABC):
             member, with a row for each member, in the order of ranks.
           group: The ranks that take part, the caller's included.
         """
+
+    def reduce_scatter(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
+        """Returns the sum over `group` of one row each: member i gets that of rows i.
+
+        Sends (n-1)/n of the tensor's bytes per rank.
+
+        Args:
+          tensor: As `all_to_all` takes it.
+          group: The ranks that take part, the caller's included.
+        """
+        return tf.add_n(tf.unstack(self.all_to_all(tensor, group), len(group)))
 
     @abc.abstractmethod
     def exchange(

@@ -21,12 +21,21 @@ def communication_hint(devices: Sequence[str]) -> str:
     >>> communication_hint(["/device:CPU:0", "/device:CPU:1"])
     'auto'
     """
-    specs = [tf.DeviceSpec.from_string(device) for device in devices]
-    if any(spec.device_type != "GPU" for spec in specs):
+    if not are_gpus(devices):
         return "auto"
+    specs = [tf.DeviceSpec.from_string(device) for device in devices]
     gpus = gpus_of_logical_devices()
     used = [gpus[spec.device_index] for spec in specs]
     return "nccl" if len(set(used)) == len(used) else "auto"
+
+
+def are_gpus(devices: Sequence[str]) -> bool:
+    """Returns whether the replicas' devices are GPUs, or parts of such.
+
+    >>> are_gpus(["/device:GPU:0", "/device:GPU:1"]), are_gpus(["/device:CPU:0"])
+    (True, False)
+    """
+    return all(tf.DeviceSpec.from_string(device).device_type == "GPU" for device in devices)
 
 
 def gpus_of_logical_devices() -> list[str]:

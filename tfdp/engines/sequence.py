@@ -19,6 +19,7 @@ from tfdp.errors import CollectiveMismatchError
 # one list of members for the life of the process, so the keys here start far above.
 _FIRST_KEY = 1 << 24
 _next_key = types.SimpleNamespace(value=_FIRST_KEY)
+_sites = itertools.count()
 _lock = threading.Lock()
 _current = threading.local()
 
@@ -29,6 +30,11 @@ def next_key(count: int = 1) -> int:
         first = _next_key.value
         _next_key.value += count
     return first
+
+
+def next_site() -> int:
+    """Returns the number of one more call of varying shape in this process, from 0 on."""
+    return next(_sites)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +59,11 @@ class Call:
         """Returns the call of `kind` with `tensor`."""
         shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
         return cls(kind, tensor.dtype.name, shape, group)
+
+    @property
+    def is_varying(self) -> bool:
+        """Whether the shape is known only when the call runs."""
+        return self.shape is None or None in self.shape
 
     def __str__(self) -> str:
         shape = "unknown shape" if self.shape is None else list(self.shape)
@@ -134,6 +145,8 @@ class Sequences:
     def instance_key(self, rank: int, call: Call, keys: int = 1) -> int:
         """Records `call` and returns its first key, which the other members of its group get too.
 
+        Calls of varying shape are numbered apart, from 0 on.
+
         Args:
           rank: The caller's rank.
           call: The collective that it issues.
@@ -146,7 +159,8 @@ class Sequences:
         if self._key_of is not None:
             return self._key_of(call, position, keys)
         if (call.group, position) not in self._instance_keys:
-            self._instance_keys.setdefault((call.group, position), next_key(keys))
+            key = next_site() if call.is_varying else next_key(keys)
+            self._instance_keys.setdefault((call.group, position), key)
         return self._instance_keys[call.group, position]
 
     def note_shape(self, rank: int, tensor: tf.Tensor) -> None:

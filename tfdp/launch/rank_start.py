@@ -177,8 +177,9 @@ def rank_environment(
 ) -> dict[str, str]:
     """Returns the variables that one rank gets beside, or instead of, the launcher's.
 
-    `TF_CONFIG` replaces the launcher's own and has precedence over MPI and Slurm. Thread counts and
-    oneDNN's switch (:func:`tfdp.machine.fast_kernels`) yield to what the user has set.
+    `TF_CONFIG` replaces the launcher's own and has precedence over MPI and Slurm. Thread counts,
+    oneDNN's switch (:func:`tfdp.machine.fast_kernels`) and what is set of GPUs
+    (:func:`tfdp.machine.gpu_settings`) yield to what the user has set.
 
     Args:
       group: The ranks.
@@ -201,6 +202,7 @@ def rank_environment(
         "TF_NUM_INTEROP_THREADS": str(interop),
         "TF_NUM_INTRAOP_THREADS": share,
         **machine.fast_kernels(),
+        **machine.gpu_settings(),
     }
     added = {name: value for name, value in defaults.items() if name not in environ}
     added["TF_CONFIG"] = tf_config(group.addresses, rank)

@@ -53,6 +53,10 @@ class Communicator(Protocol):
         """The most bytes that are summed together."""
 
     @property
+    def alone_bytes(self) -> int:
+        """The least tensor that is summed alone."""
+
+    @property
     def keeps_summands(self) -> bool:
         """Whether summands stay such wherever they can, as code of the replicas' own wants them."""
 

@@ -228,7 +228,8 @@ class Program:
         """Returns summands that travel together, in the order in which they come to be."""
         found = []
         items = [bucketing.Item(tensor.dtype.name, size_bytes(tensor)) for tensor in tensors]
-        for members in bucketing.assign(items, self.communicator.bucket_bytes):
+        most, alone = self.communicator.bucket_bytes, self.communicator.alone_bytes
+        for members in bucketing.assign(items, most, alone):
             found.append([tensors[index] for index in members])
         return found
 

@@ -9,7 +9,14 @@ import tensorflow as tf
 
 from tfdp.cluster.board import Post
 from tfdp.collectives import Choice, Value
-from tfdp.engines import Engine, ProgressCounters, Sequences, TensorFlowEngine, next_key
+from tfdp.engines import (
+    Engine,
+    KeyOfGroup,
+    ProgressCounters,
+    Sequences,
+    TensorFlowEngine,
+    next_key,
+)
 
 
 class OneProcess:
@@ -103,7 +110,7 @@ class OneProcess:
         self,
         choice: Choice,
         devices: Sequence[str],
-        key_of_group: Callable[[tuple[int, ...]], int],
+        key_of_group: KeyOfGroup,
     ) -> Engine:
         """Makes TensorFlow's engine, the only one within a process."""
         return TensorFlowEngine(devices, key_of_group=key_of_group)
@@ -115,9 +122,9 @@ class OneProcess:
 class NothingToAgreeOn:
     """The `Agreement` of a process that is alone."""
 
-    def key_of_group(self, group: tuple[int, ...]) -> int:
-        """Returns a key that nothing else in this process has."""
-        return next_key()
+    def key_of_group(self, group: tuple[int, ...], keys: int = 1) -> int:
+        """Returns the first of so many keys that nothing else in this process has."""
+        return next_key(keys)
 
     def new_sequences(self) -> Sequences:
         """Returns records that compare and number the collectives of this process' replicas."""

@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from tfdp.cluster.board import Post
 from tfdp.collectives import Choice, Value
-from tfdp.engines import Engine, ProgressCounters, Sequences
+from tfdp.engines import Engine, KeyOfGroup, ProgressCounters, Sequences
 
 
 class Agreement(Protocol):
     """The means by which all processes trace the same collectives, with the same keys."""
 
-    def key_of_group(self, group: tuple[int, ...]) -> int:
-        """Returns the key of a group of ranks, the same in all processes."""
+    def key_of_group(self, group: tuple[int, ...], keys: int = 1) -> int:
+        """Returns the first of so many keys of a group of ranks, the same in all processes."""
 
     def new_sequences(self) -> Sequences:
         """Returns the records for the collectives of one more traced function."""
@@ -171,14 +171,14 @@ class ProcessGroup(Protocol):
         self,
         choice: Choice,
         devices: Sequence[str],
-        key_of_group: Callable[[tuple[int, ...]], int],
+        key_of_group: KeyOfGroup,
     ) -> Engine:
         """Makes the chosen engine, which moves tensors between all replicas in graphs.
 
         Args:
           choice: The engine, the same in all processes.
           devices: The devices of this process' replicas.
-          key_of_group: Returns the key of a group of replicas; see `Agreement`.
+          key_of_group: Returns keys of a group of replicas; see `Agreement`.
         """
 
     def count_step(self) -> None:

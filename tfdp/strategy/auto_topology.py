@@ -20,7 +20,7 @@ def decided(extended: DataParallelExtended) -> Auto:
 
     Where `TFDP_TOPOLOGY_FILE` names a file that exists, rank 0's decision is taken from this file;
     otherwise it is measured and written to the file. `tfdp.collectives.Probe.links` says what is
-    measured, and at what cost.
+    measured, and at what cost. On NCCL its own sums are measured, and decide the size of buckets.
 
     Raises:
       ValueError: The file holds something else, or a decision for other ranks; or
@@ -46,7 +46,11 @@ def decided(extended: DataParallelExtended) -> Auto:
         auto = saving.loads(text, hosts, path or "that of rank 0")
         origin = f"as {path or 'the file of rank 0'} says"
     else:
-        auto = decide(len(hosts), hosts, extended.probe().links())
+        probe = extended.probe()
+        if extended.is_nccl:
+            auto = decide(len(hosts), hosts, probe.links_of_sums(), [Native()])
+        else:
+            auto = decide(len(hosts), hosts, probe.links())
         origin = f"measured in {time.perf_counter() - began:.1f} s"
         if path and first:
             replace_text(pathlib.Path(path), saving.dumps(auto, hosts))

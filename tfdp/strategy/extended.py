@@ -8,13 +8,14 @@ wherever they are. Reductions between replica functions are made once for each p
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Choice, Probe, Reducer, random_states
+from tfdp.collectives import Choice, Probe, Reducer, random_states, rows
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, one_device
 from tfdp.sharding import EvenCuts
@@ -136,7 +137,15 @@ class DataParallelExtended(Inputs, Replicated):
         """Sums as it was kept, and returns what cannot be taken."""
         return order_of_sums.take(self, kept)
 
+    @property
+    def is_nccl(self) -> bool:
+        """Whether NCCL moves tensors between the replicas."""
+        return self._engine.is_nccl
+
     def _reducer(self) -> Reducer:
+        said = rows.said_of(self.topology, self.num_replicas, self.hosts())
+        if self.is_nccl and said is not None and self.processes.rank == 0:
+            logging.getLogger("tfdp").warning(said)
         return Reducer(self._engine, self.topology, self.hosts(), self.bucket_bytes)
 
     def hosts(self) -> list[int]:

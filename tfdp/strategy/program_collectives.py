@@ -81,6 +81,11 @@ class ProgramCollectives:
         asked = self._reducer.bucket_bytes
         return _BUCKET_BYTES if asked == bucketing.DEFAULT_BYTES else asked
 
+    @property
+    def alone_bytes(self) -> int:
+        """The least tensor that is summed alone."""
+        return self._reducer.alone_bytes
+
     def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Sums as `Communicator` says, in one bucket."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.engines import Call, Sequences, TensorFlowEngine, next_key
+from tfdp.engines import Call, Sequences, TensorFlowEngine, next_key, next_site
 from tfdp.partition import Collective, on_device
 from tfdp.strategy._tensorflow_programs import (
     FunctionDef,
@@ -32,7 +32,9 @@ class SharedFunctions:
 
     def __init__(self, engine: TensorFlowEngine, devices: Sequence[str]) -> None:
         self._engine, self._devices = engine, devices
-        self._made: dict[tuple[str, tuple[tf.TensorSpec, ...]], Collective] = {}
+        self._made: dict[
+            tuple[str, tuple[tf.TensorSpec, ...]], tuple[Collective, Sequence[Call]]
+        ] = {}
 
     def collective(
         self,
@@ -53,15 +55,16 @@ class SharedFunctions:
         key = kind, tuple(specs)
         if key not in self._made:
             self._made[key] = self._traced(of_rank, specs)
-        made = self._made[key]
-        keys = tuple(next_key() for _ in made.keys)
+        made, calls = self._made[key]
+        keys = tuple(next_site() if call.is_varying else next_key() for call in calls)
         return dataclasses.replace(made, keys=keys, sent=sent)
 
     def _traced(
         self, of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
-    ) -> Collective:
-        number = _count_keys(of_rank, specs)
-        keys = [tf.TensorSpec([], tf.int32)] * number
+    ) -> tuple[Collective, Sequence[Call]]:
+        """Returns a collective without keys, and the calls that need one each."""
+        calls = _calls_of(of_rank, specs)
+        keys = [tf.TensorSpec([], tf.int32)] * len(calls)
         everyone = tuple(range(len(self._devices)))
         functions, definitions, captured = [], [], []
         for rank, device in enumerate(self._devices):
@@ -88,7 +91,7 @@ class SharedFunctions:
                     for tensor in function.captured_inputs
                 ]
             )
-        return registered_collective(functions, definitions, captured, [0] * number, None)
+        return registered_collective(functions, definitions, captured, (), None), calls
 
 
 class _Alive:
@@ -145,17 +148,19 @@ class _GivenKeys(Sequences):
     def __init__(self, keys: Sequence[tf.Tensor]) -> None:
         super().__init__()
         self.known_alike = True
-        self.used = 0
+        self.calls: list[Call] = []
         self._keys = keys
 
     def instance_key(self, rank: int, call: Call, keys: int = 1) -> tf.Tensor:
         """Returns the next of the given keys."""
-        self.used += 1
-        return self._keys[self.used - 1]
+        self.calls.append(call)
+        return self._keys[len(self.calls) - 1]
 
 
-def _count_keys(of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]) -> int:
-    """Returns how many keys the collectives of a function need: it is traced to count them."""
+def _calls_of(
+    of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+) -> Sequence[Call]:
+    """Returns the collectives of a function, which need a key each: it is traced to find them."""
     counted: list[_GivenKeys] = []
 
     def trial(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -164,7 +169,7 @@ def _count_keys(of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.Tens
             return of_rank(1, *tensors)
 
     traced_apart(trial, specs)
-    return counted[-1].used
+    return counted[-1].calls
 
 
 def traced_apart(

@@ -108,13 +108,19 @@ class Auto(Topology):
         return ", ".join(parts)
 
 
-def decide(world_size: int, hosts: Sequence[int], links: Links) -> Auto:
+def decide(
+    world_size: int,
+    hosts: Sequence[int],
+    links: Links,
+    topologies: Sequence[Topology] | None = None,
+) -> Auto:
     """Decides by the cost model; the same numbers give the same decision on every rank.
 
     Args:
       world_size: The number of ranks.
       hosts: For each rank the index of its host.
       links: The links as measured.
+      topologies: The topologies to choose from; None: `candidates`.
 
     >>> decide(2, [0, 0], Links(1e-4, 1e9, 1e-4, 1e9)).bucket_bytes
     2097152
@@ -122,7 +128,7 @@ def decide(world_size: int, hosts: Sequence[int], links: Links) -> Auto:
     largest = _SIZES[-1]
     considered = [
         (topology, pattern_of(topology.schedule(world_size, hosts, largest), hosts, largest))
-        for topology in candidates(hosts)
+        for topology in (candidates(hosts) if topologies is None else topologies)
     ]
 
     def best(size_bytes: int) -> tuple[float, Topology]:
