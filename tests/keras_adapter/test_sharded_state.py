@@ -1,7 +1,13 @@
 """`shard`: each replica keeps and updates a part, and all is as on one device."""
 
 import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
 
+import clusters
 import harness
 import keras
 import numpy as np
@@ -14,6 +20,7 @@ import tfdp
 from tfdp.keras_adapter.saving import model_files
 from tfdp.keras_adapter.training import likeness
 from tfdp.optimizers import LAMB, LARS
+from tfdp.strategy import extended
 
 
 class Damped(optimizers.Optimizer):
@@ -519,6 +526,69 @@ def test_an_export_is_whole_or_refused(shard, tmp_path):
     np.testing.assert_allclose(loaded.serve(x), model.predict(x, verbose=0), rtol=1e-5)
     with pytest.raises(ValueError, match=r"Use `model\.export"):
         tf.saved_model.save(model, str(tmp_path / "saved"))
+
+
+@harness.in_one_process
+def test_a_step_sends_one_and_a_half_times_a_sum_of_gradients():
+    """Two gathers of weights and one scatter of gradients are three halves of an all-reduce."""
+
+    def sent(**options):
+        strategy = harness.strategy(2, **options)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input([64])])
+            for _ in range(4):
+                model.add(layers.Dense(64, use_bias=False))
+            model.compile("sgd", "mse")
+        x = np.ones([4, 64], "float32")
+        model.fit(x, x, verbose=0)
+        found = strategy.explain(model).collectives
+        return sum(each.bytes_sent for each in found if (each.bytes_sent or 0) > 1000)
+
+    # The first layer's weights have no use in the backward pass, and the last one's are there.
+    expected = sent(shard=None) * (3 * 4 - 2) / (2 * 4)
+    assert sent(shard="parameters") == pytest.approx(expected, rel=1e-3)
+
+
+@harness.in_one_process
+def test_a_replicas_function_may_read_no_part_of_a_weight():
+    strategy = harness.strategy(2, shard="parameters")
+    with strategy.scope():
+        model = model_of(optimizers.SGD(0.1))
+    with pytest.raises(ValueError, match=r"Train by `model\.fit`, or make the step"):
+        strategy.run(lambda: model(np.ones([2, 6], "float32")))
+
+
+@harness.in_one_process
+def test_small_weights_stay_whole(monkeypatch):
+    monkeypatch.setattr(extended, "SMALLEST_CUT", 2048)
+    strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="parameters")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([64]), layers.Dense(64), layers.Dense(1)])
+        counter = tf.Variable(tf.zeros([64, 64]), trainable=False)
+    assert [harness.is_parted(each) for each in model.weights] == [True, False, False, False]
+    assert not hasattr(counter, "cut")
+
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "trains_within_a_limit.py"
+
+
+@pytest.mark.exhaustive("test_each_step_is_that_of_one_device")
+@pytest.mark.multiprocess
+@pytest.mark.timeout(620)
+@harness.in_one_process
+def test_four_ranks_train_what_does_not_fit_on_one():
+    given = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+    environ = {**os.environ, **given, "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
+    ended = {}
+    for ranks, words in ((1, ["1200"]), (4, ["1200", "parameters"])):
+        command = [*clusters.tfdp_run(ranks), sys.executable, str(SCRIPT), *words]
+        ended[ranks] = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert ended[1].returncode and "TRAINED" not in ended[1].stdout
+    assert ended[4].returncode == 0, ended[4].stderr[-3000:]
+    losses = re.findall(r"TRAINED 100754433 (\S+)", ended[4].stdout)
+    assert len(losses) == 4 and len(set(losses)) == 1
 
 
 # ---- bad input

@@ -74,8 +74,10 @@ class DataParallelStrategy(OneDevicePrograms):
       shard: What each replica holds a part of, in place of all (ZeRO, 1910.02054). "optimizer":
         what the optimizer keeps for the variables, and moving averages. "gradients": the gradients
         that it accumulates, too; then each micro-batch sends half of what a window sends without.
-        Each replica sums its part of the gradients, updates its part of the weights, and gets the
-        others'; together that sends what a step without it sends. What an optimizer computes
+        "parameters": weights and their gradients, too; a layer's are gathered where it computes,
+        and again for its gradients, which sends 1.5 times as much; `run` reads none of them. Each
+        replica sums its part of the gradients, updates its part of the weights, and otherwise gets
+        the others'; together that sends what a step without it sends. What an optimizer computes
         otherwise than element by element is right as well, and may send more. None: each replica
         holds all.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
