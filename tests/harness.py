@@ -68,12 +68,12 @@ in_one_process = pytest.mark.skipif(bool(CLUSTER_REPLICAS), reason="it is about 
 def strategy(replicas, **options):
     """A `tfdp.DataParallelStrategy` over the first `replicas` logical devices, or the cluster."""
     import tfdp
-    from tfdp.strategy import extended
+    from tfdp.strategy import parted
 
     if SHARD and not options.keys() & {"shard", "compression", "synchronization"} and replicas != 1:
         options["shard"] = SHARD
     if options.get("shard") == "parameters":
-        extended.SMALLEST_CUT = 2  # the tests' models are small
+        parted.SMALLEST_CUT = 2  # the tests' models are small
     if CLUSTER_REPLICAS:
         return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
     return tfdp.DataParallelStrategy(devices=[f"{DEVICE}:{i}" for i in range(replicas)], **options)

@@ -20,7 +20,7 @@ import tfdp
 from tfdp.keras_adapter.saving import model_files
 from tfdp.keras_adapter.training import likeness
 from tfdp.optimizers import LAMB, LARS
-from tfdp.strategy import extended
+from tfdp.strategy import parted
 
 
 class Damped(optimizers.Optimizer):
@@ -560,7 +560,7 @@ def test_a_replicas_function_may_read_no_part_of_a_weight():
 
 @harness.in_one_process
 def test_small_weights_stay_whole(monkeypatch):
-    monkeypatch.setattr(extended, "SMALLEST_CUT", 2048)
+    monkeypatch.setattr(parted, "SMALLEST_CUT", 2048)
     strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="parameters")
     with strategy.scope():
         model = keras.Sequential([keras.Input([64]), layers.Dense(64), layers.Dense(1)])

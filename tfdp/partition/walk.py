@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdp.errors import PartitionError
 from tfdp.partition import known_values, row_names
-from tfdp.partition.conversions import Conversions
+from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.program import Program
@@ -35,7 +35,7 @@ class Walk:
 
     def __init__(self, program: Program, writer: Writer) -> None:
         self.program, self.writer = program, writer
-        self.convert = Conversions(program, writer)
+        self.convert = CutVariables(program, writer)
 
     def inside(self, writer: Writer) -> Walk:
         """Returns a walk that writes a function which an operation of this one calls."""

@@ -43,16 +43,12 @@ from tfdp.strategy._tensorflow_programs import (
 )
 from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.lifting import Lifting
-from tfdp.strategy.parted import PartedVariable, parts_like
+from tfdp.strategy.parted import PartedVariable, is_cut, parts_like
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.strategy.summand_programs import SummandProgram
 from tfdp.topology import Topology
-
-# What has fewer elements stays whole under shard="parameters": to gather it costs a collective's
-# latency, which is more than its bytes.
-SMALLEST_CUT = 2048
 
 
 class DataParallelExtended(Inputs, Replicated):
@@ -276,23 +272,9 @@ class DataParallelExtended(Inputs, Replicated):
         for copy in variable.values:
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
-        return self._cut(variable) if self._is_cut(variable) else variable
-
-    def _is_cut(self, variable: Any) -> bool:
-        """Returns whether each replica is to hold a part of a new variable, which is a weight."""
-        shape = variable.shape
-        return (
-            self.replicas.exchange.shard == "parameters"
-            and variable.trainable
-            and isinstance(variable, variables.ReplicaMirroredVariable)
-            and variable.dtype.is_floating
-            and shape.is_fully_defined()
-            and shape.num_elements() >= SMALLEST_CUT
-            and max(shape, default=0) >= self.num_replicas
-        )
-
-    def _cut(self, variable: Any) -> PartedVariable:
-        return self.replicas.parted(variable, self._cuts.cut(tuple(variable.shape)))
+        if self.replicas.exchange.shard == "parameters" and is_cut(variable, self.num_replicas):
+            return self.replicas.parted(variable, self._cuts.cut(tuple(variable.shape)))
+        return variable
 
     def note_variable(self, variable: Any) -> None:
         """Notes a variable of the strategy's, whose copies eager steps write."""

@@ -22,6 +22,10 @@ from tfdp.strategy._tensorflow import (
 )
 from tfdp.strategy._tensorflow_programs import container_of_copy
 
+# What has fewer elements stays whole under shard="parameters": to gather it costs a collective's
+# latency, which is more than its bytes.
+SMALLEST_CUT = 2048
+
 
 class PartedVariable(variables.ReplicaMirroredVariable):
     """A variable of which each replica holds its part.
@@ -135,6 +139,19 @@ class PartedVariable(variables.ReplicaMirroredVariable):
         for index, part in enumerate(self.values):
             with tf.device(part.device):
                 update_fn(part, _slice(whole, self.cut, self.first_rank + index), **kwargs)
+
+
+def is_cut(variable: Any, replicas: int) -> bool:
+    """Returns whether `shard="parameters"` cuts a new variable: whether it is a large weight."""
+    shape = variable.shape
+    return (
+        bool(variable.trainable)
+        and isinstance(variable, variables.ReplicaMirroredVariable)
+        and variable.dtype.is_floating
+        and shape.is_fully_defined()
+        and shape.num_elements() >= SMALLEST_CUT
+        and max(shape, default=0) >= replicas
+    )
 
 
 _held = threading.local()

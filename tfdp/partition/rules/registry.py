@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tfdp.partition.conversions import Conversions
+from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.layouts import Layout, Sharded
 from tfdp.partition.report import Whole
 from tfdp.partition.sizes import SizeLike
@@ -74,7 +74,7 @@ def rule(
     return register
 
 
-class Step(Conversions):
+class Step(CutVariables):
     """One operation of the source, while a rule writes it.
 
     Attributes:
