@@ -97,6 +97,7 @@ class ProgramCalls:
             may_be_empty=self._may_be_empty,
             # Of one process' replicas rows are joined without a collective.
             keep_rows=options.keep_rows or self._alone,
+            is_compiled=options.jit_compile,
             states=captured.states,
             sparse={each.first: rows for each, rows in by_rows if not each.depth},
             ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},

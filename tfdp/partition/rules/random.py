@@ -50,7 +50,8 @@ def in_order(step: Step) -> Results:
     """Gives the cut that the shape asks for, whole if it asks for none. Sends nothing.
 
     Of a cut of axis 0 each replica draws the numbers of its own examples. Of another axis, of few
-    numbers or from another generator than Philox it draws all and keeps its own.
+    numbers or from another generator than Philox it draws all and keeps its own; so it does of
+    normal numbers where XLA draws, which puts them in another order for each shape.
     """
     shape, layout = asked_for(step)
     whole = all(tensor.layout == REPLICATED for tensor in step.inputs)
@@ -64,6 +65,8 @@ def in_order(step: Step) -> Results:
 
 def _is_worth_it(step: Step, shape: Sequence[SizeLike | None], layout: Sharded) -> bool:
     if layout.axis != 0 or step.program.num_replicas == 1:
+        return False
+    if step.program.is_compiled and "Normal" in step.op.type:
         return False
     each = product([layout.inner, *shape[1:]])
     return not (isinstance(each, int) and each < _FEW)
