@@ -253,6 +253,7 @@ class _Clusters:
             copy = made.node_def.add()
             copy.CopyFrom(node)
             copy.ClearField("input")
+            copy.device = ""  # XLA's
             for each in node.input:
                 maker = self._owner(each)
                 if each.startswith("^"):
@@ -266,6 +267,7 @@ class _Clusters:
             constant = made.node_def.add()
             constant.CopyFrom(self._nodes[name])
             constant.ClearField("input")
+            constant.device = ""
         for each, argument in inputs.items():
             made.signature.input_arg.add(name=argument, type=self._dtypes[each])
         for node in nodes:

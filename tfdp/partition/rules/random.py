@@ -59,7 +59,8 @@ def in_order(step: Step) -> Results:
         state = _state(step)
         if state is not None:
             type_ = step.op.type.removesuffix("V2") + "V2"
-            return step.results([own_rows(step, layout, shape, type_, state)], layout, [shape])
+            own = own_rows(step, layout, shape, type_, state, is_on_host=_is_of_a_seed(step))
+            return step.results([own], layout, [shape])
     return drawn_whole(step)
 
 
@@ -84,6 +85,13 @@ def _state(step: Step) -> list[Output] | None:
     seed, *bounds = (tensor.local for tensor in others)
     made = step.writer.node("StatelessRandomGetKeyCounter", [seed], Tseed=seed.dtype)
     return [*made, step.write.constant(PHILOX), *bounds]
+
+
+def _is_of_a_seed(step: Step) -> bool:
+    """Returns whether the key and the counter are made of a seed, which the host does."""
+    if not step.op.type.endswith("V2"):
+        return True
+    return step.op.inputs[2].op.type == "StatelessRandomGetKeyCounter"
 
 
 @rule(*OUT_OF_ORDER, always=True)
