@@ -60,7 +60,9 @@ def trained(name, replicas=None, lengths=LENGTHS, jit_compile=None):
     batches = [tf.nest.map_structure(_tensor, batch(generator, length)) for length in lengths]
     signature = signature_of(batches)
     if not many:
-        function = tf.function(step, autograph=False, input_signature=signature)
+        function = tf.function(
+            step, autograph=False, input_signature=signature, jit_compile=jit_compile
+        )
     elif len(set(lengths)) == 1:
         function = many.partitioned(step, input_signature=signature, jit_compile=jit_compile)
     else:
@@ -70,16 +72,18 @@ def trained(name, replicas=None, lengths=LENGTHS, jit_compile=None):
 
 
 @functools.cache
-def of_one_device(name, lengths=LENGTHS):
+def of_one_device(name, lengths=LENGTHS, jit_compile=None):
     """Training on one device, once for all numbers of replicas."""
-    outcome = trained(name, None, lengths)
+    outcome = trained(name, None, lengths, jit_compile)
     values = [variable.numpy() for variable in outcome.variables]
     return dataclasses.replace(outcome, variables=values, function=None)
 
 
-def assert_trains_alike(name, replicas, tolerance=TOLERANCE, lengths=LENGTHS, jit_compile=None):
+def assert_trains_alike(
+    name, replicas, tolerance=TOLERANCE, lengths=LENGTHS, jit_compile=None, one_compiles=None
+):
     """Asserts that replicas leave one device's variables and logs, and copies of equal bits."""
-    expected = of_one_device(name, lengths)
+    expected = of_one_device(name, lengths, one_compiles)
     found = trained(name, replicas, lengths, jit_compile)
     for index, pair in enumerate(zip(expected.logs, found.logs, strict=True)):
         compare(*pair, f"of step {index}", tolerance=tolerance)

@@ -39,3 +39,11 @@ def test_layers_outputs_are_kept_of_the_step_that_is_watched_and_in_order():
     paths = [call.path for call in calls.in_order()]
     assert paths[:3] == ["first", "dropout", "last"]
     assert paths[-1].startswith("functional") or len(paths) == 3, paths
+
+
+@pytest.mark.parametrize(("asked", "compiles"), [("auto", False), (True, True), (False, False)])
+def test_one_device_compiles_where_a_strategy_would(asked, compiles, monkeypatch):
+    kind = next(each for each in keras.Model.__mro__ if "_resolve_auto_jit_compile" in vars(each))
+    monkeypatch.setattr(kind, "_resolve_auto_jit_compile", lambda model: True)  # as on a GPU
+    run = train(program(lambda: faults.dense(jit_compile=asked)))
+    assert run.model.jit_compile is compiles

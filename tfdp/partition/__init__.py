@@ -36,7 +36,7 @@ from tfdp.partition.local_regions import LocalRegion
 from tfdp.partition.marks import part_of_sum
 from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.purposes import Purposes, purposes
-from tfdp.partition.registering import Registered, on_device
+from tfdp.partition.registering import Registered, host_of, on_device
 from tfdp.partition.report import Exchanged, Report
 from tfdp.partition.sizes import Batch, fixed_cut
 from tfdp.partition.source import lines_named
@@ -66,6 +66,7 @@ __all__ = [
     "compiled",
     "explain",
     "fixed_cut",
+    "host_of",
     "lines_named",
     "on_device",
     "operations_of",

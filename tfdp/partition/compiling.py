@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -42,8 +42,8 @@ _NOT_COMPILED = _LOOPS | frozenset(
     }
 )
 
-# What the types of operations that draw are called.
-_DRAWS = ("Random", "TruncatedNormal", "Multinomial", "Rng")
+# What the types of operations that draw are called. XLA draws other numbers from the same seeds.
+_DRAWS = ("Random", "TruncatedNormal", "Multinomial", "Shuffle")
 
 _NO_NUMBERS = frozenset(each.as_datatype_enum for each in (tf.resource, tf.variant, tf.string))
 
@@ -53,31 +53,42 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 def compiled(program: ReplicaProgram, device_type: str) -> ReplicaProgram:
     """Returns the program with functions that XLA compiles in place of its operations.
 
-    Variables, draws, texts, lists of tensors, loops, and what XLA has no kernel of stay outside of
-    them. A function is compiled at its first call, and again for each other shape of its inputs;
-    and for each other value of a place, which in a loop would be at each pass.
+    Variables, texts, lists of tensors, loops, draws from a hidden state, and what XLA has no kernel
+    of stay outside of them. Of loops the draws alone are compiled, so that they are those of one
+    device that compiles. A function is compiled at its first call, and again for each other shape
+    of its inputs; and for each other value of a place, which in a loop would be at each pass.
 
     Args:
       program: The program.
       device_type: The type of the devices that it runs on, such as "CPU".
     """
     with_kernels = _Kernels(f"XLA_{device_type}_JIT", program)
-    within = {
+    functions = program.functions
+    inside = _within(functions, lambda node: _must_compile(node) or with_kernels.has(node))
+    looping = _within(functions, lambda node: node.op in _LOOPS)
+    found: list[FunctionDef] = []
+    for function in functions:
+        if function.signature.name in inside:
+            found.append(function)
+        elif function.signature.name in looping:
+            found += _Clusters(function, with_kernels.has_draw).written()
+        else:
+            found += _Clusters(function, with_kernels.has).written()
+    return dataclasses.replace(program, functions=found)
+
+
+def _within(functions: Sequence[FunctionDef], calls: Callable[[NodeDef], bool]) -> Collection[str]:
+    """Returns the names of the functions that some operations call, and of those that they call."""
+    found = {
         name
-        for function in program.functions
+        for function in functions
         for node in function.node_def
-        if _must_compile(node) or with_kernels.has(node) or node.op in _LOOPS
+        if calls(node)
         for name in _called(node)
     }
-    while more := _called_by(program.functions, within) - within:
-        within |= more
-    found: list[FunctionDef] = []
-    for function in program.functions:
-        if function.signature.name in within:
-            found.append(function)
-        else:
-            found += _Clusters(function, with_kernels).written()
-    return dataclasses.replace(program, functions=found)
+    while more := _called_by(functions, found) - found:
+        found |= more
+    return found
 
 
 class _Kernels:
@@ -96,9 +107,11 @@ class _Kernels:
 
     def has(self, node: NodeDef) -> bool:
         """Returns whether XLA compiles the operation, and all that it calls."""
-        if node.op in _NOT_COMPILED or node.op in _CALLS or any(d in node.op for d in _DRAWS):
+        if node.op in _NOT_COMPILED or node.op in _CALLS:
             return False
         declared = op_def_registry.get(node.op)
+        if _draws(node) and declared.is_stateful:
+            return False
         kinds = {arg.type for arg in (*declared.input_arg, *declared.output_arg)}
         for attr in node.attr.values():
             kinds |= {attr.type, *attr.list.type}
@@ -107,6 +120,10 @@ class _Kernels:
         if not any(self._takes(kernel, node) for kernel in kernels_of(node.op)):
             return False
         return all(self._compiles(name) for name in _called(node))
+
+    def has_draw(self, node: NodeDef) -> bool:
+        """Returns whether the operation draws numbers, and XLA compiles it."""
+        return _draws(node) and self.has(node)
 
     def _takes(self, kernel: object, node: NodeDef) -> bool:
         return kernel.device_type == self._device_type and all(  # type: ignore[attr-defined]
@@ -129,10 +146,10 @@ class _Clusters:
 
     Args:
       function: The function; what an operation needs is written before it.
-      kernels: Which operations XLA compiles.
+      compiles: Tells which operations are compiled.
     """
 
-    def __init__(self, function: FunctionDef, kernels: _Kernels) -> None:
+    def __init__(self, function: FunctionDef, compiles: Callable[[NodeDef], bool]) -> None:
         self._function = function
         self._nodes = {node.name: node for node in function.node_def}
         self._dtypes = {arg.name: arg.type for arg in function.signature.input_arg}
@@ -140,12 +157,12 @@ class _Clusters:
             for name, index, dtype in outputs_of(node):
                 self._dtypes[f"{node.name}:{name}:{index}"] = dtype.as_datatype_enum
         by_phase: dict[int, list[NodeDef]] = {}
-        for node, phase in self._phases(kernels).items():
+        for node, phase in self._phases(compiles).items():
             by_phase.setdefault(phase, []).append(self._nodes[node])
         self._calls = [
             (f"compiled_{phase}", nodes)
             for phase, nodes in sorted(by_phase.items())
-            if len(nodes) >= SMALLEST
+            if len(nodes) >= SMALLEST or any(map(_draws, nodes))
         ]
         self._call_of = {node.name: name for name, nodes in self._calls for node in nodes}
 
@@ -182,7 +199,7 @@ class _Clusters:
         self._rewire_effects(outer)
         return [*found, outer]
 
-    def _phases(self, kernels: _Kernels) -> dict[str, int]:
+    def _phases(self, compiles: Callable[[NodeDef], bool]) -> dict[str, int]:
         """Returns the phase of each operation that is compiled."""
         phases: dict[str, int] = {}
         compiled: set[str] = set()
@@ -193,7 +210,7 @@ class _Clusters:
             needs = [self._owner(each) for each in node.input]
             needs = [each for each in needs if each in phases]
             depends = [each for each in needs if each in compiled or each in after_compiled]
-            if kernels.has(node) and (depends or not self._is_of_integers(node)):
+            if compiles(node) and (depends or _draws(node) or not self._is_of_integers(node)):
                 compiled.add(node.name)
                 phases[node.name] = max(
                     (phases[each] + (each in after_compiled) for each in needs), default=0
@@ -236,6 +253,7 @@ class _Clusters:
             copy = made.node_def.add()
             copy.CopyFrom(node)
             copy.ClearField("input")
+            copy.device = ""  # XLA's
             for each in node.input:
                 maker = self._owner(each)
                 if each.startswith("^"):
@@ -249,6 +267,7 @@ class _Clusters:
             constant = made.node_def.add()
             constant.CopyFrom(self._nodes[name])
             constant.ClearField("input")
+            constant.device = ""
         for each, argument in inputs.items():
             made.signature.input_arg.add(name=argument, type=self._dtypes[each])
         for node in nodes:
@@ -282,6 +301,10 @@ class _Clusters:
     @staticmethod
     def _owner(tensor: str) -> str:
         return tensor[1:] if tensor.startswith("^") else tensor.partition(":")[0]
+
+
+def _draws(node: NodeDef) -> bool:
+    return any(name in node.op for name in _DRAWS)
 
 
 def _must_compile(node: NodeDef) -> bool:

@@ -59,6 +59,7 @@ def partition(
     *,
     may_be_empty: bool,
     keep_rows: bool,
+    is_compiled: bool = False,
     states: Sequence[Layout] | None = None,
     sparse: Mapping[int, Batch] = MappingProxyType({}),
     ragged: Mapping[int, tuple[Batch, int]] = MappingProxyType({}),
@@ -73,6 +74,7 @@ def partition(
       may_be_empty: Whether a replica may have no examples of a batch.
       keep_rows: Whether an output that is sharded along an axis of its own, example by example, is
         returned as the replica's rows; else all outputs are whole.
+      is_compiled: Whether XLA draws the program's random numbers, see `compiling`.
       states: For each of `captured` how the replicas' copies of a variable make its value, see
         `rules.variables`; None: all are alike.
       sparse: By the number of its first component, which indices, values and shape are, for each
@@ -87,7 +89,7 @@ def partition(
     cut = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
     of_ragged = [batch for batch, _ in ragged.values()]
     batches = list(dict.fromkeys([*cut, *sparse.values(), *of_ragged]))
-    program = Program(graph.name, batches, communicator, may_be_empty)
+    program = Program(graph.name, batches, communicator, may_be_empty, is_compiled)
     source = SourceGraph(graph)
     inputs: list[Tensor] = []
     for tensor, layout in zip(source.inputs, layouts, strict=False):

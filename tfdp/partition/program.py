@@ -48,6 +48,7 @@ class Program:
       communicator: Makes the collectives.
       may_be_empty: Whether a replica may have no examples of a batch. It computes on a stand-in
         then, which takes a few operations that the program does without otherwise.
+      is_compiled: Whether XLA draws its random numbers.
 
     Attributes:
       main: The program's function.
@@ -68,9 +69,10 @@ class Program:
         batches: Sequence[Batch],
         communicator: Communicator,
         may_be_empty: bool,
+        is_compiled: bool = False,
     ) -> None:
         self.main = Writer(unique_name(name))
-        self.communicator = communicator
+        self.communicator, self.is_compiled = communicator, is_compiled
         self.may_be_empty = may_be_empty and communicator.num_replicas > 1
         self.rank = self.main.argument("rank", tf.int32)
         self.places = {

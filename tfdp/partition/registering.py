@@ -5,8 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 
+import tensorflow as tf
+
 from tfdp.partition._tensorflow import FunctionDef, context
 from tfdp.partition.partitioning import ReplicaProgram
+from tfdp.partition.writing import HOST
 
 
 class Registered:
@@ -75,13 +78,14 @@ def on_device(
 ) -> FunctionDef:
     """Returns a copy of a function on a device; it, and what it calls, under other names.
 
-    Functions that it calls are optimized with the `options`, a serialized `ConfigProto`.
+    What was written for the host is on the device's. Functions that it calls are optimized with
+    the `options`, a serialized `ConfigProto`.
     """
     copy = FunctionDef()
     copy.CopyFrom(function)
     copy.signature.name = renamed[function.signature.name]
     for node in copy.node_def:
-        node.device = device
+        node.device = host_of(device) if node.device == HOST else device
         if options and node.op in ("PartitionedCall", "StatefulPartitionedCall"):
             node.attr["config_proto"].s = options
         for attr in node.attr.values():
@@ -92,6 +96,17 @@ def on_device(
                 for called in attr.list.func:
                     called.name = renamed.get(called.name, called.name)
     return copy
+
+
+def host_of(device: str) -> str:
+    """Returns the device of a replica's host that computes on sizes and flags.
+
+    A GPU would have to finish all that it was given before it told one. A CPU is its own host.
+    """
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type == "CPU":
+        return device
+    return spec.replace(device_type="CPU", device_index=0).to_string()
 
 
 def _remove(names: Sequence[str]) -> None:

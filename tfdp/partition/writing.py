@@ -5,9 +5,10 @@ An operation costs a few microseconds this way, and hundreds as an operation of 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from tfdp.partition._tensorflow import AttrValue, FunctionDef, NodeDef, make_ten
 from tfdp.partition.source import outputs_of
 
 _names = itertools.count()
+
+# The device of operations that run in the memory of a replica's host, see `registering.host_of`.
+HOST = "CPU:0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +80,8 @@ class Writer:
         self._definition.signature.is_stateful = True
         self._arguments: list[Output] = []
         self._used: dict[str, int] = {}
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], Output] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes, bool], Output] = {}
+        self._is_on_host = False
 
     @property
     def nodes(self) -> Sequence[NodeDef]:
@@ -129,6 +134,8 @@ class Writer:
     ) -> list[Output]:
         for name, value in attrs.items():
             new.attr[name].CopyFrom(attr_value(value))
+        if self._is_on_host:
+            new.device = HOST
         new.input.extend([self.use(each).name for each in inputs])
         new.input.extend(self.control)
         self.written.append(new.name)
@@ -136,6 +143,15 @@ class Writer:
             Output(self, f"{new.name}:{name}:{index}", dtype)
             for name, index, dtype in outputs_of(new)
         ]
+
+    @contextlib.contextmanager
+    def on_host(self) -> Iterator[None]:
+        """Returns a context in which operations are written that run in the host's memory."""
+        before, self._is_on_host = self._is_on_host, True
+        try:
+            yield
+        finally:
+            self._is_on_host = before
 
     def call_compiled(self, function: FunctionDef, inputs: Sequence[Output]) -> list[Output]:
         """Writes a call of a function that XLA compiles; the program must hold the function."""
@@ -145,7 +161,7 @@ class Writer:
         """Returns a constant; equal ones are written once."""
         array = np.asarray(value, dtype.as_numpy_dtype)
         raw = array.tobytes() if dtype != tf.string else repr(array.tolist()).encode()
-        key = (dtype.name, array.shape, raw)
+        key = (dtype.name, array.shape, raw, self._is_on_host)
         if key not in self._constants:
             control, self.control = self.control, ()
             tensor = AttrValue(tensor=make_tensor_proto(array, dtype))

@@ -39,14 +39,15 @@ class Fetching:
           InvalidArgumentError: The flag is up already: an earlier fetch broke. In a graph the
             operations raise it.
         """
-        up = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.bool)
         said = [f"The replicas' batches are out of step: {BROKEN}"]
-        if tf.executing_eagerly():
-            tf.debugging.Assert(~up, said)
-            return self._set(True)
-        # In a graph `tf.debugging.Assert` puts a conditional around it, which every step runs.
-        with tf.control_dependencies([tf.raw_ops.Assert(condition=~up, data=said)]):
-            return self._set(True)
+        with tf.device("CPU:0"):  # a GPU would first have to finish what it was given
+            up = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.bool)
+            if tf.executing_eagerly():
+                tf.debugging.Assert(~up, said)
+                return self._set(True)
+            # In a graph `tf.debugging.Assert` puts a conditional around it, which each step runs.
+            with tf.control_dependencies([tf.raw_ops.Assert(condition=~up, data=said)]):
+                return self._set(True)
 
     def end(self, value: tf.Tensor) -> tf.Tensor:
         """Returns `value`, and takes the flag down: all devices have what they asked for."""
@@ -54,5 +55,6 @@ class Fetching:
             return tf.identity(value)
 
     def _set(self, up: bool) -> list[tf.Operation]:
-        done = tf.raw_ops.AssignVariableOp(resource=self.handle, value=up)
+        with tf.device("CPU:0"):
+            done = tf.raw_ops.AssignVariableOp(resource=self.handle, value=up)
         return [] if done is None else [done]

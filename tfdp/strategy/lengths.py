@@ -37,13 +37,14 @@ class Lengths(NamedTuple):
         place, lengths = tf.nest.map_structure(
             functools.partial(of_replica, 0), (cut.place, cut.lengths)
         )
-        if isinstance(cut, TurnCut):
-            return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
-        if not lengths:
-            return cls(None, tf.cast(place[3:4], tf.int32))
-        ((text, numbers),) = lengths.items()
-        known = tuple(int(each) if each else None for each in text.split(","))
-        return cls(known, tf.cast(numbers, tf.int32))
+        with tf.device("CPU:0"):
+            if isinstance(cut, TurnCut):
+                return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
+            if not lengths:
+                return cls(None, tf.cast(place[3:4], tf.int32))
+            ((text, numbers),) = lengths.items()
+            known = tuple(int(each) if each else None for each in text.split(","))
+            return cls(known, tf.cast(numbers, tf.int32))
 
     @property
     def are_known(self) -> bool:
@@ -67,16 +68,18 @@ class Lengths(NamedTuple):
         """Returns whether the leaves that are taken for one batch have one length."""
         assert self.known is not None
         unknown = [index for index, length in enumerate(self.known) if length is None]
-        return tf.reduce_all(tf.gather(self.numbers, unknown) == self.numbers[0])
+        with tf.device("CPU:0"):
+            return tf.reduce_all(tf.gather(self.numbers, unknown) == self.numbers[0])
 
     def counts(self, count: int, num_replicas: int) -> tf.Tensor:
         """Returns for each batch of `count` leaves a row, the numbers of the replicas' examples."""
-        if self.of_turns is not None:
-            return self.of_turns[tf.newaxis]
-        batches = self.batches(count)
-        first = [batches.index(each) for each in range(len(set(batches)))]
-        lengths = tf.gather(self.numbers, tf.constant(first, tf.int32))[:, tf.newaxis]
-        return share_place(lengths, num_replicas, tf.range(num_replicas))[1]
+        with tf.device("CPU:0"):
+            if self.of_turns is not None:
+                return self.of_turns[tf.newaxis]
+            batches = self.batches(count)
+            first = [batches.index(each) for each in range(len(set(batches)))]
+            lengths = tf.gather(self.numbers, tf.constant(first, tf.int32))[:, tf.newaxis]
+            return share_place(lengths, num_replicas, tf.range(num_replicas))[1]
 
     def when_run(self) -> Lengths:
         """Returns the lengths in a step that runs, where all are known."""

@@ -18,6 +18,7 @@ from tfdp.partition import (
     Sharded,
     compiled,
     explain,
+    host_of,
     partition,
 )
 from tfdp.recording import Recorder
@@ -97,6 +98,7 @@ class ProgramCalls:
             may_be_empty=self._may_be_empty,
             # Of one process' replicas rows are joined without a collective.
             keep_rows=options.keep_rows or self._alone,
+            is_compiled=options.jit_compile,
             states=captured.states,
             sparse={each.first: rows for each, rows in by_rows if not each.depth},
             ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},
@@ -244,7 +246,8 @@ class ProgramCalls:
         """
         found: dict[Batch, tf.Tensor] = {}
         if counts is not None:
-            return {batch: counts[number] for number, batch in self._batches.items()}
+            with tf.device("CPU:0"):
+                return {batch: counts[number] for number, batch in self._batches.items()}
         regular = zip(
             self._layouts, arguments, self._cut.in_parts, self._cut.are_regular, strict=True
         )
@@ -252,11 +255,12 @@ class ProgramCalls:
             if not (is_regular and isinstance(layout, Sharded)) or layout.batch in found:
                 continue
             sizes = [tf.shape(part)[0] for part in parts]
-            if in_parts:
-                found[layout.batch] = self._support.of_all(tf.stack(sizes))
-            else:
-                ranks = tf.range(self._num_replicas)
-                found[layout.batch] = shares.share_place(sizes[0], self._num_replicas, ranks)[1]
+            with tf.device("CPU:0"):
+                if in_parts:
+                    found[layout.batch] = self._support.of_all(tf.stack(sizes))
+                else:
+                    ranks = tf.range(self._num_replicas)
+                    found[layout.batch] = shares.share_place(sizes[0], self._num_replicas, ranks)[1]
         return found
 
     def _on_replica(
@@ -268,13 +272,14 @@ class ProgramCalls:
         stand_ins: Sequence[tf.Tensor | None],
     ) -> list[tf.Tensor]:
         rank = self._first_rank + index
-        given: list[tf.Tensor] = [tf.constant(rank)]
         begins = {}
-        for batch in self.program.batches:
-            counts = places[batch]
-            count, total = counts[rank], tf.reduce_sum(counts)
-            begins[batch] = tf.reduce_sum(counts[:rank])
-            given += [counts, count, tf.maximum(count, 1), begins[batch], total]
+        with tf.device(host_of(self._devices[index])):
+            given: list[tf.Tensor] = [tf.constant(rank)]
+            for batch in self.program.batches:
+                counts = places[batch]
+                count, total = counts[rank], tf.reduce_sum(counts)
+                begins[batch] = tf.reduce_sum(counts[:rank])
+                given += [counts, count, tf.maximum(count, 1), begins[batch], total]
         for layout, parts, stand_in in zip(self._layouts, arguments, stand_ins, strict=True):
             if layout == PARTIAL:
                 given.append(parts[index])

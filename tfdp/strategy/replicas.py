@@ -221,12 +221,13 @@ class StrategyReplicas:
                 "inside a tf.function that one replica calls. Decorate the function that calls "
                 "`strategy.run` with `tf.function`, or leave `run_eagerly` out."
             )
-        on_cpu = all(":CPU:" in device for device in self._devices)
-        if on_cpu and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise RuntimeError(
-                "Replicas must communicate outside XLA on CPU, where XLA has no collective, but a "
-                "collective is inside a function that is compiled (`jit_compile=True`). In a "
-                "model, use jit_compile=False, or make BatchNormalization(synchronized=False)."
+                "Replicas must communicate outside XLA, which knows nothing of TensorFlow's "
+                "collectives, but a collective is inside a function that is compiled "
+                "(`jit_compile=True`). Use `strategy.partitioned(step, jit_compile=True)`, which "
+                "compiles what lies between collectives. In a model, use jit_compile=False, or "
+                "make BatchNormalization(synchronized=False)."
             )
 
     # ---- between replica functions

@@ -185,7 +185,7 @@ class ShareIterator(DistributedIterator):
         """Fetches in a graph for the process' only device, whose share cannot miss others."""
         (optional,) = self._next_optionals()
         there = self._fetching.end(optional.has_value())
-        with tf.control_dependencies([tf.cond(there, lambda: tf.constant(True), self._end)]):
+        with tf.control_dependencies([tf.cond(there, _true, self._end)]):
             return optional.get_value()
 
     def _next_optionals(self) -> list[Any]:
@@ -227,13 +227,13 @@ class ShareIterator(DistributedIterator):
     def _end(self) -> tf.Tensor:
         """Raises OutOfRangeError in a graph, where the worker's iterator is at its end."""
         with tf.control_dependencies(_tensors(self._worker.get_next_as_list())):
-            return tf.constant(True)
+            return _true()
 
     def _check(self, elements: Sequence[Any]) -> tf.Tensor:
         """Raises unless the elements are the shares of one batch."""
-        places = [tf.identity(self._cut_of(element).place) for element in elements]
         first = self._strategy.extended.first_rank
         with tf.device("CPU:0"):
+            places = [tf.identity(self._cut_of(element).place) for element in elements]
             ranks = tf.stack([place[0] for place in places])
             right = tf.reduce_all(ranks == tf.range(first, first + len(places), dtype=tf.int64))
             return _asserted(right, [_BROKEN], right)
@@ -321,6 +321,11 @@ def _on(device: str, element: Any) -> Any:
             element,
             expand_composites=True,
         )
+
+
+def _true() -> tf.Tensor:
+    with tf.device("CPU:0"):
+        return tf.constant(True)
 
 
 def _tensors(values: Any) -> list[tf.Tensor]:

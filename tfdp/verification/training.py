@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras_adapter._keras import flatten_layers, strategy_of_model
+from tfdp import hooks
+from tfdp.keras_adapter._keras import Trainer, flatten_layers, strategy_of_model
 from tfdp.verification import fresh_state, layers, readings
 from tfdp.verification.batches import Batches
 from tfdp.verification.probes import GradientProbe
@@ -77,7 +79,7 @@ def train(
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
     device = tf.device(program.device if strategy is None else None)
     with fresh_state.fresh(_SEED), fresh_state.quiet(alone=strategy is None), device:
-        with scope:
+        with scope, hooks.replaced(Trainer, "compile", _compiled_if_told):
             model = program.build()
         _check(model, strategy)
         model.steps_per_execution = 1
@@ -99,6 +101,18 @@ def train(
                 callbacks=[_Reader(run, move, watch)],
             )
     return run
+
+
+def _compiled_if_told(compile_: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Takes Keras' "auto", which lets XLA compile on one GPU, for what it is under a strategy.
+
+    What XLA compiles is rounded otherwise, which would be taken for a difference.
+    """
+    told = inspect.signature(compile_).bind(*args, **kwargs)
+    told.apply_defaults()
+    if told.arguments.get("jit_compile") == "auto":
+        told.arguments["jit_compile"] = False
+    compile_(*told.args, **told.kwargs)
 
 
 def plain_normalization(model: keras.Model) -> list[keras.layers.BatchNormalization]:

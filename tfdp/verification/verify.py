@@ -41,8 +41,9 @@ def verify(
     an error for a difference), or on all ranks under `tfdp run`, which then get the same report.
     Afterwards random states, Keras' counts of names and the dtype policy are restored. Neither the
     other arguments of `fit`, such as callbacks, nor the making of batches by a dataset is verified.
-    With `jit_compile=True`, Keras' default on one GPU, gradients cannot be read, and the runs in
-    which layers are compared are trained without it. With `shard` there are no whole gradients.
+    With `jit_compile=True` gradients cannot be read, and the runs in which layers are compared are
+    trained without it; Keras' "auto", which compiles on one GPU and not under a strategy, is taken
+    for False on both sides. With `shard` there are no whole gradients.
 
     Cost: the program is built, traced and trained three times, once more with plain
     BatchNormalization or half precision, and up to five times more if something differs. Every rank

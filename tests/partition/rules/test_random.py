@@ -19,9 +19,9 @@ def own_rows(monkeypatch):
     """The draws of which replicas make their own rows alone."""
     found = []
 
-    def noted(step, *args):
+    def noted(step, *args, **options):
         found.append(step.op.type)
-        return wrapped(step, *args)
+        return wrapped(step, *args, **options)
 
     wrapped = rules.own_rows
     monkeypatch.setattr(rules, "own_rows", noted)

@@ -8,6 +8,7 @@ counter what the examples before its own use up.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -30,7 +31,13 @@ def is_philox(algorithm: int) -> bool:
 
 
 def own_rows(
-    step: Step, layout: Sharded, shape: Sequence[SizeLike | None], type_: str, state: list[Output]
+    step: Step,
+    layout: Sharded,
+    shape: Sequence[SizeLike | None],
+    type_: str,
+    state: list[Output],
+    *,
+    is_on_host: bool,
 ) -> Output:
     """Returns the replica's rows of a draw, with the bits that they have in the whole.
 
@@ -40,6 +47,8 @@ def own_rows(
       shape: What is known of the sizes of the whole.
       type_: The type of a draw by key and counter: uniform, normal or of integers.
       state: The draw's further inputs: the key, the counter, the algorithm, and bounds.
+      is_on_host: Whether the counter is in the host's memory. To add to it on a GPU takes ten
+        launches of a kernel for two numbers.
     """
     write, place, vector = step.write, step.place(layout), step.inputs[0]
     dtype = step.op.outputs[0].dtype
@@ -47,20 +56,25 @@ def own_rows(
     each = _numbers_of_one_example(step, layout, shape)
     rows = step.shape_with(vector, 0, step.entries(layout))
 
-    def draw(sizes: Output, groups_before: Output) -> Output:
-        key, counter, *others = state
-        inputs = [sizes, key, _advanced(write, counter, groups_before), *others]
+    def draw(sizes: Output, advanced: Output) -> Output:
+        key, _, *others = state
+        inputs = [sizes, key, advanced, *others]
         return step.writer.node(type_, inputs, dtype=dtype, Tshape=sizes.dtype)[0]
 
-    start = write.cast(place.start, tf.int64)
+    with step.writer.on_host() if is_on_host else contextlib.nullcontext():
+        start = write.cast(place.start, tf.int64)
+        if isinstance(each, int) and each % group == 0:
+            before = write.multiply(start, each // group)
+        else:
+            numbers = write.cast(each, tf.int64) if isinstance(each, Output) else each
+            before = write.floor_divide(write.multiply(start, numbers), group)
+        advanced = _advanced(write, state[1], before)
     if isinstance(each, int) and each % group == 0:
-        return draw(rows, write.multiply(start, each // group))
+        return draw(rows, advanced)
     # The first group may be used in part, which takes one group more.
-    before = write.multiply(start, write.cast(each, tf.int64) if isinstance(each, Output) else each)
     size = write.multiply(place.rows, each)
     groups = write.floor_divide(write.add(size, 2 * group - 1), group)
-    numbers = write.pack([write.multiply(groups, group)], tf.int32)
-    drawn = draw(numbers, write.floor_divide(before, group))
+    drawn = draw(write.pack([write.multiply(groups, group)], tf.int32), advanced)
     # In 32 bits, where a product that has wrapped around still has the right remainder.
     skipped = write.modulo(write.multiply(place.start, each), group)
     return write.reshape(write.slice(drawn, [skipped], [size]), rows)

@@ -50,7 +50,8 @@ def in_order(step: Step) -> Results:
     """Gives the cut that the shape asks for, whole if it asks for none. Sends nothing.
 
     Of a cut of axis 0 each replica draws the numbers of its own examples. Of another axis, of few
-    numbers or from another generator than Philox it draws all and keeps its own.
+    numbers or from another generator than Philox it draws all and keeps its own; so it does of
+    normal numbers where XLA draws, which puts them in another order for each shape.
     """
     shape, layout = asked_for(step)
     whole = all(tensor.layout == REPLICATED for tensor in step.inputs)
@@ -58,12 +59,15 @@ def in_order(step: Step) -> Results:
         state = _state(step)
         if state is not None:
             type_ = step.op.type.removesuffix("V2") + "V2"
-            return step.results([own_rows(step, layout, shape, type_, state)], layout, [shape])
+            own = own_rows(step, layout, shape, type_, state, is_on_host=_is_of_a_seed(step))
+            return step.results([own], layout, [shape])
     return drawn_whole(step)
 
 
 def _is_worth_it(step: Step, shape: Sequence[SizeLike | None], layout: Sharded) -> bool:
     if layout.axis != 0 or step.program.num_replicas == 1:
+        return False
+    if step.program.is_compiled and "Normal" in step.op.type:
         return False
     each = product([layout.inner, *shape[1:]])
     return not (isinstance(each, int) and each < _FEW)
@@ -81,6 +85,13 @@ def _state(step: Step) -> list[Output] | None:
     seed, *bounds = (tensor.local for tensor in others)
     made = step.writer.node("StatelessRandomGetKeyCounter", [seed], Tseed=seed.dtype)
     return [*made, step.write.constant(PHILOX), *bounds]
+
+
+def _is_of_a_seed(step: Step) -> bool:
+    """Returns whether the key and the counter are made of a seed, which the host does."""
+    if not step.op.type.endswith("V2"):
+        return True
+    return step.op.inputs[2].op.type == "StatelessRandomGetKeyCounter"
 
 
 @rule(*OUT_OF_ORDER, always=True)
