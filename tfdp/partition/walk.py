@@ -125,12 +125,17 @@ class Walk:
     def _lend(self, step: Step) -> None:
         """Gives an operation weights that are cut whole, beside rows of a batch or for a list.
 
+        Sums come first, which stay: what is lent is taken back while the operation waits for them,
+        and two that take turns would wait for ever.
+
         Raises:
-          Waiting: They are not gathered yet, or not any more.
+          Waiting: They are not gathered yet, or not any more, or sums are to come first.
         """
         if not any(_is_of_batch(tensor.layout) for tensor in step.inputs):
             return
         cut = [index for index, tensor in enumerate(step.inputs) if _is_weight(tensor)]
+        if cut:
+            step.require_sums(step.inputs)
         step.require_lent([step.inputs[index] for index in cut])
         for index in cut:
             tensor = step.inputs[index]

@@ -209,3 +209,19 @@ def test_the_shape_of_a_weight_is_the_wholes():
     shape, filled = step(np.ones([2, 1], "float32"))
     assert shape.numpy().tolist() == [5, 3]
     np.testing.assert_array_equal(filled, np.full((5, 3), 2.0))
+
+
+def test_operations_that_need_sums_and_weights_by_turns_come_to_an_end():
+    made = weights_of(2, (6, 6), (6,), (6,))
+    (first, _, a), (second, _, b), (third, _, c) = made
+
+    @strategy(2).partitioned
+    def step(x):
+        early = tf.where(x > 0, second, tf.reduce_sum(x, 0))
+        late = tf.where(x @ first > 0, third, tf.reduce_sum(2 * x, 0))
+        return early + late
+
+    x = rows(5, 6)
+    expected = np.where(x > 0, b, x.sum(0)) + np.where(x @ a > 0, c, 2 * x.sum(0))
+    np.testing.assert_allclose(step(x), expected, rtol=1e-5, atol=1e-5)
+    assert kinds(step).count("gather of parts") == 2
