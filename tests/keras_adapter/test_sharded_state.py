@@ -560,13 +560,32 @@ def test_a_replicas_function_may_read_no_part_of_a_weight():
 
 @harness.in_one_process
 def test_small_weights_stay_whole(monkeypatch):
-    monkeypatch.setattr(parted, "SMALLEST_CUT", 2048)
+    monkeypatch.setattr(parted, "SMALLEST_CUT", 2**16)
     strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="parameters")
     with strategy.scope():
-        model = keras.Sequential([keras.Input([64]), layers.Dense(64), layers.Dense(1)])
-        counter = tf.Variable(tf.zeros([64, 64]), trainable=False)
+        model = keras.Sequential([keras.Input([256]), layers.Dense(256), layers.Dense(64)])
+        counter = tf.Variable(tf.zeros([256, 256]), trainable=False)
     assert [harness.is_parted(each) for each in model.weights] == [True, False, False, False]
     assert not hasattr(counter, "cut")
+
+
+def test_products_of_lent_weights_are_fused_as_on_one_device(monkeypatch):
+    """TensorFlow rounds a product in 16 bits once if it adds the bias at once, and else twice."""
+    x = np.random.default_rng(0).normal(size=(12, 8)).astype("float32")
+
+    def predicted(strategy):
+        monkeypatch.setattr(parted, "SMALLEST_CUT", 30)  # kernels, and no bias
+        with strategy.scope():
+            model = keras.Sequential([keras.Input([8])])
+            for _ in range(5):
+                model.add(layers.Dense(8, activation="relu", dtype="mixed_bfloat16"))
+        draws = np.random.default_rng(5)
+        model.set_weights([draws.normal(size=w.shape) for w in model.get_weights()])
+        return np.float32(model.predict(x, verbose=0))
+
+    cut = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], shard="parameters")
+    expected = predicted(tf.distribute.get_strategy())
+    np.testing.assert_array_equal(predicted(cut), expected)
 
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "trains_within_a_limit.py"

@@ -53,14 +53,15 @@ class CutVariables(Conversions):
         contents = [Content.of_tensor(tensor) for tensor in tensors]
         return self.program.exchange(self.writer, kind, collective, inputs, self.op, why, contents)
 
-    def require_joined(self, tensor: Tensor) -> None:
-        """Puts the operation off until parts of a variable are gathered, with those of others.
+    def require_joined(self, tensors: Sequence[Tensor]) -> None:
+        """Puts the operation off until parts of variables are gathered, with those of others.
 
         Raises:
           Waiting: They are not gathered yet.
         """
-        if self._can_be_joined(tensor):
-            raise Waiting([tensor])
+        waiting = [tensor for tensor in tensors if self._can_be_joined(tensor)]
+        if waiting:
+            raise Waiting(waiting)
 
     def require_lent(self, tensors: Sequence[Tensor]) -> None:
         """Puts the operation off until weights that are cut are gathered: see `lending`.

@@ -4,6 +4,9 @@ What is gathered together is a wave. A wave's tensors are whole until the next o
 needs one of them later, such as a layer's gradient, gathers it again. A wave begins when the
 operations that use the last but one are done, while those that use the last one compute. So no
 more than two waves' wholes are in memory.
+
+What is not lent stays whole until its last use: what a loop needs, which is gathered before it, and
+what an operation without a rule, or one that reshapes a weight's cut axis, needs.
 """
 
 from __future__ import annotations

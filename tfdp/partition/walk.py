@@ -164,8 +164,7 @@ class Walk:
             raise ValueError("a tensor list is used in a way that has no rule")
         self._sum(step)
         step.note_whole(reason)
-        for tensor in step.inputs:
-            step.require_joined(tensor)
+        step.require_joined(step.inputs)
         why = f"{step.op.type} is computed whole: {reason}"
         step.inputs = [
             Tensor(step.whole(tensor, why), REPLICATED, tensor.shape, tensor.entries)

@@ -23,8 +23,8 @@ from tfdp.strategy._tensorflow import (
 from tfdp.strategy._tensorflow_programs import container_of_copy
 
 # What has fewer elements stays whole under shard="parameters": to gather it costs a collective's
-# latency, which is more than its bytes.
-SMALLEST_CUT = 2048
+# latency, which is more than its bytes; and a product adds a bias that is there at once.
+SMALLEST_CUT = 2**16
 
 
 class PartedVariable(variables.ReplicaMirroredVariable):

@@ -97,7 +97,8 @@ class Step(CutVariables):
         Args:
           reason: Why it must.
         """
-        self.is_whole = any(tensor.sharded for tensor in self.inputs)
+        cuts = [tensor.sharded for tensor in self.inputs if tensor.sharded is not None]
+        self.is_whole = any(not cut.is_fixed for cut in cuts)  # all have weights on one device, too
         if self.is_whole:
             self.program.report.whole.append(Whole.of(self.op, reason, self.inputs))
 

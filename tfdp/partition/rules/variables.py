@@ -118,7 +118,7 @@ def assign(step: Step) -> Results:
     if handle.sharded:
         step.emit([handle, step.scattered(value, handle.sharded, _WRITTEN)])
         return []
-    step.require_joined(value)
+    step.require_joined([value])
     step.emit([handle, _written(step, value)])
     return []
 
