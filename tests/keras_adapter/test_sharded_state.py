@@ -17,6 +17,7 @@ import tiers
 from keras import layers, ops, optimizers
 
 import tfdp
+from tfdp.compression import Int8
 from tfdp.keras_adapter.saving import model_files
 from tfdp.keras_adapter.training import likeness
 from tfdp.optimizers import LAMB, LARS
@@ -569,6 +570,46 @@ def test_small_weights_stay_whole(monkeypatch):
     assert not hasattr(counter, "cut")
 
 
+def windows_of_two(**options):
+    return optimizers.Adam(0.05, gradient_accumulation_steps=2, **options)
+
+
+@harness.in_one_process
+@pytest.mark.parametrize("shard", tiers.first_of("parameters", "optimizer"), indirect=True)
+@pytest.mark.parametrize(
+    "make",
+    tiers.first_of(lambda: scaled(optimizers.SGD(0.1, momentum=0.9, clipnorm=0.3)), windows_of_two),
+    ids=["under a loss scale", "in windows"],
+)
+def test_gradients_that_are_cast_are_those_of_a_cast_of_wholes(make, shard):
+    """Of two replicas' terms each sum is one addition, so that both have the same bits."""
+    x = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
+
+    def trained(**options):
+        strategy = harness.strategy(2, compression=tfdp.compression.Cast("bfloat16"), **options)
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            model = model_of(make())
+        model.fit(x, x[:, :2], batch_size=8, epochs=4, shuffle=False, verbose=0)
+        return model.get_weights(), strategy.explain(model).collectives
+
+    cut, collectives = trained(shard=shard)
+    whole, _ = trained(shard=None)
+    for own, expected in zip(cut, whole, strict=True):
+        np.testing.assert_allclose(own, expected, rtol=2e-6, atol=1e-7)
+    scattered = [each for each in collectives if each.kind == "sum of parts"]
+    assert scattered and all("bfloat16" in each.largest for each in scattered)
+
+
+@harness.in_one_process
+def test_a_cast_that_loses_small_numbers_is_refused_where_no_scale_protects_them():
+    strategy = harness.strategy(2, compression=tfdp.compression.Cast("float16"), shard="optimizer")
+    with strategy.scope():
+        model = model_of(scaled(windows_of_two()))
+    with pytest.raises(ValueError, match="that a loss scale protects must travel with it"):
+        model.fit(np.ones([4, 6]), np.ones([4, 2]), verbose=0)
+
+
 def test_products_of_lent_weights_are_fused_as_on_one_device(monkeypatch):
     """TensorFlow rounds a product in 16 bits once if it adds the bias at once, and else twice."""
     x = np.random.default_rng(0).normal(size=(12, 8)).astype("float32")
@@ -627,8 +668,8 @@ def test_four_ranks_train_what_does_not_fit_on_one():
             "one set of weights after each update",
         ),
         (
-            {"shard": "gradients", "compression": tfdp.compression.Cast("bfloat16")},
-            "sums parts of gradients as they are",
+            {"shard": "gradients", "compression": tfdp.compression.ErrorFeedback(Int8())},
+            "sums parts of gradients, as they are or cast",
         ),
         ({"shard": "optimizer", "devices": ["CPU:0"]}, "there is one replica"),
     ],

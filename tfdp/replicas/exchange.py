@@ -25,7 +25,8 @@ class Exchange:
     @property
     def keeps_summands(self) -> bool:
         """Whether code of the replicas' own wants summands of gradients, and not their sums."""
-        return not (self.compression is None and self.synchronization is None)
+        has_code = not (self.compression is None and self.synchronization is None)
+        return has_code and self.shard is None  # whose parts are cast in the program itself
 
     @property
     def update_compression(self) -> UpdateCompression | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdp.compression import Compression, UpdateCompression
+from tfdp.compression import Cast, Compression, UpdateCompression
 from tfdp.synchronization import Synchronization
 
 _SHARDS = ("optimizer", "gradients", "parameters")
@@ -65,10 +65,10 @@ def check_shard(
             f"`shard` needs one set of weights after each update, but received {shard!r} and "
             f"{synchronization!r}, within whose rounds each replica has its own. Leave one out."
         )
-    if compression is not None:
+    if not (compression is None or isinstance(compression, Cast)):
         raise ValueError(
-            f"`shard` sums parts of gradients as they are, but received {shard!r} and "
-            f"{compression!r}. Leave one out."
+            f"`shard` sums parts of gradients, as they are or cast, but received {shard!r} and "
+            f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave one out.'
         )
 
 

@@ -24,14 +24,13 @@ from tfdp.compression import RESIDUAL, Bucket, Compression, Slot, UpdateCompress
 from tfdp.errors import GradientError
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
-    LossScaleOptimizer,
     key_of_variable,
     strategy_of_optimizer,
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.gradients.own_calls import ByOwnCalls, call
-from tfdp.keras_adapter.gradients.updating import accumulates, outermost
+from tfdp.keras_adapter.gradients.updating import accumulates, check_range, outermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
@@ -58,7 +57,7 @@ class Compressed(ByOwnCalls):
           ValueError: Gradients that are scaled against underflow would be summed without the scale.
         """
         if accumulates(optimizer):
-            self._check_range(optimizer)
+            check_range(self.compression, optimizer)
             return contextlib.nullcontext(gradients)
         return contextlib.nullcontext(call(gradients, _summed))
 
@@ -79,20 +78,6 @@ class Compressed(ByOwnCalls):
     def _waits(self) -> bool:
         """Returns whether gradients are summands still where an optimizer decides on a step."""
         return accumulates(outermost())
-
-    def _check_range(self, optimizer: BaseOptimizer) -> None:
-        is_scaling = isinstance(optimizer, LossScaleOptimizer)
-        scaled = is_scaling or optimizer.loss_scale_factor is not None
-        scaled &= strategy_of_optimizer(optimizer).extended.num_replicas > 1
-        assert isinstance(self.compression, Compression)
-        if scaled and not self.compression.keeps_range:
-            raise ValueError(
-                f"Gradients that a loss scale protects must travel with it, but an optimizer with "
-                "`gradient_accumulation_steps` sums them without it, once for each window, and "
-                f"received compression={self.compression!r}, which holds no small and no large "
-                'numbers. Use compression=tfdp.compression.Cast("bfloat16"), or no '
-                "gradient_accumulation_steps."
-            )
 
 
 class CompressedUpdates(Compressed):

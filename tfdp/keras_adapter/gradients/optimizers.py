@@ -39,13 +39,15 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
     exchange = exchange_of(strategy_of_optimizer(optimizer))
     if is_outer(optimizer):
         return Updating()
+    if exchange.shard is not None:
+        return Sharded(exchange.shard != "optimizer", exchange.compression)
     if exchange.synchronization is not None:
         return Rounds(exchange.synchronization)
     if isinstance(exchange.compression, UpdateCompression):
         return CompressedUpdates(exchange.compression)
     if isinstance(exchange.compression, Compression):
         return Compressed(exchange.compression)
-    return Updating() if exchange.shard is None else Sharded(exchange.shard != "optimizer")
+    return Updating()
 
 
 @hook(TFOptimizer, "__init__")

@@ -24,7 +24,7 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, is_wrapper
-from tfdp.keras_adapter.gradients.updating import Updating, accumulates
+from tfdp.keras_adapter.gradients.updating import Updating, accumulates, check_range
 from tfdp.partition import part_of_sum
 from tfdp.replicas import Replicas, Value, replicas_of
 from tfdp.sharding import Cut, even_cuts
@@ -32,6 +32,10 @@ from tfdp.sharding import Cut, even_cuts
 # The attribute of an optimizer with the cut of each variable, by key. Keras would track one that is
 # set.
 _CUTS = "tfdp_cuts"
+
+
+# As with a `Cast` of whole gradients.
+_CAST = (tf.float32, tf.float64)
 
 
 class State(keras.Variable):  # type: ignore[misc]
@@ -53,10 +57,11 @@ class Sharded(Updating):
 
     Args:
       of_windows: Whether what is accumulated is cut as well; else windows are summed at their ends.
+      compression: The `Cast` with which gradients travel that are cut; None: they are not cast.
     """
 
-    def __init__(self, of_windows: bool) -> None:
-        self._of_windows = of_windows
+    def __init__(self, of_windows: bool, compression: Any = None) -> None:
+        self._of_windows, self._compression = of_windows, compression
 
     @contextlib.contextmanager
     def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
@@ -106,14 +111,34 @@ class Sharded(Updating):
     ) -> contextlib.AbstractContextManager[list[Value | None]]:
         """Marks gradients, unless windows of whole ones are accumulated."""
         if accumulates(optimizer) and not self._of_windows:
+            if self._compression is not None:
+                check_range(self._compression, optimizer)
             return contextlib.nullcontext(gradients)
-        return contextlib.nullcontext(_marked(optimizer, gradients, variables))
+        return contextlib.nullcontext(self._marked(optimizer, gradients, variables))
 
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
         """Marks what a window has accumulated."""
-        return _marked(optimizer, gradients, variables)
+        return self._marked(optimizer, gradients, variables)
+
+    def _marked(
+        self,
+        optimizer: BaseOptimizer,
+        gradients: Sequence[Value | None],
+        variables: Sequence[Any],
+    ) -> list[Value | None]:
+        """Returns gradients of which replicas go on with parts; rows of tables stay as they are."""
+        cuts = {key: cut for one in innermost(optimizer) for key, cut in _own_cuts(one).items()}
+        found = list(gradients)
+        for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=False)):
+            cut = cuts.get(key_of_variable(optimizer, variable))
+            if cut is None or not isinstance(gradient, tf.Tensor):
+                continue
+            is_cast = self._compression is not None and gradient.dtype in _CAST
+            dtype = self._compression.dtype if is_cast else gradient.dtype
+            found[index] = tf.cast(part_of_sum(tf.cast(gradient, dtype), cut), gradient.dtype)
+        return found
 
     def all_finite(
         self,
@@ -130,19 +155,6 @@ def _cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
     """Leaves to each replica its part of what a slot holds."""
     value_of_variable.set(slot, replicas.parted(slot.value, cut))
     slot.__class__ = State
-
-
-def _marked(
-    optimizer: BaseOptimizer, gradients: Sequence[Value | None], variables: Sequence[Any]
-) -> list[Value | None]:
-    """Returns gradients of which replicas go on with parts; rows of tables stay as they are."""
-    cuts = {key: cut for one in innermost(optimizer) for key, cut in _own_cuts(one).items()}
-    found = list(gradients)
-    for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=False)):
-        cut = cuts.get(key_of_variable(optimizer, variable))
-        if cut is not None and isinstance(gradient, tf.Tensor):
-            found[index] = part_of_sum(gradient, cut)
-    return found
 
 
 def _own_cuts(optimizer: BaseOptimizer) -> dict[str, Cut]:

@@ -13,7 +13,7 @@ import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tfdp.keras_adapter._keras import BaseOptimizer, strategy_of_optimizer
+from tfdp.keras_adapter._keras import BaseOptimizer, LossScaleOptimizer, strategy_of_optimizer
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.training import program_recording
 from tfdp.replicas import Value, replicas_of
@@ -129,3 +129,18 @@ def outermost() -> BaseOptimizer:
 def accumulates(optimizer: BaseOptimizer) -> bool:
     """Returns whether an optimizer, or one in it, accumulates gradients."""
     return any(one.gradient_accumulation_steps for one in innermost(optimizer))
+
+
+def check_range(compression: Any, optimizer: BaseOptimizer) -> None:
+    """Raises ValueError if gradients that are scaled against underflow would travel unscaled."""
+    is_scaling = isinstance(optimizer, LossScaleOptimizer)
+    scaled = is_scaling or optimizer.loss_scale_factor is not None
+    scaled &= strategy_of_optimizer(optimizer).extended.num_replicas > 1
+    if scaled and not compression.keeps_range:
+        raise ValueError(
+            f"Gradients that a loss scale protects must travel with it, but an optimizer with "
+            "`gradient_accumulation_steps` sums them without it, once for each window, and "
+            f"received compression={compression!r}, which holds no small and no large "
+            'numbers. Use compression=tfdp.compression.Cast("bfloat16"), or no '
+            "gradient_accumulation_steps."
+        )
