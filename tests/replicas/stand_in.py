@@ -52,6 +52,9 @@ class StandIn:
     def parted(self, variable, cut):
         raise NotImplementedError
 
+    def held_whole(self, variables):
+        raise NotImplementedError
+
     def broadcast_from_first(self, value, dtype):
         zero = tf.zeros_like(value)
         return self.sum([value if self.rank == 0 else zero])[0]
