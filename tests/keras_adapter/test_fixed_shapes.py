@@ -104,3 +104,26 @@ LOSSES = [
 )
 def test_what_is_made_of_the_size_of_the_batch_is_one_devices(loss, replicas, trains_as_one_device):
     trains_as_one_device(building(loss), harness.fit_datasets(lambda: batches(replicas), epochs=1))
+
+
+class OfItsBatch(keras.layers.Layer):
+    """Has a number for each example of the batches that it was built for."""
+
+    def build(self, shape):
+        self.numbers = self.add_weight(shape=(shape[0], 1), initializer="ones")
+
+    def call(self, x):
+        return x * self.numbers
+
+
+def test_a_model_is_built_for_the_batch_and_not_for_a_share(trains_as_one_device):
+    def build():
+        model = keras.Sequential([OfItsBatch(), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.02), "mse")
+        return model
+
+    def use(model):
+        model.fit(batches(3), verbose=0)
+        return model.layers[0].numbers.shape
+
+    trains_as_one_device(build, use)

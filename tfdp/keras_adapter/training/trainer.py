@@ -62,7 +62,8 @@ def maybe_symbolic_build(
         return original(self, iterator, data_batch)
     if iterator is not None:
         spec = distributed_dataset(iterator).element_spec
-        data_batch = tf.nest.map_structure(_one_replica, spec)
+        alone = replicas.processes.world_size == 1
+        data_batch = tf.nest.map_structure(lambda each: _of_batch(each, alone), spec)
     try:
         original(self, None, data_batch)
     except Exception as error:
@@ -95,6 +96,18 @@ def get_tf_dataset(original: Callable[..., Any], self: ArrayDataAdapter) -> tf.d
     return dataset.apply(tf.data.experimental.assert_cardinality(self.num_batches))
 
 
-def _one_replica(spec: Any) -> Any:
-    spec = value_specs(spec)[0] if isinstance(spec, PerReplicaSpec) else spec
-    return None if isinstance(spec, tf.OptionalSpec) else spec
+def _of_batch(spec: Any, alone: bool) -> Any:
+    """Returns the specification of a whole batch's leaf, given that of its shares.
+
+    Args:
+      spec: That of the shares; or of what no replica has a share of.
+      alone: Whether this process has all shares. Else the batch's length is taken for unknown.
+    """
+    if not isinstance(spec, PerReplicaSpec):
+        return None if isinstance(spec, tf.OptionalSpec) else spec
+    first, *others = value_specs(spec)
+    if not isinstance(first, tf.TensorSpec) or not first.shape.rank:
+        return None if isinstance(first, tf.OptionalSpec) else first
+    lengths = [each.shape[0] for each in (first, *others)]
+    length = sum(lengths) if alone and None not in lengths else None
+    return tf.TensorSpec([length, *first.shape[1:]], first.dtype)
