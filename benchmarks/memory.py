@@ -99,15 +99,16 @@ def _table(
     timed: dict[str, list[dict[str, Any]]],
 ) -> Table:
     table = Table(
+        padding=0,
         title=f"{options.state}, {options.model} of {kept['none'][0]['parameters_mb']:.0f} MB, "
         f"{options.processes} processes; MB",
-        caption="in a step: by how much rank 0's process grew at most in a step, by gradients and "
-        "activations; together: of that, what the optimizer keeps, and weights; beside: what "
-        "else it grew by when the optimizer was built; checkpoint: by how much while one was "
-        "written; ms: a step. The optimizer is the fullest rank's",
+        caption="state: what the optimizer keeps, on the fullest rank; model: weights; a step: by "
+        "how much rank 0's process grew at most in one, by gradients and activations; all: of "
+        "these together; beside: what else it grew by when the optimizer was built; file: by how "
+        "much while a checkpoint was written; ms: a step",
     )
-    columns = ("optimizer", "of none", "weights", "in a step", "together", "of none", "beside")
-    for column in ("shard", *columns, "checkpoint", "ms", "of none"):
+    columns = ("state", "of none", "model", "a step", "all", "of none", "beside", "file")
+    for column in ("shard", *columns, "ms", "of none"):
         is_name = column == "shard"
         table.add_column(column, justify="left" if is_name else "right", no_wrap=is_name)
     most = {shard: max(rank["state_mb"] for rank in ranks) for shard, ranks in kept.items()}

@@ -19,4 +19,4 @@ def test_each_way_to_shard_has_a_row(monkeypatch):
     console = Console(file=io.StringIO(), width=120)
     assert memory.run(memory.MemoryOptions(model="small", rounds=1, steps=2), console) == 0
     rows = [line for line in console.file.getvalue().splitlines() if line.startswith("\u2502")]
-    assert [row.split()[1] for row in rows] == ["none", "parameters"]
+    assert [row.split("\u2502")[1].strip() for row in rows] == ["none", "parameters"]
