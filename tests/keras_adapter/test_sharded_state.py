@@ -578,8 +578,13 @@ def windows_of_two(**options):
 @pytest.mark.parametrize("shard", tiers.first_of("parameters", "optimizer"), indirect=True)
 @pytest.mark.parametrize(
     "make",
-    tiers.first_of(lambda: scaled(optimizers.SGD(0.1, momentum=0.9, clipnorm=0.3)), windows_of_two),
-    ids=["under a loss scale", "in windows"],
+    [
+        *tiers.first_of(
+            lambda: scaled(optimizers.SGD(0.1, momentum=0.9, clipnorm=0.3)), windows_of_two
+        ),
+        lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1), initial_scale=97.0),
+    ],
+    ids=["under a loss scale", "in windows", "rounded once"],
 )
 def test_gradients_that_are_cast_are_those_of_a_cast_of_wholes(make, shard):
     """Of two replicas' terms each sum is one addition, so that both have the same bits."""

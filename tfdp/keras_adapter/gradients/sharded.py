@@ -24,7 +24,7 @@ from tfdp.keras_adapter._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, is_wrapper
-from tfdp.keras_adapter.gradients.updating import Updating, accumulates, check_range
+from tfdp.keras_adapter.gradients.updating import Updating, accumulates, check_range, outermost
 from tfdp.partition import part_of_sum
 from tfdp.replicas import Replicas, Value, replicas_of
 from tfdp.sharding import Cut, even_cuts
@@ -110,7 +110,7 @@ class Sharded(Updating):
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> contextlib.AbstractContextManager[list[Value | None]]:
         """Marks gradients, unless windows of whole ones are accumulated."""
-        if accumulates(optimizer) and not self._of_windows:
+        if self._waits(optimizer):
             if self._compression is not None:
                 check_range(self._compression, optimizer)
             return contextlib.nullcontext(gradients)
@@ -119,8 +119,14 @@ class Sharded(Updating):
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
-        """Marks what a window has accumulated."""
+        """Marks what a window of whole gradients has accumulated."""
+        if not self._waits(outermost()):
+            return list(gradients)
         return self._marked(optimizer, gradients, variables)
+
+    def _waits(self, optimizer: BaseOptimizer) -> bool:
+        """Returns whether gradients are marked, and cast, when a window ends, and not before."""
+        return accumulates(optimizer) and not self._of_windows
 
     def _marked(
         self,
