@@ -164,6 +164,10 @@ IN_PYTHON = {
     "nothing": (lambda: sgd(clipnorm=0.3), lambda optimizer: None),
     "an apply of one's own": (lambda: Fading(0.1), lambda optimizer: None),
     "a rate that is a function": (falling, lambda optimizer: None),
+    "a rate that is a built-in method": (
+        lambda: optimizers.SGD(iter([0.5, 0.25, 0.125, 0.0625]).__next__),
+        lambda optimizer: None,
+    ),
     "a setting": (
         lambda: optimizers.SGD(0.1, clipnorm=0.3),
         lambda optimizer: setattr(optimizer, "clipnorm", optimizer.clipnorm / 2),

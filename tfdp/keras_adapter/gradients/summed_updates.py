@@ -7,7 +7,6 @@ follows from the optimizer's own program, as in a step of Keras'.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -116,8 +115,7 @@ def settings(optimizer: BaseOptimizer, variables: Sequence[Any]) -> tuple[Any, .
     found: list[Any] = []
     for one in (optimizer, *wrapped(optimizer)):
         rate = getattr(one, "_learning_rate", None)
-        is_own = isinstance(rate, keras.Variable) or _is_of_library(type(rate))
-        if not (_is_of_library(type(one)) and is_own):
+        if not _is_of_library(one) or (callable(rate) and not _is_of_library(rate)):
             return None
         found.append(id(rate))
         found += [
@@ -128,15 +126,13 @@ def settings(optimizer: BaseOptimizer, variables: Sequence[Any]) -> tuple[Any, .
             and name != "built"
         ]
     constraints = [getattr(variable, "constraint", None) for variable in variables]
-    if all(each is None or _is_of_library(type(each)) for each in constraints):
+    if all(each is None or _is_of_library(each) for each in constraints):
         return tuple(found)
     return None
 
 
-def _is_of_library(kind: type) -> bool:
-    return kind.__module__.split(".")[0] in ("keras", "tfdp", "builtins") and not issubclass(
-        kind, types.FunctionType
-    )
+def _is_of_library(part: Any) -> bool:
+    return type(part).__module__.split(".")[0] in ("keras", "tfdp")
 
 
 class _Flat:
