@@ -53,25 +53,19 @@ class CutVariables(Conversions):
         contents = [Content.of_tensor(tensor) for tensor in tensors]
         return self.program.exchange(self.writer, kind, collective, inputs, self.op, why, contents)
 
-    def require_joined(self, tensors: Sequence[Tensor]) -> None:
+    def require_joined(self, tensors: Sequence[Tensor], briefly: bool = False) -> None:
         """Puts the operation off until parts of variables are gathered, with those of others.
 
+        Args:
+          tensors: The tensors; those that are no such parts are passed over.
+          briefly: Whether what needs them later is to gather them again: see `lending`.
+
         Raises:
-          Waiting: They are not gathered yet.
+          Waiting: They are not gathered.
         """
         waiting = [tensor for tensor in tensors if self._can_be_joined(tensor)]
         if waiting:
-            raise Waiting(waiting)
-
-    def require_lent(self, tensors: Sequence[Tensor]) -> None:
-        """Puts the operation off until weights that are cut are gathered: see `lending`.
-
-        Raises:
-          Waiting: They are not.
-        """
-        waiting = [tensor for tensor in tensors if self._can_be_joined(tensor)]
-        if waiting:
-            raise Waiting(waiting, briefly=True)
+            raise Waiting(waiting, briefly=briefly)
 
     def _can_be_joined(self, tensor: Tensor) -> bool:
         layout = tensor.sharded

@@ -11,6 +11,7 @@ what an operation without a rule, or one that reshapes a weight's cut axis, need
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 
 from tfdp.partition.tensors import Tensor
@@ -28,7 +29,7 @@ class Lending:
     """The waves of one function."""
 
     def __init__(self) -> None:
-        self._waves: list[_Wave] = []
+        self._waves: collections.deque[_Wave] = collections.deque(maxlen=2)
 
     def begin(self, tensors: Sequence[Tensor]) -> list[str]:
         """Ends a wave, whose tensors have no whole any more, and begins the next.
@@ -42,7 +43,7 @@ class Lending:
         if self._waves:
             for tensor in self._waves[-1].tensors.values():
                 tensor.whole = None
-        before = self._waves[-2].users if len(self._waves) > 1 else []
+        before = self._waves[0].users if len(self._waves) == 2 else []
         self._waves.append(_Wave(tensors))
         return before
 

@@ -136,7 +136,7 @@ class Walk:
         cut = [index for index, tensor in enumerate(step.inputs) if _is_weight(tensor)]
         if cut:
             step.require_sums(step.inputs)
-        step.require_lent([step.inputs[index] for index in cut])
+        step.require_joined([step.inputs[index] for index in cut], briefly=True)
         for index in cut:
             tensor = step.inputs[index]
             whole = step.whole(tensor, "a batch is cut beside it")
