@@ -7,6 +7,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
+#: What the strategy's `shard` cuts, each with what comes before it.
+SHARDS = ("optimizer", "gradients", "parameters")
+
 
 @dataclasses.dataclass(frozen=True)
 class Cut:

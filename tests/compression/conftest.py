@@ -31,9 +31,10 @@ def sums_on(on_replicas):
     """Returns a function that sums one bucket of gradients on replicas: one outcome for each.
 
     A function of the compression and the replicas' gradients, and of their slots, of several steps.
+    With `cuts` each replica gets its parts of the sums.
     """
 
-    def make(compression, replicas, shapes, hosts=None):
+    def make(compression, replicas, shapes, hosts=None, cuts=None):
         told = {}
 
         class Watch:
@@ -62,15 +63,17 @@ def sums_on(on_replicas):
             outcome = {}
 
             def compress(members, transport):
-                found = compression.sum(
-                    Bucket(
-                        [given[index][rank] for index in members],
-                        [{n: v[rank] for n, v in kept[index].items()} for index in members],
-                        tuple(members),
-                        step.read_value(),
-                    ),
-                    transport,
+                bucket = Bucket(
+                    [given[index][rank] for index in members],
+                    [{n: v[rank] for n, v in kept[index].items()} for index in members],
+                    tuple(members),
+                    step.read_value(),
                 )
+                if cuts is None:
+                    found = compression.sum(bucket, transport)
+                else:
+                    own_cuts = [cuts[index] for index in members]
+                    found = compression.compressed_parts(bucket, own_cuts, transport)
                 for position, index in enumerate(members):
                     outcome[index] = (found.own[position], found.slots[position])
                 return found.sums

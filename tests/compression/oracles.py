@@ -51,18 +51,32 @@ def power_sgd(compression, gradients, number=0, step=0, before=None):
 
 
 def sign(compression, gradients, number=0, step=0, before=None):
-    def quantized(blocks, is_real, rank, second):
-        count = np.maximum(is_real.sum(-1, keepdims=True), 1)
-        scale = np.abs(blocks * is_real).sum(-1, keepdims=True) / count
-        return np.where(blocks >= 0, scale, -scale)
+    return _in_chunks(gradients, compression.block, _signs)
 
-    return _in_chunks(gradients, compression.block, quantized)
+
+def sign_parts(compression, gradients, cut, number=0, step=0):
+    return _in_parts(gradients, cut, compression.block, _signs)
+
+
+def _signs(blocks, is_real, rank, second):
+    count = np.maximum(is_real.sum(-1, keepdims=True), 1)
+    scale = np.abs(blocks * is_real).sum(-1, keepdims=True) / count
+    return np.where(blocks >= 0, scale, -scale)
 
 
 def int8(compression, gradients, number=0, step=0, before=None):
-    count = len(gradients)
+    rounded = _rounding(compression, len(gradients), number, step)
+    return _in_chunks(gradients, compression.block, rounded)
 
-    def quantized(blocks, is_real, rank, second):
+
+def int8_parts(compression, gradients, cut, number=0, step=0):
+    """The whole sum of which each replica has its part, and each replica's own term."""
+    rounded = _rounding(compression, len(gradients), number, step)
+    return _in_parts(gradients, cut, compression.block, rounded)
+
+
+def _rounding(compression, count, number, step):
+    def rounded(blocks, is_real, rank, second):
         bucket = Bucket.of([0.0], step=step)
         seed = bucket.seed(compression.seed, number, rank + count * second)
         words = tf.random.stateless_uniform([blocks.size // 2], seed, None, None, tf.int32)
@@ -71,7 +85,27 @@ def int8(compression, gradients, number=0, step=0, before=None):
         levels = np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0)
         return np.floor(levels + draws) * scale
 
-    return _in_chunks(gradients, compression.block, quantized)
+    return rounded
+
+
+def _in_parts(gradients, cut, block, quantized):
+    """Each replica's part in blocks of its own, filled up to those of the largest part."""
+    ranks = range(len(gradients))
+    sizes = [cut.size(rank) for rank in ranks]
+    longest = max(-(-size // block) for size in sizes)
+    padded = np.arange(longest * block)
+    is_real = np.stack([(padded < size).reshape(longest, block) for size in sizes])
+    own = []
+    for rank, gradient in enumerate(np.asarray(gradients, "float64")):
+        parts = np.zeros([len(sizes), longest * block])
+        for other, size in enumerate(sizes):
+            parts[other, :size] = gradient[cut.index(other)].ravel()
+        sent = quantized(parts.reshape(is_real.shape), is_real, rank, False)
+        sent = sent.reshape(parts.shape)
+        own.append(np.zeros(gradient.shape))
+        for other, size in enumerate(sizes):
+            own[-1][cut.index(other)] = sent[other, :size].reshape(cut.part_shape(other))
+    return sum(own), own
 
 
 def _in_chunks(gradients, block, quantized):

@@ -15,6 +15,7 @@ from compression import oracles
 
 from tfdp import compression as compressions
 from tfdp.compression import ErrorFeedback, Int8, PowerSGD, RandomK, Sign, TopK
+from tfdp.sharding import even_cuts
 
 SHAPES = [(40, 30), (20, 3, 7)]
 SIZES = [math.prod(shape) for shape in SHAPES]
@@ -148,6 +149,96 @@ def test_a_sum_in_chunks_is_what_numpy_computes(name, kind, sums_on):
     assert_close(outcomes[0].sums[0], total, case.tolerance)
     for rank, outcome in enumerate(outcomes):
         assert_close(outcome.own[0], own[rank], case.tolerance)
+
+
+PARTS = {
+    "Int8": (Int8(block=64, seed=3, **FREE), oracles.int8_parts, 64 + 4),
+    "Sign": (Sign(block=64, **FREE), oracles.sign_parts, 64 // 8 + 4),
+}
+SHAPES_OF_PARTS = {"uneven": (50, 31), "less": (4, 9), "columns": (1, 300), "one": (4,)}
+every_sum_of_parts = pytest.mark.parametrize("name", PARTS)
+
+
+def test_every_compression_that_sums_parts_has_a_row():
+    assert sorted(name for name, case in CASES.items() if case.of.sums_parts) == sorted(PARTS)
+
+
+@every_sum_of_parts
+@pytest.mark.parametrize("kind", tiers.cases(SHAPES_OF_PARTS, ["uneven"]))
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2, 4))
+def test_parts_of_a_sum_are_what_numpy_computes_and_are_rounded_once(name, kind, replicas, sums_on):
+    (of, oracle, bytes_of_block), shape = PARTS[name], SHAPES_OF_PARTS[kind]
+    (cut,) = even_cuts([shape], replicas)
+    run = sums_on(of, replicas, [shape], cuts=[cut])
+    rng = np.random.default_rng(2)
+    for step in range(2):
+        gradients = [rng.normal(size=shape).astype("float32") for _ in range(replicas)]
+        outcomes = run([[own] for own in gradients], step)
+        total, own = oracle(of, gradients, cut, 0, step)
+        parts = [outcome.sums[0] for outcome in outcomes]
+        assert [part.shape for part in parts] == list(map(cut.part_shape, range(replicas)))
+        assert_close(np.concatenate(parts, cut.axis), total, None if name == "Int8" else 1e-5)
+        for rank, outcome in enumerate(outcomes):
+            assert_close(outcome.own[0], own[rank], None if name == "Int8" else 1e-5)
+            blocks = max(-(-cut.size(other) // 64) for other in range(replicas))
+            assert outcome.bytes_sent == (replicas - 1) * blocks * bytes_of_block
+
+
+@pytest.mark.slow
+@every_sum_of_parts
+def test_parts_of_many_gradients_travel_in_blocks_of_their_own(name, sums_on):
+    """The last block of a part has the scale of what it holds, and each part is its gradient's."""
+    shapes = [(65,), (3, 5), (41, 100)]
+    cuts = even_cuts(shapes, 3)
+    given = [np.full(shape, value) for shape, value in zip(shapes, [127, -254, 381], strict=True)]
+    for outcome in sums_on(PARTS[name][0], 3, shapes, cuts=cuts)([given] * 3):
+        for part, whole in zip(outcome.sums, given, strict=True):
+            np.testing.assert_allclose(part, np.full(part.shape, 3 * whole.flat[0]), rtol=1e-6)
+
+
+def test_int8_is_nearer_to_the_sum_in_parts_than_whole(sums_on):
+    (of, _, _), shape = PARTS["Int8"], (64, 96)
+    gradients = [np.random.default_rng(k).normal(size=shape) for k in range(3)]
+    exact = sum(each.astype("float32").astype("float64") for each in gradients)
+    (cut,) = even_cuts([shape], 3)
+    given = [[own] for own in gradients]
+    in_parts = [each.sums[0] for each in sums_on(of, 3, [shape], cuts=[cut])(given)]
+    whole = sums_on(of, 3, [shape])(given)[0].sums[0]
+    errors = [
+        np.square(found - exact).mean() for found in (np.concatenate(in_parts, cut.axis), whole)
+    ]
+    # Three terms are rounded; of the whole their sum, too, whose numbers are sqrt(3) times larger.
+    assert errors[0] < 0.6 * errors[1]
+
+
+@every_sum_of_parts
+def test_with_feedback_nothing_is_lost_of_parts(name, sums_on):
+    cuts = even_cuts(SHAPES, 2)
+    run = sums_on(ErrorFeedback(PARTS[name][0]), 2, SHAPES, cuts=cuts)
+    given, applied = ([np.zeros(shape) for shape in SHAPES] for _ in range(2))
+    for number in range(4):
+        gradients = gradients_of(2, number)
+        outcomes = run(gradients, number)
+        for index, cut in enumerate(cuts):
+            given[index] += sum(own[index].astype("float64") for own in gradients)
+            parts = [outcome.sums[index] for outcome in outcomes]
+            applied[index] += np.concatenate(parts, cut.axis)
+            left = sum(outcome.slots[index]["residual"].astype("float64") for outcome in outcomes)
+            np.testing.assert_allclose(applied[index] + left, given[index], atol=3e-5)
+
+
+@pytest.mark.slow
+@every_sum_of_parts
+@pytest.mark.parametrize("bad", tiers.first_of(np.inf, np.nan, -np.inf))
+def test_what_is_not_finite_reaches_all_parts_and_no_residual(name, bad, sums_on):
+    cuts = even_cuts(SHAPES[:1], 3)
+    run = sums_on(ErrorFeedback(PARTS[name][0]), 3, SHAPES[:1], cuts=cuts)
+    before = [outcome.slots[0] for outcome in run([own[:1] for own in gradients_of(3)])]
+    gradients = [own[:1] for own in gradients_of(3, 1)]
+    gradients[1][0][17, 3] = bad
+    for outcome, kept in zip(run(gradients, 1), before, strict=True):
+        assert not np.isfinite(outcome.sums[0]).any()
+        np.testing.assert_array_equal(outcome.slots[0]["residual"], kept["residual"])
 
 
 @pytest.mark.slow

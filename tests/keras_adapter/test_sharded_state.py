@@ -17,7 +17,7 @@ import tiers
 from keras import layers, ops, optimizers
 
 import tfdp
-from tfdp.compression import Int8
+from tfdp.compression import TopK
 from tfdp.keras_adapter.saving import model_files
 from tfdp.keras_adapter.training import likeness
 from tfdp.optimizers import LAMB, LARS
@@ -673,8 +673,8 @@ def test_four_ranks_train_what_does_not_fit_on_one():
             "one set of weights after each update",
         ),
         (
-            {"shard": "gradients", "compression": tfdp.compression.ErrorFeedback(Int8())},
-            "sums parts of gradients, as they are or cast",
+            {"shard": "gradients", "compression": tfdp.compression.ErrorFeedback(TopK(0.1))},
+            "sums parts of gradients, as they are, cast, or in blocks",
         ),
         ({"shard": "optimizer", "devices": ["CPU:0"]}, "there is one replica"),
     ],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -42,6 +43,7 @@ class Reducer:
         self._topology = topology
         self._hosts = tuple(hosts)
         self.bucket_bytes = bucket_bytes
+        self._counted: tuple[list[int | None], tf.Graph] | None = None
         self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
     @property
@@ -100,12 +102,10 @@ class Reducer:
             summed = _unpacked(compress(packed, transport), tensors)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
-            if watch is not None:
-                watch.bucket(tensors, summed, self._bytes_sent(transport, rank))
-        if watch is not None:
-            for index, transport in sparse.items():
-                inputs, sums = [values[index].values], [results[index].values]
-                watch.bucket(inputs, sums, self._bytes_sent(transport, rank))
+            self._tell(watch, tensors, summed, transport, rank)
+        for index, transport in sparse.items():
+            inputs, sums = [values[index].values], [results[index].values]
+            self._tell(watch, inputs, sums, transport, rank)
         return results
 
     def bytes_sent(self, items: Sequence[bucketing.Item], rank: int) -> list[int]:
@@ -137,13 +137,45 @@ class Reducer:
             summed = compress(members, transport)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
-            if watch is not None:
-                watch.bucket(
-                    [tensors[index] for index in members],
-                    summed,
-                    self._bytes_sent(transport, rank),
-                )
+            self._tell(watch, [tensors[index] for index in members], summed, transport, rank)
         return results
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[list[int | None]]:
+        """Counts the bytes that a rank sends for sums of gradients within the context.
+
+        Yields:
+          A list with the bytes of each bucket; None where a step may send others: those of unknown
+          sizes, and in a branch or a loop.
+        """
+        before, found = self._counted, list[int | None]()
+        self._counted = found, tf.compat.v1.get_default_graph()
+        try:
+            yield found
+        finally:
+            self._counted = before
+
+    def _tell(
+        self,
+        watch: Watch | None,
+        inputs: Sequence[tf.Tensor],
+        sums: Sequence[tf.Tensor],
+        transport: Transport,
+        rank: int,
+    ) -> None:
+        """Tells of a bucket what it has sent: a watch, and who counts."""
+        if watch is None and self._counted is None:
+            return
+        sent = self._bytes_sent(transport, rank)
+        self._count(sent)
+        if watch is not None:
+            watch.bucket(inputs, sums, sent)
+
+    def _count(self, sent: int | tf.Tensor) -> None:
+        if self._counted is not None:
+            found, graph = self._counted
+            is_always = isinstance(sent, int) and tf.compat.v1.get_default_graph() is graph
+            found.append(sent if is_always else None)
 
     def sum_parts(
         self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int
@@ -211,8 +243,10 @@ class Reducer:
             sums = _unpacked(total, own)
             for index, tensor in zip(members, sums, strict=True):
                 results[index] = tensor
+            sent = _bytes(packed) * len(distances)
+            self._count(sent)
             if watch is not None:
-                watch.bucket(own, sums, _bytes(packed) * len(distances))
+                watch.bucket(own, sums, sent)
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:

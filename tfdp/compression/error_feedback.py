@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tfdp.collectives import Transport
-from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
+from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression, poison
+from tfdp.sharding import Cut
 
 #: The name of the slot of `ErrorFeedback` that holds what was lost.
 RESIDUAL = "residual"
@@ -118,19 +119,50 @@ class ErrorFeedback(UpdateCompression):
         >>> ErrorFeedback(TopK(0.5)).compressed(bucket, alone).slots[0]["residual"].shape
         TensorShape([2])
         """
-        residuals = [slots[RESIDUAL] for slots in bucket.slots]
-        pairs = zip(bucket.gradients, residuals, strict=True)
-        corrected = [gradient + residual for gradient, residual in pairs]
-        found = self.inner.sum(
-            dataclasses.replace(bucket, gradients=corrected, feedback=True), transport
+        corrected = _corrected(bucket)
+        return _kept(bucket, corrected, self.inner.sum(corrected, transport))
+
+    @property
+    def sums_parts(self) -> bool:
+        """Whether the inner compression has `compressed_parts`."""
+        return self.inner.sums_parts
+
+    def compressed_parts(self, bucket: Bucket, cuts: Sequence[Cut], transport: Transport) -> Sums:
+        """Returns the inner compression's parts of the sums of gradients and residuals.
+
+        A residual is of the whole gradient, of which the replica rounds all parts. No replica has
+        the whole sum: a gradient that is not finite is sent as such in all of its parts, so that
+        all replicas leave their residuals as they are.
+
+        >>> from tfdp.compression import Int8
+        >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])
+        >>> cut, alone = Cut((2,), axis=0, bounds=(0, 2)), Transport(tf.identity)
+        >>> found = ErrorFeedback(Int8(block=4)).compressed_parts(bucket, [cut], alone)
+        >>> found.own[0].shape, found.slots[0]["residual"].shape
+        (TensorShape([2]), TensorShape([2]))
+        """
+        corrected = _corrected(bucket)
+        known = [gradient + poison(gradient) for gradient in corrected.gradients]
+        given = dataclasses.replace(corrected, gradients=known)
+        return _kept(bucket, corrected, self.inner.compressed_parts(given, cuts, transport))
+
+
+def _corrected(bucket: Bucket) -> Bucket:
+    """Returns a bucket of gradients with their residuals."""
+    pairs = zip(bucket.gradients, bucket.slots, strict=True)
+    corrected = [gradient + slots[RESIDUAL] for gradient, slots in pairs]
+    return dataclasses.replace(bucket, gradients=corrected, feedback=True)
+
+
+def _kept(bucket: Bucket, corrected: Bucket, found: Sums) -> Sums:
+    """Returns what an inner compression has found, with the new residuals."""
+    slots = [
+        {**kept, RESIDUAL: kept_if_finite(total, value - own, before[RESIDUAL])}
+        for total, value, own, before, kept in zip(
+            found.sums, corrected.gradients, found.own, bucket.slots, found.slots, strict=True
         )
-        slots = [
-            {**kept, RESIDUAL: kept_if_finite(total, value - own, residual)}
-            for total, value, own, residual, kept in zip(
-                found.sums, corrected, found.own, residuals, found.slots, strict=True
-            )
-        ]
-        return Sums(found.sums, found.own, slots)
+    ]
+    return Sums(found.sums, found.own, slots)
 
 
 def kept_if_finite(total: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

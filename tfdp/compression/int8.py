@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfdp.collectives import Transport
 from tfdp.compression import update
-from tfdp.compression.blocks import sum_in_chunks
+from tfdp.compression.blocks import sum_in_chunks, sum_parts_in_blocks
 from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
+from tfdp.sharding import Cut
 
 _LEVELS = 127.0
 
@@ -28,8 +30,13 @@ class Int8(AbstractLossyCompression):
     replicas exchange chunks, the owner of a chunk sums it as float32, rounds once more and sends it
     to all. Two roundings for any number of replicas and any topology.
 
-    Cost: each replica sends 2(n-1)/n * (S/4 + 4 S/(4 block)) of S bytes of float32, and makes some
-    ten passes over them.
+    With the strategy's `shard` a chunk is a replica's part of the gradients, which is all that it
+    needs of a sum: it is not rounded again, and the weights that come of it are sent as they are.
+    One rounding, and so an error of at most n levels, where n replicas that need the whole have one
+    more, of a level of the sum. The gradients are whole on each replica until the update.
+
+    Cost: each replica sends 2(n-1)/n * (S/4 + 4 S/(4 block)) of S bytes of float32, with `shard`
+    half of it where the parts are even, and makes some ten passes over them.
 
     Args:
       block: The elements that share a scale, a multiple of 4. Smaller ones are more exact; 64
@@ -65,11 +72,27 @@ class Int8(AbstractLossyCompression):
         >>> found.sums[0].numpy().tolist()
         [127.0, -5.0, 0.0]
         """
+        return sum_in_chunks(bucket, transport, self.block, self._encode, self.decode, self.seed)
 
-        def encode(blocks: tf.Tensor, seed: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-            return self.encode(blocks, seed)  # zeros that fill a block change no largest number
+    @property
+    def sums_parts(self) -> bool:
+        """Whether it has `compressed_parts`: it has."""
+        return True
 
-        return sum_in_chunks(bucket, transport, self.block, encode, self.decode, self.seed)
+    def compressed_parts(self, bucket: Bucket, cuts: Sequence[Cut], transport: Transport) -> Sums:
+        """Returns this replica's parts of the sums of gradients that are rounded once.
+
+        >>> bucket, cut = Bucket.of([127.0, -5.0, 0.0]), Cut((3,), axis=0, bounds=(0, 3))
+        >>> found = Int8(block=4).compressed_parts(bucket, [cut], Transport(tf.identity))
+        >>> found.sums[0].numpy().tolist()
+        [127.0, -5.0, 0.0]
+        """
+        return sum_parts_in_blocks(
+            bucket, cuts, transport, self.block, self._encode, self.decode, self.seed
+        )
+
+    def _encode(self, blocks: tf.Tensor, seed: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+        return self.encode(blocks, seed)  # zeros that fill a block change no largest number
 
     def encode(self, blocks: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Returns integers and scale as int32.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfdp.collectives import Transport
 from tfdp.compression import update
-from tfdp.compression.blocks import sum_in_chunks
+from tfdp.compression.blocks import sum_in_chunks, sum_parts_in_blocks
 from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
+from tfdp.sharding import Cut
 
 _WORD = 32
 
@@ -22,7 +24,7 @@ class Sign(AbstractLossyCompression):
     Gradient Compression Schemes", arXiv 1901.09847, section 4), with a scale for each block in
     place of each layer. The last block of a gradient may be a short one. It is biased: use it in
     `ErrorFeedback`, without which it may not converge. The sum is quantized once more, as in
-    `Int8`. The sign of zero counts as +.
+    `Int8`, and is not with `shard`. The sign of zero counts as +.
 
     Cost: each replica sends 2(n-1)/n * (S/32 + S/block) of S bytes of float32.
 
@@ -54,11 +56,27 @@ class Sign(AbstractLossyCompression):
         >>> found.sums[0].numpy()[14:18].tolist()
         [3.0, 3.0, -3.0, -3.0]
         """
+        return sum_in_chunks(bucket, transport, self.block, self._encode, self.decode, 0)
 
-        def encode(blocks: tf.Tensor, seed: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-            return self.encode(blocks, sizes)  # nothing is drawn
+    @property
+    def sums_parts(self) -> bool:
+        """Whether it has `compressed_parts`: it has."""
+        return True
 
-        return sum_in_chunks(bucket, transport, self.block, encode, self.decode, 0)
+    def compressed_parts(self, bucket: Bucket, cuts: Sequence[Cut], transport: Transport) -> Sums:
+        """Returns this replica's parts of the sums of signs and scales.
+
+        >>> bucket, cut = Bucket.of([4.0, -2.0]), Cut((2,), axis=0, bounds=(0, 2))
+        >>> found = Sign(block=32).compressed_parts(bucket, [cut], Transport(tf.identity))
+        >>> found.sums[0].numpy().tolist()
+        [3.0, -3.0]
+        """
+        return sum_parts_in_blocks(
+            bucket, cuts, transport, self.block, self._encode, self.decode, 0
+        )
+
+    def _encode(self, blocks: tf.Tensor, seed: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+        return self.encode(blocks, sizes)  # nothing is drawn
 
     def encode(self, blocks: tf.Tensor, sizes: tf.Tensor | None = None) -> tf.Tensor:
         """Returns bits and scale as int32.

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdp.collectives import Transport
 from tfdp.optimizers import exclusions
+from tfdp.sharding import Cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,8 @@ class Sums:
     """What becomes of a bucket.
 
     Attributes:
-      sums: For each gradient the sum over replicas as it came through, the same bits on all.
+      sums: For each gradient the sum over replicas as it came through, the same bits on all; or
+        this replica's part of it.
       own: For each gradient this replica's term: the terms of all replicas add up to the sum.
       slots: For each gradient the new values of its slots.
 
@@ -148,6 +150,11 @@ class UpdateCompression(abc.ABC):
     feeds_back: ClassVar[bool] = False
     has_momentum: ClassVar[bool] = False
 
+    @property
+    def sums_parts(self) -> bool:
+        """Whether it has `compressed_parts`."""
+        return False
+
     @abc.abstractmethod
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
         """Returns for each Keras variable whether its gradient is summed by this compression."""
@@ -183,6 +190,18 @@ class UpdateCompression(abc.ABC):
     @abc.abstractmethod
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums over all replicas, of which there are at least two."""
+
+    def compressed_parts(self, bucket: Bucket, cuts: Sequence[Cut], transport: Transport) -> Sums:
+        """Returns this replica's parts of the sums over all replicas; its own terms are whole.
+
+        It is asked where `sums_parts` says so, of two replicas or more.
+
+        Args:
+          bucket: The gradients, whole.
+          cuts: The cut of each into the replicas' parts.
+          transport: What sends.
+        """
+        raise NotImplementedError
 
     def sum(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums over all replicas. One replica's gradients are the sums already."""

@@ -66,6 +66,9 @@ averages_of_optimizer = Attribute(BaseOptimizer, "_model_variables_moving_averag
 # The accumulated gradients. Keras' own `build` has the list while it makes them, and is built then.
 accumulators_of_optimizer = Attribute(BaseOptimizer, "_accumulated_gradients")
 
+# How often an optimizer was applied. Its public `iterations` counts windows of gradients.
+iterations_of_optimizer = Attribute(BaseOptimizer, "_iterations")
+
 # The key by which an optimizer knows a variable, Keras' or TensorFlow's, or a replica's copy of it.
 key_of_variable = method(TFOptimizer, "_var_key")
 
@@ -108,6 +111,7 @@ __all__ = [
     "flatten_layers",
     "global_state",
     "io_utils",
+    "iterations_of_optimizer",
     "key_of_variable",
     "legacy_h5_format",
     "make_class_weight_map_fn",

@@ -30,6 +30,7 @@ from tfdp.partition.layouts import (
     Partial,
     Replicated,
     Sharded,
+    layout_of_parts,
 )
 from tfdp.partition.likeness import operations_of, text_of
 from tfdp.partition.local_regions import LocalRegion
@@ -38,7 +39,7 @@ from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.purposes import Purposes, purposes
 from tfdp.partition.registering import Registered, host_of, on_device
 from tfdp.partition.report import Exchanged, Report
-from tfdp.partition.sizes import Batch, fixed_cut
+from tfdp.partition.sizes import Batch
 from tfdp.partition.source import lines_named
 from tfdp.partition.watching import Watching
 
@@ -65,8 +66,8 @@ __all__ = [
     "Watching",
     "compiled",
     "explain",
-    "fixed_cut",
     "host_of",
+    "layout_of_parts",
     "lines_named",
     "on_device",
     "operations_of",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
-from tfdp.partition.sizes import Batch, FixedCut, SizeLike
+from tfdp.partition.sizes import Batch, FixedCut, SizeLike, fixed_cut
+from tfdp.sharding import Cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,15 @@ class Listed:
 Layout: TypeAlias = Replicated | Sharded | Partial | Local | Listed
 
 REPLICATED, PARTIAL, LOCAL = Replicated(), Partial(), Local()
+
+
+def layout_of_parts(cut: Cut) -> Sharded:
+    """Returns the layout of what is cut as a variable is.
+
+    >>> layout_of_parts(Cut((3, 5), axis=1, bounds=(0, 2, 5)))
+    sharded(axis 1 by parts of 5)
+    """
+    return Sharded(cut.axis, fixed_cut(cut.bounds))
 
 
 def join(a: Layout, b: Layout) -> Layout:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfdp.collectives import map_values
+from tfdp.sharding import Cut
 
 # Tensors, or the rows of some that are zeros elsewhere.
 Value: TypeAlias = tf.Tensor | tf.IndexedSlices
@@ -39,13 +40,19 @@ class OwnCall:
       of_replica: What a replica runs.
       are_rows: Of each value whether it is IndexedSlices.
       gives_alike: Whether all replicas are given the same by it; else each has its own.
+      cuts: Of each value that it gives how it is cut, where each replica is given its part; None:
+        it gives no parts.
     """
 
     def __init__(
-        self, of_replica: OwnFunction, are_rows: Sequence[bool], gives_alike: bool
+        self,
+        of_replica: OwnFunction,
+        are_rows: Sequence[bool],
+        gives_alike: bool,
+        cuts: Sequence[Cut] | None,
     ) -> None:
         self.of_replica, self.are_rows = of_replica, list(are_rows)
-        self.gives_alike = gives_alike
+        self.gives_alike, self.cuts = gives_alike, cuts
 
     def run(self, tensors: Sequence[tf.Tensor], are_summands: Sequence[bool]) -> list[tf.Tensor]:
         """Runs it in the place of the call, given the tensors that `parts_of` makes of values."""
@@ -72,6 +79,7 @@ def own_call(
     on_one_device: Callable[[Sequence[Value]], Sequence[Value]] | None = None,
     gives_alike: bool = True,
     reads: Sequence[tf.Variable] = (),
+    cuts: Sequence[Cut] | None = None,
 ) -> list[Value]:
     """Puts a call into the program that is being traced.
 
@@ -84,13 +92,15 @@ def own_call(
       on_one_device: What one device makes of the values; None: nothing.
       gives_alike: Whether all replicas are given the same by `of_replica`; else each has its own.
       reads: The variables that it may read alone.
+      cuts: Of each value that it gives how it is cut, if each replica is given its part; None: it
+        gives no parts.
 
     Returns:
       What one device makes of the values.
     """
     number = next(_numbers)
     are_rows = [isinstance(value, tf.IndexedSlices) for value in values]
-    call = OwnCall(of_replica, are_rows, gives_alike)
+    call = OwnCall(of_replica, are_rows, gives_alike, cuts)
 
     def stand_in(*tensors: tf.Tensor) -> list[Value]:
         for variable in uses:

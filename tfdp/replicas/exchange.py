@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tfdp.compression import Compression, UpdateCompression
+from tfdp.compression import Cast, Compression, UpdateCompression
 from tfdp.synchronization import Synchronization
 
 
@@ -25,8 +25,14 @@ class Exchange:
     @property
     def keeps_summands(self) -> bool:
         """Whether code of the replicas' own wants summands of gradients, and not their sums."""
-        has_code = not (self.compression is None and self.synchronization is None)
-        return has_code and self.shard is None  # whose parts are cast in the program itself
+        if self.shard is not None:  # parts are cast in the program itself
+            return self.update_compression is not None
+        return not (self.compression is None and self.synchronization is None)
+
+    @property
+    def cast(self) -> Cast | None:
+        """The `compression`, if it is a `Cast`; else None."""
+        return self.compression if isinstance(self.compression, Cast) else None
 
     @property
     def update_compression(self) -> UpdateCompression | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.partition import LOCAL, PARTIAL, REPLICATED, Layout, Sharded, fixed_cut
+from tfdp.partition import LOCAL, PARTIAL, REPLICATED, Layout, layout_of_parts
 from tfdp.recording import copies_of
 from tfdp.strategy._tensorflow import (
     DistributedVariable,
@@ -80,7 +80,7 @@ def _for_each(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
 
 def _state(variable: DistributedVariable) -> Layout:
     if isinstance(variable, PartedVariable):
-        return Sharded(variable.cut.axis, fixed_cut(variable.cut.bounds))
+        return layout_of_parts(variable.cut)
     if not isinstance(variable, SyncOnReadVariable):
         return REPLICATED
     if variable.aggregation == tf.VariableAggregation.SUM:

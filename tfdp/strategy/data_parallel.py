@@ -93,8 +93,8 @@ class DataParallelStrategy(OneDevicePrograms):
     Raises:
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
         `tfdp.synchronization`.
-      ValueError: `compression` does not go with `synchronization`, or `shard` with either but a
-        `Cast`, or there is one replica to shard for; a device is unknown, doubled,
+      ValueError: `compression` does not go with `synchronization`, or `shard` with either but
+        `Cast`, `Int8` or `Sign`, or one replica is to shard; a device is unknown, doubled,
         or of another process; a number is out of range; the topology is unknown or does not cover
         the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
         `tfdp.enable_determinism`.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tfdp.compression import Cast, Compression, UpdateCompression
+from tfdp.sharding import SHARDS
 from tfdp.synchronization import Synchronization
-
-_SHARDS = ("optimizer", "gradients", "parameters")
 
 
 def check_synchronization(
@@ -55,9 +54,9 @@ def check_shard(
     """
     if shard is None:
         return
-    if shard not in _SHARDS:
+    if shard not in SHARDS:
         raise ValueError(
-            f"`shard` must be one of {', '.join(map(repr, _SHARDS))}, but received {shard!r}. Use "
+            f"`shard` must be one of {', '.join(map(repr, SHARDS))}, but received {shard!r}. Use "
             "shard='optimizer', or leave it out."
         )
     if synchronization is not None:
@@ -65,10 +64,13 @@ def check_shard(
             f"`shard` needs one set of weights after each update, but received {shard!r} and "
             f"{synchronization!r}, within whose rounds each replica has its own. Leave one out."
         )
-    if not (compression is None or isinstance(compression, Cast)):
+    sums_parts = isinstance(compression, UpdateCompression) and compression.sums_parts
+    if not (compression is None or isinstance(compression, Cast) or sums_parts):
         raise ValueError(
-            f"`shard` sums parts of gradients, as they are or cast, but received {shard!r} and "
-            f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave one out.'
+            "`shard` sums parts of gradients, as they are, cast, or in blocks, but received "
+            f"{shard!r} and {compression!r}, which needs whole ones. Use "
+            "compression=tfdp.compression.ErrorFeedback(tfdp.compression.Int8()), or "
+            'tfdp.compression.Cast("bfloat16"), or leave one out.'
         )
 
 

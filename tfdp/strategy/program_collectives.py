@@ -5,6 +5,7 @@ They go the way of all collectives: by the strategy's engine, topology and bucke
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -141,12 +142,23 @@ class ProgramCollectives:
     ) -> Collective:
         """Runs a function as each replica, as `Communicator` says."""
 
+        told: list[int | None] = []
+
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
             found: list[tf.Tensor] = []
-            self._as_replica(rank, lambda: found.extend(function(*tensors)))
+
+            def run() -> None:
+                with self._reducer.counting() as sent:
+                    found.extend(function(*tensors))
+                known = [each for each in sent if each is not None]
+                told.append(sum(known) if len(known) == len(sent) else None)
+
+            self._as_replica(rank, run)
             return [*found, tf.constant(True)]
 
-        return self._of_its_own(of_rank, specs, None)
+        made = self._of_its_own(of_rank, specs, None)
+        known = [each for each in told if each is not None]
+        return dataclasses.replace(made, sent=max(known) if len(known) == len(told) else None)
 
     def _collective(
         self,

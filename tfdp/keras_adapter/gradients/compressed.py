@@ -35,6 +35,7 @@ from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import step_recording
 from tfdp.recording import Watch
 from tfdp.replicas import Replicas, Value, exchange_of, replicas_of
+from tfdp.sharding import Cut
 
 # The attribute of an optimizer: by the key of each variable that is compressed its slots by name.
 # The attributes of an optimizer are where `tfdp.checkpoint` finds variables that Keras does not
@@ -110,15 +111,7 @@ class CompressedUpdates(Compressed):
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
         """Sums gradients."""
-        taken = _slots(optimizer)
-        given: list[Value] = []
-        for gradient, variable in zip(gradients, variables, strict=True):
-            is_taken = key_of_variable(optimizer, variable) in taken
-            given.append(gradient)
-            if is_taken:
-                given[-1] = _made_dense(self.compression, gradient, variable)
-                if isinstance(given[-1], tf.IndexedSlices):
-                    _warn_of_rows(optimizer)
+        given = made_dense(self.compression, optimizer, gradients, variables)
 
         def sums(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
             update = tf.cast(values.pop(), tf.int32)
@@ -209,15 +202,33 @@ def check_momentum(
             )
 
 
-def _made_dense(compression: UpdateCompression, gradient: Value, variable: Any) -> Value:
-    """Returns rows of a table as the dense gradient that the compression takes of it, if it does.
+def made_dense(
+    compression: UpdateCompression,
+    optimizer: BaseOptimizer,
+    gradients: Sequence[Value],
+    variables: Sequence[Any],
+) -> list[Value]:
+    """Returns gradients, with rows of tables as the dense gradient that a compression takes.
 
     Rows that a batch chose several times are added up, as in a product with one-hot rows.
     """
-    if not isinstance(gradient, tf.IndexedSlices) or not compression.takes_rows_of(variable):
-        return gradient
-    total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
-    return tf.ensure_shape(total, variable.shape)
+    taken, found = _slots(optimizer), list(gradients)
+    for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+        is_taken = key_of_variable(optimizer, variable) in taken
+        if not is_taken or not isinstance(gradient, tf.IndexedSlices):
+            continue
+        if compression.takes_rows_of(variable):
+            rows = variable.shape[0]
+            total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, rows)
+            found[index] = tf.ensure_shape(total, variable.shape)
+        else:
+            _warn_of_rows(optimizer)
+    return found
+
+
+def takes(optimizer: BaseOptimizer, gradient: Value | None, variable: Any) -> bool:
+    """Returns whether the gradient of a variable is compressed."""
+    return key_of_variable(optimizer, variable) in _slots(optimizer) and can_wait(gradient)
 
 
 def can_wait(gradient: Value | None) -> bool:
@@ -248,31 +259,61 @@ def summed(
       update: The number of the update, an int32 scalar.
       watch: A listener that is told of each bucket.
     """
+    compressed = [
+        index
+        for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True))
+        if takes(optimizer, gradient, variable)
+    ]
+    whole = [index for index in range(len(gradients)) if index not in compressed]
+    totals = list(gradients)
+    sums = step.sum_without_gradient([gradients[i] for i in whole], watch)
+    sums += sums_of_taken(
+        step,
+        optimizer,
+        [gradients[i] for i in compressed],
+        [variables[i] for i in compressed],
+        update,
+        watch,
+    )
+    for index, total in zip(whole + compressed, sums, strict=True):
+        totals[index] = total
+    return totals
+
+
+def sums_of_taken(
+    step: Step,
+    optimizer: BaseOptimizer,
+    gradients: Sequence[Value],
+    variables: Sequence[Any],
+    update: tf.Tensor,
+    watch: Watch | None,
+    cuts: Sequence[Cut] | None = None,
+) -> list[tf.Tensor]:
+    """Returns the compressed sums of gradients that the compression takes: see `summed`.
+
+    Args:
+      cuts: How each is cut, for the replica's parts of the sums; None: they are whole.
+    """
     compression = step.replicas.exchange.update_compression
     assert compression is not None
     slots = _slots(optimizer)
     numbers = {key: number for number, key in enumerate(slots)}
     keys = [key_of_variable(optimizer, variable) for variable in variables]
-    compressed = [
-        index
-        for index, (key, gradient) in enumerate(zip(keys, gradients, strict=True))
-        if key in slots and can_wait(gradient)
-    ]
-    whole = [index for index in range(len(keys)) if index not in compressed]
 
     def compress(members: Sequence[int], transport: Transport) -> Sequence[tf.Tensor]:
-        chosen = [compressed[member] for member in members]
-        kept = [slots[keys[index]] for index in chosen]
-        own_gradients = [tf.convert_to_tensor(gradients[index]) for index in chosen]
-        found = compression.sum(
-            Bucket(
-                own_gradients,
-                [{name: held.read_value() for name, held in each.items()} for each in kept],
-                tuple(numbers[keys[index]] for index in chosen),
-                update,
-            ),
-            transport,
+        kept = [slots[keys[index]] for index in members]
+        own_gradients = [tf.convert_to_tensor(gradients[index]) for index in members]
+        bucket = Bucket(
+            own_gradients,
+            [{name: held.read_value() for name, held in each.items()} for each in kept],
+            tuple(numbers[keys[index]] for index in members),
+            update,
         )
+        if cuts is None:
+            found = compression.sum(bucket, transport)
+        else:
+            own_cuts = [cuts[index] for index in members]
+            found = compression.compressed_parts(bucket, own_cuts, transport)
         step_recording.compression_error(
             [
                 after.get(RESIDUAL, given - own)
@@ -286,12 +327,7 @@ def summed(
                     held.assign(values[name])
         return found.sums
 
-    totals = list(gradients)
-    sums = step.sum_without_gradient([gradients[i] for i in whole], watch)
-    sums += step.replicas.sum_by(compress, [gradients[i] for i in compressed], watch)
-    for index, total in zip(whole + compressed, sums, strict=True):
-        totals[index] = total
-    return totals
+    return step.replicas.sum_by(compress, gradients, watch)
 
 
 def _warn_of_rows(optimizer: BaseOptimizer) -> None:

@@ -24,6 +24,7 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.gradients import updating
 from tfdp.keras_adapter.gradients.compressed import Compressed, CompressedUpdates
+from tfdp.keras_adapter.gradients.compressed_parts import CompressedParts
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, is_outer
 from tfdp.keras_adapter.gradients.own_calls import build as build_while_traced
 from tfdp.keras_adapter.gradients.rounds import Rounds
@@ -40,7 +41,10 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
     if is_outer(optimizer):
         return Updating()
     if exchange.shard is not None:
-        return Sharded(exchange.shard != "optimizer", exchange.compression)
+        of_windows = exchange.shard != "optimizer"
+        if isinstance(exchange.compression, UpdateCompression):
+            return CompressedParts(of_windows, exchange.compression)
+        return Sharded(of_windows, exchange.cast)
     if exchange.synchronization is not None:
         return Rounds(exchange.synchronization)
     if isinstance(exchange.compression, UpdateCompression):
@@ -88,6 +92,19 @@ def add_variable_from_reference(
         made = original(self, reference_variable, name=name, initializer=initializer)
     own.made(self, reference_variable, made, accumulates)
     return made
+
+
+@hook(BaseOptimizer, "apply")
+def accumulate(
+    original: Callable[..., Any], self: BaseOptimizer, grads: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Gives an optimizer what it accumulates, after all methods that override `apply`."""
+    if not one_device.is_traced() or is_outer(self):
+        return original(self, grads, *args, **kwargs)
+    given = args[0] if args else kwargs.get("trainable_variables")
+    variables = variables_of_optimizer(self) if given is None else given
+    grads = updating_of(self).accumulated(self, list(grads), list(variables))
+    return original(self, grads, *args, **kwargs)
 
 
 @hook(BaseOptimizer, "apply", overrides=True)

@@ -14,6 +14,7 @@ from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Step, current
 from tfdp.partition.own_calls import own_call
 from tfdp.replicas import Replicated, Value
+from tfdp.sharding import Cut
 
 # What a replica runs: given its step, values, and of each whether it is the replica's own term.
 OfReplica = Callable[[Step, list[Value], list[bool]], Sequence[Value] | None]
@@ -26,6 +27,7 @@ def call(
     uses: Sequence[Any] = (),
     gives_alike: bool = True,
     reads: Sequence[Any] = (),
+    cuts: Sequence[Cut] | None = None,
 ) -> list[Value | None]:
     """Puts a call into the program that is being traced; run eagerly it is as on one device.
 
@@ -36,6 +38,7 @@ def call(
       uses: The variables that `of_replica` reads and writes.
       gives_alike: Whether all replicas are given the same.
       reads: Those that it reads alone.
+      cuts: Of each value that there is how it is cut, if `of_replica` gives the replica's parts.
 
     Returns:
       What one device has in its place; of the values None where there was nothing.
@@ -58,7 +61,9 @@ def call(
             [each.value if isinstance(each, keras.Variable) else each for each in variables]
             for variables in (uses, reads)
         )
-        found = own_call(given, written, run, lambda own: instead(list(own)), gives_alike, read)
+        found = own_call(
+            given, written, run, lambda own: instead(list(own)), gives_alike, read, cuts
+        )
     if on_one_device is not None:
         return list(found)
     kept: list[Value | None] = [None] * len(values)

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.compression import Cast
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     key_of_variable,
@@ -32,7 +33,6 @@ from tfdp.sharding import Cut, even_cuts
 # The attribute of an optimizer with the cut of each variable, by key. Keras would track one that is
 # set.
 _CUTS = "tfdp_cuts"
-
 
 # As with a `Cast` of whole gradients.
 _CAST = (tf.float32, tf.float64)
@@ -57,11 +57,11 @@ class Sharded(Updating):
 
     Args:
       of_windows: Whether what is accumulated is cut as well; else windows are summed at their ends.
-      compression: The `Cast` with which gradients travel that are cut; None: they are not cast.
+      cast: The `Cast` with which gradients travel that are cut; None: they are not cast.
     """
 
-    def __init__(self, of_windows: bool, compression: Any = None) -> None:
-        self._of_windows, self._compression = of_windows, compression
+    def __init__(self, of_windows: bool, cast: Cast | None = None) -> None:
+        self._of_windows, self._cast = of_windows, cast
 
     @contextlib.contextmanager
     def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
@@ -101,7 +101,7 @@ class Sharded(Updating):
         if accumulates and not self._of_windows:
             return
         replicas = replicas_of(strategy_of_optimizer(optimizer))
-        cut = _own_cuts(optimizer).get(key_of_variable(optimizer, variable))
+        cut = cut_of(optimizer, variable)
         if replicas is not None and cut is not None and _shape(slot) == cut.shape:
             _cut_state(replicas, slot, cut)
         slot.value.accumulates = accumulates
@@ -111,8 +111,8 @@ class Sharded(Updating):
     ) -> contextlib.AbstractContextManager[list[Value | None]]:
         """Marks gradients, unless windows of whole ones are accumulated."""
         if self._waits(optimizer):
-            if self._compression is not None:
-                check_range(self._compression, optimizer)
+            if self._cast is not None:
+                check_range(self._cast, optimizer)
             return contextlib.nullcontext(gradients)
         return contextlib.nullcontext(self._marked(optimizer, gradients, variables))
 
@@ -135,14 +135,14 @@ class Sharded(Updating):
         variables: Sequence[Any],
     ) -> list[Value | None]:
         """Returns gradients of which replicas go on with parts; rows of tables stay as they are."""
-        cuts = {key: cut for one in innermost(optimizer) for key, cut in _own_cuts(one).items()}
         found = list(gradients)
         for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=False)):
-            cut = cuts.get(key_of_variable(optimizer, variable))
+            cut = cut_of(optimizer, variable)
             if cut is None or not isinstance(gradient, tf.Tensor):
                 continue
-            is_cast = self._compression is not None and gradient.dtype in _CAST
-            dtype = self._compression.dtype if is_cast else gradient.dtype
+            dtype = gradient.dtype
+            if self._cast is not None and dtype in _CAST:
+                dtype = self._cast.dtype
             found[index] = tf.cast(part_of_sum(tf.cast(gradient, dtype), cut), gradient.dtype)
         return found
 
@@ -163,6 +163,13 @@ def _cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
     slot.__class__ = State
 
 
+def cut_of(optimizer: BaseOptimizer, variable: Any) -> Cut | None:
+    """Returns how what an optimizer, or one in it, keeps for a variable is cut; None: it is not."""
+    key = key_of_variable(optimizer, variable)
+    found = (_own_cuts(one).get(key) for one in innermost(optimizer))
+    return next((cut for cut in found if cut is not None), None)
+
+
 def _own_cuts(optimizer: BaseOptimizer) -> dict[str, Cut]:
     found: dict[str, Cut] = vars(optimizer).get(_CUTS, {})
     return found
@@ -176,7 +183,7 @@ def _cut_lists(optimizer: BaseOptimizer, replicas: Replicas) -> None:
         if name in ("_variables", "_trainable_variables") or not is_list:
             continue
         for variable, slot in zip(variables, held, strict=True):
-            cut = _own_cuts(optimizer).get(key_of_variable(optimizer, variable))
+            cut = cut_of(optimizer, variable)
             if cut is None or not isinstance(slot, keras.Variable) or is_cut(slot):
                 continue
             is_window = slot.value.synchronization == tf.VariableSynchronization.ON_READ

@@ -67,6 +67,18 @@ class Updating:
         """
         return contextlib.nullcontext(gradients)
 
+    def accumulated(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> list[Value | None]:
+        """Returns what an optimizer goes on with that wraps no other: of a window what it adds.
+
+        Args:
+          optimizer: The optimizer.
+          gradients: What a method of the user's own, or one that wraps it, has made of gradients.
+          variables: The variables that it updates.
+        """
+        return gradients
+
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:

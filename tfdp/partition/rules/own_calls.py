@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.partition.conversions import static
 from tfdp.partition.flattening import CALLS
-from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, layout_of_parts
 from tfdp.partition.own_calls import OwnCodeError, own_call_of
 from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
@@ -21,7 +21,7 @@ def call(step: Step) -> Results:
     """Takes summands, and rows of summands, and what is the replica's own; all else is whole.
 
     Rows that are cut by examples, with their places, are summands of what they are rows of. It
-    sends what the replicas' function sends, and gives what is whole, or each replica's own.
+    sends what the replicas' function sends, and gives what is whole, each replica's own, or parts.
     """
     found = own_call_of(step.op.attr("f"))
     assert found is not None  # other calls are taken apart
@@ -48,6 +48,8 @@ def call(step: Step) -> Results:
     outputs = step.program.exchange(
         step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
     )
+    if found.cuts is not None:
+        return step.results(outputs[: len(dtypes)], [layout_of_parts(cut) for cut in found.cuts])
     layout = REPLICATED if found.gives_alike else LOCAL
     return step.results(outputs[: len(dtypes)], layout)
 
