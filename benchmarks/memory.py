@@ -16,11 +16,10 @@ from rich.table import Table
 from benchmarks.models import MODELS
 from tfdp.bench.child_process import Failure, run_module
 from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.prediction.memory import SHARDS
 
 #: What is kept: see `benchmarks.memory_worker`.
 STATES = ("Adam", "Adam with an average", "Adam in windows")
-
-_SHARDS = ("none", "optimizer", "gradients", "parameters")
 
 # With these the allocators give back at once what is set free. Steps take longer so.
 _GIVE_BACK = ("TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1", "MALLOC_MMAP_THRESHOLD_=65536")
@@ -66,10 +65,10 @@ def run(options: MemoryOptions, console: Console | None = None) -> int:
     Returns:
       The exit code: 0; 1 if a process failed.
     """
-    kept: dict[str, list[dict[str, Any]]] = {shard: [] for shard in _SHARDS}
-    timed: dict[str, list[dict[str, Any]]] = {shard: [] for shard in _SHARDS}
+    kept: dict[str, list[dict[str, Any]]] = {shard: [] for shard in SHARDS}
+    timed: dict[str, list[dict[str, Any]]] = {shard: [] for shard in SHARDS}
     for found, environment in [(kept, _GIVE_BACK), *[(timed, ())] * options.rounds]:
-        for shard in _SHARDS:
+        for shard in SHARDS:
             measured = _measured(options, shard, environment)
             if isinstance(measured, Failure):
                 print(measured, file=sys.stderr)

@@ -14,8 +14,8 @@ from benchmarks import memory
     "benchmarks/test_checkpoint_cost.py::test_one_checkpoint_is_timed_among_the_steps_of_a_fit"
 )
 def test_each_way_to_shard_has_a_row(monkeypatch):
-    assert memory._SHARDS == ("none", "optimizer", "gradients", "parameters")
-    monkeypatch.setattr(memory, "_SHARDS", ("none", "parameters"))  # a cluster costs 15 s of a core
+    assert memory.SHARDS == ("none", "optimizer", "gradients", "parameters")
+    monkeypatch.setattr(memory, "SHARDS", ("none", "parameters"))  # a cluster costs 15 s of a core
     console = Console(file=io.StringIO(), width=120)
     assert memory.run(memory.MemoryOptions(model="small", rounds=1, steps=2), console) == 0
     rows = [line for line in console.file.getvalue().splitlines() if line.startswith("\u2502")]

@@ -56,6 +56,17 @@ def test_and_from_how_many_ranks_on_adam_s_state_fits(capsys):
     assert "`--shard optimizer` divides" in said and "activations not counted" in said
 
 
+def test_a_compression_beside_shards_is_planned_or_refused(capsys):
+    """4.8 GB of gradients and of what is left of them, four buckets of 96 MB, and 14.4 / n."""
+    words = ["--shard", "parameters", "--compression"]
+    said = planned(capsys, *MEMORY, "12GB", *words, "int8")
+    assert 'All of it fits into 12 GB from 8 ranks on with shard="parameters"' in said
+    said = planned(capsys, *BUYING, "-n", "4", *words, "bfloat16")
+    assert 'compression=tfdp.compression.Cast("bfloat16"), shard="parameters")' in said
+    said = refused(capsys, *BUYING, "-n", "4", *words, "topk")
+    assert "A compression beside `shard` must be one of none, bfloat16, int8" in said
+
+
 def test_a_question_of_memory_has_a_page_without_times(tmp_path, capsys):
     page = tmp_path / "plan.html"
     planned(capsys, *MEMORY, "8GB", "--shard", "gradients", "--output", str(page))

@@ -36,6 +36,16 @@ def test_weights_are_divided_but_for_those_of_two_layers():
     assert (alone.weights, alone.gradients, alone.traveling) == (16 * P + 7, 16 * P, 0)
 
 
+def test_gradients_that_a_compression_waits_for_are_whole_and_so_is_what_it_keeps():
+    layers = Workload((Tensor((1000, 1000)),) * 16, 0.0, 0.0, slots=2)
+    plain, compressed = (
+        memory_of(layers, 4, "parameters", 2**20, 2, compresses_updates=each)
+        for each in (False, True)
+    )
+    assert (compressed.gradients, compressed.residual) == (16 * P, 16 * P)
+    assert compressed.total == plain.total + 11 * P + 16 * P
+
+
 def test_what_fits_from_a_number_on_fits_on_all_more():
     """Alone nothing travels: what fits on one rank need not fit on two."""
     for limit in range(1, 40):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+import tfdp
 from tfdp.prediction import (
     Cluster,
     Plan,
@@ -13,6 +14,8 @@ from tfdp.prediction import (
     limits,
     ranked,
 )
+from tfdp.prediction.sending import COMPRESSIONS
+from tfdp.strategy.options import check_shard
 from tfdp.topology import Links, regular
 from tfdp.topology.patterns import pattern_of
 
@@ -50,10 +53,26 @@ def test_where_no_topology_is_left_the_error_says_which_are():
 
 @pytest.mark.parametrize("shard", ["optimizer", "gradients"])
 def test_what_the_strategy_refuses_beside_a_shard_is_no_candidate(shard):
-    for plan in candidates(Plan(shard=shard)):
-        assert (plan.compression, plan.synchronization) == ("none", "none")
-    with pytest.raises(ValueError, match="`shard` must be without a compression"):
-        Plan(shard=shard, compression="int8")
+    found = candidates(Plan(shard=shard))
+    assert {plan.compression for plan in found} == {"none", "bfloat16", "int8"}
+    assert {plan.synchronization for plan in found} == {"none"}
+    with pytest.raises(ValueError, match="must be one of none, bfloat16, int8, sign, which sum"):
+        Plan(shard=shard, compression="powersgd")
+    with pytest.raises(ValueError, match="but received 'topk'"):
+        candidates(Plan(shard=shard), compressions=["topk"])
+    with pytest.raises(ValueError, match="`shard` must be without a synchronization"):
+        Plan(shard=shard, synchronization="local_sgd")
+
+
+@pytest.mark.parametrize("name", COMPRESSIONS)
+def test_the_strategy_takes_the_same_compressions_beside_a_shard(name):
+    argument = COMPRESSIONS[name].argument.partition("=")[2]
+    compression = eval(argument, {"tfdp": tfdp}) if argument else None  # our own words
+    if COMPRESSIONS[name].sums_parts:
+        check_shard("gradients", compression, None)
+    else:
+        with pytest.raises(ValueError, match="sums parts of gradients"):
+            check_shard("gradients", compression, None)
 
 
 def test_rounds_have_no_compression_beside_them():

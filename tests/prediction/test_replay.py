@@ -1,5 +1,6 @@
 """The replay of buckets and the time of a sum, against closed forms."""
 
+import dataclasses
 import math
 
 import pytest
@@ -223,6 +224,49 @@ def test_weights_that_are_cut_are_gathered_in_both_passes():
     assert half_hidden.communication_seconds == pytest.approx(
         half / 2 + hidden.communication_seconds, rel=0.2
     )
+
+
+def rates(**rate):
+    """The compressions of a plan, with other rates of a core."""
+    return {
+        name: dataclasses.replace(COMPRESSIONS[name], gigabytes_per_second=each)
+        for name, each in rate.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "share"), [("bfloat16", 1 / 2), ("int8", 1 / 4 + 1 / 256)])
+def test_a_compression_acts_on_the_half_that_has_sums(name, share):
+    """Of 16 MB on 8 hosts a rank sends 7/8 of the share, and 7/8 of the weights as they are."""
+    on, half = cluster(8, rate=1e7), 7 / 8 * 16e6 / 1e7
+    for shard, accumulation, sums, gathers in [
+        ("optimizer", 1, 1, 1),
+        ("optimizer", 4, 1 / 4, 1 / 4),
+        ("gradients", 4, 1, 1 / 4),
+        ("parameters", 4, 1, 2),
+    ]:
+        plan = Plan(shard=shard, compression=name, accumulation=accumulation)
+        at_once = work(forward_seconds=0.0, backward_seconds=0.0)
+        sent, computed = (
+            predict(plan, at_once, on, rates(**{name: rate})[name]).communication_seconds
+            for rate in (None, 1e-3)
+        )
+        assert sent == pytest.approx(sums * share * half + gathers * half, rel=1e-3)
+        # A core takes 16 seconds, while which the links send all but the last.
+        assert 16 * sums + gathers * half < computed <= 16 * sums + sent + 1e-6
+
+
+def test_what_waits_for_the_backward_pass_is_hidden_by_nothing():
+    on, half = cluster(8, rate=1e7), 7 / 8 * 16e6 / 1e7
+    slow = work(forward_seconds=100.0, backward_seconds=100.0)
+    for shard, gathered in [("optimizer", half), ("parameters", 0.0)]:
+        cast, int8 = (
+            predict(
+                Plan(bucket_bytes=2**20, shard=shard, compression=name), slow, on, each
+            ).communication_seconds
+            for name, each in rates(bfloat16=None, int8=None).items()
+        )
+        assert int8 - gathered > (1 / 4 + 1 / 256) * half
+        assert cast - gathered < 0.2 * half
 
 
 def test_one_rank_has_nothing_to_shard():

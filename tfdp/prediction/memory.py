@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from tfdp import sharding
 from tfdp.prediction.cluster import MOST_RANKS
 from tfdp.prediction.workload import Workload, buckets
 
 #: What may be divided among the ranks: the argument `shard` of the strategy; see docs/memory.
-SHARDS = ("none", "optimizer", "gradients", "parameters")
+SHARDS = ("none", *sharding.SHARDS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ def memory_of(
     shard: str,
     bucket_bytes: int,
     accumulation: int = 1,
-    keeps_residual: bool = False,
+    compresses_updates: bool = False,
 ) -> Memory:
     """Returns a replica's memory; for P weights of 4 bytes that are trained and k slots on n ranks:
 
@@ -61,7 +62,8 @@ def memory_of(
       pass are whole until their sum is cut: this counts all of them, which is the most there are.
 
     - "parameters": weights and gradients divided by n as well, and the whole of two buckets: of
-      weights the one that computes and the one that comes next, of gradients one that is sent.
+      weights the one that computes and the one that comes next, of gradients one that is sent; of
+      gradients all where a compression of updates waits for them.
 
     The stages 1 to 3 of ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5), of which the
     second divides the gradients of a backward pass in "parameters" alone.
@@ -72,7 +74,8 @@ def memory_of(
       shard: One of :data:`SHARDS`.
       bucket_bytes: The strategy's `bucket_bytes`.
       accumulation: The optimizer's `gradient_accumulation_steps`.
-      keeps_residual: Whether a compression keeps what it has not sent.
+      compresses_updates: Whether a compression keeps what it has not sent, and waits for all
+        gradients, which are whole until then.
 
     >>> from tfdp.prediction.workload import Tensor
     >>> adam = Workload((Tensor((1000, 1000)),), 0.0, 0.0, slots=2)
@@ -88,7 +91,8 @@ def memory_of(
     accumulated = size if accumulation > 1 else 0.0
     level = SHARDS.index(shard)
     is_divided = level == SHARDS.index("parameters") and ranks > 1
-    gradients = min(size, size / ranks + largest) if is_divided else size
+    sent_at_once = is_divided and not compresses_updates
+    gradients = min(size, size / ranks + largest) if sent_at_once else size
     return Memory(
         weights=(size / ranks if is_divided else size) + work.frozen_bytes,
         gradients=gradients,
@@ -96,7 +100,7 @@ def memory_of(
         optimizer=work.slots * size / (ranks if level >= SHARDS.index("optimizer") else 1),
         activations=work.activation_bytes,
         traveling=(4.0 if is_divided else 2.0) * largest if ranks > 1 else 0.0,
-        residual=size if keeps_residual else 0.0,
+        residual=size if compresses_updates else 0.0,
     )
 
 

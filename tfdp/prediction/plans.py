@@ -34,8 +34,8 @@ class Plan:
       accumulation: The optimizer's `gradient_accumulation_steps`.
 
     Raises:
-      ValueError: A name is unknown, a number is below 1, or `shard` is beside a compression or a
-        synchronization, which the strategy refuses.
+      ValueError: A name is unknown, a number is below 1, or `shard` is beside a synchronization, or
+        a compression that needs whole gradients, which the strategy refuses.
 
     >>> Plan("tree", 4 * 2**20).arguments()
     ['topology="tree"', 'bucket_bytes=4 * 2**20']
@@ -68,10 +68,19 @@ class Plan:
                     f"{name}=1 or more."
                 )
 
-        if self.shard != "none" and (self.compression, self.synchronization) != ("none", "none"):
+        if self.shard == "none":
+            return
+        if self.synchronization != "none":
             raise ValueError(
-                "`shard` must be without a compression and a synchronization, but received "
-                f"{self.compression!r} and {self.synchronization!r}. Leave them out, or `shard`."
+                "`shard` must be without a synchronization, but received "
+                f"{self.synchronization!r}. Leave it out, or `shard`."
+            )
+        if not COMPRESSIONS[self.compression].sums_parts:
+            taken = [name for name, each in COMPRESSIONS.items() if each.sums_parts]
+            raise ValueError(
+                f"A compression beside `shard` must be one of {', '.join(taken)}, which sum parts "
+                f"of gradients, but received {self.compression!r}. Use {taken[1]!r}, or leave "
+                "`shard` out."
             )
 
     @property
@@ -188,7 +197,7 @@ def predict(
     With `shard` each rank gets its part of a sum in step 3, for "gradients" in each of the k steps,
     updates an n-th, and gets the others' when the update has ended, which nothing hides. With
     "parameters" it gets them twice a step, which the forward and the backward pass hide but for
-    what does not fit into them, and for the first bucket.
+    what does not fit into them, and for the first bucket. A compression acts on the parts of sums.
 
     Args:
       plan: The plan; one rank alone has nothing to shard.
@@ -211,9 +220,9 @@ def predict(
         tensors = tuple(dataclasses.replace(tensor, rows=0) for tensor in tensors)
     for bucket in buckets(tensors, plan.bucket_bytes):
         if shards:
-            sum_, gathered = halves_of(bucket.tensors, cluster)
+            sum_, gathered = halves_of(bucket.tensors, cluster, compression)
             gathering += gathered.seconds
-            halves.append((sum_.seconds, gathered.seconds))
+            halves.append((sum_.core_seconds + sum_.seconds, gathered.seconds))
         else:
             found = sum_of(bucket.tensors, cluster, plan.topology, compression)
             if found is None:
@@ -225,7 +234,8 @@ def predict(
     updates = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
     sending = exposed if plan.shard == "gradients" else exposed / updates
     if plan.shard == "parameters":
-        sending, gathering = _of_weights(halves, pace * forward, pace * backward), 0.0
+        after = exposed if waits else None
+        sending, gathering = _of_weights(halves, pace * forward, pace * backward, after), 0.0
     updating = work.update_seconds / plan.accumulation
     return Prediction(
         plan=plan,
@@ -249,7 +259,9 @@ def predict(
     )
 
 
-def _of_weights(halves: Sequence[tuple[float, float]], forward: float, backward: float) -> float:
+def _of_weights(
+    halves: Sequence[tuple[float, float]], forward: float, backward: float, waiting: float | None
+) -> float:
     """Returns what passes do not hide of weights that are gathered for both, and of gradients.
 
     Args:
@@ -257,10 +269,14 @@ def _of_weights(halves: Sequence[tuple[float, float]], forward: float, backward:
         its part of the sum, and in which all get the whole.
       forward: The seconds of the forward pass.
       backward: Those of the backward pass.
+      waiting: Those of all sums, where they wait for the end of the backward pass; None: they do
+        not.
     """
     scattered, gathered = (sum(each) for each in zip(*halves, strict=True))
     (last_scattered, first_gathered) = halves[-1]
     before = first_gathered + max(0.0, gathered - first_gathered - forward)
+    if waiting is not None:
+        return before + max(0.0, gathered - backward) + waiting
     after = last_scattered + max(0.0, gathered + scattered - last_scattered - backward)
     return before + after
 

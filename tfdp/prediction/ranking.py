@@ -41,7 +41,8 @@ def candidates(
 
     Args:
       base: What all of them share: `shard` and `accumulation`. With `shard` there is neither a
-        choice of topologies, compressions nor rounds: the strategy sends halves of sums.
+        choice of topologies nor of rounds: the strategy sends halves of sums. Of compressions
+        those are left that sum parts.
       topologies: Names of topologies.
       bucket_bytes: Sizes of buckets.
       compressions: Names of compressions.
@@ -49,11 +50,15 @@ def candidates(
 
     >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], []))
     4
-    >>> len(candidates(Plan(shard="optimizer")))
-    4
+    >>> len(candidates(Plan(shard="optimizer"), compressions=["none", "int8", "powersgd"]))
+    8
+
+    Raises:
+      ValueError: No compression is left.
     """
     if base.shard != "none":
-        topologies, compressions, rounds = topologies[:1], ("none",), ()
+        left = [name for name in compressions if COMPRESSIONS[name].sums_parts]
+        topologies, compressions, rounds = topologies[:1], left or compressions, ()
     summed = [
         dataclasses.replace(base, topology=topology, bucket_bytes=size, compression=compression)
         for compression, topology, size in itertools.product(compressions, topologies, bucket_bytes)

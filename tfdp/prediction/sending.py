@@ -47,6 +47,11 @@ class Compression:
     waits: bool = False
     exact: bool = False
 
+    @property
+    def sums_parts(self) -> bool:
+        """Whether the strategy takes it beside `shard`."""
+        return self.kind in ("whole", "cast", "blocks")
+
 
 def _feedback(inner: str) -> str:
     return f"compression=tfdp.compression.ErrorFeedback(tfdp.compression.{inner})"
@@ -129,33 +134,46 @@ def sum_of(
         if pattern is None:
             return None
         found.append(_timed(pattern, size, cluster.links))
-    rate = compression.gigabytes_per_second
-    compressed = sum(t.size_bytes for t in tensors if _takes(compression, t))
-    return Sum(
-        0.0 if rate is None else cluster.slowdown * compressed / (1e9 * rate),
-        sum(one.busy_seconds for one in found),
-        sum(one.seconds for one in found),
-        any(one.in_turn for one in found),
-    )
+    taken = float(sum(t.size_bytes for t in tensors if _takes(compression, t)))
+    return _together(found, compression, taken, cluster)
 
 
-def halves_of(tensors: Sequence[Tensor], cluster: Cluster) -> tuple[Sum, Sum]:
+def halves_of(
+    tensors: Sequence[Tensor], cluster: Cluster, compression: Compression | None = None
+) -> tuple[Sum, Sum]:
     """Returns the halves of a sum with `shard`: each rank gets its part, and all get the parts.
 
-    Of a table's gradient all ranks get the rows; its new values are sent whole.
+    A compression acts on the first one, the weights' new values are whole. What it computes is
+    counted as for whole sums, which is the most. Of a table's gradient all ranks get the rows.
 
     >>> from tfdp.topology import Links
     >>> cluster = Cluster(4, 1, Links(0, 25e6, 0, 25e6))
     >>> [half.seconds for half in halves_of([Tensor((6_250_000,))], cluster)]
     [0.75, 0.75]
+    >>> cast = COMPRESSIONS["bfloat16"]
+    >>> [half.seconds for half in halves_of([Tensor((6_250_000,))], cluster, cast)]
+    [0.375, 0.75]
     """
+    compression = compression or COMPRESSIONS["none"]
     size = float(sum(tensor.size_bytes for tensor in tensors))
     rows = float(sum(tensor.row_bytes for tensor in tensors))  # then it travels alone
-    part = size / cluster.ranks
-    first = _gather(cluster, rows) if rows else _exchange(cluster, part)
-    return (
-        _timed(first, rows or size, cluster.links),
-        _timed(_gather(cluster, part), size, cluster.links),
+    gathered = _timed(_gather(cluster, size / cluster.ranks), size, cluster.links)
+    if rows:
+        return _timed(_gather(cluster, rows), rows, cluster.links), gathered
+    taken = float(sum(tensor.size_bytes for tensor in tensors if _takes(compression, tensor)))
+    sent = [each for each in (size - taken, compression.share * taken) if each]
+    found = [_timed(_exchange(cluster, each / cluster.ranks), each, cluster.links) for each in sent]
+    return _together(found, compression, taken, cluster), gathered
+
+
+def _together(sums: Sequence[Sum], compression: Compression, taken: float, cluster: Cluster) -> Sum:
+    """Returns what is sent one after the other, and the compression of so many bytes."""
+    rate = compression.gigabytes_per_second
+    return Sum(
+        0.0 if rate is None else cluster.slowdown * taken / (1e9 * rate),
+        sum(one.busy_seconds for one in sums),
+        sum(one.seconds for one in sums),
+        any(one.in_turn for one in sums),
     )
 
 
