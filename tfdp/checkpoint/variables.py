@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.replicas import ProcessGroup
+from tfdp.replicas import ProcessGroup, cut_of
 from tfdp.sharding import Cut
 
 _KINDS = ("weight", "optimizer", "metric", "other")
@@ -61,7 +61,7 @@ def mirrored(model: Any) -> dict[str, tf.Variable]:
         name: value
         for name, value in values.items()
         if isinstance(value, tf.distribute.DistributedValues)
-        and not (_differs(value) or _is_cut(value) or id(value) in drawing)
+        and not (_differs(value) or cut_of(value) or id(value) in drawing)
     }
 
 
@@ -140,8 +140,7 @@ def copies(model: Any, processes: ProcessGroup) -> dict[str, Kept]:
             own = np.stack([_copy(part) for part in value.values])
             shape = (each * number, *own.shape[1:])
             found[name] = Kept(own, Cut(shape, 0, tuple(range(0, each * number + 1, each))))
-        elif _is_cut(value):
-            cut = value.cut
+        elif cut := cut_of(value):
             own = np.concatenate([_copy(part) for part in value.values], cut.axis)
             found[name] = Kept(own, Cut(cut.shape, cut.axis, cut.bounds[::each]))
         elif processes.rank == 0:
@@ -247,11 +246,6 @@ def _differs(value: Any) -> bool:
     if not isinstance(value, tf.distribute.DistributedValues):
         return False
     return value.synchronization == tf.VariableSynchronization.ON_READ or _is_apart(value)
-
-
-def _is_cut(value: Any) -> bool:
-    """Returns whether each replica holds a part of a value, which reads as the whole."""
-    return hasattr(value, "cut")
 
 
 def _accumulates(value: Any) -> bool:

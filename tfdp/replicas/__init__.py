@@ -38,6 +38,7 @@ from tfdp.replicas import fingerprints, one_device, unequal_data
 from tfdp.replicas.cut import Cut, FullCut, TurnCut, of_replica, rows_of
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
+from tfdp.replicas.parts import can_be_cut, cut_of
 from tfdp.replicas.process_group import Agreement, ProcessGroup
 from tfdp.replicas.protocol import Replicas, Rows, Trace
 from tfdp.replicas.strategies import (
@@ -63,6 +64,8 @@ __all__ = [
     "Trace",
     "TurnCut",
     "Value",
+    "can_be_cut",
+    "cut_of",
     "cutter_of",
     "exchange_of",
     "fingerprints",

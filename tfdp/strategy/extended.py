@@ -43,7 +43,7 @@ from tfdp.strategy._tensorflow_programs import (
 )
 from tfdp.strategy.inputs import Inputs
 from tfdp.strategy.lifting import Lifting
-from tfdp.strategy.parted import PartedVariable, is_cut, parts_like
+from tfdp.strategy.parted import PartedVariable, is_to_be_cut, parts_like
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
 from tfdp.strategy.replicas import StrategyReplicas
@@ -272,7 +272,8 @@ class DataParallelExtended(Inputs, Replicated):
         for copy in variable.values:
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
-        if self.replicas.exchange.shard == "parameters" and is_cut(variable, self.num_replicas):
+        cuts = self.replicas.exchange.shard == "parameters"
+        if cuts and is_to_be_cut(variable, self.num_replicas):
             return self.replicas.parted(variable, self._cuts.cut(tuple(variable.shape)))
         return variable
 

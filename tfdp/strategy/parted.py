@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.replicas import one_device
+from tfdp.replicas import can_be_cut, one_device
 from tfdp.sharding import Cut
 from tfdp.strategy import variables
 from tfdp.strategy._tensorflow import (
@@ -141,17 +141,12 @@ class PartedVariable(variables.ReplicaMirroredVariable):
                 update_fn(part, _slice(whole, self.cut, self.first_rank + index), **kwargs)
 
 
-def is_cut(variable: Any, replicas: int) -> bool:
+def is_to_be_cut(variable: Any, replicas: int) -> bool:
     """Returns whether `shard="parameters"` cuts a new variable: whether it is a large weight."""
-    shape = variable.shape
-    return (
-        bool(variable.trainable)
-        and isinstance(variable, variables.ReplicaMirroredVariable)
-        and variable.dtype.is_floating
-        and shape.is_fully_defined()
-        and shape.num_elements() >= SMALLEST_CUT
-        and max(shape, default=0) >= replicas
-    )
+    is_weight = variable.trainable and isinstance(variable, variables.ReplicaMirroredVariable)
+    if not (is_weight and can_be_cut(variable, replicas)):
+        return False
+    return bool(variable.shape.num_elements() >= SMALLEST_CUT)
 
 
 _held = threading.local()

@@ -19,7 +19,7 @@ from tfdp.compression import UpdateCompression
 from tfdp.keras_adapter._keras import BaseOptimizer, iterations_of_optimizer
 from tfdp.keras_adapter.gradients.compressed import made_dense, make_slots, sums_of_taken, takes
 from tfdp.keras_adapter.gradients.own_calls import ByOwnCalls, call
-from tfdp.keras_adapter.gradients.sharded import Sharded, cut_of
+from tfdp.keras_adapter.gradients.sharded import Sharded, cut_for
 from tfdp.keras_adapter.gradients.updating import accumulates, outermost
 from tfdp.keras_adapter.step import Step
 from tfdp.keras_adapter.training import program_recording, step_recording
@@ -87,7 +87,7 @@ class CompressedParts(ByOwnCalls, Sharded):
         )
         places, cuts, given = [], [], []
         for index, (gradient, variable) in enumerate(zip(others, variables, strict=True)):
-            cut = cut_of(optimizer, variable)
+            cut = cut_for(optimizer, variable)
             if cut is not None and takes(optimizer, gradient, variable):
                 places.append(index)
                 cuts.append(cut)

@@ -27,7 +27,7 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, is_wrapper
 from tfdp.keras_adapter.gradients.updating import Updating, accumulates, check_range, outermost
 from tfdp.partition import part_of_sum
-from tfdp.replicas import Replicas, Value, replicas_of
+from tfdp.replicas import Replicas, Value, can_be_cut, cut_of, replicas_of
 from tfdp.sharding import Cut, even_cuts
 
 # The attribute of an optimizer with the cut of each variable, by key. Keras would track one that is
@@ -45,11 +45,6 @@ class State(keras.Variable):  # type: ignore[misc]
     def shape(self) -> tf.TensorShape:
         """The whole's shape."""
         return self._value.shape
-
-
-def is_cut(variable: Any) -> bool:
-    """Returns whether each replica holds a part of a variable of Keras."""
-    return hasattr(getattr(variable, "value", None), "cut")
 
 
 class Sharded(Updating):
@@ -72,12 +67,17 @@ class Sharded(Updating):
             yield
             return
         count = replicas.num_replicas
-        own = [variable for variable in variables if is_cut(variable)]
-        others = [each for each in variables if not is_cut(each) and _can_be_cut(each, count)]
-        cuts = [variable.value.cut for variable in own]
-        cuts += even_cuts([_shape(variable) for variable in others], count)
-        keys = [key_of_variable(optimizer, variable) for variable in (*own, *others)]
-        known[_CUTS] = dict(zip(keys, cuts, strict=True))
+        own = {key_of_variable(optimizer, each): cut_of(each) for each in variables}
+        cuts = {key: cut for key, cut in own.items() if cut is not None}
+        others = {
+            key: _shape(each)
+            for each in variables
+            if (key := key_of_variable(optimizer, each)) not in cuts
+            and can_be_cut(each, count)
+            and not getattr(each, "overwrite_with_gradient", False)
+        }
+        even = even_cuts(list(others.values()), count)
+        known[_CUTS] = cuts | dict(zip(others, even, strict=True))
         try:
             yield
             _cut_lists(optimizer, replicas)
@@ -101,7 +101,7 @@ class Sharded(Updating):
         if accumulates and not self._of_windows:
             return
         replicas = replicas_of(strategy_of_optimizer(optimizer))
-        cut = cut_of(optimizer, variable)
+        cut = cut_for(optimizer, variable)
         if replicas is not None and cut is not None and _shape(slot) == cut.shape:
             _cut_state(replicas, slot, cut)
         slot.value.accumulates = accumulates
@@ -137,7 +137,7 @@ class Sharded(Updating):
         """Returns gradients of which replicas go on with parts; rows of tables stay as they are."""
         found = list(gradients)
         for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=False)):
-            cut = cut_of(optimizer, variable)
+            cut = cut_for(optimizer, variable)
             if cut is None or not isinstance(gradient, tf.Tensor):
                 continue
             dtype = gradient.dtype
@@ -163,7 +163,7 @@ def _cut_state(replicas: Replicas, slot: Any, cut: Cut) -> None:
     slot.__class__ = State
 
 
-def cut_of(optimizer: BaseOptimizer, variable: Any) -> Cut | None:
+def cut_for(optimizer: BaseOptimizer, variable: Any) -> Cut | None:
     """Returns how what an optimizer, or one in it, keeps for a variable is cut; None: it is not."""
     key = key_of_variable(optimizer, variable)
     found = (_own_cuts(one).get(key) for one in innermost(optimizer))
@@ -183,8 +183,8 @@ def _cut_lists(optimizer: BaseOptimizer, replicas: Replicas) -> None:
         if name in ("_variables", "_trainable_variables") or not is_list:
             continue
         for variable, slot in zip(variables, held, strict=True):
-            cut = cut_of(optimizer, variable)
-            if cut is None or not isinstance(slot, keras.Variable) or is_cut(slot):
+            cut = cut_for(optimizer, variable)
+            if cut is None or not isinstance(slot, keras.Variable) or cut_of(slot):
                 continue
             is_window = slot.value.synchronization == tf.VariableSynchronization.ON_READ
             own = None if is_window else _cut_like(_shape(slot), cut)
@@ -205,15 +205,3 @@ def _cut_like(shape: tuple[int, ...], cut: Cut) -> Cut | None:
 
 def _shape(variable: Any) -> tuple[int, ...]:
     return tuple(map(int, variable.shape))
-
-
-def _can_be_cut(variable: Any, replicas: int) -> bool:
-    """Returns whether a variable is updated by gradients, and has an axis to be cut along."""
-    if not tf.TensorShape(variable.shape).is_fully_defined():
-        return False
-    if not tf.as_dtype(variable.dtype).is_floating:
-        return False
-    if getattr(variable, "overwrite_with_gradient", False):
-        return False
-    shape = _shape(variable)
-    return 0 not in shape and max(shape, default=0) >= replicas

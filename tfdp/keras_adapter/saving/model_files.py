@@ -19,7 +19,7 @@ from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.keras_adapter.saving import h5_files
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
-from tfdp.replicas import replicas_of
+from tfdp.replicas import cut_of, replicas_of
 
 # The path that a save under way writes to, and the path that its result will have. A hooked
 # function that is called within the save writes to the path that it is given.
@@ -71,7 +71,7 @@ def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
         if replicas is None:
             return original(self, path, *args, **kw)
         check_round_ended(self.variables, "export")
-        cut = [each.value for each in self.variables if hasattr(each.value, "cut")]
+        cut = [each.value for each in self.variables if cut_of(each)]
         with replicas.read_after_round(), replicas.held_whole(cut):
             return original(self, path, *args, **kw)
 
@@ -195,7 +195,7 @@ def _summed_variables(model: Any, with_optimizers: bool) -> list[Any]:
     return [
         v.value
         for v in variables.values()
-        if v.value.synchronization == summed or apart_of(v) or hasattr(v.value, "cut")
+        if v.value.synchronization == summed or apart_of(v) or cut_of(v)
     ]
 
 

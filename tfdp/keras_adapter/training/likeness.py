@@ -16,6 +16,7 @@ from tfdp.callbacks import Telemetry
 from tfdp.keras_adapter._keras import flatten_layers
 from tfdp.keras_adapter.training import feeding
 from tfdp.manifest.configuration import configuration
+from tfdp.replicas import cut_of
 
 _NUMBERED = re.compile(r"_\d+(?=/|$)")
 _LONGEST = 300
@@ -150,8 +151,8 @@ def _unnumbered(name: str) -> str:
 def _summary(variable: Any) -> str:
     kind = f"{variable.dtype} {list(variable.shape)}"
     value = variable.value
-    if hasattr(value, "cut"):
-        return f"{kind}, cut along axis {value.cut.axis} at {value.cut.bounds}"
+    if cut := cut_of(value):
+        return f"{kind}, cut along axis {cut.axis} at {cut.bounds}"
     if value.synchronization == tf.VariableSynchronization.ON_READ:
         return kind
     value = np.ascontiguousarray(value.numpy())
